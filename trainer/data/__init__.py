@@ -1,0 +1,22 @@
+"""Image data sets by name, split once and for all, in an order that no strategy and no world size can change."""
+
+from __future__ import annotations
+
+from trainer.config import Config
+from trainer.data.images import ImageData
+
+
+def open_data(config: Config, image_size: int) -> ImageData:
+    """The data set of a run, without torch.
+
+    Raises:
+        ConfigError: a column that the data set does not have.
+        DataMissing: no such data set, or images that cannot be decoded.
+    """
+    if config.dataset == "digits" and not config.dataset_path:
+        from trainer.data.digits import load_digits
+
+        return load_digits(image_size, config.validation_fraction, config.train_samples)
+    from trainer.data.datasets_format import load_images
+
+    return load_images(config, image_size)

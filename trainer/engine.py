@@ -1,0 +1,143 @@
+"""The contract between the loop and the strategies, and the engine of every strategy made of plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.config import Config
+from trainer.data.batches import Batch
+from trainer.observation import Observed, state_tensors
+from trainer.phases import Phases
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One optimizer step as one rank sees it. Tensors stay on the device: the loop must not wait for them."""
+
+    loss: Tensor
+    """This rank's share: sum of its samples' losses / samples of all ranks. The shares add up to the mean."""
+    grad_norm: Tensor | float
+    """Norm of the whole gradient, before clipping, equal on every rank."""
+    samples: int
+    """Samples of the step, over all ranks."""
+    skipped: int = 0
+    """1 if the engine left the update out (gradients that are not finite)."""
+
+
+class Engine(Protocol):
+    """A model under a strategy. A wider contract would leak how DeepSpeed or a pipeline works."""
+
+    observed: Observed
+    """Element types and bytes, known after the first step."""
+
+    def train_step(self, batch: Batch, lr: float) -> StepResult:
+        """All micro-batches and one update with learning rate `lr`."""
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        """Logits [batch, class] without gradients; every rank must call it equally often."""
+
+    def close(self) -> None:
+        """Releases what the strategy holds."""
+
+
+def sample_loss(logits: Tensor, labels: Tensor, global_samples: int) -> Tensor:
+    """Cross-entropy of these samples as a share of the mean over the global batch."""
+    return F.cross_entropy(logits.float(), labels, reduction="sum") / global_samples
+
+
+def build_optimizer(config: Config, parameters: Iterable[nn.Parameter], device_type: str) -> Any:
+    """AdamW or SGD with every argument that matters written out; fused on GPUs."""
+    fused = device_type == "cuda"
+    trainable = [p for p in parameters if p.requires_grad]
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(trainable, config.lr, weight_decay=config.weight_decay, fused=fused)
+    return torch.optim.AdamW(
+        trainable, config.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=config.weight_decay, fused=fused
+    )
+
+
+class TorchEngine:
+    """Forward and backward per micro-batch, then one update.
+
+    Args:
+        forward: the model as wrapped by the strategy.
+        loss_factor: undoes the strategy's averaging of gradients, so that they become pure sums.
+        apply_sync: tells the strategy whether the next backward pass completes the step.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        forward: nn.Module,
+        phases: Phases,
+        device_type: str,
+        *,
+        loss_factor: float = 1.0,
+        apply_sync: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.observed = Observed()
+        self._config = config
+        self._forward = forward
+        self._phases = phases
+        self._device_type = device_type
+        self._loss_factor = loss_factor
+        self._apply_sync = apply_sync
+        self._parameters = [p for p in forward.parameters() if p.requires_grad]
+        self._optimizer = build_optimizer(config, self._parameters, device_type)
+
+    def _autocast(self) -> Any:
+        return torch.autocast(
+            self._device_type, dtype=torch.bfloat16, enabled=self._config.precision == "bf16"
+        )
+
+    def train_step(self, batch: Batch, lr: float) -> StepResult:
+        phases, last = self._phases, len(batch.micro) - 1
+        total = None
+        for i, (images, labels) in enumerate(batch.micro):
+            if self._apply_sync:
+                self._apply_sync(i == last)
+            with phases.forward:
+                with self._autocast():
+                    logits = self._forward(images)
+                loss = sample_loss(logits, labels, batch.global_samples)
+            with phases.backward:
+                (loss * self._loss_factor).backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        assert total is not None, "a batch without micro-batches"
+        with phases.optimizer:
+            norm = self._update(lr)
+        return StepResult(total, norm, batch.global_samples)
+
+    def _update(self, lr: float) -> Tensor:
+        first = not self.observed.dtypes
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self._config.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._config.clip_norm, norm)
+        if first:
+            self.observed.add("parameters", self._parameters)
+            self.observed.add("gradients", gradients)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        if first:
+            self.observed.add("optimizer", state_tensors(self._optimizer))
+        whole = getattr(norm, "full_tensor", None)
+        return whole() if whole else norm
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        self._forward.eval()
+        with torch.no_grad(), self._autocast():
+            logits = self._forward(images)
+        self._forward.train()
+        return logits
+
+    def close(self) -> None:
+        """Nothing beyond what Python frees."""

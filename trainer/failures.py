@@ -1,0 +1,81 @@
+"""Why a run ended, as an exit code. Below 128: the same start would fail again. From 128: worth another attempt.
+
+The training operator's `restartPolicy: ExitCode` acts on exactly this boundary.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from trainer.config import ConfigError
+
+DONE = 0
+CRASHED = 1
+BAD_CONFIG = 2
+DATA_MISSING = 3
+OUT_OF_MEMORY = 10
+NOT_FINITE = 12
+STORAGE_FULL = 13
+PEER_LOST = 134
+TERMINATED = 143
+
+REASONS = {
+    DONE: "done",
+    CRASHED: "crashed",
+    BAD_CONFIG: "bad configuration",
+    DATA_MISSING: "data or model missing",
+    OUT_OF_MEMORY: "accelerator out of memory",
+    NOT_FINITE: "loss not finite",
+    STORAGE_FULL: "storage full",
+    PEER_LOST: "a peer was lost or a collective timed out",
+    137: "killed, host memory suspected",
+    TERMINATED: "stopped by SIGTERM",
+}
+
+# What gloo, NCCL and the rendezvous store say on the survivors when another process has gone.
+PEER_LOST_WORDS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "timed out waiting",
+    "connection refused",
+    "broken pipe",
+    "store->get",
+    "recvvalue failed",
+    "nccl error",
+    "watchdog caught collective operation timeout",
+)
+
+
+class DataMissing(Exception):
+    """The data set or the model is not there, or cannot be read as configured."""
+
+
+class NotFinite(Exception):
+    """The loss became NaN or infinite."""
+
+
+def exit_code(failure: BaseException) -> int:
+    """The exit code that tells the operator whether another attempt is worth it."""
+    kind, text = type(failure).__name__, str(failure).lower()
+    if isinstance(failure, ConfigError):
+        return BAD_CONFIG
+    if isinstance(failure, DataMissing):
+        return DATA_MISSING
+    if isinstance(failure, NotFinite):
+        return NOT_FINITE
+    if kind == "OutOfMemoryError":  # torch's; torch is not imported here
+        return OUT_OF_MEMORY
+    if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+        return STORAGE_FULL
+    if kind in ("DistBackendError", "DistNetworkError", "DistStoreError", "RendezvousConnectionError"):
+        return PEER_LOST
+    if isinstance(failure, RuntimeError) and any(words in text for words in PEER_LOST_WORDS):
+        return PEER_LOST
+    return CRASHED
+
+
+def reason(code: int) -> str:
+    """A sentence for an exit code, also for signals."""
+    if code in REASONS:
+        return REASONS[code]
+    return f"signal {code - 128}" if code > 128 else f"exit code {code}"

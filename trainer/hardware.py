@@ -1,0 +1,94 @@
+"""What this rank runs on: device, backend, host memory, and the peak that MFU is measured against."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+GIB = 2**30
+
+# Dense peaks in FLOP/s from the vendors' data sheets, by a part of the device name; the first match counts.
+PEAK_FLOPS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("H200", {"bf16": 989e12, "fp32": 67e12}),
+    ("H100 PCIe", {"bf16": 756e12, "fp32": 51e12}),
+    ("H100", {"bf16": 989e12, "fp32": 67e12}),
+    ("A100", {"bf16": 312e12, "fp32": 19.5e12}),
+    ("L40S", {"bf16": 362e12, "fp32": 91.6e12}),
+    ("L4", {"bf16": 121e12, "fp32": 30.3e12}),
+    ("V100", {"fp32": 15.7e12}),
+    ("T4", {"fp32": 8.1e12}),
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all, as torch's launcher tells it."""
+
+    rank: int
+    local_rank: int
+    size: int
+    local_size: int
+    device_type: str
+    device: str
+    device_name: str
+    host: str
+
+    @property
+    def backend(self) -> str:
+        return "nccl" if self.device_type == "cuda" else "gloo"
+
+    @property
+    def nodes(self) -> int:
+        return self.size // self.local_size
+
+
+def read_world(env: Mapping[str, str]) -> World:
+    """The world from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the devices that are there."""
+    local_rank = int(env["LOCAL_RANK"])
+    on_gpu = torch.cuda.is_available()
+    device = f"cuda:{local_rank}" if on_gpu else "cpu"
+    return World(
+        rank=int(env["RANK"]),
+        local_rank=local_rank,
+        size=int(env["WORLD_SIZE"]),
+        local_size=int(env["LOCAL_WORLD_SIZE"]),
+        device_type="cuda" if on_gpu else "cpu",
+        device=device,
+        device_name=torch.cuda.get_device_name(device) if on_gpu else processor_name(),
+        host=socket.gethostname(),
+    )
+
+
+def processor_name() -> str:
+    """The processor's model and the number of cores this process may use."""
+    model = platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            model = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+
+
+def peak_flops(device_name: str, precision: str) -> float | None:
+    """FLOP/s of one device in this precision, or None where no data sheet is known."""
+    for part, peaks in PEAK_FLOPS:
+        if part in device_name:
+            return peaks.get(precision)
+    return None
+
+
+def peak_host_memory_gib() -> float:
+    """Largest resident set of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+
+
+def peak_device_memory_gib(world: World) -> float | None:
+    """Largest memory that torch had allocated on the device so far; None on CPU."""
+    return torch.cuda.max_memory_allocated(world.device) / GIB if world.device_type == "cuda" else None

@@ -1,0 +1,42 @@
+"""The only training loop. It knows the Engine contract and cannot name a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainer.config import Config
+from trainer.data.batches import Batch
+from trainer.engine import Engine
+from trainer.phases import Phases
+from trainer.profiler import StepProfiler
+from trainer.schedule import Plan, learning_rate
+from trainer.tracking import Recorder
+
+
+def train(
+    config: Config,
+    plan: Plan,
+    engine: Engine,
+    next_batch: Callable[[int], Batch],
+    phases: Phases,
+    recorder: Recorder,
+    profiler: StepProfiler,
+    validate: Callable[[int], None],
+) -> None:
+    """Steps 1 to `plan.steps`. Nothing in here waits for the network, the disk or the device.
+
+    Raises:
+        NotFinite: when a written loss is not finite.
+    """
+    for step in range(1, plan.steps + 1):
+        profiler.begin_step(step)
+        lr = learning_rate(config, step, plan.steps)
+        with phases.begin_step(step):
+            with phases.data:
+                batch = next_batch(step)
+            result = engine.train_step(batch, lr)
+        recorder.record_step(step, lr, result, phases.take(), profiler.active)
+        profiler.end_step(step)
+        if step % plan.evaluate_every == 0 or step == plan.steps:
+            recorder.flush()
+            validate(step)

@@ -1,0 +1,110 @@
+"""The six calls of MLflow's REST API that the sender needs, with the standard library."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+UID_TAG = "stratlab.run_uid"
+PARAM_LENGTH = 500
+
+
+class MlflowError(Exception):
+    """The server refused, or did not answer as MLflow does."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Mlflow:
+    """One server. Credentials come from MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and _PASSWORD."""
+
+    def __init__(self, uri: str, env: Mapping[str, str], timeout_s: float = 10.0) -> None:
+        self._base = f"{uri}/api/2.0/mlflow/"
+        self._timeout_s = timeout_s
+        self._headers = {"Content-Type": "application/json"}
+        if token := env.get("MLFLOW_TRACKING_TOKEN"):
+            self._headers["Authorization"] = f"Bearer {token}"
+        elif user := env.get("MLFLOW_TRACKING_USERNAME"):
+            pair = f"{user}:{env.get('MLFLOW_TRACKING_PASSWORD', '')}".encode()
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+
+    def _call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self._base + path, data, self._headers)
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as failure:
+            raise _error(failure) from failure
+        except (http.client.HTTPException, json.JSONDecodeError) as failure:
+            raise MlflowError(f"not an answer of MLflow: {failure!r}") from failure
+
+    def open_experiment(self, name: str) -> str:
+        """Id of the experiment, created if it is not there."""
+        query = "experiments/get-by-name?" + urllib.parse.urlencode({"experiment_name": name})
+        try:
+            return self._call(query)["experiment"]["experiment_id"]
+        except MlflowError as failure:
+            if failure.code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+        try:
+            return self._call("experiments/create", {"name": name})["experiment_id"]
+        except MlflowError as failure:
+            if failure.code != "RESOURCE_ALREADY_EXISTS":  # another run of the comparison was faster
+                raise
+        return self._call(query)["experiment"]["experiment_id"]
+
+    def open_run(
+        self, experiment: str, name: str, uid: str, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> str:
+        """Id of the run tagged with `uid`, created once even if the answer to the first try was lost."""
+        wanted = {"experiment_ids": [experiment], "filter": f"tags.`{UID_TAG}` = '{uid}'", "max_results": 1}
+        found = self._call("runs/search", wanted).get("runs", [])
+        if found:
+            run_id = found[0]["info"]["run_id"]
+        else:
+            all_tags = {UID_TAG: uid, "mlflow.runName": name, **tags}
+            body = {
+                "experiment_id": experiment,
+                "run_name": name,
+                "start_time": int(time.time() * 1000),
+                "tags": [{"key": k, "value": v} for k, v in all_tags.items()],
+            }
+            run_id = self._call("runs/create", body)["run"]["info"]["run_id"]
+        pairs = [{"key": k, "value": str(v)[:PARAM_LENGTH]} for k, v in params.items()]
+        for start in range(0, len(pairs), 100):  # MLflow's limit of params per request
+            self._call("runs/log-batch", {"run_id": run_id, "params": pairs[start : start + 100]})
+        return run_id
+
+    def log_batch(self, run_id: str, points: list[dict[str, Any]]) -> None:
+        """At most 1000 points."""
+        self._call("runs/log-batch", {"run_id": run_id, "metrics": points})
+
+    def reopen_run(self, run_id: str) -> None:
+        """A new attempt of a known run."""
+        self._call("runs/update", {"run_id": run_id, "status": "RUNNING"})
+
+    def end_run(self, run_id: str, status: str) -> None:
+        """`status` is FINISHED or FAILED."""
+        self._call("runs/update", {"run_id": run_id, "status": status, "end_time": int(time.time() * 1000)})
+
+
+def _error(failure: urllib.error.HTTPError) -> MlflowError:
+    text = failure.read(2000).decode(errors="replace")
+    try:
+        answer = json.loads(text)
+        return MlflowError(f"{failure.code} {answer.get('message', text)}", answer.get("error_code", ""))
+    except (json.JSONDecodeError, AttributeError):
+        pass
+    if failure.code == 403 and "Host header" in text:
+        text += " (add this host name to MLFLOW_SERVER_ALLOWED_HOSTS of the server)"
+    return MlflowError(f"{failure.code} {text}")

@@ -1,0 +1,52 @@
+"""What a rank really holds: element types and bytes, counted by walking the tensors instead of believing a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GIB = 2**30
+
+
+@dataclass
+class Observed:
+    """Bytes held by this rank and the element types met, per kind; gradients as they are before the update."""
+
+    bytes_held: dict[str, int] = field(default_factory=dict)
+    dtypes: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, kind: str, tensors: Iterable[Tensor]) -> None:
+        """Counts the floating-point tensors of `kind` (parameters, gradients, optimizer), each storage once."""
+        storages: dict[int, int] = {}
+        dtypes = set()
+        for tensor in tensors:
+            local = local_part(tensor)
+            if not local.is_floating_point() or local.numel() == 0:
+                continue
+            dtypes.add(str(local.dtype).removeprefix("torch."))
+            storage = local.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        self.bytes_held[kind] = sum(storages.values())
+        self.dtypes[kind] = sorted(dtypes)
+
+    def memory_gib(self) -> dict[str, float]:
+        """GiB per kind."""
+        return {kind: count / GIB for kind, count in self.bytes_held.items()}
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """The shard that this rank holds of a distributed tensor, or the tensor itself."""
+    local = getattr(tensor, "to_local", None)
+    return local() if local else tensor
+
+
+def state_tensors(optimizer: Any) -> list[Tensor]:
+    """The tensors of an optimizer's state that grow with the model: the step counters are left out."""
+    held = []
+    for state in optimizer.state.values():
+        held += [value for value in state.values() if torch.is_tensor(value) and value.dim() > 0]
+    return held

@@ -1,0 +1,104 @@
+"""Everything that can be checked before torch is imported, let alone a GPU used; all broken rules at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer.config import Config, ConfigError
+from trainer.data import open_data
+from trainer.mesh import broken_rules
+from trainer.models.presets import default_image_size, image_size_problem
+from trainer.run_directory import RunDirectory
+from trainer.schedule import plan_problems
+
+
+@dataclass(frozen=True)
+class Pods:
+    """How many processes the operator asked for: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
+
+    nodes: int
+    processes_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.processes_per_node
+
+
+def read_pods(env: Mapping[str, str]) -> Pods:
+    """Pods and processes as the training operator injects them; 1 x 1 without an operator.
+
+    Raises:
+        ConfigError: for an elastic range or a count that is not a number.
+    """
+    problems, nodes = [], env.get("PET_NNODES", "1").split(":")
+    if len(set(nodes)) > 1:
+        problems.append(f"PET_NNODES={env['PET_NNODES']}: the size of a run is fixed, expected min = max")
+    per_node = env.get("PET_NPROC_PER_NODE", "1")
+    for name, value in (("PET_NNODES", nodes[0]), ("PET_NPROC_PER_NODE", per_node)):
+        if not value.isdigit() or value == "0":
+            problems.append(f"{name}={value!r}: expected a number from 1")
+    if problems:
+        raise ConfigError(problems)
+    return Pods(int(nodes[0]), int(per_node))
+
+
+def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
+    """Raises if this run cannot start.
+
+    Raises:
+        ConfigError: naming every setting that does not fit.
+        DataMissing: no data set, or images that cannot be decoded.
+    """
+    problems = broken_rules(config, world_size)
+    image_size = config.image_size or default_image_size(config.model)
+    size_problem = image_size_problem(config.model, image_size)
+    problems += [size_problem] if size_problem else []
+    problems += _tracking_problems(env) + _folder_problems(config)
+    try:
+        data = open_data(config, image_size if not size_problem else default_image_size(config.model))
+    except ConfigError as failure:
+        raise ConfigError(problems + failure.problems) from None
+    problems += plan_problems(config, len(data.train))
+    if problems:
+        raise ConfigError(problems)
+    for split in (data.train, data.validation, data.test):
+        split.pixels(np.array([0]))
+
+
+def _tracking_problems(env: Mapping[str, str]) -> list[str]:
+    uri = env.get("MLFLOW_TRACKING_URI", "")
+    if uri and not uri.startswith(("http://", "https://")):
+        return [f"MLFLOW_TRACKING_URI={uri!r}: expected the address of a server, http://host:port"]
+    return []
+
+
+def _folder_problems(config: Config) -> list[str]:
+    folder = RunDirectory(config.results, config.comparison, config.run)
+    if folder.summary.exists():
+        return [
+            f"{folder.path}: this run has finished already; choose another release name "
+            "(or another TRAINER_COMPARISON), or remove the folder"
+        ]
+    if folder.config.exists():
+        before = json.loads(folder.config.read_text())["config"]
+        now = config.model_dump()
+        changed = [
+            f"{k}={now[k]!r} (was {before.get(k)!r})" for k in now if before.get(k) != now[k] and k != "image"
+        ]
+        if changed:
+            return [
+                f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
+                "choose another release name, or remove the folder"
+            ]
+    parent = Path(config.results)
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return [f"TRAINER_RESULTS={config.results!r}: {parent} is not writable for user {os.getuid()}"]
+    return []

@@ -1,0 +1,67 @@
+"""The run directory: the only thing that training and everything after it share. Fields: docs/architecture.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+class RunDirectory:
+    """Names of the files of one run. JSON files appear whole or not at all."""
+
+    def __init__(self, results: str | Path, comparison: str, run: str) -> None:
+        self.path = Path(results) / comparison / run
+        self.config = self.path / "config.json"
+        self.attempts = self.path / "attempts.jsonl"
+        self.metrics = self.path / "metrics.jsonl"
+        self.sent = self.path / "metrics.sent"
+        self.mlflow = self.path / "mlflow.json"
+        self.ranks = self.path / "ranks"
+        self.traces = self.path / "traces"
+        self.manifest = self.traces / "manifest.json"
+        self.evaluation = self.path / "evaluation.json"
+        self.summary = self.path / "summary.json"
+
+    def create(self) -> None:
+        """Makes the folders; all of them exist before the first file."""
+        self.ranks.mkdir(parents=True, exist_ok=True)
+        self.traces.mkdir(exist_ok=True)
+
+    def rank_log(self, rank: int) -> Path:
+        return self.ranks / f"rank{rank}.log"
+
+    def rank_facts(self, rank: int) -> Path:
+        return self.ranks / f"rank{rank}.json"
+
+    def trace(self, rank: int) -> Path:
+        return self.traces / f"rank{rank}_trace.json"
+
+    def read_attempts(self) -> list[dict[str, Any]]:
+        """The lines of attempts.jsonl; a half-written last line is left out."""
+        try:
+            lines = self.attempts.read_text().split("\n")
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines[:-1] if line]
+
+    def append_attempt(self, event: str, attempt: int, launcher: str, **facts: Any) -> None:
+        """One line: an attempt `started` or `ended`."""
+        line = {"t": time.time(), "attempt": attempt, "event": event, "launcher": launcher, **facts}
+        with open(self.attempts, "a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a temporary file and renames it: a reader sees the whole file or none."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,65 @@
+"""How long to train and with which learning rate: plain functions of the settings and the step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trainer.config import Config
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a run, counted from 1."""
+
+    steps: int
+    evaluate_every: int
+    profile_first: int
+    """First recorded step; 0 = no profile."""
+
+
+def build_plan(config: Config, train_samples: int) -> Plan:
+    """Steps from epochs or given; the profile moves forward in a run too short for its default place."""
+    per_epoch = max(1, train_samples // config.global_batch_size)
+    steps = config.steps or max(1, config.epochs * train_samples // config.global_batch_size)
+    first = config.profile_first_step if config.profile_steps else 0
+    if first and first + config.profile_steps - 1 > steps:
+        first = steps - config.profile_steps + 1
+        if first <= config.profile_warmup:
+            first = 0
+    return Plan(steps, config.evaluate_every or per_epoch, first)
+
+
+def plan_problems(config: Config, train_samples: int) -> list[str]:
+    """Settings that do not fit the number of training samples."""
+    if train_samples < config.global_batch_size:
+        return [
+            f"TRAINER_GLOBAL_BATCH_SIZE={config.global_batch_size}: there are only {train_samples} training samples"
+        ]
+    problems, plan = [], build_plan(config, train_samples)
+    asked = config.profile_first_step
+    if (
+        config.profile_steps
+        and "profile_first_step" in config.model_fields_set
+        and plan.profile_first != asked
+    ):
+        last = plan.steps - config.profile_steps + 1
+        problems.append(
+            f"TRAINER_PROFILE_FIRST_STEP={asked}: the run has {plan.steps} steps, "
+            f"expected at most {last} (or TRAINER_PROFILE_STEPS=0 for no profile)"
+        )
+    if config.warmup_steps >= plan.steps:
+        problems.append(f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below the {plan.steps} steps")
+    return problems
+
+
+def learning_rate(config: Config, step: int, steps: int) -> float:
+    """Rate of `step` (from 1): linear warm-up to `lr`, then constant, or down to 0 at the end."""
+    if step <= config.warmup_steps:
+        return config.lr * step / config.warmup_steps
+    if config.lr_schedule == "constant":
+        return config.lr
+    done = (step - 1 - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    if config.lr_schedule == "linear":
+        return config.lr * (1 - done)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * done))

@@ -1,0 +1,37 @@
+"""ddp: every rank holds the whole model, PyTorch's DistributedDataParallel.
+
+Sharded: nothing; each rank holds all parameters, gradients and optimizer state.
+Collectives per step: one all-reduce of the gradients in 25 MiB buckets, overlapped with the backward pass of the last
+micro-batch; earlier micro-batches only accumulate.
+
+    dp_replicate ─▶  ┌────────┐ ┌────────┐ ┌────────┐
+                     │ P G O  │ │ P G O  │ │ P G O  │     P parameters  G gradients  O optimizer state
+                     └────────┘ └────────┘ └────────┘
+                          └── all-reduce G ──┘
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.config import Config
+from trainer.engine import Engine, TorchEngine
+from trainer.phases import Phases
+
+
+def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
+    """The model replicated over the axis dp_replicate."""
+    axis = mesh["dp_replicate"]
+    replicated = DistributedDataParallel(
+        model, process_group=axis.get_group(), gradient_as_bucket_view=True, forward_sync_buffers=False
+    )
+
+    def apply_sync(completes_step: bool) -> None:
+        replicated.require_backward_grad_sync = completes_step
+
+    # DDP divides the summed gradients by the number of replicas
+    return TorchEngine(
+        config, replicated, phases, mesh.device_type, loss_factor=axis.size(), apply_sync=apply_sync
+    )

@@ -1,0 +1,20 @@
+"""single: one process, nothing is sharded, no collective. What every other strategy must be equal to.
+
+┌────────────┐
+│ rank 0     │   parameters, gradients, optimizer state: all here
+└────────────┘
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from trainer.config import Config
+from trainer.engine import Engine, TorchEngine
+from trainer.phases import Phases
+
+
+def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
+    """The plain model."""
+    return TorchEngine(config, model, phases, mesh.device_type)

@@ -1,0 +1,105 @@
+"""The run's final numbers, one flat object; every name ends in its unit."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from trainer.config import Config
+from trainer.evaluate import Evaluation
+from trainer.hardware import peak_flops
+from trainer.tracking import TIMES
+
+FROM_RESOLVED = (
+    "backend",
+    "device_type",
+    "device_name",
+    "world_size",
+    "nodes",
+    "steps",
+    "grad_accum_steps",
+    "flops_per_sample",
+    "parameters",
+)
+FROM_CONFIG = (
+    "run",
+    "comparison",
+    "strategy",
+    "model",
+    "seed",
+    "precision",
+    "global_batch_size",
+    "micro_batch_size",
+)
+
+
+def build_summary(
+    config: Config,
+    resolved: dict[str, Any],
+    ranks: list[dict[str, Any]],
+    measured: list[tuple[float, ...]],
+    samples: int,
+    last: dict[str, float],
+    test: Evaluation,
+) -> dict[str, Any]:
+    """The content of summary.json.
+
+    Args:
+        resolved: of config.json.
+        ranks: the facts of every rank (ranks/rank*.json).
+        measured: times in ms of the steps that count, in the order of `TIMES`.
+        samples: how many samples these steps had.
+        last: train_loss, validation_loss, validation_accuracy_pct, skipped_steps, train_time_s at the end.
+    """
+    columns = list(zip(*measured, strict=True))
+    medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
+    samples_per_s = samples / sum(columns[0]) * 1e3 if columns else None
+    peak = peak_flops(resolved["device_name"], config.precision)
+    mfu_pct = None
+    if peak and samples_per_s:
+        mfu_pct = 100.0 * samples_per_s * resolved["flops_per_sample"] / (peak * resolved["world_size"])
+    return {
+        **{name: getattr(config, name) for name in FROM_CONFIG},
+        "dataset": config.dataset_name,
+        **{name: resolved[name] for name in FROM_RESOLVED},
+        **resolved["axes"],
+        **last,
+        "test_loss": test.loss,
+        "test_accuracy_pct": test.accuracy_pct,
+        "measured_steps": len(measured),
+        "step_time_ms_p50": medians.get("step_time_ms"),
+        "step_time_ms_p95": _percentile(columns[0], 0.95) if columns else None,
+        **{f"{name}_p50": medians.get(name) for name in TIMES[1:]},
+        "samples_per_s": samples_per_s,
+        "peak_flops_per_device": peak,
+        "mfu_pct": mfu_pct,
+        **_largest(ranks),
+        **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},
+        **{
+            f"dtype_{short}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
+            for short, kind in (
+                ("parameters", "parameters"),
+                ("gradients", "gradients"),
+                ("optimizer", "optimizer"),
+            )
+        },
+    }
+
+
+def _largest(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
+    device = [r["peak_memory_gib"] for r in ranks if r["peak_memory_gib"] is not None]
+    state = {
+        f"{name}_memory_gib": max(r["state_memory_gib"][kind] for r in ranks)
+        for name, kind in (
+            ("parameter", "parameters"),
+            ("gradient", "gradients"),
+            ("optimizer", "optimizer"),
+        )
+    }
+    host = max(r["peak_host_memory_gib"] for r in ranks)
+    return {"peak_memory_gib": max(device, default=None), "peak_host_memory_gib": host, **state}
+
+
+def _percentile(values: tuple[float, ...], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
