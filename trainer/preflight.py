@@ -13,7 +13,7 @@ import numpy as np
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.mesh import broken_rules
-from trainer.models.presets import default_image_size, image_size_problem
+from trainer.model_shapes import default_image_size, image_size_problem
 from trainer.run_directory import RunDirectory
 from trainer.schedule import plan_problems
 

@@ -24,8 +24,8 @@ from trainer.evaluate import Evaluation, evaluate
 from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib, read_world
 from trainer.loop import train
 from trainer.mesh import build_mesh, resolve_axes
+from trainer.model_shapes import default_image_size
 from trainer.models import build_model
-from trainer.models.presets import default_image_size
 from trainer.phases import Phases
 from trainer.profiler import StepProfiler
 from trainer.progress import Progress
@@ -215,7 +215,7 @@ def main() -> int:
     console = logging.StreamHandler(sys.stdout)
     console.setLevel(level)
     console.setFormatter(logging.Formatter("%(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[console])
+    logging.basicConfig(level=logging.INFO, handlers=[console], force=True)
     try:
         world = read_world(os.environ)
         if world.device_type == "cuda":

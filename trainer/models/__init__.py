@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from trainer.models.presets import VIT
+from trainer.model_shapes import VIT
 
 
 class Classifier(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification
 
-from trainer.models.presets import VitShape
+from trainer.model_shapes import VitShape
 
 
 class VisionTransformer(nn.Module):

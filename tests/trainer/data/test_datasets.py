@@ -1,0 +1,135 @@
+"""Data sets as people have them on disk: saved by `datasets`, folders of images, with odd columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainer.config import Config, ConfigError
+from trainer.data import open_data
+from trainer.failures import DataMissing
+
+NAMES = ["cat", "dog"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def picture(i: int) -> Image.Image:
+    return Image.new("RGB", (6, 4), (i * 10 % 256, 0, 100))
+
+
+def table(count: int, image: str = "image", label: str = "label") -> datasets.Dataset:
+    features = datasets.Features({image: datasets.Image(), label: datasets.ClassLabel(names=NAMES)})
+    rows = {image: [picture(i) for i in range(count)], label: [i % 2 for i in range(count)]}
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def settings(path: Path, **more) -> Config:
+    return Config(**{"run": "try", "dataset_path": str(path)} | more)
+
+
+def test_digits_are_real_and_split_once():
+    small, seeded = (open_data(Config(run="try", seed=seed), 16) for seed in (0, 1))
+    assert [len(s) for s in (small.train, small.validation, small.test)] == [1294, 144, 359]
+    assert small.sha256 == seeded.sha256 and small.channels == 1 and len(small.class_names) == 10
+    assert small.train.pixels(np.array([0])).shape == (1, 1, 16, 16)
+    assert 30 < small.test.pixels(np.arange(359)).mean() < 120
+
+
+def test_the_splits_do_not_overlap():
+    data = open_data(Config(run="try"), 8)
+    seen = [s.pixels(np.array([i])).tobytes() for s in (data.train, data.test) for i in range(len(s))]
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_saved_data_set_with_its_own_splits(tmp_path):
+    splits = {"train": table(20), "test": table(6)}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "pets"))
+    config = settings(tmp_path / "pets")
+    data = open_data(config, 8)
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [18, 2, 6]
+    assert data.class_names == NAMES and config.dataset_name == "pets"
+    pixels = data.test.pixels(np.array([3]))[0]
+    assert pixels.shape == (3, 8, 8) and tuple(pixels[:, 4, 4]) == (30, 0, 100)
+
+
+def test_a_single_table_with_named_columns(tmp_path):
+    table(20, "photo", "animal").save_to_disk(str(tmp_path / "one"))
+    data = open_data(settings(tmp_path / "one", image_column="photo", label_column="animal"), 8)
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [14, 2, 4]
+
+
+def test_folders_of_images(tmp_path):
+    for name in NAMES:
+        for i in range(8):
+            path = tmp_path / "pets" / "train" / name / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            picture(i).save(path)
+    data = open_data(settings(tmp_path / "pets"), 8)
+    assert data.class_names == NAMES and len(data.train) + len(data.validation) + len(data.test) == 16
+
+
+def test_text_labels_are_numbered_in_order(tmp_path):
+    rows = {"image": [picture(i) for i in range(10)], "label": ["b", "a"] * 5}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("string")})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "t"))
+    data = open_data(settings(tmp_path / "t"), 8)
+    assert data.class_names == ["a", "b"] and set(data.train.labels) == {0, 1}
+
+
+def test_a_cap_on_the_training_samples(tmp_path):
+    datasets.DatasetDict({"train": table(20), "test": table(6)}).save_to_disk(str(tmp_path / "pets"))
+    data = open_data(settings(tmp_path / "pets", train_samples=5), 8)
+    assert len(data.train) == 5 and len(data.test) == 6
+
+
+def test_the_fingerprint_sees_a_changed_label(tmp_path):
+    first, second = table(20), table(20).map(lambda row: {"label": 1 - row["label"]})
+    first.save_to_disk(str(tmp_path / "a"))
+    second.save_to_disk(str(tmp_path / "b"))
+    a, b = (open_data(settings(tmp_path / name), 8).sha256 for name in "ab")
+    assert a != b and a == open_data(settings(tmp_path / "a"), 8).sha256
+
+
+def test_a_missing_folder(tmp_path):
+    with pytest.raises(DataMissing, match="TRAINER_DATASET_PATH='.*nowhere': no such folder"):
+        open_data(settings(tmp_path / "nowhere"), 8)
+
+
+def test_a_folder_without_data(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataMissing, match="not a data set in `datasets` format"):
+        open_data(settings(tmp_path / "empty"), 8)
+
+
+def test_columns_that_are_not_there(tmp_path):
+    table(20).save_to_disk(str(tmp_path / "pets"))
+    with pytest.raises(ConfigError) as failure:
+        open_data(settings(tmp_path / "pets", image_column="foto", label_column="klass"), 8)
+    assert failure.value.problems == [
+        "TRAINER_IMAGE_COLUMN='foto': the data set has the columns image, label",
+        "TRAINER_LABEL_COLUMN='klass': the data set has the columns image, label",
+    ]
+
+
+def test_a_column_that_holds_no_images(tmp_path):
+    table(20).save_to_disk(str(tmp_path / "pets"))
+    with pytest.raises(ConfigError, match="TRAINER_IMAGE_COLUMN='label': holds .* not images"):
+        open_data(settings(tmp_path / "pets", image_column="label"), 8)
+
+
+def test_images_that_cannot_be_decoded(tmp_path):
+    rows = {"image": [b"not a picture"] * 10, "label": [0, 1] * 5}
+    features = datasets.Features(
+        {"image": datasets.Value("binary"), "label": datasets.ClassLabel(names=NAMES)}
+    )
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "bad"))
+    with pytest.raises(DataMissing, match="TRAINER_IMAGE_COLUMN='image': sample [0-9]+ cannot be decoded"):
+        open_data(settings(tmp_path / "bad"), 8)

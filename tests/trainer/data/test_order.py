@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.data.batches import Share, build_batch, evaluation_batches
+from trainer.data.images import Images
+from trainer.data.order import SampleOrder
+
+
+def numbered(count: int) -> Images:
+    """Images whose label is their index."""
+    return Images(lambda i: np.full((1, 2, 2), i % 256, np.uint8), np.arange(count), (1, 2, 2))
+
+
+def labels(ranks: int, micro: int, step: int) -> list[int]:
+    images = numbered(100)
+    found = []
+    for rank in range(ranks):
+        batch = build_batch(images, SampleOrder(7, 100), step, 24, micro, Share(rank, ranks), "cpu")
+        assert batch.global_samples == 24 and all(len(y) == micro for _, y in batch.micro)
+        found += [int(y) for _, ys in batch.micro for y in ys]
+    return found
+
+
+def test_every_world_size_takes_the_same_samples_in_a_step():
+    for step in (1, 4, 5):  # step 5 crosses into the second epoch
+        assert labels(1, 24, step) == labels(2, 12, step) == labels(3, 2, step) == labels(4, 3, step)
+
+
+def test_every_sample_comes_once_per_epoch_across_batches():
+    order = SampleOrder(0, 10)
+    seen = np.concatenate([order.batch(step, 4) for step in range(1, 6)])
+    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
+    assert list(seen[:10]) != list(seen[10:])
+
+
+def test_the_seed_decides():
+    assert list(SampleOrder(1, 50).batch(1, 9)) == list(SampleOrder(1, 50).batch(1, 9))
+    assert list(SampleOrder(1, 50).batch(1, 9)) != list(SampleOrder(2, 50).batch(1, 9))
+
+
+def test_the_hash_tells_two_orders_apart():
+    def sha(seed: int, steps: int) -> str:
+        order = SampleOrder(seed, 50)
+        for step in range(1, steps + 1):
+            order.batch(step, 8)
+        return order.sha256
+
+    assert sha(1, 3) == sha(1, 3) != sha(1, 4)
+    assert sha(1, 3) != sha(2, 3)
+
+
+def test_evaluation_counts_every_sample_once_and_gives_all_ranks_equally_many_batches():
+    images, seen, rounds = numbered(11), [], []
+    for rank in range(3):
+        batches = list(evaluation_batches(images, 2, Share(rank, 3), "cpu"))
+        rounds.append(len(batches))
+        seen += [int(y) for _, ys, ws in batches for y, w in zip(ys, ws, strict=True) if w]
+    assert sorted(seen) == list(range(11)) and rounds == [2, 2, 2]
+
+
+def test_pixels_become_floats_around_zero():
+    images = Images(lambda i: np.full((1, 1, 1), [0, 255][i], np.uint8), np.array([0, 1]), (1, 1, 1))
+    (batch,) = evaluation_batches(images, 2, Share(0, 1), "cpu")
+    assert batch[0].flatten().tolist() == [-1.0, 1.0]

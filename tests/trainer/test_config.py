@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from trainer.config import Config, ConfigError, schema
+
+
+def read(**settings: str) -> Config:
+    return Config.from_env({"PATH": "/bin", "TRAINER_RUN": "try"} | settings)
+
+
+def problems(**settings: str) -> list[str]:
+    with pytest.raises(ConfigError) as failure:
+        read(**settings)
+    return failure.value.problems
+
+
+def test_values_are_read_with_their_types():
+    config = read(TRAINER_LR="1e-4", TRAINER_STEPS="16777216", TRAINER_PROFILE_MEMORY="false")
+    assert (config.lr, config.steps, config.profile_memory) == (1e-4, 16777216, False)
+
+
+def test_a_misspelt_name_is_refused_with_the_nearest_one():
+    assert problems(TRAINER_CLIP_NROM="1") == [
+        "TRAINER_CLIP_NROM: unknown setting, did you mean TRAINER_CLIP_NORM?"
+    ]
+
+
+def test_a_name_like_no_other_is_refused_without_a_hint():
+    assert problems(TRAINER_XYZZY="1") == ["TRAINER_XYZZY: unknown setting"]
+
+
+def test_all_problems_are_named_at_once():
+    found = "\n".join(problems(TRAINER_TPP="2", TRAINER_LR="abc", TRAINER_STRATEGY="zero4"))
+    assert "TRAINER_TPP: unknown setting" in found
+    assert "TRAINER_LR='abc'" in found
+    assert "TRAINER_STRATEGY='zero4': expected one of single, ddp, fsdp, zero2" in found
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("GLOBAL_BATCH_SIZE", "0"),
+        ("LR", "0"),
+        ("LR", "-1"),
+        ("VALIDATION_FRACTION", "1"),
+        ("CLIP_NORM", "-0.1"),
+        ("COMPARISON", "../elsewhere"),
+        ("COMPARISON", ""),
+        ("PRECISION", "fp8"),
+        ("SEED", "1.5"),
+        ("PROFILE_MEMORY", "perhaps"),
+        ("DATASET", ""),
+    ],
+)
+def test_a_value_out_of_range_is_named(setting, value):
+    (found,) = problems(**{f"TRAINER_{setting}": value})
+    assert found.startswith(f"TRAINER_{setting}={value!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"TRAINER_EPOCHS": "2", "TRAINER_STEPS": "5"}, "give one of them"),
+        ({"TRAINER_STEPS": "5", "TRAINER_WARMUP_STEPS": "5"}, "TRAINER_WARMUP_STEPS=5: must be below"),
+        ({"TRAINER_PROFILE_FIRST_STEP": "1"}, "TRAINER_PROFILE_FIRST_STEP=1: must be above"),
+        ({"TRAINER_DATASET": "digits", "TRAINER_DATASET_PATH": "/x"}, "digits is built in"),
+    ],
+)
+def test_rules_between_settings(settings, sentence):
+    assert sentence in "\n".join(problems(**settings))
+
+
+def test_the_run_must_be_named():
+    with pytest.raises(ConfigError, match="TRAINER_RUN: field required"):
+        Config.from_env({})
+
+
+def test_schema_leaves_out_what_the_chart_fills():
+    names = set(schema()["properties"])
+    assert names == set(Config.model_fields) - {"run", "results", "image"}
+    assert schema()["additionalProperties"] is False
+
+
+def test_schema_is_printed_by_the_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.config", "--schema"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and json.loads(done.stdout) == schema()
+    done = subprocess.run([sys.executable, "-m", "trainer.config", "--shcema"], capture_output=True)
+    assert done.returncode == 2

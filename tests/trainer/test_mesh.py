@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from trainer.config import Config, ConfigError, Strategy
+from trainer.mesh import STRATEGY_AXES, Axes, broken_rules, resolve_axes
+
+
+def config(**settings) -> Config:
+    return Config(**{"run": "try", "global_batch_size": 48, "micro_batch_size": 1} | settings)
+
+
+def test_every_strategy_says_which_axes_it_uses():
+    assert set(STRATEGY_AXES) == set(get_args(Strategy))
+
+
+@pytest.mark.parametrize("strategy", STRATEGY_AXES)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_the_axes_multiply_to_the_world_size(strategy, world_size):
+    if strategy == "single" and world_size > 1:
+        assert "runs in 1 process" in broken_rules(config(strategy=strategy), world_size)[0]
+        return
+    assert resolve_axes(config(strategy=strategy), world_size).world_size == world_size
+
+
+def test_the_axis_of_the_strategy_takes_all_processes():
+    assert resolve_axes(config(strategy="ddp"), 4) == Axes(dp_replicate=4, dp_shard=1)
+    assert resolve_axes(config(strategy="fsdp"), 4) == Axes(dp_replicate=1, dp_shard=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "world_size", "sentence"),
+    [
+        ({"strategy": "ddp", "dp_replicate": 3}, 2, "dp_replicate=3 makes 3 processes, but there are 2"),
+        ({"strategy": "ddp", "dp_shard": 2}, 2, "TRAINER_DP_SHARD=2: strategy ddp uses only dp_replicate"),
+        ({"strategy": "single", "dp_shard": 2}, 1, "strategy single has no axes"),
+        (
+            {"strategy": "ddp", "global_batch_size": 10, "micro_batch_size": 4},
+            2,
+            "TRAINER_GLOBAL_BATCH_SIZE=10: must be a multiple of TRAINER_MICRO_BATCH_SIZE=4 x 2 processes = 8",
+        ),
+    ],
+)
+def test_a_broken_rule_says_what_would_work(settings, world_size, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        resolve_axes(config(**settings), world_size)
+
+
+def test_all_broken_rules_are_named_at_once():
+    wrong = config(strategy="ddp", dp_shard=2, dp_replicate=3, global_batch_size=10, micro_batch_size=4)
+    assert len(broken_rules(wrong, 2)) == 3

@@ -1,0 +1,203 @@
+"""metrics.jsonl and MLflow: the same points, whatever happens to the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import mlflow
+import psutil
+import pytest
+
+from stratlab.tracking_server import run_server
+from tests.ranks import free_port
+from trainer.mlflow_rest import Mlflow, MlflowError
+from trainer.run_directory import RunDirectory, write_json
+from trainer.sender import Sender, line_points, send_new_lines
+
+Point = tuple[str, float, int, int]
+
+
+def written(folder: RunDirectory) -> Counter[Point]:
+    """Every number of every line, counted."""
+    points: Counter[Point] = Counter()
+    for line in folder.metrics.read_text().splitlines():
+        for p in line_points(json.loads(line)):
+            points[p["key"], float(p["value"]), p["timestamp"], p["step"]] += 1
+    return points
+
+
+def stored(uri: str, run_id: str) -> Counter[Point]:
+    """Every point that the server holds."""
+    client = mlflow.MlflowClient(uri)
+    keys = client.get_run(run_id).data.metrics
+    history = (m for key in keys for m in client.get_metric_history(run_id, key))
+    return Counter((m.key, m.value, m.timestamp, m.step) for m in history)
+
+
+def open_folder(results: Path, lines: int, launcher: str = "me") -> RunDirectory:
+    folder = RunDirectory(results, "outages", "run")
+    folder.create()
+    resolved = {"world_size": 1, "axes": {"dp_shard": 1}}
+    provenance = {"git_sha": None, "image": "", "hosts": ["here"], "versions": {"torch": "2"}}
+    content = {"run_uid": results.name, "run": "run", "comparison": "outages", "resolved": resolved}
+    content |= {"config": {"strategy": "ddp", "lr": 0.1}, "provenance": provenance}
+    write_json(folder.config, content)
+    folder.append_attempt("started", 1, launcher)
+    append(folder, 1, lines)
+    return folder
+
+
+def append(folder: RunDirectory, first: int, last: int) -> None:
+    with open(folder.metrics, "a") as file:
+        for step in range(first, last + 1):
+            line = {"t": 1.7e9 + step, "attempt": 1, "step": step, "kind": "train", "loss": 1 / step}
+            file.write(json.dumps(line | {"samples": 8, "profiled": False}) + "\n")
+
+
+def test_points_are_the_numbers_of_a_line():
+    line = {"t": 1.5, "attempt": 1, "step": 3, "kind": "train", "loss": 0.5, "skipped": 0, "profiled": True}
+    assert line_points(line) == [
+        {"key": "loss", "value": 0.5, "timestamp": 1500, "step": 3},
+        {"key": "skipped", "value": 0, "timestamp": 1500, "step": 3},
+    ]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with run_server(tmp_path_factory.mktemp("mlflow")) as uri:
+        yield uri
+
+
+def test_everything_arrives_once_also_when_sent_twice(server, tmp_path):
+    folder = open_folder(tmp_path, 1200)
+    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})
+    sender.start()
+    sender.finish(0)
+    run_id = json.loads(folder.mlflow.read_text())["run_id"]
+    assert stored(server, run_id) == written(folder) and len(written(folder)) == 2400
+
+    folder.sent.unlink()  # as if the confirmations had been lost
+    send_new_lines(folder, Mlflow(server, {}), run_id)
+    assert stored(server, run_id) == written(folder)
+
+    run = mlflow.MlflowClient(server).get_run(run_id)
+    assert run.info.status == "FINISHED" and run.data.params["lr"] == "0.1"
+    assert run.data.tags["strategy"] == "ddp" and run.info.run_name == "run"
+
+
+def test_half_a_line_waits_until_it_is_whole(server, tmp_path):
+    folder = open_folder(tmp_path, 3)
+    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})
+    assert sender._try_send()
+    with open(folder.metrics, "a") as file:
+        file.write('{"t": 1.8e9, "attempt": 1, "step": 4, "kind": "train", "lo')
+    assert sender._try_send() and int(folder.sent.read_text()) < folder.metrics.stat().st_size
+    with open(folder.metrics, "a") as file:
+        file.write('ss": 0.25}\n')
+    assert sender._try_send()
+    assert stored(server, json.loads(folder.mlflow.read_text())["run_id"]) == written(folder)
+
+
+def test_a_second_attempt_continues_the_same_mlflow_run(server, tmp_path):
+    folder = open_folder(tmp_path, 3)
+    first = Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})
+    first.start()
+    first.finish(143)
+    run_id = json.loads(folder.mlflow.read_text())["run_id"]
+    client = mlflow.MlflowClient(server)
+    assert client.get_run(run_id).info.status == "FAILED"
+    folder.append_attempt("started", 2, "other")
+    append(folder, 4, 6)
+    second = Sender(folder, "other", {"MLFLOW_TRACKING_URI": server})
+    second.start()
+    second.finish(0)
+    assert json.loads(folder.mlflow.read_text())["run_id"] == run_id
+    assert client.get_run(run_id).info.status == "FINISHED" and stored(server, run_id) == written(folder)
+
+
+def test_the_run_is_created_once_even_if_its_record_is_lost(server, tmp_path):
+    folder = open_folder(tmp_path, 3)
+    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})._try_send()
+    run_id = json.loads(folder.mlflow.read_text())["run_id"]
+    folder.mlflow.unlink()
+    folder.sent.unlink()
+    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})._try_send()
+    assert json.loads(folder.mlflow.read_text())["run_id"] == run_id
+    assert stored(server, run_id) == written(folder)
+
+
+def test_another_launcher_does_not_send(tmp_path):
+    folder = open_folder(tmp_path, 3, launcher="the one with rank 0")
+    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"})
+    began = time.monotonic()
+    sender.start()
+    sender.finish(0)
+    assert time.monotonic() - began < 5 and not folder.sent.exists()
+
+
+def test_a_refusal_is_told_with_the_server_s_words(server):
+    with pytest.raises(MlflowError, match="404 .*nowhere"):
+        Mlflow(server, {}).end_run("nowhere", "FINISHED")
+
+
+def kill_server(port: int) -> None:
+    """SIGKILL for the server that this test started, and its worker."""
+    for child in psutil.Process().children(recursive=True):
+        if child.status() != psutil.STATUS_ZOMBIE and str(port) in child.cmdline():
+            for process in [*child.children(recursive=True), child]:
+                process.kill()
+
+
+def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(tmp_path):
+    """The real trainer, the real server, SIGKILL, 3 s of silence, the server again: no point lost, none doubled."""
+    port, folder = free_port(), RunDirectory(tmp_path, "outages", "run")
+    environment = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        "OMP_NUM_THREADS": "1",
+        "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}",
+        "TRAINER_RUN": "run",
+        "TRAINER_COMPARISON": "outages",
+        "TRAINER_RESULTS": str(tmp_path),
+        "TRAINER_MODEL": "cnn",
+        "TRAINER_IMAGE_SIZE": "8",
+        "TRAINER_STEPS": "100000",
+        "TRAINER_LOG_EVERY": "5",
+        "TRAINER_EVALUATE_EVERY": "200",
+    }
+
+    def wait_for(condition, text: str) -> None:
+        deadline = time.monotonic() + 90
+        while not condition():
+            assert time.monotonic() < deadline and trainer.poll() is None, text
+            time.sleep(0.1)
+
+    def size(path: Path) -> int:
+        return path.stat().st_size if path.exists() else 0
+
+    with run_server(tmp_path / "mlflow", port):
+        trainer = subprocess.Popen([sys.executable, "-m", "trainer"], env=environment)
+        try:
+            wait_for(folder.sent.exists, "nothing was sent")
+            kill_server(port)
+            silent_from = size(folder.metrics)
+            time.sleep(3)
+            assert size(folder.metrics) > silent_from, "the loop waited for the server"
+            confirmed = int(folder.sent.read_text())
+            with run_server(tmp_path / "mlflow", port) as uri:
+                wait_for(lambda: int(folder.sent.read_text()) > confirmed + 1000, "nothing was sent again")
+                trainer.send_signal(signal.SIGTERM)
+                assert trainer.wait(60) == 143
+                run_id = json.loads(folder.mlflow.read_text())["run_id"]
+                assert int(folder.sent.read_text()) == size(folder.metrics)
+                assert stored(uri, run_id) == written(folder)
+                assert mlflow.MlflowClient(uri).get_run(run_id).info.status == "FAILED"
+        finally:
+            trainer.terminate()  # not kill: torch's launcher must end its ranks
+            trainer.wait(60)
