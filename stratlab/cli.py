@@ -1,0 +1,177 @@
+"""The command line: one thin command per verb. What is heavy is imported inside the command that needs it.
+
+Exit codes: 0 done, 2 what was typed is wrong, 3 data or traces are missing, otherwise the run's own code.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from stratlab.rehearse.command import rehearse
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WRONG_INPUT = 2
+MISSING = 3
+
+app = typer.Typer(
+    help="Find out which distributed-training strategy is best for your model on your GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+RunDirectory = Annotated[
+    Path, typer.Argument(metavar="RUN_DIR", help="One run: RESULTS/COMPARISON/RUN.", show_default=False)
+]
+TrackingUri = Annotated[
+    str, typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="The MLflow server.")
+]
+
+
+app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
+
+
+@app.command(short_help="Wait until a run has ended.")
+def wait(
+    run_dir: RunDirectory,
+    deadline_s: Annotated[float | None, typer.Option(min=0, help="Give up after so long.")] = None,
+    poll_s: Annotated[float, typer.Option(min=0.01, help="Time between two looks.")] = 1.0,
+    quiet_s: Annotated[
+        float,
+        typer.Option(min=0, help="After a failure that may be tried again: silence that means the end."),
+    ] = 120.0,
+) -> None:
+    """Wait until the run in RUN_DIR has ended, well or not. Exit code 1: not before the deadline.
+
+    Example: stratlab wait results/demo/ddp --deadline-s 3600
+    """
+    from stratlab.wait import wait_for_run
+
+    outcome = wait_for_run(run_dir, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=_print_line)
+    if not outcome.ended:
+        _fail(f"not ended after {deadline_s:g} s: {outcome.sentence}", 1)
+    _print_line(outcome.sentence)
+
+
+@app.command(short_help="Analyze the traces of a run.")
+def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
+    """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
+
+    Example: stratlab analyze results/demo/ddp
+    """
+    from stratlab.analysis import NoTraces, analyze_run
+
+    try:
+        report = analyze_run(run_dir, tracking_uri=tracking_uri or None, progress=_print_line)
+    except NoTraces as missing:
+        _fail(str(missing), MISSING)
+    mean = dict(report["mean"])
+    origin = f"{report['source']} traces, backend {report['backend']}, {report['device']}"
+    _print_line(f"mean of {mean.pop('steps')} steps on {mean.pop('ranks')} ranks ({origin}):")
+    for name, value in mean.items():
+        _print_line(f"  {name} " + ("unknown" if value is None else f"{value:.4g}"))
+    if report["note"]:
+        _print_line(report["note"])
+    _print_line(f"report: {run_dir / 'analysis' / 'report.html'}")
+
+
+@app.command(short_help="Compare the runs of a folder or of an MLflow experiment.")
+def compare(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="A comparison: RESULTS/COMPARISON.", show_default=False),
+    ] = None,
+    experiment: Annotated[str | None, typer.Option(help="An MLflow experiment instead of a folder.")] = None,
+    tracking_uri: TrackingUri = "",
+    as_json: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Also write report.json there; - prints it alone."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out.")
+    ] = None,
+) -> None:
+    """Compare the runs in DIR, or those of an MLflow experiment, and write a report.
+
+    Example: stratlab compare results/demo
+    """
+    if (folder is None) == (experiment is None):
+        raise ValueError("give either DIR or --experiment NAME")
+    if experiment and not tracking_uri:
+        raise ValueError("--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI")
+    from stratlab import compare as comparing
+
+    output = output or (folder / "report" if folder else Path(f"{experiment}-report"))
+    if folder:
+        runs = comparing.load_runs(folder)
+    else:
+        assert experiment
+        runs = comparing.load_experiment(experiment, tracking_uri, output / "runs")
+    report = comparing.compare(runs)
+    page = comparing.write_report(report, runs, output)
+    if as_json == "-":
+        print(page.with_name("report.json").read_text(), end="")
+        return
+    if as_json:
+        Path(as_json).write_text(page.with_name("report.json").read_text())
+    _console().print(comparing.terminal_table(report))
+    _print_line(f"report: {page}")
+
+
+@app.command(short_help="Serve the MLflow store of a rehearsal.")
+def mlflow(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The store.", show_default=False)],
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="A free one if left out.")] = None,
+) -> None:
+    """Serve the MLflow store in FOLDER on this machine until Ctrl-C.
+
+    Example: stratlab mlflow demo-results/mlflow --port 5000
+    """
+    from stratlab.rehearse.interruption import signals_raise
+    from stratlab.tracking_server import serve_store
+
+    with signals_raise():
+        raise typer.Exit(serve_store(folder, port, _print_line))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)  # a table must not be cut in a pipe
+
+
+def _print_line(text: str) -> None:
+    print(text, flush=True)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    print(f"error: {sentence}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """The console script. ValueError is what the user typed; anything else is a bug, with its traceback."""
+    from stratlab.rehearse.interruption import Interrupted
+
+    try:
+        app()
+    except ValueError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        sys.exit(WRONG_INPUT)
+    except Interrupted as stop:
+        print(f"stopped by {stop}", file=sys.stderr)
+        sys.exit(stop.code)
+    except Exception as failure:
+        from stratlab.tracking_server import ServerFailed
+
+        if not isinstance(failure, ServerFailed):
+            raise
+        print(f"error: {failure}", file=sys.stderr)
+        sys.exit(1)

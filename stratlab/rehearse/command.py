@@ -1,0 +1,68 @@
+"""The verb `stratlab rehearse`: its options, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def rehearse(
+    charts: Annotated[list[Path], typer.Argument(help="Chart folders or packages.", show_default=False)],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for helm; may be repeated.")
+    ] = None,
+    values: Annotated[
+        list[Path] | None,
+        typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; the chart's name if left out.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Pods of the job (run.nodes).")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes of each pod (run.processesPerNode).")
+    ] = None,
+    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the run directories go.")] = Path(
+        "results/runs"
+    ),
+    mlflow: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="MLflow's store; `mlflow` beside RESULTS if left out."),
+    ] = None,
+    analysis: Annotated[bool, typer.Option(help="Analyze the traces after each run.")] = True,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove a run of the same name first.")] = False,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a run that failed.")] = False,
+) -> None:
+    """Run strategy charts on this machine, one after the other: no cluster, no container.
+
+    Each chart is rendered by helm; its commands, arguments and environment are started as processes, with
+    what the training operator would inject. An MLflow server runs beside them. The analysis follows.
+
+    Example: stratlab rehearse charts/ddp charts/fsdp --set run.config.epochs=2
+    """
+    from rich.console import Console
+
+    from stratlab.rehearse.display import Display
+    from stratlab.rehearse.interruption import signals_raise
+    from stratlab.rehearse.plan import Request
+    from stratlab.rehearse.rehearsal import rehearse as run_rehearsal
+    from stratlab.rehearse.summary import next_commands
+
+    request = Request(
+        charts=charts,
+        results=results.expanduser().absolute(),
+        mlflow=(mlflow or results.parent / "mlflow").expanduser().absolute(),
+        settings=settings or (),
+        values=values or (),
+        name=name,
+        nodes=nodes,
+        processes=processes,
+        analysis=analysis,
+        replace=replace,
+        keep_going=keep_going,
+    )
+    with Display(Console()) as display, signals_raise():
+        ends = run_rehearsal(request, display)
+    for line in next_commands(ends, request.mlflow):
+        print(line)
+    raise typer.Exit(next((end.code for end in ends if end.code), 0))

@@ -1,0 +1,83 @@
+"""Renders a chart with the real helm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+
+
+def find_helm() -> Path:
+    """helm from $STRATLAB_HELM, from .tools in the repository, or from PATH, in this order.
+
+    Raises:
+        ValueError: there is none, or $STRATLAB_HELM names something that cannot be run.
+    """
+    if given := os.environ.get("STRATLAB_HELM"):
+        if not os.access(given, os.X_OK) or not Path(given).is_file():
+            raise ValueError(f"STRATLAB_HELM={given}: no program there")
+        return Path(given).absolute()
+    for place in (REPOSITORY / ".tools" / "helm", REPOSITORY / ".tools" / "bin" / "helm"):
+        if place.is_file():
+            return place
+    if found := shutil.which("helm"):
+        return Path(found)
+    raise ValueError("helm is missing: run `make setup` in the repository, or set STRATLAB_HELM to its path")
+
+
+def read_chart_name(helm: Path, chart: Path) -> str:
+    """The name in the chart's Chart.yaml.
+
+    Raises:
+        ValueError: `chart` is no chart.
+    """
+    if not chart.exists():
+        raise ValueError(f"{chart}: no such chart")
+    return str(yaml.safe_load(_run_helm(helm, ["show", "chart", str(chart)]))["name"])
+
+
+def render_chart(
+    helm: Path,
+    chart: Path,
+    release: str,
+    *,
+    settings: Sequence[str] = (),
+    values: Sequence[Path] = (),
+    literals: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """The objects that `helm install RELEASE CHART` would send to the cluster.
+
+    `settings` are `key=value` as for `--set`; `literals` the same, but nothing in the value is special to
+    helm (a comma in a path); they win over `settings`, which win over the files in `values`.
+
+    Raises:
+        ValueError: with helm's own words, for a value that the chart's schema refuses.
+    """
+    arguments = ["template", release, str(chart), "--skip-tests"]
+    for file in values:
+        if not file.is_file():
+            raise ValueError(f"--values {file}: no such file")
+        arguments += ["--values", str(file)]
+    for setting in settings:
+        arguments += ["--set", setting]
+    for literal in literals:
+        arguments += ["--set-literal", literal]
+    return [document for document in yaml.safe_load_all(_run_helm(helm, arguments)) if document]
+
+
+def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
+    done = subprocess.run(
+        [str(helm), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        words = [line for line in done.stderr.strip().splitlines() if not line.startswith("level=INFO")]
+        raise ValueError(f"helm {arguments[0]}: " + "\n".join(words).removeprefix("Error: "))
+    return done.stdout

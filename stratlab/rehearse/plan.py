@@ -1,0 +1,133 @@
+"""Renders every chart and checks what came out, before anything is started or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab.rehearse import helm
+from stratlab.rehearse.folders import check_free
+from stratlab.rehearse.operator import build_training_pods
+from stratlab.rehearse.pods import Pod, build_pod
+from stratlab.rehearse.processes import free_port
+
+# They matter to a cluster and change nothing in a process.
+CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")
+DEFAULT_COMPARISON = "default"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. `nodes` and `processes` of None leave the chart's own."""
+
+    charts: Sequence[Path]
+    results: Path
+    mlflow: Path
+    settings: Sequence[str] = ()
+    values: Sequence[Path] = ()
+    name: str | None = None
+    nodes: int | None = None
+    processes: int | None = None
+    analysis: bool = True
+    replace: bool = False
+    keep_going: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One rendered chart, ready to start."""
+
+    name: str
+    run_dir: Path
+    pods: Sequence[Pod]
+    analysis: Pod | None
+    restart_policy: str
+
+    @property
+    def logs(self) -> Path:
+        """Folder of what the processes print, beside the run directories: nobody reads them to get data."""
+        return self.run_dir.parent / ".logs" / self.name
+
+
+def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
+    """One `PlannedRun` per chart, in the order given.
+
+    Raises:
+        ValueError: a chart, a setting, or something rendered that a rehearsal cannot do.
+    """
+    program = helm.find_helm()
+    if request.name and len(request.charts) > 1:
+        raise ValueError(f"--name {request.name}: only with one chart, {len(request.charts)} were given")
+    names = [request.name or helm.read_chart_name(program, chart) for chart in request.charts]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name}: two charts of this name, rehearse them one at a time with --name")
+    settings = [*request.settings]
+    if request.nodes is not None:
+        settings.append(f"run.nodes={request.nodes}")
+    if request.processes is not None:
+        settings.append(f"run.processesPerNode={request.processes}")
+    literals = [f"run.results.mountPath={request.results}", f"run.mlflow.trackingUri={tracking_uri}"]
+    plan = []
+    for chart, name in zip(request.charts, names, strict=True):
+        objects = helm.render_chart(
+            program, chart, name, settings=settings, values=request.values, literals=literals
+        )
+        run = build_planned_run(name, objects, request.results)
+        check_free(run.run_dir, replace=request.replace)
+        plan.append(run)
+    return plan
+
+
+def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: Path) -> PlannedRun:
+    """The run in the rendered `objects` of release `name`, whose results go below `results`.
+
+    Raises:
+        ValueError: an object of a kind that a rehearsal does not know, or a job it cannot run.
+    """
+    training, analyses = [], []
+    for entry in objects:
+        kind = entry.get("kind")
+        if kind == "PyTorchJob":
+            training.append(entry)
+        elif kind == "Job" and entry.get("apiVersion") == "batch/v1":
+            analyses.append(entry)
+        elif kind not in CLUSTER_ONLY:
+            what = f"{kind} {entry.get('metadata', {}).get('name')} ({entry.get('apiVersion')})"
+            raise ValueError(
+                f"{name}: the chart renders {what}; a rehearsal runs PyTorchJob and Job, "
+                f"and needs nothing of {', '.join(CLUSTER_ONLY)}"
+            )
+    if len(training) != 1 or len(analyses) > 1:
+        raise ValueError(
+            f"{name}: the chart renders {len(training)} PyTorchJob and {len(analyses)} Job, "
+            "a run is one PyTorchJob and at most one Job"
+        )
+    pods = build_training_pods(training[0], free_port())
+    replicas = training[0]["spec"]["pytorchReplicaSpecs"]
+    policy = next(iter(replicas.values())).get("restartPolicy", "OnFailure")
+    analysis = None
+    if analyses:
+        metadata = analyses[0]["metadata"]
+        analysis = build_pod(
+            metadata["name"],
+            "analysis",
+            analyses[0]["spec"]["template"]["spec"],
+            namespace=metadata.get("namespace", "default"),
+        )
+    return PlannedRun(name, _run_dir(name, pods[0], results), pods, analysis, policy)
+
+
+def _run_dir(name: str, pod: Pod, results: Path) -> Path:
+    """Where the trainer writes, read from its own settings; refused when that is not below `results`."""
+    env = pod.commands[-1].env
+    if "TRAINER_RUN" not in env:
+        raise ValueError(f"{name}: the chart renders no TRAINER_RUN, the run would have no name")
+    if env.get("TRAINER_RESULTS") != str(results):
+        raise ValueError(
+            f"{name}: TRAINER_RESULTS is {env.get('TRAINER_RESULTS')!r}, not {str(results)!r}: "
+            "the chart does not follow run.results.mountPath"
+        )
+    return results / env.get("TRAINER_COMPARISON", DEFAULT_COMPARISON) / env["TRAINER_RUN"]

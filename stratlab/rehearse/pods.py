@@ -1,0 +1,129 @@
+"""A pod template becomes commands that can be started here."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = "127.0.0.1"
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One container: what to start, in which folder, with which rendered and injected environment."""
+
+    container: str
+    arguments: tuple[str, ...]
+    env: Mapping[str, str]
+    folder: str | None
+
+
+@dataclass(frozen=True)
+class Pod:
+    """Init containers and then the container, one after the other; `log` names its log file."""
+
+    name: str
+    log: str
+    commands: tuple[Command, ...]
+    claims: tuple[Path, ...]
+
+
+def build_pod(
+    name: str, log: str, spec: Mapping[str, Any], *, namespace: str, injected: Mapping[str, str] | None = None
+) -> Pod:
+    """A pod from the `spec` of a pod template.
+
+    `injected` is what the operator appends to every container's environment: it wins over the rendered one.
+
+    Raises:
+        ValueError: the template asks for something that only a cluster has.
+    """
+    containers = spec["containers"]
+    if len(containers) != 1:
+        names = ", ".join(str(container["name"]) for container in containers)
+        raise ValueError(f"pod {name} has {len(containers)} containers ({names}): a rehearsal runs one")
+    claims = _check_volumes(name, spec)
+    fields = {
+        "metadata.name": name,
+        "metadata.namespace": namespace,
+        "status.podIP": HERE,
+        "status.hostIP": HERE,
+        "spec.nodeName": socket.gethostname(),
+    }
+    every = [*spec.get("initContainers", []), *containers]
+    commands = tuple(_build_command(name, container, fields, injected or {}) for container in every)
+    return Pod(name, log, commands, claims)
+
+
+def _build_command(
+    pod: str, container: Mapping[str, Any], fields: Mapping[str, str], injected: Mapping[str, str]
+) -> Command:
+    where = f"pod {pod}, container {container['name']}"
+    if not container.get("command"):
+        raise ValueError(f"{where}: no command is rendered, and the image's own is not known here")
+    if container.get("envFrom"):
+        raise ValueError(f"{where}: envFrom is not known to a rehearsal, give `env`")
+    env: dict[str, str] = {}
+    for entry in container.get("env", []):
+        value = _resolve(where, entry, fields)
+        if value is not None:
+            env[entry["name"]] = expand(value, env)
+    env |= injected
+    arguments = [*container["command"], *container.get("args", [])]
+    folder = container.get("workingDir")
+    if folder and not Path(folder).is_dir():
+        raise ValueError(f"{where}: workingDir {folder} is not a folder here")
+    return Command(container["name"], tuple(expand(str(part), env) for part in arguments), env, folder)
+
+
+def _resolve(where: str, entry: Mapping[str, Any], fields: Mapping[str, str]) -> str | None:
+    """The value of one `env` entry; None for an optional secret or config map, which is never there here."""
+    source = entry.get("valueFrom")
+    if not source:
+        return str(entry.get("value", ""))
+    kind, reference = next(iter(source.items()))
+    if kind == "fieldRef" and reference["fieldPath"] in fields:
+        return fields[reference["fieldPath"]]
+    if kind in ("secretKeyRef", "configMapKeyRef") and reference.get("optional"):
+        return None
+    what = reference.get("fieldPath") or reference.get("resource") or reference.get("name")
+    raise ValueError(f"{where}: {entry['name']} comes from {kind} {what}, which only a cluster has")
+
+
+def expand(text: str, env: Mapping[str, str]) -> str:
+    """Replaces $(NAME) as Kubernetes does: an unknown name stays as it is, $$ is one dollar sign."""
+
+    def replace(found: re.Match[str]) -> str:
+        return "$" if found[0] == "$$" else env.get(found[1], found[0])
+
+    return _REFERENCE.sub(replace, text)
+
+
+def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The folders that stand for claims; a memory or scratch volume must exist at the same path here."""
+    mounts: Sequence[Mapping[str, Any]] = [
+        mount
+        for container in [*spec.get("initContainers", []), *spec["containers"]]
+        for mount in container.get("volumeMounts", [])
+    ]
+    claims: dict[Path, None] = {}
+    for volume in spec.get("volumes", []):
+        kind = next((key for key in volume if key != "name"), "emptyDir")
+        paths = [Path(mount["mountPath"]) for mount in mounts if mount["name"] == volume["name"]]
+        if kind == "persistentVolumeClaim":
+            claims |= dict.fromkeys(paths)
+        elif kind == "emptyDir":
+            for path in paths:
+                if not path.is_dir():
+                    raise ValueError(f"pod {pod}: volume {volume['name']} needs the folder {path}, not there")
+        else:
+            raise ValueError(
+                f"pod {pod}: volume {volume['name']} is a {kind}, "
+                "a rehearsal knows persistentVolumeClaim and emptyDir"
+            )
+    return tuple(claims)

@@ -1,0 +1,120 @@
+"""Starts processes and leaves none behind.
+
+torch's elastic launcher starts its workers in sessions of their own, so a process group does not reach them.
+All that descend from one `Processes` carry the same unique variable, by which they are found again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+MARK = "STRATLAB_REHEARSAL"
+TICK_S = 0.1
+
+
+class Processes:
+    """What was started here, and all that descends from it."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, arguments: Sequence[str], env: Mapping[str, str], log: Path, *, folder: str | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Starts a process in a group of its own; its output is appended to `log`.
+
+        Raises:
+            ValueError: the program is not there.
+        """
+        with log.open("ab") as output:
+            try:
+                process = subprocess.Popen(
+                    list(arguments),
+                    env={**env, MARK: self.mark},
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except (FileNotFoundError, PermissionError) as failure:
+                raise ValueError(f"{arguments[0]}: cannot be started ({failure.strerror})") from failure
+        self.started.append(process)
+        return process
+
+    def members(self) -> list[psutil.Process]:
+        """Every living process that carries the mark."""
+        return [process for process in psutil.process_iter() if self._is_member(process)]
+
+    def _is_member(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, OSError):
+            return False
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Ends all: the process groups get SIGTERM; once gone, or after `grace_s`, the rest is killed.
+
+        Also in a container what remains is killed as soon as its first process has ended.
+        """
+        for process in self._running():
+            _signal_group(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while self._running() and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+        for process in self._running():
+            _signal_group(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10.0
+        while (left := self.members()) and time.monotonic() < deadline:
+            for member in left:
+                try:
+                    member.kill()
+                except psutil.Error:
+                    continue
+            time.sleep(0.02)
+        for process in self.started:
+            process.wait(timeout=10.0)
+        self.started.clear()
+
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        return [process for process in self.started if process.poll() is None]
+
+
+def _signal_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """As a shell or a container says it: 128 + n for signal n; None while it runs."""
+    code = process.poll()
+    return 128 - code if code is not None and code < 0 else code
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log file."""
+    if not log.is_file():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 65536))
+        text = file.read().decode(errors="replace")
+    return "\n".join(text.strip().splitlines()[-lines:])

@@ -1,0 +1,113 @@
+"""The whole rehearsal: an MLflow server, then one run after the other, each followed by its analysis."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from stratlab.rehearse.display import Display
+from stratlab.rehearse.environment import build_machine_env
+from stratlab.rehearse.folders import make_folder, remove_empty, replaced
+from stratlab.rehearse.plan import PlannedRun, Request, build_plan
+from stratlab.rehearse.pods import Pod
+from stratlab.rehearse.processes import Processes, free_port
+from stratlab.rehearse.progress import Progress, RunReader
+from stratlab.rehearse.replicas import PodEnd, deciding_end, run_pods
+from stratlab.rehearse.summary import RunEnd, describe_failure, describe_success
+from stratlab.tracking_server import run_server
+
+REFRESH_S = 0.5
+
+
+def rehearse(
+    request: Request,
+    display: Display,
+    *,
+    start_server: Callable[..., AbstractContextManager[str]] = run_server,
+) -> list[RunEnd]:
+    """Runs every chart of `request`; stops at the first that fails unless told to keep going.
+
+    Whatever happens, no process is left behind, and where no run got as far as its run directory, no file.
+
+    Raises:
+        ValueError: something in the request, a chart or this machine is wrong; nothing was started.
+    """
+    port = free_port()
+    plan = build_plan(request, f"http://127.0.0.1:{port}")
+    created = make_folder(request.mlflow)
+    ends: list[RunEnd] = []
+    try:
+        with start_server(request.mlflow, port, progress=display.say):
+            for run in plan:
+                ends.append(_rehearse_run(run, request, display))
+                if ends[-1].code and not request.keep_going:
+                    break
+    finally:
+        if request.mlflow in created and not any(run.run_dir.exists() for run in plan):
+            shutil.rmtree(request.mlflow)
+        remove_empty(created)
+    return ends
+
+
+def _rehearse_run(run: PlannedRun, request: Request, display: Display) -> RunEnd:
+    created: list[Path] = []
+    try:
+        with replaced(run.run_dir, replace=request.replace):
+            pods = [*run.pods, *([run.analysis] if run.analysis else [])]
+            for folder in (*(claim for pod in pods for claim in pod.claims), run.logs):
+                created += make_folder(folder)
+            return _train_and_analyze(run, request.analysis, display)
+    finally:
+        if not run.run_dir.exists():
+            shutil.rmtree(run.logs, ignore_errors=True)
+        remove_empty(created)
+
+
+def _train_and_analyze(run: PlannedRun, analysis: bool, display: Display) -> RunEnd:
+    started = time.monotonic()
+    reader = RunReader(run.run_dir)
+    end = _run_stage(run, run.pods, reader.read, display)
+    if end.code:
+        display.end(run.name, "\n".join(describe_failure(run, end, "training")))
+        if run.analysis and analysis and _has_final_traces(run.run_dir, end.code):
+            after = _run_stage(run, [run.analysis], lambda: Progress("analyzing what it left"), display)
+            display.end(run.name, "its traces are analyzed" if after.code == 0 else "analysis failed too")
+        return RunEnd(run.name, run.run_dir, end.code)
+    trained = describe_success(run.run_dir, time.monotonic() - started)
+    if run.analysis and analysis:
+        end = _run_stage(run, [run.analysis], lambda: Progress("analyzing"), display)
+        if end.code:
+            display.end(run.name, "\n".join([f"training {trained}", *describe_failure(run, end, "analysis")]))
+            return RunEnd(run.name, run.run_dir, end.code)
+    display.end(run.name, trained)
+    return RunEnd(run.name, run.run_dir, 0)
+
+
+def _has_final_traces(run_dir: Path, code: int) -> bool:
+    """After a code from 128 a cluster would try again, and the waiter would wait for that."""
+    return code < 128 and (run_dir / "traces" / "manifest.json").is_file()
+
+
+def _run_stage(
+    run: PlannedRun,
+    pods: Sequence[Pod],
+    progress: Callable[[], Progress],
+    display: Display,
+) -> PodEnd:
+    machine_env = build_machine_env(os.environ)
+    logs = {pod.name: run.logs / f"{pod.log}.log" for pod in pods}
+    for log in logs.values():
+        log.write_bytes(b"")
+    shown = 0.0
+
+    def tick() -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= REFRESH_S:
+            shown = time.monotonic()
+            display.show(run.name, progress())
+
+    return deciding_end(run_pods(pods, Processes(), machine_env, logs, tick))

@@ -1,0 +1,86 @@
+"""What a rehearsal says at the end of a run, and at its own end."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab.rehearse.plan import PlannedRun
+from stratlab.rehearse.processes import tail
+from stratlab.rehearse.progress import format_seconds
+from stratlab.rehearse.replicas import PodEnd
+
+HEADLINES = ("train_loss", "test_accuracy_pct", "samples_per_s")
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How one run of a rehearsal ended. `code` is its exit code, or that of its analysis."""
+
+    name: str
+    run_dir: Path
+    code: int
+
+
+def describe_success(run_dir: Path, time_s: float) -> str:
+    """`done in 34 s: 60 steps, world size 2 (cpu, gloo), train_loss 0.1, ...`: what summary.json holds."""
+    text = f"done in {format_seconds(time_s)}"
+    path = run_dir / "summary.json"
+    if not path.is_file():
+        return f"{text}, without a summary.json"
+    summary: dict[str, Any] = json.loads(path.read_bytes())
+    facts = [f"{summary['steps']} steps"] if "steps" in summary else []
+    if "world_size" in summary:
+        origin = ", ".join(str(summary[key]) for key in ("device_type", "backend") if summary.get(key))
+        facts.append(f"world size {summary['world_size']}" + (f" ({origin})" if origin else ""))
+    facts += [f"{name} {summary[name]:.4g}" for name in HEADLINES if summary.get(name) is not None]
+    return f"{text}: {', '.join(facts)}" if facts else text
+
+
+def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
+    """The exit code, the trainer's reason for it, the last lines of the log, what a cluster would do now."""
+    reason = _reason(run.run_dir, end.code)
+    lines = [
+        f"{what} failed with exit code {end.code}" + (f" ({reason})" if reason else "") + f" in {end.pod}"
+    ]
+    lines += [f"  | {line}" for line in tail(end.log).splitlines()]
+    again = run.restart_policy in ("OnFailure", "Always") or (
+        run.restart_policy == "ExitCode" and end.code >= 128
+    )
+    if what == "training" and again:
+        lines.append(
+            f"  a cluster would start it again (restartPolicy {run.restart_policy}); a rehearsal does not"
+        )
+    if run.run_dir.exists():
+        lines.append(f"  log: {end.log}")
+    return lines
+
+
+def next_commands(ends: Sequence[RunEnd], mlflow: Path) -> list[str]:
+    """Where the runs are, and the commands that look at them."""
+    finished = [end for end in ends if end.run_dir.is_dir()]
+    if not finished:
+        return []
+    lines = [f"run directory: {end.run_dir}" for end in finished]
+    comparisons = [end.run_dir.parent for end in ends if end.code == 0]
+    lines += [
+        f"compare them:  stratlab compare {shlex.quote(str(folder))}"
+        for folder in dict.fromkeys(comparisons)
+        if comparisons.count(folder) > 1
+    ]
+    return [*lines, f"see them:      stratlab mlflow {shlex.quote(str(mlflow))}"]
+
+
+def _reason(run_dir: Path, code: int) -> str:
+    path = run_dir / "attempts.jsonl"
+    if not path.is_file():
+        return ""
+    events = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    reasons = [
+        e.get("reason", "") for e in events if e.get("event") == "ended" and e.get("exit_code") == code
+    ]
+    return str(reasons[-1]) if reasons else ""

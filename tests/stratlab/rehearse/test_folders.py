@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratlab.rehearse.folders import make_folder, remove_empty, replaced
+
+
+def test_only_what_was_made_and_stayed_empty_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    made = make_folder(tmp_path / "mine" / "a" / "b") + make_folder(tmp_path / "mine" / "a" / "c")
+    assert made == [tmp_path / "mine" / name for name in ("a", "a/b", "a/c")]
+    (tmp_path / "mine" / "a" / "c" / "file").touch()
+    remove_empty(made)
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "mine" / n for n in ("", "a", "a/c", "a/c/file")]
+    (tmp_path / "mine" / "a" / "c" / "file").unlink()
+    remove_empty(made)
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"file/x: cannot be created \(Not a directory\)"):
+        make_folder(tmp_path / "file" / "x")
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_an_old_run_comes_back_when_no_new_one_came_into_being(tmp_path: Path, new: bool) -> None:
+    run_dir = tmp_path / "ddp"
+    run_dir.mkdir()
+    (run_dir / "old").touch()
+    with pytest.raises(RuntimeError), replaced(run_dir, replace=True):
+        assert not run_dir.exists()
+        if new:
+            run_dir.mkdir()
+        raise RuntimeError
+    assert (run_dir / "old").exists() is not new
+    assert list(tmp_path.iterdir()) == [run_dir]

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from stratlab.rehearse.processes import Processes, tail
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+SESSION = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {DEAF!r}], start_new_session=True)
+time.sleep(60)
+"""
+
+
+def wait_for(text: str, log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while text not in tail(log):
+        assert time.monotonic() < deadline, tail(log)
+        time.sleep(0.05)
+
+
+def test_stop_reaches_a_deaf_grandchild_in_a_session_of_its_own(tmp_path: Path) -> None:
+    processes = Processes()
+    processes.start([sys.executable, "-c", SESSION], dict(os.environ), tmp_path / "log")
+    wait_for("ready", tmp_path / "log")
+    members = processes.members()
+    assert len(members) == 2
+    started = time.monotonic()
+    processes.stop()
+    assert time.monotonic() - started < 5  # the first process went at SIGTERM, so nothing is waited for
+    assert not any(psutil.pid_exists(member.pid) and member.status() != "zombie" for member in members)
+    assert not processes.members()
+
+
+def test_a_process_that_is_deaf_itself_is_killed_after_the_grace(tmp_path: Path) -> None:
+    processes = Processes()
+    process = processes.start([sys.executable, "-c", DEAF], dict(os.environ), tmp_path / "log")
+    wait_for("ready", tmp_path / "log")
+    started = time.monotonic()
+    processes.stop(grace_s=1.0)
+    assert 1.0 <= time.monotonic() - started < 5
+    assert process.returncode == -9
+
+
+def test_others_are_left_alone(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    processes = Processes()
+    processes.start([sys.executable, "-c", "pass"], dict(os.environ), tmp_path / "log")
+    processes.stop()
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_tail_of_a_long_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert tail(log) == ""
+    log.write_text("\n".join(f"line {number}" for number in range(20000)))
+    assert tail(log, 2) == "line 19998\nline 19999"

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratlab.rehearse.display import Display
+from stratlab.rehearse.plan import Request
+from stratlab.rehearse.rehearsal import rehearse
+from stratlab.rehearse.summary import RunEnd, next_commands
+from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
+
+Screen = tuple[Display, Callable[[], str]]
+
+
+def run(tmp_path: Path, screen: Screen, *charts: Path, **options: object) -> list[RunEnd]:
+    request = Request(charts=charts, results=tmp_path / "out/runs", mlflow=tmp_path / "out/mlflow", **options)  # type: ignore[arg-type]
+    return rehearse(request, screen[0], start_server=no_server)
+
+
+def test_a_run_trains_waits_and_is_analyzed(
+    chart: Path, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINER_LR", "9")
+    ends = run(tmp_path, screen, chart)
+    run_dir = tmp_path / "out/runs/demo/tiny"
+    assert ends == [RunEnd("tiny", run_dir, 0)]
+    assert (run_dir / "analysis" / "report.html").is_file()
+    environ = json.loads((run_dir / "config.json").read_text())["environ"]
+    assert "TRAINER_LR" not in environ
+    assert environ["TRAINER_RUN"] == "tiny"
+    assert environ["PYTHONUNBUFFERED"] == "1"
+    logs = run_dir.parent / ".logs" / "tiny"
+    assert (logs / "node0.log").read_text().endswith("line 39\n")
+    assert "ended with exit code 0" in (logs / "analysis.log").read_text()
+    shown = screen[1]()
+    assert "tiny: analyzing" in shown
+    assert "4 steps, world size 1 (cpu, gloo), train_loss 0.25, samples_per_s 800" in shown
+
+
+def test_without_analysis_only_the_job_runs(chart: Path, tmp_path: Path, screen: Screen) -> None:
+    assert run(tmp_path, screen, chart, analysis=False)[0].code == 0
+    assert not (tmp_path / "out/runs/demo/tiny/analysis").exists()
+
+
+def test_a_failure_shows_code_reason_and_the_last_lines(chart: Path, tmp_path: Path, screen: Screen) -> None:
+    other = write_chart(tmp_path / "other")
+    ends = run(tmp_path, screen, chart, other, settings=["run.config.fault=10"])
+    assert [(end.name, end.code) for end in ends] == [("tiny", 10)]
+    shown = screen[1]()
+    assert "training failed with exit code 10 (accelerator out of memory) in tiny-worker-0" in shown
+    assert "| line 25\n" in shown and "| line 39\n" in shown and "| line 24\n" not in shown
+    assert f"log: {tmp_path}/out/runs/demo/.logs/tiny/node0.log" in shown
+    assert "a cluster would start it again" not in shown
+
+
+@pytest.mark.parametrize(("fault", "analyzed"), [("12", True), ("143", False)])
+def test_the_traces_of_a_run_that_failed_for_good_are_analyzed(
+    tmp_path: Path, screen: Screen, fault: str, analyzed: bool
+) -> None:
+    leave_traces = TRAIN.replace(
+        "code = int(",
+        'os.mkdir(run_dir + "/traces"); json.dump({}, open(run_dir + "/traces/manifest.json", "w"))\ncode = int(',
+    )
+    chart = write_chart(tmp_path / "tiny", train=leave_traces)
+    ends = run(tmp_path, screen, chart, settings=[f"run.config.fault={fault}"])
+    assert [end.code for end in ends] == [int(fault)]
+    assert ("its traces are analyzed" in screen[1]()) is analyzed
+    assert (tmp_path / "out/runs/demo/tiny/analysis/report.html").exists() is analyzed
+
+
+def test_keep_going_and_codes_that_a_cluster_would_try_again(
+    chart: Path, tmp_path: Path, screen: Screen
+) -> None:
+    other = write_chart(tmp_path / "other")
+    ends = run(tmp_path, screen, chart, other, settings=["run.config.fault=143"], keep_going=True)
+    assert [end.code for end in ends] == [143, 143]
+    assert "a cluster would start it again (restartPolicy ExitCode); a rehearsal does not" in screen[1]()
+
+
+def test_a_refused_setting_leaves_nothing(chart: Path, tmp_path: Path, screen: Screen) -> None:
+    ends = run(tmp_path, screen, chart, settings=["run.config.fault=refuse"])
+    assert [end.code for end in ends] == [2]
+    assert "  | TRAINER_LR=-1: expected a number above 0" in screen[1]()
+    assert "log:" not in screen[1]()
+    assert not (tmp_path / "out").exists()
+    assert next_commands(ends, tmp_path) == []
+
+
+def test_a_refused_setting_gives_the_old_run_back(chart: Path, tmp_path: Path, screen: Screen) -> None:
+    run(tmp_path, screen, chart)
+    run_dir = tmp_path / "out/runs/demo/tiny"
+    old = (run_dir / "summary.json").stat().st_ino
+    ends = run(tmp_path, screen, chart, settings=["run.config.fault=refuse"], replace=True)
+    assert [end.code for end in ends] == [2]
+    assert (run_dir / "summary.json").stat().st_ino == old
+    assert run(tmp_path, screen, chart, replace=True)[0].code == 0
+    assert (run_dir / "summary.json").stat().st_ino != old
+    assert [entry.name for entry in run_dir.parent.iterdir() if entry.name != "tiny"] == [".logs"]
+
+
+def test_a_failed_analysis_is_a_failed_run(tmp_path: Path, screen: Screen) -> None:
+    chart = write_chart(tmp_path / "tiny", analyze="raise SystemExit(3)")
+    assert run(tmp_path, screen, chart)[0].code == 3
+    assert "tiny: training done in" in screen[1]()
+    assert "analysis failed with exit code 3" in screen[1]()
+
+
+def test_what_is_wrong_is_found_before_anything_starts(chart: Path, tmp_path: Path, screen: Screen) -> None:
+    with pytest.raises(ValueError, match="nope: no such chart"):
+        run(tmp_path, screen, chart, tmp_path / "nope")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_next_commands(tmp_path: Path) -> None:
+    (tmp_path / "a b" / "x").mkdir(parents=True)
+    end = RunEnd("x", tmp_path / "a b" / "x", 0)
+    lines = next_commands([end, end], Path("/m"))
+    assert f"compare them:  stratlab compare '{tmp_path}/a b'" in lines
+    assert lines[-1] == "see them:      stratlab mlflow /m"
+    assert not any("compare" in line for line in next_commands([end], Path("/m")))

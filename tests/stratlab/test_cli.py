@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.table import Table
+
+from stratlab import cli
+from stratlab.tracking_server import run_server
+from tests.stratlab.rehearse.conftest import write_chart
+
+VERBS = ("rehearse", "wait", "analyze", "compare", "mlflow")
+REPORT = {
+    "mean": {"ranks": 2, "steps": 3, "step_ms": 12.345, "comm_overlap_pct": None},
+    "source": "cpu",
+    "backend": "gloo",
+    "device": "a processor",
+    "note": "host time",
+}
+
+
+def call(*arguments: str) -> int:
+    """The exit code of the console script, called in this process."""
+    sys.argv = ["stratlab", *arguments]
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+@pytest.fixture(autouse=True)
+def argv() -> Iterator[None]:
+    before = sys.argv
+    yield
+    sys.argv = before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(verb, "--help") == 0
+    assert f"Example: stratlab {verb} " in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, stratlab.cli; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"mlflow", "torch", "pandas", "numpy", "yaml", "psutil", "rich", "stratlab.analysis", "trainer"}
+    assert not heavy & set(modules.stdout.split())
+
+
+def test_wrong_input_is_one_sentence_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for arguments, sentence in (
+        (["rehearse", "charts/nope"], "charts/nope: no such chart"),
+        (["mlflow", str(tmp_path)], f"{tmp_path}: holds no mlflow.db"),
+        (["compare"], "give either DIR or --experiment NAME"),
+        (["compare", "x", "--experiment", "y"], "give either DIR or --experiment NAME"),
+        (["compare", "--experiment", "y", "--tracking-uri", ""], "--experiment needs --tracking-uri"),
+    ):
+        assert call(*arguments) == 2
+        shown = capsys.readouterr()
+        assert shown.err.startswith(f"error: {sentence}")
+        assert shown.out == ""
+    assert call("rehearse", "x", "--nodes", "0") == 2
+    assert call("nonsense") == 2
+
+
+def test_wait_ends_with_1_at_the_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("wait", str(tmp_path / "run"), "--deadline-s", "0.1", "--poll-s", "0.05") == 1
+    assert f"error: not ended after 0.1 s: {tmp_path}/run: no such folder yet" in capsys.readouterr().err
+    (tmp_path / "attempts.jsonl").write_text('{"event": "ended", "exit_code": 10}\n')
+    assert call("wait", str(tmp_path)) == 0
+
+
+def test_analyze_shows_where_its_numbers_come_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import stratlab.analysis
+
+    asked: list[tuple[Path, str | None]] = []
+
+    def analyze_run(run_dir: Path, *, tracking_uri: str | None, progress: Any) -> dict[str, Any]:
+        asked.append((run_dir, tracking_uri))
+        if not run_dir.is_dir():
+            raise ValueError(f"{run_dir}: not a run")
+        if (run_dir / "empty").exists():
+            raise stratlab.analysis.NoTraces("no trace")
+        return REPORT
+
+    monkeypatch.setattr(stratlab.analysis, "analyze_run", analyze_run)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://m:1")
+    assert call("analyze", str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert "mean of 3 steps on 2 ranks (cpu traces, backend gloo, a processor):" in shown
+    assert "step_ms 12.35" in shown and "comm_overlap_pct unknown" in shown and "host time" in shown
+    assert f"report: {tmp_path}/analysis/report.html" in shown
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert call("analyze", str(tmp_path / "nope")) == 2
+    (tmp_path / "empty").touch()
+    assert call("analyze", str(tmp_path)) == 3
+    assert [uri for _, uri in asked] == ["http://m:1", None, None]
+
+
+def test_compare_writes_and_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from stratlab import compare
+
+    def write_report(report: dict[str, Any], runs: list[str], folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text(json.dumps(report))
+        return folder / "report.html"
+
+    def terminal_table(report: dict[str, Any]) -> Table:
+        return Table("a column", title="a table")
+
+    monkeypatch.setattr(compare, "load_runs", lambda folder: [str(folder)])
+    monkeypatch.setattr(compare, "load_experiment", lambda name, uri, into: [name, uri, str(into)])
+    monkeypatch.setattr(compare, "compare", lambda runs: {"runs": runs})
+    monkeypatch.setattr(compare, "write_report", write_report)
+    monkeypatch.setattr(compare, "terminal_table", terminal_table)
+    assert call("compare", str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert "a table" in shown and f"report: {tmp_path}/report/report.html" in shown
+    out = tmp_path / "out"
+    assert (
+        call(
+            "compare", "--experiment", "e", "--tracking-uri", "http://m", "--json", "-", "--output", str(out)
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out) == {"runs": ["e", "http://m", str(out / "runs")]}
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> Iterator[None]:
+    """When the test fails, what it started goes too."""
+    yield
+    for process in named(str(tmp_path)):
+        os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("swept")
+def test_an_interrupted_rehearsal_leaves_no_process_and_its_store_can_be_served(tmp_path: Path) -> None:
+    chart = write_chart(tmp_path / "tiny")
+    store, run_dir = tmp_path / "mlflow", tmp_path / "runs" / "demo" / "tiny"
+    options = ["--results", str(tmp_path / "runs"), "--set", "run.config.fault=hang"]
+    rehearsal = start("rehearse", str(chart), *options)
+    wait_until(rehearsal, lambda: (run_dir / "hanging").exists())
+    environ = json.loads((run_dir / "config.json").read_text())["environ"]
+    mark = environ["STRATLAB_REHEARSAL"]
+    assert len(marked(mark)) == 2, "the script, and its worker in a session of its own"
+    assert len(named(str(store))) >= 1, "the server"
+    with urllib.request.urlopen(environ["MLFLOW_TRACKING_URI"] + "/health", timeout=5) as reply:
+        assert reply.status == 200
+    os.killpg(rehearsal.pid, signal.SIGINT)  # as a terminal does
+    output, _ = rehearsal.communicate(timeout=30)
+    assert "KeyboardInterrupt" not in (run_dir.parent / ".logs" / "tiny" / "node0.log").read_text()
+    assert rehearsal.returncode == 130
+    assert "tiny: starting" in output and "stopped by SIGINT" in output
+    assert "\x1b" not in output
+    assert marked(mark) == named(str(store)) == []
+
+    server = start("mlflow", str(store))
+    lines = []
+    while not lines or "MLflow is ready: " not in lines[-1]:
+        assert server.stdout
+        lines.append(server.stdout.readline())
+        assert lines[-1], lines
+    uri = lines[-1].split()[3]
+    assert search(uri, uri.removeprefix("http://"))["experiments"][0]["name"] == "Default"
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        search(uri, "evil.example")
+    assert (store / "server.log").is_file()
+    server.send_signal(signal.SIGTERM)
+    server.communicate(timeout=30)
+    assert server.returncode == 143
+    assert named(str(store)) == []
+
+
+def test_a_taken_port_is_refused(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=rf"--port {port}: cannot be used \(Address already in use\)"):
+            with run_server(tmp_path, port):
+                pass
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "stratlab", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def wait_until(process: subprocess.Popen[str], condition: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(process.communicate()[0])
+        time.sleep(0.1)
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that carry the mark, read from /proc directly."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"STRATLAB_REHEARSAL={mark}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def named(text: str) -> list[int]:
+    """Other processes with `text` in their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and any(text in part for part in process.cmdline()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def search(uri: str, host: str) -> Any:
+    request = urllib.request.Request(
+        f"{uri}/api/2.0/mlflow/experiments/search",
+        data=b'{"max_results": 10}',
+        headers={"Content-Type": "application/json", "Host": host},
+    )
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        return json.load(reply)
