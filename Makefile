@@ -30,10 +30,10 @@ schema: setup ## regenerate the charts' values schema from trainer/config.py
 	$(BIN)/python charts/values_schema.py charts/run/values.schema.json
 
 golden: setup ## rewrite tests/charts/golden; review the diff
-	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/charts -k golden
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/charts/test_golden.py
 
 chart: setup ## start a new strategy chart: make chart NAME=zero9
-	$(BIN)/python charts/new_chart.py $(NAME)
+	$(BIN)/python charts/new_chart.py "$(NAME)"
 
 lock: .tools/bootstrap/ready ## resolve all requirements again from pyproject.toml
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/uv.in -o requirements/uv.txt

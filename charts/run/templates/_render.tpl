@@ -1,0 +1,12 @@
+{{/*
+run.render: all objects of a run, the only template that a strategy chart's run.yaml includes.
+
+Every string is quoted, nothing goes through `tpl` or a shell: a hostile value stays a string.
+*/}}
+{{- define "run.render" -}}
+{{ include "run.pytorchjob" . }}
+{{- if .Values.run.analysis.enabled }}
+---
+{{ include "run.analysis" . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,137 @@
+"""`stratlab analyze RUN_DIR`: from the traces of a run to its report.
+
+Reads the run directory, writes only `<run>/analysis`, and that in one step: a folder beside it is filled and
+renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from stratlab.analysis.chunks import LIMITS, Limits, TraceError
+from stratlab.analysis.discover import Finding, Found, find_traces
+from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits, run_hta
+from stratlab.analysis.mlflow_log import log_analysis
+from stratlab.analysis.page import build_html
+from stratlab.analysis.quality import find_gaps, keep_one_source
+from stratlab.analysis.rank import RankAnalysis, analyse_rank
+from stratlab.analysis.report import build_report
+from stratlab.analysis.run_facts import read_facts
+from stratlab.analysis.tables import write_tables
+
+Progress = Callable[[str], None]
+
+
+class NoTraces(Exception):
+    """No rank has a trace that can be analysed. The text says why for every file."""
+
+
+def analyze_run(
+    run_dir: Path,
+    *,
+    tracking_uri: str | None,
+    progress: Progress = lambda sentence: None,
+    limits: Limits = LIMITS,
+    hta_limits: HtaLimits = HTA_LIMITS,
+) -> dict[str, Any]:
+    """Analyses the traces of one run, also partial ones, and writes report.json, report.html and tables.
+
+    Args:
+        run_dir: `<results>/<comparison>/<run>`; an earlier analysis in it is replaced.
+        tracking_uri: MLflow server that gets the result too; None = none.
+        progress: gets one sentence per stage; those of a problem start with `warning:`.
+
+    Returns:
+        The content of report.json.
+
+    Raises:
+        ValueError: `run_dir` is not a run directory.
+        NoTraces: nothing can be analysed; an earlier analysis stays as it is.
+    """
+    facts = read_facts(run_dir)
+    found = find_traces(run_dir / "traces", facts.world_size, limits)
+    loaded, failures = _analyse_ranks(found, limits, progress)
+    ranks, mixed = keep_one_source(loaded)
+    findings = [*facts.findings, *found.findings, *failures, *(f for r in ranks for f in r.findings), *mixed]
+    if not ranks:
+        raise NoTraces(_explain(run_dir / "traces", findings))
+    skipped = {finding.rank for finding in findings if finding.action == "skipped"}
+    findings += find_gaps(ranks, facts, found.manifest, skipped)
+    for finding in findings:
+        if finding.action == "skipped":
+            progress(f"warning: {_sentence(finding)}")
+
+    folder = run_dir / f".analysis-{uuid.uuid4().hex[:8]}"
+    try:
+        (folder / "tables" / "hta").mkdir(parents=True)
+        progress("Holistic Trace Analysis ...")
+        files = {rank.rank: rank.file for rank in ranks}
+        raw_bytes = sum(rank.raw_bytes for rank in ranks)
+        hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)
+        report = build_report(facts, ranks, findings, hta)
+        memory = [asdict(point) for rank in ranks for point in rank.memory]
+        names = ("steps", "ranks", "collectives", "quality", "hta")
+        write_tables(folder / "tables", {name: report[name] for name in names} | {"memory": memory})
+        (folder / "report.html").write_text(build_html(report, facts, ranks), encoding="utf-8")
+        _write_json(folder / "report.json", report)
+        _replace(folder, run_dir / "analysis")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report["mlflow"] = log_analysis(run_dir, report, tracking_uri)
+    if report["mlflow"]["status"] in ("unreachable", "failed"):
+        progress(
+            f"warning: not logged to MLflow, the report is in {run_dir / 'analysis'}: {report['mlflow']['reason']}"
+        )
+    _write_json(run_dir / "analysis" / "report.json", report)
+    return report
+
+
+def _analyse_ranks(
+    found: Found, limits: Limits, progress: Progress
+) -> tuple[list[RankAnalysis], list[Finding]]:
+    ranks, failures = [], []
+    for rank, path in found.files.items():
+        progress(f"rank {rank}: {path.name}")
+        try:
+            ranks.append(analyse_rank(rank, path, limits))
+        except (TraceError, OSError) as failure:
+            failures.append(Finding("skipped", str(failure), path.name, rank))
+    return ranks, failures
+
+
+def _explain(folder: Path, findings: list[Finding]) -> str:
+    lines = [f"{folder}: no trace can be analysed", *(f"  {_sentence(finding)}" for finding in findings)]
+    return "\n".join(lines)
+
+
+def _sentence(finding: Finding) -> str:
+    subject = finding.file or (f"rank {finding.rank}" if finding.rank is not None else "the traces")
+    return f"{subject}: {finding.reason}" + (" (skipped)" if finding.action == "skipped" else "")
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    os.replace(temporary, path)
+
+
+def _replace(folder: Path, target: Path) -> None:
+    """Renames `folder` to `target`. A folder cannot be renamed over a full one, so the old one steps
+    aside."""
+    aside = target.with_name(f"{folder.name}-old")
+    if target.exists():
+        os.rename(target, aside)
+    try:
+        os.rename(folder, target)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)

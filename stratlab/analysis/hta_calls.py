@@ -1,0 +1,90 @@
+"""Runs Holistic Trace Analysis, one analysis after the other, and says of each how it went.
+
+    python -m stratlab.analysis.hta_calls REQUEST.json
+
+A process of its own, started by hta_bridge: HTA can run out of memory or hang, and pandas takes seconds to import.
+Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stratlab.analysis.hta_analyses import ANALYSES, NO_GPU, Analysis, Scene
+
+MOST_ROWS = 20_000  # of one table
+
+
+def _non_empty(result: Any) -> dict[str, Any]:
+    """Name -> data frame with at least one known value."""
+    frames = result if isinstance(result, dict) else {"": result}
+    return {
+        name: frame for name, frame in frames.items() if frame is not None and frame.notna().to_numpy().any()
+    }
+
+
+def _flat(frame: Any) -> Any:
+    """With the levels of a named index as columns, and one header line."""
+    flat = frame.reset_index() if any(frame.index.names) else frame.copy()
+    flat.columns = ["_".join(filter(None, map(str, c))) if isinstance(c, tuple) else c for c in flat.columns]
+    return flat
+
+
+def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
+    """Status of one analysis; its tables are written to `out`. An error of HTA is a status, not an
+    exception."""
+    obstacle = NO_GPU if analysis.needs_gpu and not scene.has_gpu else analysis.obstacle(scene)
+    if obstacle:
+        return {"analysis": analysis.name, "status": "unsupported", "reason": obstacle}
+    try:
+        frames = _non_empty(analysis.call(scene))
+    except Exception as failure:  # any: it is foreign code on data it was not made for
+        reason = f"{type(failure).__name__}: {failure}"
+        return {"analysis": analysis.name, "status": "failed", "reason": reason[:500]}
+    if not frames:
+        return {"analysis": analysis.name, "status": "unsupported", "reason": "HTA returned nothing"}
+    tables, cut = [], []
+    for name, frame in frames.items():
+        path = out / f"{analysis.name}{'_' if name else ''}{name}.csv"
+        _flat(frame).head(MOST_ROWS).to_csv(path, index=False)
+        tables.append(path.name)
+        if len(frame) > MOST_ROWS:
+            cut.append(f"{path.name} holds the first {MOST_ROWS} of {len(frame)} rows")
+    return {"analysis": analysis.name, "status": "ok", "reason": "; ".join(cut), "tables": tables}
+
+
+def main(arguments: Iterable[str]) -> int:
+    """Reads the request, appends one JSON line per analysis to its status file."""
+    (path,) = arguments
+    request = json.loads(Path(path).read_text())
+    warnings.simplefilter("ignore")
+    import plotly.io
+    from hta.trace_analysis import TraceAnalysis
+
+    plotly.io.renderers.default = (
+        ""  # get_aten_op_kernels_and_delay shows a figure whatever it is told: no browser
+    )
+    logging.disable(logging.ERROR)
+    files = {int(rank): file for rank, file in request["files"].items()}
+    with open(request["status"], "a") as status:
+        hta = TraceAnalysis(trace_files=files, include_last_profiler_step=True)
+        scene = Scene(
+            hta, list(files), request["has_gpu"], hta.t.symbol_table.get_sym_table(), request["scratch"]
+        )
+        for analysis in ANALYSES:
+            began = time.monotonic()
+            outcome = run_analysis(analysis, scene, Path(request["out"]))
+            status.write(json.dumps(outcome | {"seconds": round(time.monotonic() - began, 3)}) + "\n")
+            status.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

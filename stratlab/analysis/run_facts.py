@@ -1,0 +1,105 @@
+"""What the run directory says about the run beside its traces. Fields: docs/architecture.md."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab.analysis.discover import Finding
+
+FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """`origin` goes into report.json, the rest is drawn. Empty where the run had not got so far."""
+
+    folder: Path
+    origin: dict[str, Any]
+    axes: dict[str, int]
+    created: str
+    metrics: list[dict[str, Any]]
+    evaluation: dict[str, Any]
+    findings: list[Finding]
+
+    @property
+    def world_size(self) -> int | None:
+        size = self.origin["world_size"]
+        return size if isinstance(size, int) else None
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """Reads config.json and, where they exist, summary.json, evaluation.json and metrics.jsonl.
+
+    Raises:
+        ValueError: `folder` is not a run directory.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder}: not a run directory, it holds no config.json")
+    findings: list[Finding] = []
+    config = _read_object(folder / "config.json", findings)
+    if not config:
+        raise ValueError(f"{folder}: not a run directory, its config.json is no JSON object")
+    summary = _read_object(folder / "summary.json", findings)
+    asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
+    versions = _object(provenance, "versions")
+    origin = {
+        "run": config.get("run", folder.name),
+        "comparison": config.get("comparison"),
+        **{key: asked.get(key) for key in ("strategy", "model", "dataset", "precision", "seed")},
+        **{key: asked.get(key) for key in ("global_batch_size", "micro_batch_size")},
+        **{key: resolved.get(key) for key in ("grad_accum_steps", "steps", "world_size", "nodes")},
+        **{key: resolved.get(key) for key in ("backend", "device_type", "device_name")},
+        "axes": _object(resolved, "axes"),
+        "torch": versions.get("torch"),
+        "created": provenance.get("created"),
+        "finished": bool(summary),
+        **{key: summary.get(key) for key in FROM_SUMMARY},
+    }
+    return RunFacts(
+        folder=folder,
+        origin=origin,
+        axes={name: size for name, size in origin["axes"].items() if isinstance(size, int)},
+        created=str(provenance.get("created") or ""),
+        metrics=_read_lines(folder / "metrics.jsonl"),
+        evaluation=_read_object(folder / "evaluation.json", findings),
+        findings=findings,
+    )
+
+
+def _object(parent: dict[str, Any], key: str) -> dict[str, Any]:
+    child = parent.get(key)
+    return child if isinstance(child, dict) else {}
+
+
+def _read_object(path: Path, findings: list[Finding]) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as failure:
+        findings.append(Finding("noted", f"is not JSON ({failure})", path.name))
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file in order. A line that is no object is left out: the last one may be half
+    written. After a restart a step appears again; the later attempt counts.
+    """
+    if not path.is_file():
+        return []
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, line in enumerate(path.read_bytes().split(b"\n")):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            key = (row.get("kind"), row.get("step")) if row.get("kind") in ("train", "eval") else (number,)
+            rows[key] = row
+    return list(rows.values())

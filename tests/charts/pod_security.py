@@ -1,0 +1,113 @@
+"""Pod Security Standard `restricted` (with `baseline`, which it includes), checked on a pod's spec.
+
+Admission sees pods only: a job that breaks it is accepted, and then its pods never come.
+https://kubernetes.io/docs/concepts/security/pod-security-standards/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Spec = dict[str, Any]
+
+VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+SYSCTLS = {
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+}
+SECCOMP = ("RuntimeDefault", "Localhost")
+SELINUX_TYPES = (None, "", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+
+
+def security(part: Spec) -> Spec:
+    return part.get("securityContext") or {}
+
+
+def inherited(pod: Spec, container: Spec, field: str) -> Any:
+    """The container's own, or the pod's."""
+    return security(container).get(field, security(pod).get(field))
+
+
+def selinux_is_harmless(part: Spec) -> bool:
+    options = security(part).get("seLinuxOptions", {})
+    return options.get("type") in SELINUX_TYPES and not options.get("user") and not options.get("role")
+
+
+def apparmor_is_harmless(part: Spec) -> bool:
+    return security(part).get("appArmorProfile", {}).get("type", "RuntimeDefault") in SECCOMP
+
+
+# What a pod must be: sentence when it is not -> whether it is
+POD_CONTROLS: dict[str, Callable[[Spec], bool]] = {
+    "hostNetwork": lambda pod: not pod.get("hostNetwork"),
+    "hostPID": lambda pod: not pod.get("hostPID"),
+    "hostIPC": lambda pod: not pod.get("hostIPC"),
+    "hostProcess": lambda pod: not security(pod).get("windowsOptions", {}).get("hostProcess"),
+    "volume type": lambda pod: all(set(v) - {"name"} <= VOLUMES for v in pod.get("volumes", [])),
+    "sysctls": lambda pod: {s["name"] for s in security(pod).get("sysctls", [])} <= SYSCTLS,
+    "seLinuxOptions": selinux_is_harmless,
+    "appArmorProfile": apparmor_is_harmless,
+    "runAsUser 0": lambda pod: security(pod).get("runAsUser") != 0,
+}
+
+# The same for a container, which may inherit from its pod
+CONTAINER_CONTROLS: dict[str, Callable[[Spec, Spec], bool]] = {
+    "privileged": lambda pod, c: not security(c).get("privileged"),
+    "allowPrivilegeEscalation": lambda pod, c: security(c).get("allowPrivilegeEscalation") is False,
+    "capabilities.drop": lambda pod, c: "ALL" in security(c).get("capabilities", {}).get("drop", []),
+    "capabilities.add": lambda pod, c: (
+        set(security(c).get("capabilities", {}).get("add", [])) <= {"NET_BIND_SERVICE"}
+    ),
+    "runAsNonRoot": lambda pod, c: inherited(pod, c, "runAsNonRoot") is True,
+    "runAsUser 0": lambda pod, c: security(c).get("runAsUser") != 0,
+    "seccompProfile": lambda pod, c: (inherited(pod, c, "seccompProfile") or {}).get("type") in SECCOMP,
+    "procMount": lambda pod, c: security(c).get("procMount", "Default") == "Default",
+    "hostPort": lambda pod, c: not any(port.get("hostPort") for port in c.get("ports", [])),
+    "hostProcess": lambda pod, c: not security(c).get("windowsOptions", {}).get("hostProcess"),
+    "seLinuxOptions": lambda pod, c: selinux_is_harmless(c),
+    "appArmorProfile": lambda pod, c: apparmor_is_harmless(c),
+}
+
+
+def restricted_problems(pod: Spec) -> list[str]:
+    """Which controls of `restricted` the pod breaks, with the container's name."""
+    found = [f"pod: {name}" for name, holds in POD_CONTROLS.items() if not holds(pod)]
+    for kind in ("initContainers", "containers", "ephemeralContainers"):
+        for container in pod.get(kind, []):
+            found += [
+                f"{container['name']}: {name}"
+                for name, holds in CONTAINER_CONTROLS.items()
+                if not holds(pod, container)
+            ]
+    return found
+
+
+def find_pods(node: Any) -> Iterator[Spec]:
+    """The spec of every pod template, wherever an object of any kind hides it."""
+    if isinstance(node, list):
+        for item in node:
+            yield from find_pods(item)
+    elif isinstance(node, dict):
+        if isinstance(node.get("containers"), list):
+            yield node
+        else:
+            for value in node.values():
+                yield from find_pods(value)

@@ -1,0 +1,116 @@
+"""Charts rendered by the real helm, no cluster, and what the tests read from them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Document = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+CHARTS = ROOT / "charts"
+LIBRARY = "run"
+RELEASE, NAMESPACE = "golden", "lab"
+HELMS = ("helm", "helm3")  # the goldens are written by the first
+
+
+class ValuesDumper(yaml.SafeDumper):
+    """Quotes every text: PyYAML reads a bare 1e9 as text, helm as a number."""
+
+
+ValuesDumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
+
+
+def read_documents(text: str) -> list[Document]:
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
+
+
+def discover_charts(charts: Path) -> list[str]:
+    """Names of the strategy charts in a folder: every chart but the library."""
+    return sorted(path.parent.name for path in charts.glob("*/Chart.yaml") if path.parent.name != LIBRARY)
+
+
+def find_program(name: str) -> Path:
+    path = ROOT / ".tools" / name
+    if not path.is_file():
+        pytest.fail(f"{path.relative_to(ROOT)} is missing: run `make setup`")
+    return path
+
+
+def helm_template(
+    helm: Path,
+    chart: Path,
+    arguments: Sequence[str] = (),
+    *,
+    values: Mapping[str, Any] | None = None,
+    release: str = RELEASE,
+) -> subprocess.CompletedProcess[str]:
+    """`helm template`; `arguments` such as --set, `values` as the content of a values file."""
+    command = [str(helm), "template", release, str(chart), "--namespace", NAMESPACE, *arguments]
+    if values is not None:
+        command += ["--values", "-"]
+    return subprocess.run(
+        command,
+        input="" if values is None else yaml.dump(values, Dumper=ValuesDumper),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "KUBECONFIG": os.devnull},
+    )
+
+
+def render(helm: Path, chart: Path, arguments: Sequence[str] = (), **options: Any) -> list[Document]:
+    """All objects of a chart, which must render."""
+    done = helm_template(helm, chart, arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return read_documents(done.stdout)
+
+
+def pick(documents: Sequence[Document], kind: str) -> Document:
+    """The one object of this kind."""
+    (document,) = [document for document in documents if document["kind"] == kind]
+    return document
+
+
+def training_pod(documents: Sequence[Document]) -> Document:
+    return pick(documents, "PyTorchJob")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+
+
+def analysis_pod(documents: Sequence[Document]) -> Document:
+    return pick(documents, "Job")["spec"]["template"]["spec"]
+
+
+def container(pod: Document, name: str) -> Document:
+    every = [*pod.get("initContainers", []), *pod["containers"]]
+    (found,) = [entry for entry in every if entry["name"] == name]
+    return found
+
+
+def expand(text: str, env: Mapping[str, str]) -> str:
+    """What Kubernetes makes of `env` values and `command`: $(NAME) is replaced if known, $$ is one dollar sign."""
+    return re.sub(
+        r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[0] == "$$" else env.get(found[1], found[0]), text
+    )
+
+
+def environment(pod: Document, name: str) -> dict[str, str]:
+    """What the program in a container sees."""
+    env: dict[str, str] = {}
+    for entry in container(pod, name)["env"]:
+        assert entry["name"] not in env, f"{entry['name']} is there twice"
+        env[entry["name"]] = expand(entry["value"], env)
+    return env
+
+
+def world_size(documents: Sequence[Document]) -> int:
+    spec = pick(documents, "PyTorchJob")["spec"]
+    return spec["pytorchReplicaSpecs"]["Worker"]["replicas"] * int(spec["nprocPerNode"])

@@ -1,0 +1,72 @@
+"""What a user may mistype: refused by `helm template` and `helm install` alike, with words that help."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.charts.rendering import CHARTS, helm_template, pick, render
+
+# setting, what helm 4 says, what helm 3 says
+TYPOS = [
+    ("run.nodez=2", "at '': additional properties 'nodez' not allowed", "Additional property nodez"),
+    ("run.hostNetwork=true", "additional properties 'hostNetwork'", "Additional property hostNetwork"),
+    ("run.privileged=true", "additional properties 'privileged'", "Additional property privileged"),
+    ("numNodes=2", "additional properties 'numNodes' not allowed", "Additional property numNodes"),
+    ("run.config.tpp=2", "at '/config': additional properties 'tpp'", "config: Additional property tpp"),
+    ("run.config.run=x", "at '/config': additional properties 'run'", "config: Additional property run"),
+    ("run.config.strategy=zero4", "value must be one of 'single', 'ddp'", 'following: "single", "ddp"'),
+    ("run.nodes=0", "at '/nodes': minimum: got 0, want 1", "nodes: Must be greater than or equal to 1"),
+    ("run.processesPerNode=two", "got string, want integer", "Expected: integer, given: string"),
+    ("run.config.lr=fast", "at '/config/lr': 'fast' does not match", "config.lr: Does not match pattern"),
+    ("run.config.lr=0", "at '/config/lr': exclusiveMinimum", "config.lr: Must be greater than 0"),
+    (
+        "run.config.comparison=a/b",
+        "at '/config/comparison': 'a/b' does not",
+        "config.comparison: Does not match",
+    ),
+    ("run.results.mountPath=results", "at '/results/mountPath'", "results.mountPath: Does not match"),
+    ("run.results.readOnly=true", "at '/results': additional properties", "results: Additional property"),
+    ("run.sharedMemory.sizeLimit=2GiB", "at '/sharedMemory/sizeLimit'", "sharedMemory.sizeLimit: Does not"),
+    ("run.analysis.image.pullPolicy=No", "at '/analysis/image/pullPolicy'", "analysis.image.pullPolicy"),
+    ("run.mlflow.trackingUri=mlflow:5000", "at '/mlflow/trackingUri'", "mlflow.trackingUri: Does not match"),
+    ("run.resources.limit.cpu=1", "additional properties 'limit'", "Additional property limit "),
+    ("run.resources.limits.memory=1Gb", "'1Gb' does not match", "resources.limits.memory: Does not match"),
+    ("run.env[0].name=A", "missing property 'value'", "value is required"),
+    ("run.env[0].name=TRAINER_LR,run.env[0].value=1", "write run.config.lr", "write run.config.lr"),
+]
+
+
+@pytest.mark.parametrize(("setting", "by_helm4", "by_helm3"), TYPOS, ids=[typo for typo, _, _ in TYPOS])
+def test_a_typo(helm: Path, setting: str, by_helm4: str, by_helm3: str) -> None:
+    done = helm_template(helm, CHARTS / "ddp", ["--set", setting])
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert (by_helm3 if helm.name == "helm3" else by_helm4) in done.stderr
+
+
+@pytest.mark.parametrize("chart", ["single", "fsdp", "zero2"])
+def test_every_chart_refuses_what_is_not_under_run(helm: Path, chart: str) -> None:
+    done = helm_template(helm, CHARTS / chart, ["--set", "numNodes=2"])
+    assert done.returncode == 1 and "numNodes" in done.stderr
+
+
+@pytest.mark.parametrize("release", ["1bad", "a.b", "r" * 53])
+def test_a_release_that_cannot_name_a_pytorchjob(helm: Path, release: str) -> None:
+    done = helm_template(helm, CHARTS / "ddp", release=release)
+    assert done.returncode == 1
+    assert re.search(
+        rf'release name "{release}" cannot name a PyTorchJob: .*start with a letter', done.stderr
+    )
+
+
+@pytest.mark.parametrize("release", ["a", "a-1", "r" * 52])
+def test_a_release_that_can(helm: Path, release: str) -> None:
+    assert pick(render(helm, CHARTS / "ddp", release=release), "PyTorchJob")["metadata"]["name"] == release
+    assert len(f"{release}-worker-999") <= 63
+
+
+def test_values_for_other_charts_of_a_parent_are_not_a_typo(helm: Path) -> None:
+    render(helm, CHARTS / "ddp", ["--set", "global.team=vision"])

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from charts.values_schema import main, values_schema
+from tests.charts.rendering import CHARTS, LIBRARY
+from trainer.config import Config
+
+FILE = CHARTS / LIBRARY / "values.schema.json"
+
+
+def objects(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every part of a schema that describes an object."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from objects(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield schema
+        for part in schema.values():
+            yield from objects(part)
+
+
+def test_the_file_is_current() -> None:
+    assert json.loads(FILE.read_text()) == values_schema(), "the settings have changed: run `make schema`"
+
+
+def test_the_file_is_written_as_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "schema.json")]) == 0
+    assert main([]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["schema.json"]
+    assert (tmp_path / "schema.json").read_text() == capsys.readouterr().out == FILE.read_text()
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(values_schema())
+
+
+def test_unknown_names_are_refused_everywhere() -> None:
+    found = list(objects(values_schema()))
+    assert len(found) >= 10
+    free = [part for part in found if part.get("additionalProperties") is not False]
+    names = [
+        part for part in free if "propertyNames" in part
+    ]  # limits and requests: any resource, as an amount
+    assert [part for part in free if part not in names] == [{"type": "object"}]  # `global`, which is Helm's
+    assert all(isinstance(part["additionalProperties"], dict) for part in names)
+
+
+def test_every_setting_of_the_trainer_is_in_it_but_those_of_the_chart() -> None:
+    settings = values_schema()["properties"]["config"]["properties"].keys()
+    assert Config.model_fields.keys() - settings == {"run", "results", "image"}
+
+
+def test_the_defaults_are_allowed_and_every_value_has_one() -> None:
+    defaults = yaml.safe_load((CHARTS / LIBRARY / "values.yaml").read_text())
+    Draft202012Validator(values_schema()).validate(defaults)
+    missing = set(paths(values_schema())) - set(leaves(defaults))
+    assert missing == set()
+
+
+def paths(schema: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted names of the values, down to what is no record; `global` is no value of ours."""
+    for name, part in schema["properties"].items():
+        if part.get("properties") and f"{prefix}{name}" not in ("config", "resources", "analysis.resources"):
+            yield from paths(part, f"{prefix}{name}.")
+        elif name != "global":
+            yield f"{prefix}{name}"
+
+
+def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")

@@ -1,0 +1,207 @@
+"""The whole verb: real gloo traces, partial and damaged runs, what is written and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.analysis import NoTraces, analyze, analyze_run
+from stratlab.analysis.hta_bridge import HtaLimits
+from tests.stratlab.analysis.synthetic import (
+    STEP_MS,
+    build_cpu_trace,
+    build_gpu_trace,
+    write_manifest,
+    write_run,
+)
+
+NO_HTA = HtaLimits(raw_bytes=0)
+DELAY_MS = 50  # of rank 1 in record_gloo
+PHASES = ["data", "forward", "backward", "optimizer"]
+
+
+def run_analyze(run: Path) -> dict[str, Any]:
+    """Without HTA."""
+    return analyze_run(run, tracking_uri=None, hta_limits=NO_HTA)
+
+
+def reasons(report: dict[str, Any]) -> list[tuple[str, int | None, str]]:
+    return [(row["action"], row["rank"], row["reason"]) for row in report["quality"]]
+
+
+def test_real_gloo_traces(gloo_report: dict[str, Any]) -> None:
+    assert gloo_report["source"] == "cpu"
+    assert gloo_report["note"] == "CPU trace: host operator time, not GPU utilisation"
+    assert (gloo_report["backend"], gloo_report["device"]) == ("gloo", "test processor")
+    assert [(row["rank"], row["step"]) for row in gloo_report["steps"]] == [
+        (rank, step) for rank in (0, 1) for step in (10, 11, 12)
+    ]
+    assert gloo_report["phases_present"] == {"0": PHASES, "1": PHASES}
+    for row in gloo_report["steps"]:
+        whole = row["compute_ms"] + row["comm_exposed_ms"] + row["copy_exposed_ms"] + row["idle_ms"]
+        assert whole == pytest.approx(row["step_ms"], abs=1e-6)
+        phases = sum(row[f"{phase}_ms"] for phase in PHASES)
+        assert 0.5 * row["step_ms"] < phases <= row["step_ms"]
+        assert row["comm_ms"] > 0 and row["compute_ms"] > 0
+    assert {row["name"] for row in gloo_report["collectives"]} == {"gloo:all_reduce"}
+
+
+def test_rank_that_starts_late_is_found_in_real_traces(gloo_report: dict[str, Any]) -> None:
+    punctual, late = gloo_report["ranks"]
+    assert late["data_ms"] >= DELAY_MS > punctual["data_ms"]
+    # the other one pays for it: its all-reduce, not hidden by any operator
+    assert punctual["comm_exposed_pct"] > late["comm_exposed_pct"]
+    waits = {row["rank"]: row["wait_ms"] for row in gloo_report["collectives"]}
+    assert waits[0] > 3 * 0.5 * DELAY_MS > waits[1]
+
+
+def test_gpu_traces(gpu_report: dict[str, Any]) -> None:
+    assert (gpu_report["source"], gpu_report["note"], gpu_report["backend"]) == ("gpu", "", "nccl")
+    first, second = gpu_report["ranks"]
+    expected = {name: value for name, value in STEP_MS.items() if name in first}
+    assert {name: first[name] for name in expected} == pytest.approx(expected)
+    assert first["compute_pct"] == second["compute_pct"] == pytest.approx(65)
+    assert first["comm_overlap_pct"] == pytest.approx(100 * 0.2 / 0.3)
+    assert second["comm_overlap_pct"] == pytest.approx(100 * 0.1 / 0.2)
+    assert gpu_report["mean"]["comm_pct"] == pytest.approx(25)
+    assert (gpu_report["mean"]["ranks"], gpu_report["mean"]["steps"]) == (2, 3)
+    assert [(row["rank"], row["wait_ms"]) for row in gpu_report["collectives"]] == [
+        (0, pytest.approx(0.3)),
+        (1, pytest.approx(0)),
+    ]
+    assert [row["reason"] for row in gpu_report["quality"]] == ["is missing: the run did not finish"]
+
+
+def test_files_of_an_analysis(gpu_run: Path, gpu_report: dict[str, Any]) -> None:
+    folder = gpu_run / "analysis"
+    assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(gpu_report))
+    tables = {path.name: path.read_text().splitlines() for path in (folder / "tables").glob("*.csv")}
+    assert set(tables) == {"steps.csv", "ranks.csv", "collectives.csv", "quality.csv", "hta.csv"}
+    assert tables["steps.csv"][0].startswith("rank,step,source,step_ms,host_step_ms,compute_ms,")
+    assert len(tables["steps.csv"]) == 1 + 6
+    assert tables["hta.csv"][1].startswith("profiler_steps,ok,,") and tables["hta.csv"][1].endswith(".csv")
+    assert [path.name for path in gpu_run.iterdir() if path.name.startswith(".")] == []
+
+
+def test_damaged_ranks_are_named_and_the_others_analysed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {rank: build_gpu_trace(rank) for rank in range(6)})
+    traces = run / "traces"
+    cut = (traces / "rank1_trace.json").read_bytes()
+    (traces / "rank1_trace.json").write_bytes(cut[: len(cut) // 2])
+    (traces / "rank2_trace.json").write_bytes(b"")
+    (traces / "rank3_trace.json").write_text('{"traceEvents": [\n  ]}')
+    write_manifest(traces)  # as of a writer that did not notice
+    (traces / "rank4_trace.json").unlink()
+    report = run_analyze(run)
+    assert [row["rank"] for row in report["ranks"]] == [0, 5]
+    found = {rank: reason for action, rank, reason in reasons(report) if action == "skipped"}
+    assert set(found) == {1, 2, 3, 4}
+    assert not [reason for _, _, reason in reasons(report) if "has no trace" in reason]  # said once
+    assert "truncated" in found[1] and found[2] == "empty file"
+    assert found[3] == "holds no event with a duration" and found[4] == "listed in the manifest, but missing"
+
+
+def test_partial_traces_of_a_failed_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0, steps=2)}, manifest=False, world_size=3)
+    build_gpu_trace(2, steps=1).write(run / "traces" / "rank2_trace.json")
+    assert reasons(report := run_analyze(run)) == [
+        ("noted", None, "is missing, the traces are found by their content"),
+        ("noted", 1, "has no trace, the means are over the other ranks"),
+        ("noted", None, "is missing: the run did not finish"),
+        ("noted", 2, "holds the steps 10, another rank 10, 11"),
+    ]
+    assert report["run"]["finished"] is False
+    assert report["mean"]["ranks"] == 2
+
+
+def test_lost_steps_are_noted(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0, steps=2)})
+    assert ("noted", None, "2 of 3 profiled steps are in the traces") in reasons(run_analyze(run))
+
+
+def test_gpu_and_host_time_are_never_mixed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0), 1: build_cpu_trace(1)})
+    report = run_analyze(run)
+    assert report["source"] == "gpu" and [row["rank"] for row in report["ranks"]] == [0]
+    assert ("skipped", 1, "holds no GPU event, unlike the traces of other ranks") in reasons(report)
+
+
+def test_gpu_run_without_gpu_events_says_so(tmp_path: Path) -> None:
+    report = run_analyze(write_run(tmp_path / "run", {0: build_cpu_trace(0)}))
+    assert report["note"] == "CPU trace: host operator time, not GPU utilisation"
+    assert ("noted", None, "the run used cuda, but its traces hold no GPU event") in reasons(report)
+
+
+def test_several_process_groups_give_no_waiting(tmp_path: Path) -> None:
+    axes = {"dp_replicate": 2, "dp_shard": 2}
+    run = write_run(tmp_path / "run", {rank: build_gpu_trace(rank) for rank in (0, 1)}, axes=axes)
+    assert {row["wait_ms"] for row in run_analyze(run)["collectives"]} == {None}
+
+
+def test_no_traces(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {})
+    with pytest.raises(NoTraces, match="no trace can be analysed"):
+        run_analyze(run)
+    (run / "traces" / "rank0_trace.json").write_text("{")
+    with pytest.raises(NoTraces, match=r"rank0_trace\.json: .*\(skipped\)"):
+        run_analyze(run)
+    shutil.rmtree(run / "traces")
+    with pytest.raises(NoTraces):
+        run_analyze(run)
+    assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "holds no config.json"), ("[]", "no JSON object"), ("{", "no JSON object")],
+)
+def test_not_a_run_directory(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        run_analyze(tmp_path)
+    with pytest.raises(ValueError, match="no such folder"):
+        run_analyze(tmp_path / "absent")
+    assert not (tmp_path / "analysis").exists()
+
+
+def test_second_analysis_replaces_the_first(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    first = run_analyze(run)
+    (run / "analysis" / "stale.csv").touch()
+    assert run_analyze(run) == first
+    assert sorted(p.name for p in (run / "analysis").iterdir()) == ["report.html", "report.json", "tables"]
+    assert sorted(p.name for p in run.iterdir()) == ["analysis", "config.json", "traces"]
+
+
+def test_failure_leaves_the_earlier_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    first = run_analyze(run)
+    monkeypatch.setattr(analyze, "build_html", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+    with pytest.raises(OSError, match="no space left"):
+        run_analyze(run)
+    assert json.loads((run / "analysis" / "report.json").read_text()) == json.loads(json.dumps(first))
+    assert sorted(p.name for p in run.iterdir()) == ["analysis", "config.json", "traces"]
+
+
+def test_traces_are_only_read(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    before = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in (run / "traces").iterdir()}
+    os.chmod(run / "traces", 0o555)
+    run_analyze(run)
+    os.chmod(run / "traces", 0o755)
+    assert {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in (run / "traces").iterdir()} == before
+
+
+def test_progress_names_ranks_and_warns(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
+    (run / "traces" / "rank1_trace.json").write_text("{")
+    said: list[str] = []
+    analyze_run(run, tracking_uri=None, progress=said.append, hta_limits=NO_HTA)
+    assert said[0] == "rank 0: rank0_trace.json"
+    assert [s for s in said if s.startswith("warning: rank1_trace.json: has 1 bytes")]

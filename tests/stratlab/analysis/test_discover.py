@@ -1,0 +1,142 @@
+"""Which file is used for which rank, and why another one is not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from stratlab.analysis.discover import Found, find_traces
+from tests.stratlab.analysis.synthetic import build_gpu_trace, write_manifest
+
+
+def write(folder: Path, names: dict[str, int | None]) -> None:
+    """Files by name, each with a rank in it."""
+    for name, rank in names.items():
+        build_gpu_trace(rank, steps=1).write(folder / name)
+
+
+def used(found: Found) -> dict[int, str]:
+    return {rank: path.name for rank, path in found.files.items()}
+
+
+def skipped(found: Found) -> dict[str | None, str]:
+    return {finding.file: finding.reason for finding in found.findings if finding.action == "skipped"}
+
+
+def test_manifest_names_the_files(tmp_path: Path) -> None:
+    write(tmp_path, {"rank0_trace.json": 0, "rank1_trace.json": 1})
+    write_manifest(tmp_path)
+    found = find_traces(tmp_path, 2)
+    assert used(found) == {0: "rank0_trace.json", 1: "rank1_trace.json"}
+    assert found.findings == []
+    assert found.manifest is not None and found.manifest.steps == 3
+
+
+def test_file_that_is_not_what_was_written_is_skipped(tmp_path: Path) -> None:
+    write(tmp_path, {f"rank{rank}_trace.json": rank for rank in range(4)})
+    write_manifest(tmp_path)
+    shorter, other = tmp_path / "rank0_trace.json", tmp_path / "rank1_trace.json"
+    shorter.write_bytes(shorter.read_bytes()[:-100])
+    other.write_bytes(other.read_bytes().replace(b"adamw", b"sgdxx"))
+    (tmp_path / "rank2_trace.json").unlink()
+    found = find_traces(tmp_path, 4)
+    assert used(found) == {3: "rank3_trace.json"}
+    reasons = skipped(found)
+    assert "bytes" in reasons["rank0_trace.json"] and "in the manifest" in reasons["rank0_trace.json"]
+    assert reasons["rank1_trace.json"] == "differs from the manifest (sha256)"
+    assert reasons["rank2_trace.json"] == "listed in the manifest, but missing"
+
+
+def test_wrong_rank_is_skipped(tmp_path: Path) -> None:
+    write(tmp_path, {"rank0_trace.json": 0, "rank1_trace.json": 0})
+    write_manifest(tmp_path)
+    found = find_traces(tmp_path, 2)
+    assert used(found) == {0: "rank0_trace.json"}
+    assert skipped(found) == {"rank1_trace.json": "rank 1 in the manifest, rank 0 in the file"}
+
+
+def test_rank_comes_from_the_file_then_from_its_name(tmp_path: Path) -> None:
+    write(tmp_path, {"b.json": 1, "a.json.gz": 0, "rank2_trace.json": None})
+    assert used(find_traces(tmp_path, 4)) == {0: "a.json.gz", 1: "b.json", 2: "rank2_trace.json"}
+
+
+def test_of_two_traces_of_a_rank_the_one_whose_name_agrees_is_used(tmp_path: Path) -> None:
+    write(tmp_path, {"rank0_trace.json": 1, "rank1_trace.json": 1})
+    found = find_traces(tmp_path, 2)
+    assert used(found) == {1: "rank1_trace.json"}
+    assert skipped(found) == {"rank0_trace.json": "a second trace of rank 1, rank1_trace.json is used"}
+
+
+def test_other_files_are_named(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"rank0_trace.json": 0, "rank7_trace.json": 7, ".rank1_trace.tmp.json": 1, "none.json": None},
+    )
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "rank1_trace.json.tmp").write_text("{")
+    (tmp_path / "summary.json").write_text('{"loss": 1}')
+    (tmp_path / "notes.txt").write_text("not looked at")
+    (tmp_path / "link.json").symlink_to(tmp_path / "rank0_trace.json")
+    (tmp_path / "folder.json").mkdir()
+    found = find_traces(tmp_path, 2)
+    assert used(found) == {0: "rank0_trace.json"}
+    assert skipped(found) == {
+        "rank7_trace.json": "rank 7 of a run with 2 processes",
+        ".rank1_trace.tmp.json": "a temporary file: its writer did not finish",
+        "rank1_trace.json.tmp": "a temporary file: its writer did not finish",
+        "none.json": "names no rank",
+        "empty.json": "empty file",
+        "summary.json": "holds no traceEvents",
+        "link.json": "not a regular file",
+        "folder.json": "not a regular file",
+    }
+
+
+def test_named_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank0_trace.json")
+    assert skipped(find_traces(tmp_path, 1)) == {"rank0_trace.json": "not a regular file"}
+
+
+def test_complete_manifest_excludes_other_files(tmp_path: Path) -> None:
+    write(tmp_path, {"rank0_trace.json": 0})
+    write_manifest(tmp_path)
+    write(tmp_path, {"rank1_trace.json": 1})
+    assert skipped(find_traces(tmp_path, 2)) == {"rank1_trace.json": "not in the manifest, which is complete"}
+    write_manifest(tmp_path, complete=False, files=[])
+    found = find_traces(tmp_path, 2)
+    assert used(found) == {0: "rank0_trace.json", 1: "rank1_trace.json"}
+    assert [f.reason for f in found.findings] == ["says that the traces are not complete"]
+
+
+@pytest.mark.parametrize("name", ["../secret.json", "/etc/passwd", "sub/rank0_trace.json"])
+def test_manifest_cannot_point_outside(tmp_path: Path, name: str) -> None:
+    entry = {"rank": 0, "file": name, "bytes": 1, "sha256": "0"}
+    write_manifest(tmp_path / "traces", files=[entry])
+    assert skipped(find_traces(tmp_path / "traces", 1)) == {name: "the manifest points outside the traces"}
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"files": 3}', '["rank0_trace.json"]'])
+def test_unreadable_manifest_is_noted_and_the_files_speak(tmp_path: Path, content: str) -> None:
+    write(tmp_path, {"rank0_trace.json": 0})
+    (tmp_path / "manifest.json").write_text(content)
+    found = find_traces(tmp_path, 1)
+    assert used(found) == {0: "rank0_trace.json"}
+    assert found.findings[0].file == "manifest.json" and "is not readable" in found.findings[0].reason
+
+
+def test_bomb_without_an_end_is_named(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "rank0_trace.json.gz", "wb") as file:
+        for _ in range(100):
+            file.write(b" " * (1 << 20))
+    assert skipped(find_traces(tmp_path, 1)) == {"rank0_trace.json.gz": "holds no traceEvents"}
+
+
+def test_missing_and_empty_folder(tmp_path: Path) -> None:
+    for folder in (tmp_path / "none", tmp_path):
+        found = find_traces(folder, 2)
+        assert found.files == {}
+        assert json.dumps([f.reason for f in found.findings]).count("is missing") == 1

@@ -1,0 +1,203 @@
+"""Holistic Trace Analysis: its numbers are ours, and every analysis says how it went."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.analysis import hta_bridge
+from stratlab.analysis.hta_analyses import ANALYSES, Analysis, Scene
+from stratlab.analysis.hta_bridge import HtaLimits, run_hta
+from stratlab.analysis.hta_calls import run_analysis
+from stratlab.analysis.intervals import common_length, length
+from stratlab.analysis.labels import build_windows
+from stratlab.analysis.lanes import build_lanes
+from stratlab.analysis.rank import analyse_rank
+from stratlab.analysis.trace import load_trace
+from tests.stratlab.analysis.synthetic import (
+    ALL_REDUCE,
+    COMM_STREAM,
+    COPY_STREAM,
+    TraceWriter,
+    build_gpu_trace,
+)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+def build_random_trace(rank: int) -> TraceWriter:
+    """Kernels of odd lengths on three streams, launched from two threads."""
+    trace, draw = TraceWriter(rank), random.Random(rank)
+    free = dict.fromkeys((7, COMM_STREAM, COPY_STREAM), 1000.0)
+    for step in range(4):
+        begin = max(free.values())
+        for i in range(60):
+            stream = draw.choice([7, 7, 7, COMM_STREAM, COPY_STREAM])
+            name = {COMM_STREAM: ALL_REDUCE, COPY_STREAM: "Memcpy DtoH (Device -> Pinned)"}.get(
+                stream, f"gemm{i % 5}"
+            )
+            launch = begin + 20 * i + 1
+            start = round(max(free[stream], launch + 5) + draw.choice([0, 0, 7.125]), 3)
+            free[stream] = round(start + draw.uniform(0.5, 45), 3)
+            trace.kernel(name, launch, start, free[stream], stream, tid=draw.choice([4000, 4001]))
+        end = max(begin + 1300, *free.values())
+        trace.label(f"## Training Step {step} ##", begin, end)
+        trace.label(f"ProfilerStep#{step}", begin, end)
+        free = dict.fromkeys(free, end)
+    return trace
+
+
+def test_temporal_breakdown_and_overlap_are_equal_to_hta(tmp_path: Path) -> None:
+    files = {rank: build_random_trace(rank).write(tmp_path / f"rank{rank}_trace.json") for rank in (0, 1)}
+    before = {path: path.read_bytes() for path in files.values()}
+    (tmp_path / "out").mkdir()
+    statuses = {s.analysis: s.status for s in run_hta(files, True, 1, tmp_path / "out")}
+    assert statuses["temporal_breakdown"] == statuses["comm_comp_overlap"] == "ok"
+    theirs = {int(row["rank"]): row for row in read_table(tmp_path / "out" / "temporal_breakdown.csv")}
+    overlaps = {int(row["rank"]): row for row in read_table(tmp_path / "out" / "comm_comp_overlap.csv")}
+    for rank, path in files.items():
+        trace = load_trace(path)
+        lanes = build_lanes(trace, build_windows(trace))
+        compute, communication = lanes.union(lanes.is_compute), lanes.union(lanes.is_communication)
+        busy = lanes.union()
+        idle = float(busy[1][-1] - busy[0][0]) - length(busy)
+        assert length(compute) == pytest.approx(float(theirs[rank]["compute_time(us)"]), abs=1e-3)
+        assert idle == pytest.approx(float(theirs[rank]["idle_time(us)"]), abs=1e-3)
+        overlap_pct = 100 * common_length(compute, communication) / length(communication)
+        assert overlap_pct == pytest.approx(float(overlaps[rank]["comp_comm_overlap_pctg"]), abs=0.006)
+        rows = analyse_rank(rank, path).rows
+        assert sum(row.compute_ms for row in rows) * 1000 == pytest.approx(length(compute))
+    assert {path: path.read_bytes() for path in files.values()} == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "rank0_trace.json", "rank1_trace.json"]
+
+
+def test_every_analysis_has_a_status_on_gpu_traces(gpu_run: Path, gpu_report: dict[str, Any]) -> None:
+    statuses = {row["analysis"]: row for row in gpu_report["hta"]}
+    assert list(statuses) == [analysis.name for analysis in ANALYSES]
+    assert [name for name, row in statuses.items() if row["status"] == "failed"] == []
+    assert statuses["memory_bandwidth_summary"]["status"] == "ok"
+    assert "NCCL" in statuses["potential_stragglers"]["reason"]
+    for name, row in statuses.items():
+        assert (row["status"] == "ok") == bool(row["tables"])
+        assert row["reason"] or row["status"] == "ok", name
+        for table in row["tables"]:
+            assert read_table(gpu_run / "analysis" / "tables" / "hta" / table), table
+
+
+def test_hta_kernel_table_holds_means_not_sums(gpu_run: Path, gpu_report: dict[str, Any]) -> None:
+    rows = read_table(gpu_run / "analysis" / "tables" / "hta" / "gpu_kernel_breakdown_kernels.csv")
+    (gemm,) = [r for r in rows if r["name"] == "sm90_gemm<float>" and r["rank"] == "0"]
+    assert (float(gemm["sum (us)"]), float(gemm["mean (us)"])) == (pytest.approx(900), pytest.approx(300))
+
+
+def test_hta_counts_each_rank_by_itself(gpu_run: Path, gpu_report: dict[str, Any]) -> None:
+    tables = gpu_run / "analysis" / "tables" / "hta"
+    first, second = (
+        {row["kernel_sequence"] for row in read_table(tables / f"aten_op_kernels_and_delay_rank{rank}.csv")}
+        for rank in (0, 1)
+    )
+    assert first == second
+    assert len(read_table(tables / "profiler_steps.csv")) == 3  # the last one as well
+
+
+def test_cpu_traces_are_unsupported_not_failed(gloo_report: dict[str, Any]) -> None:
+    statuses = {row["analysis"]: row["status"] for row in gloo_report["hta"]}
+    assert {name for name, status in statuses.items() if status == "ok"} == {
+        "profiler_steps",
+        "cpu_user_annotations",
+    }
+    assert set(statuses.values()) == {"ok", "unsupported"}
+    assert {row["reason"] for row in gloo_report["hta"] if row["status"] == "unsupported"} == {
+        "needs GPU kernels, and these are CPU traces"
+    }
+
+
+def build_scene(has_gpu: bool = True) -> Scene:
+    return Scene(hta=None, ranks=[0], has_gpu=has_gpu, names=["gemm"], scratch="")
+
+
+def test_status_of_an_analysis(tmp_path: Path) -> None:
+    import pandas as pd
+
+    def crash(scene: Scene) -> Any:
+        raise KeyError("thread_id")
+
+    def run(analysis: Analysis, has_gpu: bool = True) -> tuple[str, str]:
+        outcome = run_analysis(analysis, build_scene(has_gpu), tmp_path)
+        return outcome["status"], outcome["reason"]
+
+    frame = pd.DataFrame({"a": [1.5]})
+    assert run(Analysis("good", lambda scene: frame)) == ("ok", "")
+    assert (tmp_path / "good.csv").read_text() == "a\n1.5\n"
+    assert run(Analysis("crash", crash)) == ("failed", "KeyError: 'thread_id'")
+    for empty in (None, pd.DataFrame(), pd.DataFrame({"a": [float("nan")]}), {"x": None}):
+        assert run(Analysis("empty", lambda scene, e=empty: e)) == ("unsupported", "HTA returned nothing")
+    # on CPU traces an analysis for GPUs is not even called: its crash says nothing
+    assert run(Analysis("crash", crash), has_gpu=False)[0] == "unsupported"
+    assert run(Analysis("no", crash, obstacle=lambda scene: "why not")) == ("unsupported", "why not")
+
+
+def test_large_tables_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pandas as pd
+
+    monkeypatch.setattr("stratlab.analysis.hta_calls.MOST_ROWS", 2)
+    outcome = run_analysis(
+        Analysis("big", lambda scene: pd.DataFrame({"a": [1, 2, 3]})), build_scene(), tmp_path
+    )
+    assert (outcome["status"], outcome["reason"]) == ("ok", "big.csv holds the first 2 of 3 rows")
+    assert len(read_table(tmp_path / "big.csv")) == 2
+
+
+def test_above_the_size_limit_hta_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hta_bridge, "_run", lambda *_: pytest.fail("started"))
+    statuses = run_hta({0: tmp_path / "absent"}, True, 400 << 20, tmp_path)
+    assert {(s.status, s.reason) for s in statuses} == {
+        ("unsupported", "the traces hold 400 MiB, above the limit of 300 MiB")
+    }
+
+
+def test_process_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    path = build_gpu_trace(0).write(tmp_path / "rank0_trace.json")
+    statuses = run_hta({0: path}, True, 1, tmp_path, HtaLimits(timeout_s=0.3))
+    assert {(s.status, s.reason) for s in statuses} == {("failed", "not done within 0.3 s")}
+
+
+def test_process_that_dies_says_so_and_keeps_what_was_done(tmp_path: Path) -> None:
+    """A truncated file ends HTA as a whole; such files do not get this far, but others may do the same."""
+    (tmp_path / "rank0_trace.json").write_text('{"traceEvents": [')
+    statuses = run_hta({0: tmp_path / "rank0_trace.json"}, True, 1, tmp_path)
+    assert {s.status for s in statuses} == {"failed"}
+    assert statuses[0].reason.startswith("HTA's process ended with 1: ")
+    lines = (
+        '{"analysis": "profiler_steps", "status": "ok", "reason": "", "tables": ["a.csv"], "seconds": 1.5}\n'
+    )
+    (tmp_path / "status.jsonl").write_text(lines)
+    first, second = hta_bridge._read_statuses(tmp_path / "status.jsonl", "killed")[:2]
+    assert (first.status, first.tables, first.seconds) == ("ok", ("a.csv",), 1.5)
+    assert (second.status, second.reason) == ("failed", "killed")
+
+
+def test_environment_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this variable HTA cuts up to 2 us off every kernel."""
+    seen: dict[str, Any] = {}
+
+    class Process:
+        def __init__(self, command: list[str], env: dict[str, str], **options: Any) -> None:
+            seen.update(env=env, **options)
+
+        def wait(self, timeout: float) -> int:
+            return 0
+
+    monkeypatch.setattr(hta_bridge.subprocess, "Popen", Process)
+    assert hta_bridge._run(tmp_path, 1) == ""
+    assert seen["env"]["HTA_DISABLE_NS_ROUNDING"] == "1"
+    assert seen["cwd"] == tmp_path and seen["start_new_session"]
+    assert "HTA_DISABLE_NS_ROUNDING" not in os.environ

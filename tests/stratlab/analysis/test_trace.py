@@ -1,0 +1,136 @@
+"""Loading: the same events as a plain JSON parser finds, from any formatting; bad files are refused with a reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stratlab.analysis import chunks
+from stratlab.analysis.chunks import Limits, TraceError
+from stratlab.analysis.trace import load_trace, read_rank
+from tests.stratlab.analysis.synthetic import TraceWriter, build_gpu_trace
+
+
+def plain(path: Path) -> list[dict[str, Any]]:
+    return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+
+
+@pytest.mark.parametrize("block_bytes", [700, 8 << 20])
+def test_events_are_those_of_a_plain_parser(
+    gloo_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", block_bytes)
+    for path in (build_gpu_trace(0).write(tmp_path / "gpu.json"), gloo_traces / "rank0_trace.json"):
+        trace, events = load_trace(path), [e for e in plain(path) if e.get("cat") != "Trace"]
+        assert [trace.names[i] for i in trace.name] == [e["name"] for e in events]
+        assert [trace.categories[i] for i in trace.cat] == [e["cat"] for e in events]
+        assert trace.correlation.tolist() == [e.get("args", {}).get("correlation", -1) for e in events]
+        origin = min(e["ts"] for e in events)
+        assert np.allclose(trace.ts, [e["ts"] - origin for e in events], atol=1e-9)
+        assert np.allclose(trace.end - trace.ts, [e["dur"] for e in events], atol=1e-6)
+
+
+@pytest.mark.parametrize("style", ["compact", "indented", "packed", "events last"])
+def test_formatting_does_not_matter(tmp_path: Path, style: str) -> None:
+    writer, path = build_gpu_trace(3), tmp_path / "trace.json"
+    content = json.loads(writer.text())
+    if style == "packed":
+        path.write_bytes(gzip.compress(writer.text().encode()))
+    elif style == "events last":
+        path.write_text(json.dumps({"traceEvents": content["traceEvents"], "distributedInfo": {"rank": 3}}))
+    else:
+        path.write_text(json.dumps(content, indent=None if style == "compact" else 1))
+    trace = load_trace(path)
+    assert len(trace.ts) == len([event for event in writer.events if event["ph"] == "X"])
+    assert trace.distributed["rank"] == 3
+
+
+def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
+    """At 1.7e15 us a float64 has steps of 0.25 us."""
+    trace = TraceWriter(0)
+    trace.add("kernel", "a", 1_700_000_000_000_000.0, 1_700_000_000_000_001.0)
+    trace.add("kernel", "b", 5.0, 5.001)
+    trace.events[0]["dur"] = 0.003
+    trace.events[1]["ts"] = 1_700_000_000_000_000.25
+    loaded = load_trace(trace.write(tmp_path / "trace.json"))
+    assert (loaded.end - loaded.ts).tolist() == pytest.approx([0.003, 0.001], abs=1e-9)
+
+
+def test_odd_values_do_no_harm(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    count = len(trace.events)
+    trace.add("cpu_op", "text ids", 6000, 6001, tid="Trace PyTorch Profiler", pid="Spans", correlation="x")  # type: ignore[arg-type]
+    trace.add("cpu_op", "huge", 6000, 6001, correlation=2**64)
+    trace.add("Trace", "PyTorch Profiler (0)", 5000, 9000)
+    trace.add("cpu_op", "no time", 0.0, 4.0)  # pytorch#188481
+    trace.events.append({"ph": "X", "cat": "cpu_op", "name": "no duration", "ts": 6000, "pid": 1, "tid": 1})
+    trace.events.append(
+        {"ph": "M", "name": "process_name", "pid": "", "tid": "", "ts": 1, "args": {"name": "x"}}
+    )
+    loaded = load_trace(trace.write(tmp_path / "trace.json"))
+    assert len(loaded.ts) == count + 2
+    assert loaded.left_out == 1
+    assert loaded.correlation[-2:].tolist() == [-1, -1]
+
+
+def test_memory_events(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    trace.memory(5100.5, 3 << 20, 8 << 20)
+    memory = load_trace(trace.write(tmp_path / "trace.json")).memory
+    assert (memory.ts.tolist(), memory.allocated.tolist(), memory.reserved.tolist()) == (
+        [100.0],
+        [3 << 20],
+        [8 << 20],
+    )
+
+
+GOOD = build_gpu_trace(0).text()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty file"),
+        (b"{}", "holds no traceEvents"),
+        (b'{"traceEvents": []}', "no event with a duration"),
+        (b'{"traceEvents": [{"ph": "M", "name": "x"}]}', "no event with a duration"),
+        (GOOD[: len(GOOD) // 2].encode(), "truncated or not JSON"),
+        (GOOD[:-3].encode(), "truncated or not JSON"),
+        (GOOD.replace('"schemaVersion": 1', "schemaVersion").encode(), "not JSON before the events"),
+        (gzip.compress(GOOD.encode())[:-20], "damaged or truncated gzip"),
+        (b"\x1f\x8b" + b"rubbish" * 10, "damaged or truncated gzip"),
+        (GOOD.replace("adamw", "adam\udcffw").encode(errors="surrogateescape"), "truncated or not JSON"),
+    ],
+)
+def test_bad_file_is_refused_with_its_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "rank0_trace.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=reason):
+        load_trace(path)
+
+
+def test_gzip_bomb_is_refused_early(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        file.write(b'{"traceEvents": [')
+        for _ in range(200):
+            file.write(b" " * (1 << 20))
+    with pytest.raises(TraceError, match="unpacks to more than 200 times its size"):
+        load_trace(path)
+    with pytest.raises(TraceError, match=r"holds more than 0\.03125 GiB"):
+        load_trace(path, Limits(raw_bytes=32 << 20, ratio=10_000))
+    with pytest.raises(TraceError, match="not in Kineto's formatting and above 8 MiB"):
+        load_trace(path, Limits(ratio=10_000, piece_bytes=8 << 20))
+
+
+def test_endless_head_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    path.write_text(GOOD.replace('"schemaVersion": 1', f'"note": "{"x" * (40 << 20)}"'))
+    with pytest.raises(TraceError, match="holds no traceEvents"):
+        read_rank(path)
+    assert read_rank(path, Limits(head_bytes=64 << 20)) == 0
