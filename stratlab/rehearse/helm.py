@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from stratlab.rehearse.refusal import explain_refusal
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 
@@ -59,7 +61,7 @@ def render_chart(
     helm (a comma in a path); they win over `settings`, which win over the files in `values`.
 
     Raises:
-        ValueError: with helm's own words, for a value that the chart's schema refuses.
+        ValueError: with helm's own words, for a value that the chart's schema refuses, and the names that it knows.
     """
     arguments = ["template", release, str(chart), "--skip-tests"]
     for file in values:
@@ -70,7 +72,11 @@ def render_chart(
         arguments += ["--set", setting]
     for literal in literals:
         arguments += ["--set-literal", literal]
-    return [document for document in yaml.safe_load_all(_run_helm(helm, arguments)) if document]
+    try:
+        rendered = _run_helm(helm, arguments)
+    except ValueError as failure:
+        raise ValueError(explain_refusal(str(failure), chart)) from None
+    return [document for document in yaml.safe_load_all(rendered) if document]
 
 
 def _run_helm(helm: Path, arguments: Sequence[str]) -> str:

@@ -50,3 +50,17 @@ def test_without_helm_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("STRATLAB_HELM", str(tmp_path / "helm"))
     with pytest.raises(ValueError, match=r"STRATLAB_HELM=.*: no program there"):
         find_helm()
+
+
+def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
+    with pytest.raises(ValueError) as failure:
+        render_chart(find_helm(), Path("charts/ddp"), "r", settings=["run.config.clip_nrom=1,run.nodez=2"])
+    text = str(failure.value)
+    assert (
+        "  clip_nrom: did you mean clip_norm? allowed are clip_norm, collective_timeout_s, comparison,"
+        in text
+    )
+    assert "  nodez: did you mean nodes? allowed are accelerator," in text
+    with pytest.raises(ValueError) as failure:
+        render_chart(find_helm(), Path("charts/ddp"), "r", settings=["numNodes=2"])
+    assert "  numNodes: allowed are global, run" in str(failure.value)

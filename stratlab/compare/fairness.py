@@ -1,0 +1,123 @@
+"""The audit: which facts differ between runs, which of them matter, which runs are comparable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from stratlab.compare.record import RunRecord
+from stratlab.compare.rules import IMPLIED, RULES, Rule
+
+UNKNOWN = "unknown"
+
+
+def audit(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Compares the finished runs fact by fact.
+
+    Returns:
+        differences: [{field, values: {run: value}, matters, why}], those that matter first.
+        same: {field: value} of the facts on which all agree.
+        groups: lists of runs without a difference that matters among them, the largest first.
+        verdict: "comparable" or "not comparable"; reason: a sentence.
+    """
+    finished = [run for run in runs if run.status == "finished"]
+    differences: list[dict[str, Any]] = []
+    same: dict[str, Any] = {}
+    for rule in [*RULES, *_unlisted(finished)]:
+        values = {run.name: read_fact(run, rule) for run in finished}
+        if _differs(rule, list(values.values())):
+            differences.append(
+                {"field": rule.field, "values": values, "matters": rule.matters, "why": _why(rule, values)}
+            )
+        elif values:
+            same[rule.field] = next(iter(values.values()))
+    differences.sort(key=lambda entry: not entry["matters"])
+    reason = _reason(finished, [str(entry["field"]) for entry in differences if entry["matters"]])
+    return {
+        "differences": differences,
+        "same": same,
+        "groups": _groups(finished, differences),
+        "verdict": "not comparable" if reason else "comparable",
+        "reason": reason or "nothing that matters differs, other than the strategy and what it implies",
+    }
+
+
+def read_fact(run: RunRecord, rule: Rule) -> Any:
+    """The fact of one run, or "unknown" where the run does not tell it."""
+    value = _read(run, rule)
+    if _empty(value) and rule.instead:
+        other = next(r for r in RULES if r.field == rule.instead)
+        value = None if _empty(_read(run, other)) else f"{other.field} {_read(run, other)}"
+    if _empty(value) and rule.path[:1] != ("config",):  # an empty text is a fact where the user chose it
+        return rule.absent or UNKNOWN
+    return UNKNOWN if value is None else value
+
+
+def _read(run: RunRecord, rule: Rule) -> Any:
+    if rule.source == "attempts":
+        return sum(line.get("event") == "started" for line in run.attempts) or None
+    if rule.source == "ranks":
+        world_size = run.config.get("resolved", {}).get("world_size")
+        found = [_descend(rank, rule.path) for rank in run.ranks]
+        if len(found) != world_size or None in found:
+            return None
+        if all(isinstance(value, list) for value in found):
+            return sorted({item for value in found for item in value})  # a rank may hold nothing of a kind
+        distinct = sorted(set(map(str, found)))
+        return distinct[0] if len(distinct) == 1 else distinct
+    return _descend({"config": run.config, "summary": run.summary}[rule.source], rule.path)
+
+
+def _descend(value: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value in ("", [], {})
+
+
+def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
+    """A rule for each setting and resolved fact that the table does not name: better asked once too often."""
+    listed = {rule.path for rule in RULES if rule.source == "config"}
+    for group in ("config", "resolved"):
+        for name in sorted({name for run in runs for name in run.config.get(group, {})} - IMPLIED):
+            if (group, name) not in listed:
+                yield Rule(f"{group}.{name}", "config", (group, name), True, "not known to this audit")
+    libraries = {name for run in runs for name in _descend(run.config, ("provenance", "versions")) or {}}
+    for name in sorted(libraries):
+        path = ("provenance", "versions", name)
+        if path not in listed:
+            yield Rule(name, "config", path, True, "another library", absent="not installed")
+
+
+def _differs(rule: Rule, values: list[Any]) -> bool:
+    if any(value == UNKNOWN for value in values):
+        return True
+    if rule.expected is not None:
+        return any(value != rule.expected for value in values)
+    return any(value != values[0] for value in values)
+
+
+def _why(rule: Rule, values: dict[str, Any]) -> str:
+    silent = [name for name, value in values.items() if value == UNKNOWN]
+    return f"{rule.why}; not recorded by {', '.join(silent)}" if silent else rule.why
+
+
+def _reason(finished: Sequence[RunRecord], fields: list[str]) -> str:
+    if len(finished) < 2:
+        return f"{len(finished)} finished run; a comparison needs two"
+    return f"the runs differ in {', '.join(fields)}" if fields else ""
+
+
+def _groups(finished: Sequence[RunRecord], differences: list[dict[str, Any]]) -> list[list[str]]:
+    """Runs with equal values in everything that matters; a run with an unknown or wrong fact stands alone."""
+    expected = {rule.field: rule.expected for rule in RULES if rule.expected is not None}
+    groups: dict[str, list[str]] = {}
+    for run in finished:
+        facts = [(entry["field"], entry["values"][run.name]) for entry in differences if entry["matters"]]
+        alone = any(value == UNKNOWN or expected.get(field, value) != value for field, value in facts)
+        groups.setdefault(json.dumps([run.name if alone else "", facts], sort_keys=True), []).append(run.name)
+    return sorted(groups.values(), key=len, reverse=True)

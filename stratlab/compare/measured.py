@@ -1,0 +1,163 @@
+"""The parts of the page that show what was measured: speed, memory, traces, learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from stratlab.compare.record import RunRecord
+from stratlab.compare.report import PHASES, STATE_FIELDS
+from stratlab.compare.winners import ON_CPU
+from stratlab.drawing import (
+    Column,
+    Section,
+    badge,
+    details,
+    heat_map,
+    html_table,
+    line_chart,
+    note,
+    paragraph,
+    stacked_bars,
+    subtitle,
+)
+
+Rows = Sequence[Mapping[str, Any]]
+
+HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
+STATUS_BADGES = {"finished": "good", "failed": "bad", "unfinished": "warn"}
+
+
+def build_speed(rows: Rows) -> Section:
+    """Throughput, step times and their parts."""
+    columns: list[Column | str] = [
+        *("run", "strategy", "status", Column("samples_per_s", "samples", "per s", 1)),
+        *(Column("step_time_ms_p50", "step p50", "ms", 2), Column("step_time_ms_p95", "p95", "ms", 2)),
+        *(Column(f"{phase}_ms_p50", phase, "ms", 2) for phase in PHASES),
+        *(Column("mfu_pct", "MFU", "%", 1), Column("measured_steps", "steps timed")),
+    ]
+    table = html_table([{**row, "status": _status(row)} for row in rows], columns)
+    bars = {row["run"]: {phase: row[f"{phase}_ms_p50"] for phase in PHASES} for row in _finished(rows)}
+    remark = note(
+        "Medians of the phases over the measured steps; their sum need not be the median of the whole step."
+    )
+    on_cpu = any(row["device_type"] == "cpu" for row in rows)
+    warning = paragraph(badge("CPU", "warn") + f" {ON_CPU}.") if on_cpu else Markup("")
+    html = warning + table + subtitle("Where a step goes") + stacked_bars(bars, "ms per step") + remark
+    return Section("Speed", html)
+
+
+def build_memory(rows: Rows) -> Section:
+    """What a rank holds, counted, and the peaks."""
+    columns: list[Column | str] = [
+        "run",
+        Column("parameter_memory_gib", "parameters", "GiB"),
+        Column("gradient_memory_gib", "gradients", "GiB"),
+        Column("optimizer_memory_gib", "optimizer state", "GiB"),
+        Column("state_memory_gib", "held by the state", "GiB"),
+        Column("peak_memory_gib", "peak on the device", "GiB", 3),
+        Column("peak_host_memory_gib", "peak on the host", "GiB", 3),
+    ]
+    bars = {
+        row["run"]: {name.removesuffix("_memory_gib"): row[name] for name in STATE_FIELDS}
+        for row in _finished(rows)
+    }
+    remark = note(
+        "Parameters, gradients and optimizer state are counted from the tensors of the rank that holds most: "
+        "exact on any hardware. Activations, buffers and caches are in the peaks only."
+    )
+    return Section("Memory per rank", html_table(rows, columns) + stacked_bars(bars, "GiB per rank") + remark)
+
+
+def build_traces(rows: Rows) -> Section:
+    """Communication and idle time, as the traces of each run show them."""
+    columns: list[Column | str] = [
+        *("run", Column("trace_source", "events"), Column("trace_steps", "steps")),
+        *(Column("step_ms", "step", "ms", 2), Column("compute_pct", "compute", "%", 1)),
+        *(Column("comm_pct", "comm.", "%", 1), Column("comm_exposed_pct", "exposed comm.", "%", 1)),
+        Column("comm_overlap_pct", "hidden share of comm.", "%", 1),
+        *(Column("copy_exposed_pct", "exposed copies", "%", 1), Column("idle_pct", "idle", "%", 1)),
+    ]
+    parts = {
+        "compute_pct": "compute",
+        "comm_exposed_pct": "exposed communication",
+        "copy_exposed_pct": "exposed copies",
+        "idle_pct": "idle",
+    }
+    analysed = [row for row in _finished(rows) if row["trace_source"]]
+    bars = {row["run"]: {part: row[name] for name, part in parts.items()} for row in analysed}
+    html = html_table(rows, columns)
+    html += stacked_bars(bars, "% of the traced steps") if bars else note("No run has analysed traces.")
+    if any(row["trace_source"] == "cpu" for row in analysed):
+        html += note(
+            "Traces without GPU events show the host's operators only; their shares say nothing about GPUs."
+        )
+    statuses = [
+        {
+            "run": row["run"],
+            **entry,
+            "status": badge(str(entry.get("status")), HTA_BADGES.get(entry.get("status"), "warn")),
+        }
+        for row in rows
+        for entry in row["hta"]
+    ]
+    if statuses:
+        table = html_table(statuses, ["run", "analysis", "status", "reason"])
+        html += details("Holistic Trace Analysis: what ran", table)
+    phases = [
+        {"run": row["run"], "rank": rank, **present}
+        for row in rows
+        for rank, present in row["phases_present"].items()
+    ]
+    if phases:
+        html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
+    return Section("Traces", html)
+
+
+def build_learning(rows: Rows, runs: Sequence[RunRecord]) -> Section:
+    """Losses and accuracies, with their curves."""
+    names = ("train_loss", "validation_loss", "validation_accuracy_pct", "test_loss", "test_accuracy_pct")
+    html = html_table(
+        rows, ["run", *(Column(name, digits=2 if name.endswith("pct") else 4) for name in names)]
+    )
+    curves = (
+        ("Training loss", "train", "loss", "training loss"),
+        ("Validation loss", "eval", "validation_loss", "validation loss"),
+        ("Validation accuracy", "eval", "validation_accuracy_pct", "validation accuracy (%)"),
+    )
+    for title, kind, value, label in curves:
+        series = {run.name: list(run.series(kind, value).items()) for run in runs}
+        chart = line_chart({name: points for name, points in series.items() if points}, "step", label)
+        html += subtitle(title) + chart
+    return Section("Learning", html)
+
+
+def build_classes(runs: Sequence[RunRecord]) -> Section:
+    """Per class and confusion matrix of each run, folded."""
+    html = Markup("")
+    for run in runs:
+        found = run.evaluation
+        classes, matrix = found.get("per_class") or [], found.get("confusion_matrix") or []
+        names = [str(name) for name in found.get("class_names") or []]
+        if not classes:
+            html += note(f"{run.name}: no evaluation of the test split.")
+            continue
+        content = html_table(
+            classes, ["label", Column("samples"), Column("accuracy_pct", "accuracy", "%", 1)]
+        )
+        if len(matrix) == len(names) and all(len(line) == len(names) for line in matrix):
+            content += heat_map(matrix, names, names, "truth", "prediction", by_row=True)
+        html += details(
+            f"{run.name}: {found.get('samples')} samples of the {found.get('split')} split", content
+        )
+    return Section("Classes", html)
+
+
+def _finished(rows: Rows) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["status"] == "finished"]
+
+
+def _status(row: Mapping[str, Any]) -> Markup:
+    return badge(row["status"], STATUS_BADGES[row["status"]])

@@ -1,0 +1,144 @@
+"""One run directory, read: what is there, what is missing, how the run ended.
+
+docs/architecture.md has every field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["finished", "failed", "unfinished", "not a run"]
+
+MARKS = ("config.json", "attempts.jsonl", "metrics.jsonl", "summary.json")  # one of them makes a folder a run
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The files of one run as they are; an absent file is an empty value and is named in `missing`."""
+
+    name: str
+    folder: Path
+    status: Status
+    ending: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    analysis: dict[str, Any] = field(default_factory=dict)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    mlflow_run_id: str | None = None
+    missing: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def strategy(self) -> str | None:
+        return self.summary.get("strategy") or self.config.get("config", {}).get("strategy")
+
+    def series(self, kind: str, value: str) -> dict[int, float]:
+        """step -> value of the lines of one kind; a step that a later attempt repeated counts as repeated."""
+        lines = (line for line in self.metrics if line.get("kind") == kind)
+        found = {line["step"]: line[value] for line in lines if "step" in line and _number(line.get(value))}
+        return dict(sorted(found.items()))
+
+
+def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
+    """Reads a run directory, however incomplete.
+
+    Args:
+        folder: the run directory.
+        downloaded: it came from MLflow, where traces and logs are not kept: they are not expected then.
+    """
+    if not any((folder / mark).is_file() for mark in MARKS):
+        return RunRecord(folder.name, folder, "not a run", f"has none of {', '.join(MARKS)}")
+    problems: list[str] = []
+    files = {
+        name: _read_object(folder / file, problems)
+        for name, file in (
+            ("config", "config.json"),
+            ("summary", "summary.json"),
+            ("evaluation", "evaluation.json"),
+            ("analysis", "analysis/report.json"),
+        )
+    }
+    attempts = _read_lines(folder / "attempts.jsonl", problems)
+    status, ending = _status(attempts, bool(files["summary"]))
+    world_size = files["config"].get("resolved", {}).get("world_size") or 1
+    return RunRecord(
+        name=folder.name,
+        folder=folder,
+        status=status,
+        ending=ending,
+        **files,
+        attempts=attempts,
+        metrics=_read_lines(folder / "metrics.jsonl", problems),
+        ranks=[r for i in range(world_size) if (r := _read_object(folder / f"ranks/rank{i}.json", problems))],
+        mlflow_run_id=_read_object(folder / "mlflow.json", problems).get("run_id"),
+        missing=[name for name in _expected(files, world_size, downloaded) if not (folder / name).is_file()],
+        problems=problems,
+    )
+
+
+def _expected(files: dict[str, dict[str, Any]], world_size: int, downloaded: bool) -> list[str]:
+    """Files of a finished run. Those of MLflow are left out: a run without a server has none."""
+    names = [*MARKS, "evaluation.json", *(f"ranks/rank{i}.json" for i in range(world_size))]
+    profiled = files["config"].get("config", {}).get("profile_steps", 1) != 0
+    if not downloaded:
+        names += [f"ranks/rank{i}.log" for i in range(world_size)]
+    if profiled and not downloaded:
+        names += [f"traces/rank{i}_trace.json" for i in range(world_size)]
+    return [*names, "traces/manifest.json", "analysis/report.json"] if profiled else names
+
+
+def _status(attempts: list[dict[str, Any]], has_summary: bool) -> tuple[Status, str]:
+    last = attempts[-1] if attempts else {}
+    if last.get("event") == "ended":
+        ending = f"{last.get('reason', 'no reason given')} (exit code {last.get('exit_code')})"
+        if last.get("exit_code") != 0:
+            return "failed", ending
+        return (
+            ("finished", ending) if has_summary else ("unfinished", f"{ending}, but there is no summary.json")
+        )
+    if last.get("event") == "started":
+        return "unfinished", f"attempt {last.get('attempt')} has started and not ended"
+    return ("finished", "no record of attempts") if has_summary else ("unfinished", "no record of attempts")
+
+
+def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:  # not JSON, not UTF-8
+        problems.append(f"{path.name}: not readable as JSON ({error})")
+        return {}
+    if not isinstance(content, dict):
+        problems.append(f"{path.name}: expected an object, found {type(content).__name__}")
+        return {}
+    return content
+
+
+def _read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    lines, broken = [], 0
+    for text in path.read_bytes().splitlines():
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = None
+        if isinstance(content, dict):
+            lines.append(content)
+        else:
+            broken += 1
+    if broken:  # one at the end is normal for a run that was killed while writing
+        problems.append(f"{path.name}: {broken} lines are not JSON objects")
+    return lines
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

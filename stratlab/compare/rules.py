@@ -1,0 +1,156 @@
+"""What must be equal before two strategies may be compared: one table, one row per fact, with the reason.
+
+What a strategy implies (its name, its axes, the memory it holds) is not in the table. A setting that no row
+names is compared as well, and matters: a new setting cannot slip past the audit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Path = tuple[str, ...]
+
+IMPLIED = {"run", "comparison", "results", "image", "strategy", "dp_replicate", "dp_shard", "axes"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One fact of a run, and what a difference in it means.
+
+    Attributes:
+        field: its name in the report.
+        source: `config` (config.json), `summary` (summary.json), `ranks` (the distinct values over all
+            ranks/rank*.json) or `attempts` (how many have started).
+        path: keys below the source.
+        matters: a difference forbids naming a winner.
+        expected: the only value that is in order, even when all runs agree on another one; None = any.
+        instead: `field` of the rule whose fact stands in where this one is empty.
+        absent: what an empty value means; "" = nothing, so that it counts as unknown.
+    """
+
+    field: str
+    source: str
+    path: Path
+    matters: bool
+    why: str
+    expected: Any = None
+    instead: str = ""
+    absent: str = ""
+
+
+def _setting(name: str, why: str, matters: bool = True) -> Rule:
+    return Rule(name, "config", ("config", name), matters, why)
+
+
+def _resolved(name: str, why: str, matters: bool = True) -> Rule:
+    return Rule(name, "config", ("resolved", name), matters, why)
+
+
+RULES: tuple[Rule, ...] = (
+    # data
+    _setting("dataset", "other data"),
+    _setting("dataset_path", "the same data may lie elsewhere; data_sha256 tells", matters=False),
+    _setting("image_column", "other inputs"),
+    _setting("label_column", "other labels"),
+    _setting("validation_fraction", "other training samples"),
+    _setting("train_samples", "a cap on the training samples", matters=False),  # its effect is in the hashes
+    _resolved("data_sha256", "other data"),
+    Rule("resolved.train_samples", "config", ("resolved", "train_samples"), True, "other training samples"),
+    _resolved("validation_samples", "other samples behind the validation numbers"),
+    _resolved("test_samples", "other samples behind the test numbers"),
+    _resolved("num_labels", "another task"),
+    Rule("data_order_sha256", "summary", ("data_order_sha256",), True, "the samples came in another order"),
+    Rule(
+        "data_order_sha256 of the ranks", "ranks", ("data_order_sha256",), False, "per rank, for the record"
+    ),
+    # model
+    _setting("model", "another model"),
+    _setting("image_size", "asked for; the resolved size decides", matters=False),
+    Rule(
+        "resolved.image_size", "config", ("resolved", "image_size"), True, "more pixels, more work per sample"
+    ),
+    _resolved("image_channels", "another work per sample"),
+    _resolved("parameters", "another model"),
+    _resolved("flops_per_sample", "another amount of work per sample"),
+    _resolved("initial_weights_sha256", "training started elsewhere"),
+    _setting("seed", "other initial weights and another order of the data"),
+    # work
+    Rule("resolved.steps", "config", ("resolved", "steps"), True, "more training, other accuracy"),
+    Rule("steps done", "summary", ("steps",), True, "more training, other accuracy"),
+    _setting("epochs", "the resolved number of steps decides", matters=False),
+    _setting("steps", "asked for; the resolved number decides", matters=False),
+    _setting("global_batch_size", "other gradients, and more work per step"),
+    _setting("micro_batch_size", "other kernels and other activation memory"),
+    _resolved("grad_accum_steps", "more forward and backward passes per step"),
+    _setting("optimizer", "other updates and another optimizer state"),
+    _setting("lr", "other updates"),
+    _setting("lr_schedule", "other updates"),
+    _setting("warmup_steps", "other updates"),
+    _setting("weight_decay", "other updates"),
+    # numerics
+    _setting("precision", "other kernels, other rounding, other memory"),
+    _setting("clip_norm", "other updates, and a norm to compute"),
+    Rule(
+        "parameter dtypes", "ranks", ("dtypes", "parameters"), True, "as observed: other memory and rounding"
+    ),
+    Rule("gradient dtypes", "ranks", ("dtypes", "gradients"), True, "as observed: other memory and traffic"),
+    Rule(
+        "optimizer dtypes", "ranks", ("dtypes", "optimizer"), True, "as observed: other memory and rounding"
+    ),
+    # place
+    _resolved("world_size", "more devices"),
+    _resolved("nodes", "traffic crosses the network"),
+    _resolved("processes_per_node", "traffic crosses the network"),
+    _resolved("device_type", "other hardware"),
+    _resolved("device_name", "other hardware"),
+    Rule("device of every rank", "ranks", ("device_name",), True, "the slowest device sets the pace"),
+    _resolved("backend", "other collectives"),
+    Rule("python", "config", ("provenance", "versions", "python"), True, "it launches every kernel"),
+    Rule("torch", "config", ("provenance", "versions", "torch"), True, "other kernels"),
+    Rule(
+        "deepspeed",
+        "config",
+        ("provenance", "versions", "deepspeed"),
+        True,
+        "another engine",
+        absent="not installed",
+    ),
+    Rule("image", "config", ("provenance", "image"), True, "other libraries", instead="git_sha"),
+    Rule("git_sha", "config", ("provenance", "git_sha"), True, "other code", instead="image"),
+    Rule(
+        "hosts",
+        "config",
+        ("provenance", "hosts"),
+        False,
+        "pods get new names; device names tell the hardware",
+    ),
+    # measuring
+    _setting("profile_first_step", "asked for; the resolved step decides", matters=False),
+    Rule(
+        "resolved.profile_first_step",
+        "config",
+        ("resolved", "profile_first_step"),
+        True,
+        "traces of other steps",
+        absent="as asked",
+    ),
+    _setting("profile_warmup", "the profiler costs time while it warms up"),
+    _setting("profile_steps", "traces of other steps, and other steps left out of the times"),
+    _setting("profile_shapes", "recording costs time in the traced steps"),
+    _setting("profile_memory", "recording costs time in the traced steps"),
+    _setting("evaluate_every", "asked for; validation is outside the step times", matters=False),
+    Rule(
+        "resolved.evaluate_every",
+        "config",
+        ("resolved", "evaluate_every"),
+        False,
+        "outside the step times",
+        absent="as asked",
+    ),
+    _setting("log_every", "how often lines are written", matters=False),
+    _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
+    # course
+    Rule("attempts", "attempts", (), True, "a restarted run has other steps in its times", expected=1),
+    Rule("skipped_steps", "summary", ("skipped_steps",), True, "a skipped step does less work", expected=0),
+)

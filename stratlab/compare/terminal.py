@@ -1,0 +1,49 @@
+"""The comparison as one small table for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from stratlab.compare.verdict import either
+from stratlab.drawing import format_number
+
+COLUMNS = (
+    ("strategy", "strategy", None),
+    ("status", "status", None),
+    ("samples_per_s", "samples/s", 1),
+    ("step_time_ms_p50", "step ms", 2),
+    ("state_memory_gib", "state GiB/rank", 4),
+    ("peak_memory_gib", "peak GiB", 2),
+    ("comm_exposed_pct", "exposed comm %", 1),
+    ("test_accuracy_pct", "test acc %", 2),
+)
+
+
+def terminal_table(report: Mapping[str, Any]) -> Table:
+    """One row per run; the caption says whether they are comparable and where the numbers come from."""
+    origin = report["origin"]
+    hardware, backend, world_size, steps = (
+        either(origin[name]) for name in ("hardware", "backend", "world_size", "steps")
+    )
+    best = [f"{metric}: {run}" for metric, run in report["winners"].items() if run]
+    groups = [f"comparable with each other: {', '.join(g['runs'])}" for g in report["group_winners"]]
+    lines = [
+        f"{report['fairness']['verdict']}: {report['fairness']['reason']}",
+        *groups,
+        f"best: {', '.join(best) if best else 'nobody is named'}",
+        f"{hardware}, backend {backend}, world size {world_size}, {steps} steps",
+        *report["remarks"],
+    ]
+    table = Table(title=escape(f"comparison {report['comparison']}"), caption=escape("\n".join(lines)))
+    table.caption_justify = "left"
+    table.add_column("run")
+    for name, header, _ in COLUMNS:
+        table.add_column(header, justify="left" if name in ("strategy", "status") else "right")
+    for row in report["runs"]:
+        cells = [format_number(row[name], digits) for name, _, digits in COLUMNS]
+        table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
+    return table

@@ -1,0 +1,76 @@
+"""report.html, report.json and comparison.csv: each appears whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stratlab.compare import measured, verdict
+from stratlab.compare.record import RunRecord
+from stratlab.compare.report import STATE_FIELDS, SUMMARY_FIELDS, TRACE_FIELDS
+from stratlab.drawing import build_page
+
+CSV_FIELDS = (
+    *("run", "status", "complete", "attempts"),
+    *SUMMARY_FIELDS,
+    *("state_memory_gib", "trace_source", *TRACE_FIELDS, "mlflow_run_id"),
+)
+assert set(STATE_FIELDS) <= set(CSV_FIELDS)
+
+
+def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Path) -> Path:
+    """Writes the three files and returns the path of the page.
+
+    Args:
+        report: of `compare(runs)`.
+        runs: for the curves and matrices, which the report does not repeat.
+        folder: is made when absent.
+    """
+    contents = {
+        "comparison.csv": render_csv(report),
+        "report.json": json.dumps(report, indent=1, allow_nan=False) + "\n",
+        "report.html": render_page(report, runs),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        temporary = folder / f".{name}.tmp"
+        temporary.write_text(content, encoding="utf-8")
+        os.replace(temporary, folder / name)
+    return folder / "report.html"
+
+
+def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
+    """The page as text."""
+    records = [run for run in runs if run.status != "not a run"]
+    rows = report["runs"]
+    sections = [
+        verdict.build_verdict(report),
+        measured.build_speed(rows),
+        measured.build_memory(rows),
+        measured.build_traces(rows),
+        measured.build_learning(rows, records),
+        verdict.build_fairness(report),
+        verdict.build_agreement(report),
+        measured.build_classes(records),
+        verdict.build_sources(report),
+    ]
+    return build_page(f"Comparison {report['comparison']}", verdict.describe_origin(report), sections)
+
+
+def render_csv(report: Mapping[str, Any]) -> str:
+    """One line per run. Text that a spreadsheet would take for a formula gets an apostrophe."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(CSV_FIELDS)
+    for row in report["runs"]:
+        writer.writerow([_harmless(row[name]) for name in CSV_FIELDS])
+    return buffer.getvalue()
+
+
+def _harmless(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,28 @@
+"""Charts, tables and pages as plain HTML and SVG: no script, no network, no plotting library.
+
+Every function returns `Markup`: text from outside (names of kernels, runs, classes) is already escaped in it.
+"""
+
+from stratlab.drawing.canvas import note
+from stratlab.drawing.matrix import heat_map
+from stratlab.drawing.number import format_number
+from stratlab.drawing.page import Section, build_page, details, paragraph, subtitle
+from stratlab.drawing.svg import line_chart, stacked_bars, strips
+from stratlab.drawing.table import Column, badge, html_table
+
+__all__ = [
+    "Column",
+    "Section",
+    "badge",
+    "build_page",
+    "details",
+    "format_number",
+    "heat_map",
+    "html_table",
+    "line_chart",
+    "note",
+    "paragraph",
+    "stacked_bars",
+    "strips",
+    "subtitle",
+]

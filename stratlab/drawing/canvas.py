@@ -1,0 +1,162 @@
+"""The parts that every chart shares: the svg element, text, legend, axes and their ticks.
+
+Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for light and for dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+WIDTH = 920.0
+COLOURS = 8  # Okabe and Ito's palette, in page.css
+DASHES = 4
+LETTER = 6.6  # px of one letter at 12 px, on average
+
+Pixel = Callable[[float], float]
+
+
+def build_svg(height: float, parts: Iterable[Markup], label: str) -> Markup:
+    """One svg element of WIDTH x `height`; `label` is what a screen reader says."""
+    body = Markup("").join(parts)
+    return Markup(
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="xMinYMin meet">{}</svg>'
+    ).format(f"{WIDTH:g}", f"{height:g}", label, body)
+
+
+def note(sentence: str) -> Markup:
+    """A remark below a chart, or in its place."""
+    return Markup('<p class="note">{}</p>').format(sentence)
+
+
+def text(x: float, y: float, content: str, anchor: str = "start", css: str = "t") -> Markup:
+    return Markup('<text x="{}" y="{}" text-anchor="{}" class="{}">{}</text>').format(
+        f"{x:.1f}", f"{y:.1f}", anchor, css, content
+    )
+
+
+def rect(x: float, y: float, width: float, height: float, css: str, tooltip: str = "") -> Markup:
+    title = Markup("<title>{}</title>").format(tooltip) if tooltip else Markup("")
+    return Markup('<rect x="{}" y="{}" width="{}" height="{}" class="{}">{}</rect>').format(
+        f"{x:.2f}", f"{y:.2f}", f"{max(width, 0.0):.2f}", f"{height:.2f}", css, title
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, css: str) -> Markup:
+    return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(
+        f"{x1:.1f}", f"{y1:.1f}", f"{x2:.1f}", f"{y2:.1f}", css
+    )
+
+
+def dot(x: float, y: float, radius: float, css: str, tooltip: str) -> Markup:
+    return Markup('<circle cx="{}" cy="{}" r="{}" class="{}"><title>{}</title></circle>').format(
+        f"{x:.1f}", f"{y:.1f}", f"{radius:g}", css, tooltip
+    )
+
+
+def shorten(label: str, letters: int) -> str:
+    return label if len(label) <= letters else label[: letters - 1] + "…"
+
+
+def label_width(labels: Iterable[str], least: float = 50.0, most: float = 240.0) -> float:
+    """Pixels that the longest of the labels needs."""
+    longest = max((len(label) for label in labels), default=0)
+    return min(max(longest * LETTER + 14, least), most)
+
+
+def row_label(label: str, y: float, width: float) -> Markup:
+    """The name of a row, right aligned in the left margin; the whole name is the tooltip."""
+    shown = shorten(label, int((width - 10) / LETTER))
+    return Markup("<g><title>{}</title>{}</g>").format(label, text(width - 8, y, shown, "end"))
+
+
+def legend(names: Sequence[str], left: float, lines: bool = False) -> tuple[Markup, float]:
+    """Coloured keys (pieces of line, or fields) in reading order, wrapped. Returns them and their height."""
+    key = 30 if lines else 14
+    parts, x, y = [], left, 12.0
+    for i, name in enumerate(names):
+        shown = shorten(name, 60)
+        needed = key + 6 + len(shown) * LETTER + 18
+        if x + needed > WIDTH and x > left:
+            x, y = left, y + 18
+        field = rect(x, y - 9, key, 10, f"f{i % COLOURS}")
+        parts.append(line(x, y - 4, x + key, y - 4, line_style(i)) if lines else field)
+        parts.append(text(x + key + 5, y, shown))
+        x += needed
+    return Markup("").join(parts), y + 10
+
+
+def line_style(i: int) -> str:
+    """Classes of line `i`: its colour, and a dash that leaves gaps, so that lines that coincide all show."""
+    return f"l s{i % COLOURS} d{i % DASHES} w{min(i // DASHES, 2)}"
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers (1, 2, 5 times a power of ten) within [low, high]."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within [low, high]; 2 and 5 of each as well when there are few."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    tens = [10.0**p for p in powers]
+    inside = [t for t in tens if low <= t <= high]
+    if len(inside) >= 3:
+        stride = math.ceil(len(inside) / 7)
+        return inside[::stride]
+    return [t * f for t in tens for f in (1, 2, 5) if low <= t * f <= high]
+
+
+def format_tick(value: float) -> str:
+    if value and not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    return f"{value:,.6f}".rstrip("0").rstrip(".")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps a value to a pixel, linear or logarithmic."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, v = self.low, self.high, value
+        if self.log:
+            low, high, v = math.log10(low), math.log10(high), math.log10(v)
+        share = (v - low) / (high - low) if high > low else 0.5
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, count: int = 5) -> list[float]:
+        return (self.log and log_ticks(self.low, self.high)) or ticks(self.low, self.high, count)
+
+
+def x_axis(scale: Scale, top: float, bottom: float, label: str) -> list[Markup]:
+    """Vertical grid lines with their values below, and the name of the axis."""
+    parts = []
+    for value in scale.ticks(8):
+        x = scale(value)
+        parts += [line(x, top, x, bottom, "g"), text(x, bottom + 15, format_tick(value), "middle", "n")]
+    parts.append(text((scale.start + scale.end) / 2, bottom + 32, label, "middle", "n"))
+    return parts
+
+
+def y_axis(scale: Scale, left: float, right: float) -> list[Markup]:
+    """Horizontal grid lines with their values at the left."""
+    parts = []
+    for value in scale.ticks():
+        y = scale(value)
+        parts += [line(left, y, right, y, "g"), text(left - 6, y + 4, format_tick(value), "end", "n")]
+    return parts

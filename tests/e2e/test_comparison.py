@@ -1,0 +1,105 @@
+"""The whole thread, as `make demo` pulls it: real helm, real processes, real MLflow, real data, one report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from stratlab.tracking_server import run_server
+from trainer.sender import line_points
+
+STRATLAB = Path(sys.executable).with_name("stratlab")
+STRATEGIES = ["ddp", "fsdp", "zero2"]
+
+
+def stratlab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([STRATLAB, *map(str, arguments)], capture_output=True, text=True, timeout=580)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the two commands of `make demo` leave behind."""
+    folder = tmp_path_factory.mktemp("demo")
+    charts = [f"charts/{name}" for name in STRATEGIES]
+    stores = ["--results", folder / "runs", "--mlflow", folder / "mlflow"]
+    done = stratlab("rehearse", *charts, "--values", "examples/digits.yaml", *stores)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "step" in done.stdout and "loss" in done.stdout and "left" in done.stdout  # progress all along
+    done = stratlab("compare", folder / "runs" / "demo", "--output", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(folder / "report.html") in done.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(demo: Path) -> dict[str, Any]:
+    return json.loads((demo / "report.json").read_text())
+
+
+def train_lines(demo: Path, run: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (demo / "runs" / "demo" / run / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == "train"]
+
+
+def test_three_complete_runs_with_every_phase_and_every_hta_status(report: dict[str, Any]) -> None:
+    assert [run["strategy"] for run in report["runs"]] == STRATEGIES
+    for run in report["runs"]:
+        assert run["status"] == "finished" and run["complete"] and run["missing"] == []
+        assert all(all(phases.values()) for phases in run["phases_present"].values())
+        assert len(run["phases_present"]) == 2
+        assert len(run["hta"]) > 10
+        assert {entry["status"] for entry in run["hta"]} == {"ok", "unsupported"}
+
+
+def test_every_strategy_learns(report: dict[str, Any]) -> None:
+    for run in report["runs"]:
+        assert run["test_accuracy_pct"] >= 95.0, run["run"]
+
+
+def test_the_losses_of_the_first_20_steps_and_the_first_gradient_norms_agree(demo: Path) -> None:
+    runs = {name: train_lines(demo, name)[:20] for name in STRATEGIES}
+    for name in STRATEGIES[1:]:
+        for ours, reference in zip(runs[name], runs["ddp"], strict=True):
+            assert ours["loss"] == pytest.approx(reference["loss"], abs=1e-4)
+        assert runs[name][0]["grad_norm"] == pytest.approx(runs["ddp"][0]["grad_norm"], abs=1e-4)
+
+
+def test_the_comparison_is_fair_and_names_no_fastest_strategy_on_a_cpu(report: dict[str, Any]) -> None:
+    assert report["fairness"]["verdict"] == "comparable"
+    assert report["winners"]["samples_per_s"] is None
+    assert "CPU" in report["winner_reasons"]["samples_per_s"]
+    assert report["winners"]["state_memory_gib"] == "fsdp"
+
+
+def test_mlflow_holds_exactly_what_was_written(demo: Path, report: dict[str, Any]) -> None:
+    with run_server(demo / "mlflow") as uri:
+        client = mlflow.MlflowClient(uri)
+        experiment = client.get_experiment_by_name("demo")
+        assert experiment is not None
+        runs = client.search_runs([experiment.experiment_id])
+        assert {run.info.run_name: run.info.status for run in runs} == dict.fromkeys(STRATEGIES, "FINISHED")
+        for run in runs:
+            name = run.info.run_name
+            assert run.info.run_id == next(r["mlflow_run_id"] for r in report["runs"] if r["run"] == name)
+            keys = [key for key in run.data.metrics if not key.startswith("trace/")]
+            stored = Counter(
+                (m.key, m.value, m.timestamp, m.step)
+                for key in keys
+                for m in client.get_metric_history(run.info.run_id, key)
+            )
+            text = (demo / "runs" / "demo" / name / "metrics.jsonl").read_text()
+            written = Counter(
+                (p["key"], float(p["value"]), p["timestamp"], p["step"])
+                for line in text.splitlines()
+                for p in line_points(json.loads(line))
+            )
+            assert stored == written and len(written) > 5000
+            names = {entry.path for entry in client.list_artifacts(run.info.run_id, "analysis")}
+            assert {"analysis/report.html", "analysis/report.json"} <= names

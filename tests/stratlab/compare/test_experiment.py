@@ -1,0 +1,100 @@
+"""Against a real MLflow server on loopback."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from stratlab.compare import compare, load_experiment, load_runs
+from tests.ranks import free_port
+from tests.stratlab.example_run import build_run_dir
+
+
+@pytest.fixture
+def experiment(mlflow_server: str) -> str:
+    from mlflow.tracking import MlflowClient
+
+    name = f"demo-{uuid.uuid4().hex[:8]}"
+    MlflowClient(mlflow_server).create_experiment(name)
+    return name
+
+
+def _send(uri: str, experiment: str, folder: Path, run_name: str) -> str:
+    """Logs a run directory as the analysis does: the run's files under run/, the report under analysis/."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment_id = client.get_experiment_by_name(experiment).experiment_id
+    run_id = str(client.create_run(experiment_id, run_name=run_name).info.run_id)
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder).parent.as_posix()
+        if path.is_file() and place == "analysis":
+            client.log_artifact(run_id, str(path), "analysis")
+        elif path.is_file():
+            client.log_artifact(run_id, str(path), f"run/{place}" if place != "." else "run")
+    return run_id
+
+
+def test_an_experiment_reads_like_the_folder(mlflow_server: str, experiment: str, tmp_path: Path) -> None:
+    ids = {}
+    for strategy in ("ddp", "fsdp"):
+        folder = build_run_dir(tmp_path / "demo", strategy, strategy)
+        ids[strategy] = _send(mlflow_server, experiment, folder, strategy)
+    runs = load_experiment(experiment, mlflow_server, tmp_path / "into")
+    assert [(run.name, run.status, run.missing, run.problems) for run in runs] == [
+        ("ddp", "finished", [], []),
+        ("fsdp", "finished", [], []),
+    ]
+    assert {run.name: run.mlflow_run_id for run in runs} == ids
+    fetched, local = compare(runs), compare(load_runs(tmp_path / "demo"))
+    for report in (fetched, local):
+        for row in report["runs"]:
+            del row["run_dir"], row["mlflow_run_id"]
+    assert fetched == local
+    # traces and logs stay where they are
+    names = {path.name for path in (tmp_path / "into").rglob("*") if path.is_file()}
+    assert "rank0_trace.json" not in names and "rank0.log" not in names and "report.json" in names
+    # a second time into the same folder: files of the first do not stay
+    (tmp_path / "into" / "ddp" / "stale.json").write_text("{}")
+    assert [run.name for run in load_experiment(experiment, mlflow_server, tmp_path / "into")] == [
+        "ddp",
+        "fsdp",
+    ]
+    assert not (tmp_path / "into" / "ddp" / "stale.json").exists()
+
+
+def test_names_that_are_no_folders_and_runs_without_files(
+    mlflow_server: str, experiment: str, tmp_path: Path
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    folder = build_run_dir(tmp_path / "demo", "ddp", "ddp", analysis=False)
+    outside = _send(mlflow_server, experiment, folder, "../outside")
+    twice = {_send(mlflow_server, experiment, folder, "twice") for _ in range(2)}
+    client = MlflowClient(mlflow_server)
+    empty = client.create_run(client.get_experiment_by_name(experiment).experiment_id, run_name="empty")
+    runs = load_experiment(experiment, mlflow_server, tmp_path / "into")
+    assert {run.folder.name for run in runs} == {outside, *twice, "empty"}
+    assert all(run.folder.parent == tmp_path / "into" for run in runs)
+    found = next(run for run in runs if run.name == "empty")
+    assert (found.status, found.ending) == ("not a run", "has no artifacts under run/")
+    assert found.mlflow_run_id == empty.info.run_id
+    assert compare(runs)["not_runs"][0]["why"] == "has no artifacts under run/"
+    assert {tuple(run.missing) for run in runs if run is not found} == {("analysis/report.json",)}
+
+
+def test_an_experiment_that_is_not_there_names_those_that_are(
+    mlflow_server: str, experiment: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=rf"--experiment demoo: not at .*; there are: .*{experiment}"):
+        load_experiment("demoo", mlflow_server, tmp_path / "into")
+    with pytest.raises(ValueError, match="has no runs"):
+        load_experiment(experiment, mlflow_server, tmp_path / "into")
+    assert not (tmp_path / "into").exists()
+
+
+def test_a_server_that_is_away_is_an_error_within_seconds(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--experiment demo: MLflow at http://127\.0\.0\.1:\d+ failed"):
+        load_experiment("demo", f"http://127.0.0.1:{free_port()}", tmp_path / "into")

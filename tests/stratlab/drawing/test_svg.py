@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from markupsafe import Markup
+
+from stratlab.drawing import heat_map, line_chart, stacked_bars, strips
+from stratlab.drawing.canvas import WIDTH
+from stratlab.drawing.svg import MOST_POINTS
+
+HOSTILE = "\"><script>alert('x')</script>&"
+
+
+def _svg(chart: Markup) -> ET.Element:
+    return ET.fromstring(chart[: chart.index("</svg>") + 6])
+
+
+def _titles(chart: Markup) -> list[str]:
+    return [e.text or "" for e in _svg(chart).iter("title")]
+
+
+def _texts(chart: Markup) -> list[str]:
+    return [e.text or "" for e in _svg(chart).iter("text")]
+
+
+def _charts(name: str) -> dict[str, Markup]:
+    return {
+        "line_chart": line_chart({name: [(1, 2.0), (2, 3.0)]}, name, name),
+        "stacked_bars": stacked_bars({name: {name: 1.0}}, name),
+        "strips": strips({name: {name: np.array([0.5, 1.0])}}, name, (0, 1)),
+        "heat_map": heat_map([[1.0]], [name], [name], name, name),
+    }
+
+
+@pytest.mark.parametrize("chart", _charts("ddp"))
+def test_every_chart_escapes_names_and_says_what_it_is(chart: str) -> None:
+    drawn = _charts(HOSTILE)[chart]
+    assert "<script" not in drawn
+    root = _svg(drawn)  # is well-formed
+    assert root.get("role") == "img" and root.get("aria-label")
+    assert any(HOSTILE in title for title in _titles(drawn))
+
+
+def test_bars_are_in_proportion_and_labelled() -> None:
+    chart = stacked_bars(
+        {"ddp": {"forward": 3.0, "backward": 6.0}, "fsdp": {"forward": 4.5, "backward": None}}, "ms"
+    )
+    bars = {e.find("title").text: e for e in _svg(chart).iter("rect") if e.find("title") is not None}  # type: ignore[union-attr]
+    assert list(bars) == [
+        "ddp, forward: 3.0 ms (33.3 %)",
+        "ddp, backward: 6.0 ms (66.7 %)",
+        "fsdp, forward: 4.5 ms (100.0 %)",
+    ]
+    widths = [float(bar.get("width", 0)) for bar in bars.values()]
+    assert widths[1] == pytest.approx(2 * widths[0], abs=0.02)
+    assert widths[2] == pytest.approx(1.5 * widths[0], abs=0.02)
+    first, second = list(bars.values())[:2]
+    assert float(second.get("x", 0)) == pytest.approx(float(first.get("x", 0)) + widths[0], abs=0.02)
+    assert bars["ddp, forward: 3.0 ms (33.3 %)"].get("class") == bars["fsdp, forward: 4.5 ms (100.0 %)"].get(
+        "class"
+    )
+    assert {"ddp", "fsdp", "forward", "backward", "9.0", "4.5", "ms"} <= set(_texts(chart))
+
+
+def test_a_row_without_values_says_so() -> None:
+    assert "not known" in stacked_bars({"ddp": {"a": 1.0}, "fsdp": {"a": None}}, "ms")
+    assert stacked_bars({"ddp": {"a": None}}, "ms") == '<p class="note">No values to draw in ms.</p>'
+    assert "No values" in stacked_bars({}, "ms")
+
+
+def test_a_line_has_its_points_in_place() -> None:
+    chart = line_chart({"a": [(0, 0.0), (5, 10.0), (10, 5.0)]}, "step", "loss")
+    dots = [(float(e.get("cx", 0)), float(e.get("cy", 0))) for e in _svg(chart).iter("circle")]
+    assert dots[1][0] == pytest.approx((dots[0][0] + dots[2][0]) / 2, abs=0.1)
+    assert dots[1][1] < dots[2][1] < dots[0][1]  # y grows downwards
+    assert dots[2][1] == pytest.approx((dots[0][1] + dots[1][1]) / 2, abs=0.1)
+    assert "a: 10.0 at 5" in _titles(chart)
+
+
+def test_what_cannot_be_drawn_is_counted_not_hidden() -> None:
+    chart = line_chart({"a": [(1, 1.0), (2, None), (3, math.nan), (4, 0.0)]}, "x", "y", log_y=True)
+    assert len(list(_svg(chart).iter("circle"))) == 1
+    assert "Left out: 3 points" in chart
+    assert line_chart({"a": [(1, None)]}, "x", "loss") == '<p class="note">No values to draw for loss.</p>'
+
+
+def test_a_long_line_is_thinned_and_keeps_its_peaks() -> None:
+    points = [(float(x), 1.0) for x in range(20_000)]
+    points[12_345] = (12_345.0, 9.0)
+    path = next(e for e in _svg(line_chart({"a": points}, "x", "y")).iter("path")).get("d", "")
+    pairs = [tuple(map(float, pair.split())) for pair in path[1:].split("L")]
+    assert len(pairs) <= MOST_POINTS
+    heights = sorted({y for _, y in pairs})
+    assert len(heights) == 2  # the peak and the floor
+
+
+def test_logarithmic_axis_is_logarithmic() -> None:
+    chart = line_chart({"a": [(1, 0.1), (2, 1.0), (3, 10.0)]}, "x", "y", log_y=True)
+    low, middle, high = (float(e.get("cy", 0)) for e in _svg(chart).iter("circle"))
+    assert middle == pytest.approx((low + high) / 2, abs=0.1)
+    assert "y (logarithmic)" in _texts(chart)
+
+
+def test_strips_have_one_lane_per_class() -> None:
+    full, empty = np.ones(10), np.zeros(10)
+    chart = strips(
+        {"rank 0": {"compute": full, "comm": empty}, "rank 1": {"compute": full / 2}}, "time (ms)", (0, 5)
+    )
+    assert [t for t in _titles(chart) if "%" in t] == [
+        "rank 0, compute: 100.0 % of the time",
+        "rank 0, compute: 100.0 % of the time",
+        "rank 0, comm: 0.0 % of the time",
+        "rank 0, comm: 0.0 % of the time",
+        "rank 1, compute: 50.0 % of the time",
+        "rank 1, compute: 50.0 % of the time",
+    ]
+    paths = [e.get("d", "") for e in _svg(chart).iter("path")]
+    assert [path.count("M") for path in paths] == [10, 0, 10]
+    assert {"rank 0", "rank 1", "time (ms)", "5"} <= set(_texts(chart))
+    assert "No activity" in strips({})
+
+
+def test_600_bins_of_8_ranks_are_small() -> None:
+    bins = np.random.default_rng(0).random(600)
+    chart = strips({f"rank {i}": {"compute": bins, "exposed": bins} for i in range(8)}, "time (ms)", (0, 9))
+    assert len(chart) < 400_000
+
+
+def test_a_heat_map_shows_every_cell() -> None:
+    chart = heat_map([[8, 2], [0, 1]], ["cat", "dog"], ["cat", "dog"], "truth", "prediction", by_row=True)
+    assert {"truth", "prediction", "cat", "dog", "8", "2", "1"} <= set(_texts(chart))
+    assert "cat / dog: 2.0 (20.0 %)" in _titles(chart)
+    assert [e.get("class") for e in _svg(chart).iter("rect")] == ["h8", "h2", "h0", "h10"]
+    whole = heat_map([[8, 2], [0, 1]], ["cat", "dog"], ["cat", "dog"])
+    assert [e.get("class") for e in _svg(whole).iter("rect")] == ["h10", "h3", "h0", "h2"]
+    assert all(float(e.get("x", 0)) < WIDTH for e in _svg(chart).iter("rect"))
+
+
+def test_a_heat_map_without_or_with_too_many_cells_is_a_sentence() -> None:
+    names = [str(i) for i in range(101)]
+    assert "101 x 101 is not drawn" in heat_map(np.zeros((101, 101)), names, names)
+    assert "0 x 0 is not drawn" in heat_map([], [], [])
+    assert "h0" in heat_map([[0.0]], ["a"], ["a"])  # an empty row divides by nothing

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from stratlab.drawing import Column, badge, html_table
+
+
+def _cells(table: str, tag: str) -> list[tuple[str, str | None]]:
+    return [("".join(e.itertext()), e.get("class")) for e in ET.fromstring(table).iter(tag)]
+
+
+def test_numbers_are_right_aligned_and_missing_values_are_a_dash() -> None:
+    table = html_table(
+        [{"strategy": "ddp", "peak_memory_gib": 1.5}, {"strategy": "fsdp", "peak_memory_gib": None}, {}],
+        ["strategy", Column("peak_memory_gib", digits=2)],
+    )
+    assert _cells(table, "td") == [
+        ("ddp", None),
+        ("1.50", "num"),
+        ("fsdp", None),
+        ("-", "num"),
+        ("-", None),
+        ("-", "num"),
+    ]
+
+
+def test_a_column_of_numbers_that_nobody_has_keeps_its_side() -> None:
+    assert _cells(html_table([{}], ["peak_memory_gib", "reason"]), "td") == [("-", "num"), ("-", None)]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("strategy", "strategy"),
+        ("step_time_ms_p50", "step time p50 ms"),
+        ("samples_per_s", "samples per s"),
+        ("peak_memory_gib", "peak memory GiB"),
+        ("comm_exposed_pct", "comm exposed %"),
+        ("train_time_s", "train time s"),
+        (Column("x_ms", header="wait", unit="ms"), "wait ms"),
+        (Column("x_ms", header="wait"), "wait"),
+    ],
+)
+def test_a_header_names_the_unit(column: str | Column, expected: str) -> None:
+    assert [text for text, _ in _cells(html_table([], [column]), "th")] == [expected]
+
+
+def test_text_is_escaped_and_markup_is_not() -> None:
+    table = html_table([{"<k>": "<script>x</script>", "b": badge("<fair>", "good")}], ["<k>", "b"])
+    assert "<script>" not in table
+    assert "&lt;script&gt;x&lt;/script&gt;" in table
+    assert '<span class="badge good">&lt;fair&gt;</span>' in table
+
+
+def test_truth_values_are_text() -> None:
+    assert _cells(html_table([{"matters": True}, {"matters": False}], ["matters"]), "td") == [
+        ("yes", None),
+        ("no", None),
+    ]
+
+
+def test_an_unknown_kind_of_badge_is_our_own_bug() -> None:
+    with pytest.raises(AssertionError, match="green"):
+        badge("x", "green")

@@ -1,0 +1,153 @@
+"""The numbers of an example run: metrics, summary, evaluation, traces, analysis. Used by example_run.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+PHASES = ("data", "forward", "backward", "optimizer")
+LABELS = (  # name, start and length in us
+    ("## Training Step {} ##", 0, 11_300),
+    ("## Data Loading ##", 0, 200),
+    ("## Forward Pass ##", 200, 4_000),
+    ("## Backward Pass ##", 4_200, 6_000),
+    ("## Optimizer Step ##", 10_200, 1_000),
+)
+
+
+def build_metrics(config: dict[str, Any], pace: float, loss_shift: float) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; `pace` scales the step times."""
+    settings, steps = config["config"], config["resolved"]["steps"]
+    lines: list[dict[str, Any]] = []
+    for step in range(1, steps + 1):
+        stamp = {"t": 1.7e9 + step * 0.012, "attempt": 1, "step": step}
+        loss = 2.3 * math.exp(-step / 25) + 0.05 + 0.01 * math.sin(5 * step)
+        wobble = pace * (1 + 0.04 * math.sin(3 * step))
+        times = {"data_ms": 0.2, "forward_ms": 4.0 * wobble, "backward_ms": 6.0 * wobble, "optimizer_ms": 1.0}
+        train = {
+            "kind": "train",
+            "loss": loss + loss_shift,
+            "grad_norm": 1.2 / step + loss_shift,
+            "lr": settings["lr"],
+            "samples": settings["global_batch_size"],
+            "skipped": 0,
+            "step_time_ms": sum(times.values()) + 0.1,
+            "profiled": 0 <= step - settings["profile_first_step"] < settings["profile_steps"],
+        }
+        lines.append({**stamp, **train, **times})
+        if step % 20 == 0 or step == steps:
+            accuracy = 97.0 - 60 * math.exp(-step / 15)
+            found = {"validation_loss": loss + 0.02, "validation_accuracy_pct": accuracy}
+            lines.append({**stamp, "kind": "eval", **found})
+            lines.append({**stamp, "kind": "system", "peak_host_memory_gib": 0.8})
+    return lines
+
+
+def build_summary(
+    config: dict[str, Any], ranks: list[dict[str, Any]], metrics: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The content of summary.json."""
+    settings, resolved = config["config"], config["resolved"]
+    train = [line for line in metrics if line["kind"] == "train"]
+    validation = [line for line in metrics if line["kind"] == "eval"]
+    measured = [line for line in train if line["step"] > 5 and not line["profiled"]]
+    times = {name: sorted(line[name] for line in measured) for name in train[0] if name.endswith("_ms")}
+    p50 = {f"{name}_p50": ordered[len(ordered) // 2] for name, ordered in times.items()}
+    held = {kind: max(r["state_memory_gib"][kind] for r in ranks) for kind in ranks[0]["state_memory_gib"]}
+    peak = 67e12 if resolved["device_type"] == "cuda" else None
+    samples_per_s = 1e3 * settings["global_batch_size"] / p50["step_time_ms_p50"]
+    asked = ("run", "comparison", "strategy", "model", "dataset", "seed", "precision")
+    found = ("backend", "device_type", "device_name", "world_size", "nodes", "steps", "grad_accum_steps")
+    return {
+        **{name: settings[name] for name in (*asked, "global_batch_size", "micro_batch_size")},
+        **{name: resolved[name] for name in (*found, "parameters", "flops_per_sample")},
+        **resolved["axes"],
+        "train_loss": train[-1]["loss"],
+        "validation_loss": validation[-1]["validation_loss"],
+        "validation_accuracy_pct": validation[-1]["validation_accuracy_pct"],
+        "test_loss": validation[-1]["validation_loss"] + 0.01,
+        "test_accuracy_pct": 95.0,
+        "measured_steps": len(measured),
+        **p50,
+        "step_time_ms_p95": times["step_time_ms"][int(0.95 * (len(measured) - 1))],
+        "samples_per_s": samples_per_s,
+        "peak_memory_gib": ranks[0]["peak_memory_gib"],
+        "peak_host_memory_gib": 0.8,
+        "parameter_memory_gib": held["parameters"],
+        "gradient_memory_gib": held["gradients"],
+        "optimizer_memory_gib": held["optimizer"],
+        "peak_flops_per_device": peak,
+        "mfu_pct": 100 * samples_per_s * resolved["flops_per_sample"] / (peak * len(ranks)) if peak else None,
+        "train_time_s": sum(line["step_time_ms"] for line in train) / 1e3,
+        "skipped_steps": 0,
+        "data_order_sha256": ranks[0]["data_order_sha256"],
+        "initial_weights_sha256": ranks[0]["initial_weights_sha256"],
+        **{f"dtype_{kind}": "+".join(ranks[0]["dtypes"][kind]) for kind in ranks[0]["dtypes"]},
+    }
+
+
+def build_evaluation(summary: dict[str, Any]) -> dict[str, Any]:
+    """The content of evaluation.json."""
+    names = [str(i) for i in range(10)]
+    matrix = [[34 if i == j else 1 if (i + j) % 9 == 0 else 0 for j in range(10)] for i in range(10)]
+    return {
+        "split": "test",
+        "samples": sum(map(sum, matrix)),
+        "loss": summary["test_loss"],
+        "accuracy_pct": summary["test_accuracy_pct"],
+        "class_names": names,
+        "per_class": [
+            {"label": name, "samples": sum(line), "accuracy_pct": 100 * line[i] / sum(line)}
+            for i, (name, line) in enumerate(zip(names, matrix, strict=True))
+        ],
+        "confusion_matrix": matrix,
+    }
+
+
+def build_analysis(summary: dict[str, Any], world_size: int) -> dict[str, Any]:
+    """What the comparison reads of analysis/report.json."""
+    exposed = 0.0 if world_size == 1 else {"ddp": 8.0, "fsdp": 14.0}.get(summary["strategy"], 11.0)
+    on_gpu = summary["device_type"] == "cuda"
+    hta = {"status": "ok", "reason": "", "seconds": 0.1, "tables": []}
+    if not on_gpu:
+        hta |= {"status": "unsupported", "reason": "needs GPU kernels, and these are CPU traces"}
+    return {
+        "source": "gpu" if on_gpu else "cpu",
+        "mean": {
+            "ranks": world_size,
+            "steps": 3,
+            "step_ms": summary["step_time_ms_p50"],
+            "compute_pct": 80.0,
+            "comm_pct": exposed + 4,
+            "comm_exposed_pct": exposed,
+            "comm_overlap_pct": 400 / (exposed + 4),
+            "copy_exposed_pct": 1.0,
+            "idle_pct": 19.0 - exposed,
+            **{f"{phase}_ms": summary[f"{phase}_ms_p50"] for phase in PHASES},
+        },
+        "hta": [{"analysis": name, **hta} for name in ("temporal_breakdown", "idle_time")],
+        "phases_present": {str(rank): list(PHASES) for rank in range(world_size)},
+    }
+
+
+def write_traces(folder: Path, config: dict[str, Any], world_size: int) -> dict[str, Any]:
+    """Writes traces that hold the labels of steps and phases and nothing below; returns the manifest."""
+    first, steps = config["config"]["profile_first_step"], config["config"]["profile_steps"]
+    files = []
+    for rank in range(world_size):
+        label = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1}
+        events = [
+            {**label, "name": name.format(first + k), "ts": 12_000.0 * k + start, "dur": length}
+            for k in range(steps)
+            for name, start, length in LABELS
+        ]
+        place = {"rank": rank, "world_size": world_size}
+        content = json.dumps({"schemaVersion": 1, "distributedInfo": place, "traceEvents": events}).encode()
+        name = f"rank{rank}_trace.json"
+        (folder / name).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        files.append({"rank": rank, "file": name, "bytes": len(content), "sha256": digest})
+    return {"schema_version": 1, "complete": True, "first_step": first, "steps": steps, "files": files}

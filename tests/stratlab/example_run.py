@@ -1,0 +1,163 @@
+"""A complete, plausible run directory without a training: fields as docs/architecture.md gives them.
+
+    build_run_dir(tmp_path / "demo", "ddp", "ddp")
+    build_run_dir(tmp_path / "demo", "fsdp", "fsdp", seed=1, device="cuda", status="failed")
+
+Every number follows from the arguments, so two calls write equal files.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.stratlab.example_numbers import (
+    build_analysis,
+    build_evaluation,
+    build_metrics,
+    build_summary,
+    write_traces,
+)
+
+GIB = 2**30
+CONFIG = Path(__file__).with_name("example_config.json")
+GPU = {"device_type": "cuda", "device_name": "NVIDIA H200", "backend": "nccl"}
+# share of parameters, gradients and optimizer state that each of two ranks holds; step time relative to ddp
+HELD = {"single": (1, 1, 1), "ddp": (1, 1, 1), "fsdp": (0.5, 0.5, 0.5), "zero2": (1, 0.5, 0.5)}
+PACE = {"single": 1.7, "ddp": 1.0, "fsdp": 1.25, "zero2": 1.1}
+ENDINGS = {"finished": (0, "done"), "failed": (10, "out of memory")}
+
+
+def build_run_dir(
+    root: Path,
+    run: str,
+    strategy: str,
+    *,
+    device: str = "cpu",
+    status: str = "finished",
+    analysis: bool = True,
+    loss_shift: float = 0.0,
+    **changes: Any,
+) -> Path:
+    """Writes `<root>/<run>` and returns it.
+
+    Args:
+        root: folder of the comparison; its name is the comparison's.
+        device: cpu (gloo) or cuda (nccl).
+        status: finished; failed (out of memory half way); unfinished (still at work half way).
+        analysis: with analysis/report.json, as `stratlab analyze` leaves it.
+        loss_shift: added to every training loss and gradient norm.
+        changes: value of a setting, a resolved fact, a version, a fact of a rank or a number of the summary,
+            by its name, set wherever that name occurs.
+
+    Raises:
+        TypeError: a change names nothing that a run directory holds.
+    """
+    config = _config(root.name, run, strategy, device)
+    _change(config, changes)
+    ranks = [_rank(i, config) for i in range(config["resolved"]["world_size"])]
+    _change(ranks, changes)
+    metrics = build_metrics(config, PACE.get(strategy, 1.0), loss_shift)
+    summary = build_summary(config, ranks, metrics)
+    unused = changes.keys() - _names(config) - _names(ranks) - summary.keys()
+    if unused:
+        raise TypeError(f"no field of a run directory: {', '.join(sorted(unused))}")
+    summary |= {name: value for name, value in changes.items() if name in summary}
+
+    folder = root / run
+    for name in ("ranks", "traces", "analysis"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", config)
+    write_lines(folder / "attempts.jsonl", _attempts(status))
+    write_lines(folder / "metrics.jsonl", metrics if status == "finished" else metrics[: len(metrics) // 2])
+    server = {"tracking_uri": "http://mlflow:5000", "experiment_id": "1", "run_id": f"id-{run}"}
+    write_json(folder / "mlflow.json", server)
+    for i in range(len(ranks)):
+        (folder / f"ranks/rank{i}.log").write_text(f"{run}: rank {i} has started\n")
+    if status != "finished":
+        return folder
+    for i, rank in enumerate(ranks):
+        write_json(folder / f"ranks/rank{i}.json", rank)
+    write_json(folder / "summary.json", summary)
+    write_json(folder / "evaluation.json", build_evaluation(summary))
+    if config["config"]["profile_steps"]:
+        write_json(folder / "traces/manifest.json", write_traces(folder / "traces", config, len(ranks)))
+    if analysis:
+        write_json(folder / "analysis/report.json", build_analysis(summary, len(ranks)))
+    return folder
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _config(comparison: str, run: str, strategy: str, device: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(CONFIG.read_text())
+    world_size = 1 if strategy == "single" else 2
+    shard = world_size if strategy in ("fsdp", "zero2") else 1
+    _change(
+        config, {"run": run, "comparison": comparison, "strategy": strategy, "hosts": [f"{run}-worker-0"]}
+    )
+    config["resolved"] |= {
+        "world_size": world_size,
+        "processes_per_node": world_size,
+        "axes": {"dp_replicate": world_size // shard, "dp_shard": shard},
+        "grad_accum_steps": 2 // world_size,
+    }
+    if device == "cuda":
+        config["resolved"] |= GPU
+    return config
+
+
+def _rank(rank: int, config: dict[str, Any]) -> dict[str, Any]:
+    resolved, kinds = config["resolved"], ("parameters", "gradients", "optimizer")
+    held = HELD.get(config["config"]["strategy"], (1, 1, 1))
+    words = (resolved["parameters"], resolved["parameters"], 2 * resolved["parameters"])
+    return {
+        "rank": rank,
+        "local_rank": rank,
+        "host": config["provenance"]["hosts"][0],
+        "device_type": resolved["device_type"],
+        "device_name": resolved["device_name"],
+        "peak_memory_gib": None if resolved["device_type"] == "cpu" else 1.5 * held[2] + 0.3,
+        "peak_host_memory_gib": 0.8,
+        "state_memory_gib": {k: 4 * n * share / GIB for k, n, share in zip(kinds, words, held, strict=True)},
+        "dtypes": {kind: ["float32"] for kind in kinds},
+        "data_order_sha256": "6b" * 32,
+        "initial_weights_sha256": resolved["initial_weights_sha256"],
+        "samples_seen": 64 * resolved["steps"] // resolved["world_size"],
+        "done": True,
+    }
+
+
+def _attempts(status: str) -> list[dict[str, Any]]:
+    line = {"t": 1.7e9, "attempt": 1, "launcher": "4f"}
+    lines = [{**line, "event": "started", "from_step": 0, "host": "worker-0"}]
+    if status in ENDINGS:
+        code, reason = ENDINGS[status]
+        lines.append({**line, "t": 1.7e9 + 60, "event": "ended", "exit_code": code, "reason": reason})
+    return lines
+
+
+def _change(content: Any, changes: dict[str, Any]) -> None:
+    """Sets each changed name wherever it occurs in nested objects."""
+    if isinstance(content, list):
+        for value in content:
+            _change(value, changes)
+    elif isinstance(content, dict):
+        for name, value in content.items():
+            if name in changes:
+                content[name] = changes[name]
+            else:
+                _change(value, changes)
+
+
+def _names(content: Any) -> set[str]:
+    if isinstance(content, list):
+        return set().union(*map(_names, content))
+    return set(content).union(*map(_names, content.values())) if isinstance(content, dict) else set()

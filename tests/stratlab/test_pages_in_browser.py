@@ -1,0 +1,79 @@
+"""The comparison's page in a real browser: it shows its content, and it loads nothing but itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from stratlab.compare import compare, load_runs, write_report
+from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
+from tests.stratlab.example_run import build_run_dir
+
+pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)
+
+BLUE = (0x00, 0x72, 0xB2)  # of the first bar, in light
+PAPER_DARK = (0x14, 0x18, 0x1D)
+
+# what MLflow's artifact viewer does with a page: a blob in a sandboxed frame
+VIEWER = """<!doctype html><body style="margin:0"><iframe sandbox="allow-scripts" width=1200 height=1900></iframe>
+<script>fetch("report.html").then(r => r.blob()).then(b => {
+  document.querySelector("iframe").src = URL.createObjectURL(new Blob([b], {type: "text/html"}));
+  document.body.dataset.state = "shown";
+});</script>"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pages")
+    for strategy in ("ddp", "fsdp", "zero2"):
+        build_run_dir(root / "demo", strategy, strategy, hosts=["n"])
+    build_run_dir(root / "demo", "<script>document.title='broken in'</script>", "ddp", status="failed")
+    runs = load_runs(root / "demo")
+    return write_report(compare(runs), runs, root / "site").parent
+
+
+def _colours(picture: Path) -> dict[tuple[int, ...], int]:
+    image = Image.open(picture).convert("RGB")
+    return {colour: count for count, colour in image.getcolors(maxcolors=1 << 24) or []}
+
+
+def test_the_comparison_is_shown_and_loads_nothing_else(folder: Path, tmp_path: Path) -> None:
+    with serve(folder) as address:
+        seen = visit(f"{address}/report.html", tmp_path)
+    assert set(seen.requests) <= {f"{address}/report.html", f"{address}/favicon.ico"}
+    assert f"{address}/report.html" in seen.requests
+    assert "<title>Comparison demo</title>" in seen.dom
+    assert seen.dom.count("<table>") >= 9 and seen.dom.count("<svg ") == 9
+    assert len(re.findall(r"<rect [^>]*class=\"f\d\"", seen.dom)) > 30  # bars and keys
+    assert len(re.findall(r"<path [^>]*class=\"l s\d", seen.dom)) >= 9  # three runs, three charts
+    assert "Exposed" not in seen.dom and "exposed communication" in seen.dom
+    assert "<script>" not in seen.dom
+    assert _colours(seen.screenshot).get(BLUE, 0) > 1000  # the bars are painted
+
+
+def test_the_comparison_follows_a_dark_screen(folder: Path, tmp_path: Path) -> None:
+    with serve(folder) as address:
+        seen = visit(f"{address}/report.html", tmp_path, dark=True)
+    colours = _colours(seen.screenshot)
+    assert max(colours, key=lambda colour: colours[colour]) == PAPER_DARK
+
+
+def test_the_comparison_is_readable_in_a_sandboxed_frame(folder: Path, tmp_path: Path) -> None:
+    (folder / "viewer.html").write_text(VIEWER)
+    with serve(folder) as address:
+        seen = visit(f"{address}/viewer.html", tmp_path)
+    assert 'data-state="shown"' in seen.dom
+    assert _colours(seen.screenshot).get(BLUE, 0) > 1000
+
+
+def test_a_page_that_loads_something_is_caught(tmp_path: Path) -> None:
+    """The check itself: the same helper sees a foreign picture and a foreign host."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "bad.html").write_text('<img src="x.png"><img src="http://example.invalid/y.png">')
+    with serve(tmp_path / "site") as address:
+        seen = visit(f"{address}/bad.html", tmp_path / "scratch")
+    assert f"{address}/x.png" in seen.requests and "http://example.invalid/y.png" in seen.requests
