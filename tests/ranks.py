@@ -1,23 +1,32 @@
-"""Forks N ranks per scenario from one parent that has imported the heavy packages already.
+"""Forks N ranks per scenario from one warmed process: a gloo scenario of two ranks takes 0.3-3 s instead of 15 s.
 
-A gloo scenario of two ranks takes 0.3-3 s instead of 15 s under torchrun. The parent must only import: a thread
-pool that exists before the fork does not survive it. `warm` imports also what the libraries import lazily.
+The warmed process, the nursery, is an interpreter of its own that imports the heavy packages once and never computes:
+a thread pool that exists before a fork does not survive it, and pytest's process has computed by then.
+What a rank shall do travels as a cloudpickle, so that closures and lambdas work.
+
+    python -m tests.ranks        # the nursery's side; started by `fork_ranks`
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import os
+import pickle
 import signal
 import socket
+import struct
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
+
+import cloudpickle
 
 HEAVY = (
     "torch",
@@ -30,6 +39,7 @@ HEAVY = (
     "deepspeed.runtime.zero.stage_1_and_2",
     "sklearn.datasets",
 )
+SETTINGS = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TRANSFORMERS_VERBOSITY": "error"}
 
 
 @dataclass(frozen=True)
@@ -37,14 +47,6 @@ class RankResult:
     rank: int
     exit_code: int
     output: str
-
-
-@functools.cache
-def warm() -> None:
-    """Imports, without computing anything."""
-    os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu", TRANSFORMERS_VERBOSITY="error")
-    for name in HEAVY:
-        importlib.import_module(name)
 
 
 def free_port() -> int:
@@ -65,24 +67,10 @@ def fork_ranks(
 
     A rank that hangs does not hang the test: all are killed at `timeout_s`, or `grace_s` after the first failure.
     """
-    warm()
-    port = free_port()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    logs = [tempfile.TemporaryFile() for _ in range(world_size)]  # noqa: SIM115
-    processes = []
-    for rank in range(world_size):
-        process = os.fork()
-        if process == 0:
-            _be_rank(target, rank, world_size, port, logs[rank].fileno(), env or {})
-        processes.append(process)
-    codes = _wait(processes, timeout_s, grace_s)
-    results = []
-    for rank, log in enumerate(logs):
-        log.seek(0)
-        results.append(RankResult(rank, codes[rank], log.read().decode(errors="replace")))
-        log.close()
-    return results
+    nursery = _start_nursery()
+    assert nursery.stdin and nursery.stdout
+    _send(nursery.stdin, (cloudpickle.dumps(target), world_size, dict(env or {}), timeout_s, grace_s))
+    return [RankResult(*fields) for fields in _receive(nursery.stdout)]
 
 
 def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> None:
@@ -94,9 +82,64 @@ def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> Non
     )
 
 
-def _be_rank(
-    target: Callable[[], Any], rank: int, world: int, port: int, log: int, env: Mapping[str, str]
-) -> None:
+@functools.cache
+def _start_nursery() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.ranks"]
+    nursery = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | SETTINGS
+    )
+    assert nursery.stdin
+    atexit.register(nursery.stdin.close)  # it ends at the end of its input
+    return nursery
+
+
+def _send(pipe: IO[bytes], content: Any) -> None:
+    body = pickle.dumps(content)
+    pipe.write(struct.pack("Q", len(body)) + body)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> Any:
+    size = pipe.read(8)
+    if len(size) < 8:
+        raise EOFError("the other side has ended")
+    return pickle.loads(pipe.read(struct.unpack("Q", size)[0]))
+
+
+def _be_nursery() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the packages print must not get between the answers
+    for name in HEAVY:
+        importlib.import_module(name)
+    while True:
+        try:
+            target, world_size, env, timeout_s, grace_s = _receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        _send(answers, _fork_and_wait(target, world_size, env, timeout_s, grace_s))
+
+
+def _fork_and_wait(
+    target: bytes, world_size: int, env: dict[str, str], timeout_s: float, grace_s: float
+) -> list[tuple[int, int, str]]:
+    port = free_port()
+    logs = [tempfile.TemporaryFile() for _ in range(world_size)]  # noqa: SIM115
+    processes = []
+    for rank in range(world_size):
+        process = os.fork()
+        if process == 0:
+            _be_rank(target, rank, world_size, port, logs[rank].fileno(), env)
+        processes.append(process)
+    codes = _wait(processes, timeout_s, grace_s)
+    results = []
+    for rank, log in enumerate(logs):
+        log.seek(0)
+        results.append((rank, codes[rank], log.read().decode(errors="replace")))
+        log.close()
+    return results
+
+
+def _be_rank(target: bytes, rank: int, world: int, port: int, log: int, env: Mapping[str, str]) -> None:
     code = 1
     try:
         os.dup2(log, 1)
@@ -110,7 +153,7 @@ def _be_rank(
             MASTER_PORT=str(port),
             **env,
         )
-        target()
+        cloudpickle.loads(target)()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
@@ -141,3 +184,7 @@ def _wait(processes: list[int], timeout_s: float, grace_s: float) -> list[int]:
             deadline = float("inf")
         time.sleep(0.02)
     return [codes[rank] for rank in range(len(processes))]
+
+
+if __name__ == "__main__":
+    _be_nursery()

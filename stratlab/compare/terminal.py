@@ -17,7 +17,7 @@ COLUMNS = (
     ("samples_per_s", "samples/s", 1),
     ("step_time_ms_p50", "step ms", 2),
     ("state_memory_gib", "state GiB/rank", 4),
-    ("peak_memory_gib", "peak GiB", 2),
+    ("peak_memory_gib", "device peak GiB", 2),
     ("comm_exposed_pct", "exposed comm %", 1),
     ("test_accuracy_pct", "test acc %", 2),
 )
@@ -41,9 +41,18 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     table = Table(title=escape(f"comparison {report['comparison']}"), caption=escape("\n".join(lines)))
     table.caption_justify = "left"
     table.add_column("run")
-    for name, header, _ in COLUMNS:
+    columns = [_on_host(column) if _has_no_device(report) else column for column in COLUMNS]
+    for name, header, _ in columns:
         table.add_column(header, justify="left" if name in ("strategy", "status") else "right")
     for row in report["runs"]:
-        cells = [format_number(row[name], digits) for name, _, digits in COLUMNS]
+        cells = [format_number(row[name], digits) for name, _, digits in columns]
         table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
     return table
+
+
+def _has_no_device(report: Mapping[str, Any]) -> bool:
+    return all(row["peak_memory_gib"] is None for row in report["runs"])
+
+
+def _on_host(column: tuple[str, str, int | None]) -> tuple[str, str, int | None]:
+    return ("peak_host_memory_gib", "host peak GiB", 2) if column[0] == "peak_memory_gib" else column

@@ -190,6 +190,14 @@ def test_the_terminal_shows_one_line_per_run_and_the_verdict(runs: list[RunRecor
     assert "Example CPU, 4 cores, backend gloo, world size 2" in printed and ON_CPU in printed
 
 
+def test_the_terminal_shows_the_device_s_peak_where_there_is_one(runs: list[RunRecord]) -> None:
+    report = compare(runs)
+    assert "host peak GiB" in _print(report)
+    report["runs"][0]["peak_memory_gib"] = 41.25
+    printed = _print(report)
+    assert "device peak GiB" in printed and "41.25" in printed and "host peak" not in printed
+
+
 def _print(report: dict[str, object]) -> str:
     console = Console(width=160, file=StringIO(), force_terminal=False)
     console.print(terminal_table(report))
