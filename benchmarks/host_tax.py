@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/host_tax.py          # or: make bench
 
-The model is 25 linear layers (50 parameter tensors) with SGD, batch 8, one process, CPU. Per step = slope between 100
-and 600 steps, so that what happens once does not count. CPU time of the whole process, because wall time on a shared
-machine measures the neighbours. Bare and instrumented runs alternate; noise only ever adds time, so the least of the
-rounds is printed, with the paired differences beside it. `alone` is the same loop around an engine that computes
-nothing: the tax without the noise of the model, and without its pressure on the caches.
+The model is 25 linear layers (50 parameter tensors) with SGD, batch 8, one process, CPU. The real loop and a bare one
+take turns step by step, so that both see the same machine: noise of a shared host was larger than the tax otherwise.
+Counted are steps 101 to 600 in windows of `log_every` steps (each holds one write of the metrics); the median window
+is printed. CPU time of the process, because wall time on a shared machine measures the neighbours. `alone` is the same
+loop around an engine that computes nothing: no noise of the model, no pressure of it on the caches.
 """
 
 from __future__ import annotations
@@ -78,63 +78,72 @@ def build_engine(phases: object) -> TorchEngine:
     return TorchEngine(Config(run="bench", optimizer="sgd"), model, phases, "cpu")  # type: ignore[arg-type]
 
 
-def run_bare(steps: int, batch: Batch) -> float:
-    """CPU seconds of `steps` steps of the engine alone."""
-    config, engine = Config(run="bench"), build_engine(BarePhases())
-    began = time.process_time()
-    for step in range(1, steps + 1):
-        engine.train_step(batch, learning_rate(config, step, steps))
-    return time.process_time() - began
+def time_steps(engine: Any, phases: Phases, batch: Batch, folder: Path) -> tuple[list[float], list[float]]:
+    """CPU microseconds per step of the real loop and of the bare one, of windows of steps 101 to 600.
 
-
-def run_instrumented(steps: int, batch: Batch, folder: Path, idle: bool = False) -> float:
-    """CPU seconds of the real loop: phases, recorder, profiler schedule; the profiled steps lie outside the slope."""
-    config = Config(run=f"bench{steps}{idle}", results=str(folder), profile_first_step=20)
+    The bare step runs inside the real loop's `next_batch`, and its time is taken out.
+    """
+    config = Config(run="bench", results=str(folder), optimizer="sgd", profile_first_step=20)
     directory = RunDirectory(config.results, config.comparison, config.run)
     directory.create()
-    phases = Phases("cpu")
-    engine: Any = IdleEngine(phases) if idle else build_engine(phases)
+    bare_engine = build_engine(BarePhases()) if not isinstance(engine, IdleEngine) else None
     recorder = Recorder(directory.metrics, 1, config.log_every)
     profiler = StepProfiler(config, config.profile_first_step, phases, directory, 0)
-    plan = Plan(steps, evaluate_every=steps, profile_first=config.profile_first_step)
-    began = time.process_time()
-    train(config, plan, engine, lambda _: batch, phases, recorder, profiler, lambda _: None)
-    spent = time.process_time() - began
+    plan = Plan(LONG, evaluate_every=LONG, profile_first=config.profile_first_step)
+    real_ns: list[int] = []
+    bare_ns: list[int] = []
+    left = time.process_time_ns()
+
+    def next_batch(step: int) -> Batch:
+        nonlocal left
+        came = time.process_time_ns()
+        real_ns.append(came - left)  # of the step before
+        if bare_engine:
+            bare_engine.train_step(batch, learning_rate(config, step, LONG))
+        left = time.process_time_ns()
+        bare_ns.append(left - came)
+        return batch
+
+    train(config, plan, engine, next_batch, phases, recorder, profiler, lambda _: None)
     recorder.close()
-    return spent
+    size = config.log_every
+
+    def windows(values: list[int]) -> list[float]:
+        return [sum(values[i : i + size]) / size / 1e3 for i in range(SHORT + 1, LONG - size, size)]
+
+    return windows(real_ns), windows(bare_ns)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
     torch.set_num_threads(1)
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     batch = Batch([(torch.randn(8, 32), torch.randint(0, 32, (8,)))], 8)
-    slopes: dict[str, list[float]] = {"bare": [], "instrumented": [], "alone": []}
+    real: list[float] = []
+    bare: list[float] = []
+    alone: list[float] = []
     for number in range(rounds + 1):  # the first round warms up
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            found = {
-                "bare": run_bare(LONG, batch) - run_bare(SHORT, batch),
-                "instrumented": run_instrumented(LONG, batch, folder)
-                - run_instrumented(SHORT, batch, folder),
-                "alone": run_instrumented(LONG, batch, folder, True)
-                - run_instrumented(SHORT, batch, folder, True),
-            }
-        for kind, seconds in found.items():
-            slopes[kind] += [seconds / (LONG - SHORT) * 1e6] if number else []
-    bare_us, full_us, alone_us = (min(slopes[kind]) for kind in ("bare", "instrumented", "alone"))
-    added = sorted(f - b for b, f in zip(slopes["bare"], slopes["instrumented"], strict=True))
+        with tempfile.TemporaryDirectory() as folder:
+            phases = Phases("cpu")
+            full, plain = time_steps(build_engine(phases), phases, batch, Path(folder))
+        with tempfile.TemporaryDirectory() as folder:
+            phases = Phases("cpu")
+            idle, _ = time_steps(IdleEngine(phases), phases, batch, Path(folder))
+        if number:
+            real, bare, alone = real + full, bare + plain, alone + idle
+    added = sorted(f - b for f, b in zip(real, bare, strict=True))
+    bare_us, added_us = statistics.median(bare), statistics.median(added)
     report = {
         "bare_us_per_step": round(bare_us, 1),
-        "instrumented_us_per_step": round(full_us, 1),
-        "added_us_per_step": round(full_us - bare_us, 1),
-        "added_us_paired": {"least": round(added[0], 1), "median": round(statistics.median(added), 1)},
-        "alone_us_per_step": round(alone_us, 1),
-        "ratio_to_bare": round(full_us / bare_us, 4),
+        "added_us_per_step": round(added_us, 1),
+        "added_us_quartiles": [round(added[len(added) // 4], 1), round(added[3 * len(added) // 4], 1)],
+        "alone_us_per_step": round(statistics.median(alone), 1),
+        "ratio_to_bare": round(1 + added_us / bare_us, 4),
+        "windows": len(added),
         "target_us": TARGET_US,
         "rounds": rounds,
         "hardware": processor_name(),

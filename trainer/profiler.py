@@ -34,11 +34,8 @@ class StepProfiler:
         self._begin = first_step - config.profile_warmup if first_step else -1
         self._end = first_step + config.profile_steps - 1 if first_step else -1
         self._profile: Any = None
-
-    @property
-    def active(self) -> bool:
+        self.active = False
         """True from the first warm-up step to the last recorded one."""
-        return self._profile is not None
 
     def begin_step(self, step: int) -> None:
         """Before a step."""
@@ -57,11 +54,12 @@ class StepProfiler:
             with_stack=False,
         )
         self._profile.start()
+        self.active = True
         self._phases.record(True)
 
     def end_step(self, step: int) -> None:
         """After a step; after the last recorded one writes this rank's trace, and the manifest on rank 0."""
-        if self._profile is None:
+        if not self.active:
             return
         self._profile.step()
         if step < self._end:
@@ -70,6 +68,7 @@ class StepProfiler:
         self._profile.stop()
         entry = self._write_trace()
         self._profile = None
+        self.active = False
         entries: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(entries, entry)
         if self._rank == 0:
