@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
     image_size = config.image_size or default_image_size(config.model)
     size_problem = image_size_problem(config.model, image_size)
     problems += [size_problem] if size_problem else []
-    problems += _tracking_problems(env) + _folder_problems(config)
+    problems += _tracking_problems(env) + _folder_problems(config, world_size)
     try:
         data = open_data(config, image_size if not size_problem else default_image_size(config.model))
     except ConfigError as failure:
@@ -78,7 +79,7 @@ def _tracking_problems(env: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _folder_problems(config: Config) -> list[str]:
+def _folder_problems(config: Config, world_size: int) -> list[str]:
     folder = RunDirectory(config.results, config.comparison, config.run)
     if folder.summary.exists():
         return [
@@ -86,11 +87,7 @@ def _folder_problems(config: Config) -> list[str]:
             "(or another TRAINER_COMPARISON), or remove the folder"
         ]
     if folder.config.exists():
-        before = json.loads(folder.config.read_text())["config"]
-        now = config.model_dump()
-        changed = [
-            f"{k}={now[k]!r} (was {before.get(k)!r})" for k in now if before.get(k) != now[k] and k != "image"
-        ]
+        changed = _changed_settings(json.loads(folder.config.read_text()), config, world_size)
         if changed:
             return [
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
@@ -102,3 +99,11 @@ def _folder_problems(config: Config) -> list[str]:
     if not os.access(parent, os.W_OK | os.X_OK):
         return [f"TRAINER_RESULTS={config.results!r}: {parent} is not writable for user {os.getuid()}"]
     return []
+
+
+def _changed_settings(before: dict[str, Any], config: Config, world_size: int) -> list[str]:
+    """What differs from an earlier attempt's config.json; the image may: it is how a fault gets mended."""
+    then = {**before["config"], "processes": before["resolved"]["world_size"]}
+    now = {**config.model_dump(), "processes": world_size}
+    names = [name for name in now if name != "image" and then.get(name) != now[name]]
+    return [f"{name}={now[name]!r} (was {then.get(name)!r})" for name in names]

@@ -1,4 +1,4 @@
-"""What produced a run: versions, commit, and a hash of the initial weights."""
+"""What produced a run: settings, versions, commit, and a hash of the initial weights."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import hashlib
 import importlib.metadata
 import platform
 import subprocess
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from torch import nn
+
+from trainer.config import Config
 
 PACKAGES = ("torch", "deepspeed", "transformers", "datasets", "numpy")
 
@@ -41,3 +46,22 @@ def hash_weights(model: nn.Module) -> str:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
     return digest.hexdigest()
+
+
+def describe_run(config: Config, resolved: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
+    """The content of config.json: what was asked, what it resolved to, what it runs on."""
+    return {
+        "schema_version": 1,
+        "run_uid": uuid.uuid4().hex,
+        "run": config.run,
+        "comparison": config.comparison,
+        "config": config.model_dump(),
+        "resolved": resolved,
+        "provenance": {
+            "versions": read_versions(),
+            "git_sha": read_git_sha(),
+            "image": config.image,
+            "hosts": sorted(set(hosts)),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        },
+    }

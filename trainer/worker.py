@@ -6,8 +6,7 @@ import logging
 import os
 import sys
 import time
-import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from trainer.models import build_model
 from trainer.phases import Phases
 from trainer.profiler import StepProfiler
 from trainer.progress import Progress
-from trainer.provenance import hash_weights, read_git_sha, read_versions
+from trainer.provenance import describe_run, hash_weights
 from trainer.run_directory import RunDirectory, write_json
 from trainer.schedule import build_plan
 from trainer.strategies import build_engine
@@ -177,8 +176,7 @@ def _open_folder(
         folder.create()
         attempt = [1 + max((line["attempt"] for line in folder.read_attempts()), default=0)]
         if attempt[0] == 1:
-            content = _provenance(config, resolved, hosts)
-            write_json(folder.config, content)
+            write_json(folder.config, describe_run(config, resolved, hosts))
         folder.append_attempt("started", attempt[0], launcher, from_step=0, host=world.host)
     dist.broadcast_object_list(attempt)
     handler = logging.FileHandler(folder.rank_log(world.rank))
@@ -188,24 +186,6 @@ def _open_folder(
         "%s: rank %d of %d on %s, %s", config.run, world.rank, world.size, world.device_name, world.backend
     )
     return folder, attempt[0]
-
-
-def _provenance(config: Config, resolved: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "run_uid": uuid.uuid4().hex,
-        "run": config.run,
-        "comparison": config.comparison,
-        "config": config.model_dump(),
-        "resolved": resolved,
-        "provenance": {
-            "versions": read_versions(),
-            "git_sha": read_git_sha(),
-            "image": config.image,
-            "hosts": sorted(set(hosts)),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
-    }
 
 
 def main() -> int:

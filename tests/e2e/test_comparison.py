@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ import mlflow
 import pytest
 
 from stratlab.tracking_server import run_server
+from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
 from trainer.sender import line_points
 
 STRATLAB = Path(sys.executable).with_name("stratlab")
@@ -103,3 +105,20 @@ def test_mlflow_holds_exactly_what_was_written(demo: Path, report: dict[str, Any
             assert stored == written and len(written) > 3000
             names = {entry.path for entry in client.list_artifacts(run.info.run_id, "analysis")}
             assert {"analysis/report.html", "analysis/report.json"} <= names
+
+
+@pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)
+@pytest.mark.parametrize("page", ["report.html", "runs/demo/fsdp/analysis/report.html"])
+def test_both_reports_show_tables_and_plots_in_a_browser_and_load_nothing(
+    demo: Path, tmp_path: Path, page: str
+) -> None:
+    with serve(demo) as address:
+        seen = visit(f"{address}/{page}", tmp_path)
+    assert seen.requests == [f"{address}/{page}"]
+    assert seen.dom.count("<table") >= 4 and seen.dom.count("<svg") >= 4
+    assert "Intel" in seen.dom or "cores" in seen.dom  # the origin of the numbers
+    assert "fsdp" in seen.dom and "gloo" in seen.dom
+    if page == "report.html":
+        assert all(name in seen.dom for name in STRATEGIES)
+    else:
+        assert "host operator time, not GPU utilisation" in seen.dom

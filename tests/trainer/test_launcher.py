@@ -99,6 +99,8 @@ def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
     (folder / "summary.json").unlink()  # as if the first attempt had not come to its end
     other = launch(tmp_path, TRAINER_LR="0.5")
     assert other.returncode == 2 and "started with other settings: lr=0.5 (was 0.001)" in other.stderr
+    fewer = launch(tmp_path, PET_NPROC_PER_NODE="1")
+    assert fewer.returncode == 2 and "other settings: processes=1 (was 2)" in fewer.stderr
 
 
 def test_a_stopped_pod_ends_with_143_and_leaves_no_rank_behind(tmp_path):
