@@ -90,7 +90,7 @@ def _fetch(client: MlflowClient, run: Run, folder: Path) -> RunRecord:
 
 
 def _files_below(client: MlflowClient, run_id: str, folder: str) -> list[str]:
-    files = []
+    files: list[str] = []
     for entry in client.list_artifacts(run_id, folder):
         if ".." in PurePosixPath(entry.path).parts:  # a server could name anything
             raise ValueError(f"run {run_id}: refusing the artifact path {entry.path!r}")
