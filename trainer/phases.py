@@ -26,7 +26,7 @@ STEP_LABEL = "## Training Step {step} ##"
 class Phase:
     """Adds the time between enter and exit to its total; re-entered once per micro-batch."""
 
-    __slots__ = ("_began", "_record", "_spans", "label", "recording", "total_ns")
+    __slots__ = ("_began", "_record", "label", "recording", "spans", "total_ns")
 
     def __init__(self, label: str) -> None:
         self.recording = False
@@ -34,7 +34,7 @@ class Phase:
         self._record: record_function | None = None
         self._began = 0
         self.total_ns = 0
-        self._spans: list[tuple[Any, Any]] = []
+        self.spans: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> None:
         if self.recording:
@@ -50,11 +50,6 @@ class Phase:
             self._record.__exit__(kind, value, trace)
             self._record = None
 
-    def take(self) -> int | list[tuple[Any, Any]]:
-        """Nanoseconds since the last call, or event pairs on the device."""
-        total, self.total_ns = self.total_ns, 0
-        return total
-
 
 class DevicePhase(Phase):
     """The same with events on the accelerator's stream: host clocks see only the launches."""
@@ -65,17 +60,13 @@ class DevicePhase(Phase):
         super().__enter__()
         start = torch.Event(enable_timing=True)
         start.record()
-        self._spans.append((start, None))
+        self.spans.append((start, None))
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         stop = torch.Event(enable_timing=True)
         stop.record()
-        self._spans[-1] = (self._spans[-1][0], stop)
+        self.spans[-1] = (self.spans[-1][0], stop)
         super().__exit__(kind, value, trace)
-
-    def take(self) -> list[tuple[Any, Any]]:
-        spans, self._spans = self._spans, []
-        return spans
 
 
 def read_ms(taken: tuple[Any, ...]) -> tuple[float, ...]:
@@ -97,7 +88,7 @@ class Phases:
         kind = Phase if device_type == "cpu" else DevicePhase
         self.data, self.forward, self.backward, self.optimizer = (kind(label) for label in LABELS.values())
         self.step = kind(STEP_LABEL)
-        self._on_device = kind is DevicePhase
+        self.on_device = kind is DevicePhase
         self._all = (self.step, self.data, self.forward, self.backward, self.optimizer)
 
     def begin_step(self, step: int) -> Phase:
@@ -113,8 +104,11 @@ class Phases:
 
     def take(self) -> tuple[Any, ...]:
         """(step, data, forward, backward, optimizer) of the step that has just ended, for `read_ms`."""
-        if self._on_device:
-            return tuple([phase.take() for phase in self._all])
+        if self.on_device:
+            spans = tuple([phase.spans for phase in self._all])
+            for phase in self._all:
+                phase.spans = []
+            return spans
         step, data, forward, backward, optimizer = self._all  # without calls: every step pays for this
         taken = (step.total_ns, data.total_ns, forward.total_ns, backward.total_ns, optimizer.total_ns)
         step.total_ns = data.total_ns = forward.total_ns = backward.total_ns = optimizer.total_ns = 0

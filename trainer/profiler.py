@@ -42,7 +42,7 @@ class StepProfiler:
         if step != self._begin:
             return
         activities = [ProfilerActivity.CPU]
-        if self._phases.step.__class__.__name__ == "DevicePhase":
+        if self._phases.on_device:
             activities.append(ProfilerActivity.CUDA)
         self._profile = profile(
             activities=activities,

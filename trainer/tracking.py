@@ -127,9 +127,8 @@ class Recorder:
 
     def _count(self, entry: _Waiting, times: tuple[float, ...]) -> None:
         self.skipped_steps += entry.result.skipped
-        disturbed = (
-            entry.profiled or self._after_profile
-        )  # the traces are written after the last profiled step
+        # the traces are written after the last profiled step, which disturbs the next one
+        disturbed = entry.profiled or self._after_profile
         self._after_profile = entry.profiled
         if entry.step > WARM_UP_STEPS and not disturbed:
             self.measured.append(times)
