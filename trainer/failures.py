@@ -16,6 +16,8 @@ DATA_MISSING = 3
 OUT_OF_MEMORY = 10
 NOT_FINITE = 12
 STORAGE_FULL = 13
+NO_PROGRESS = 14
+DEADLINE_PASSED = 15
 PEER_LOST = 134
 TERMINATED = 143
 
@@ -27,6 +29,8 @@ REASONS = {
     OUT_OF_MEMORY: "accelerator out of memory",
     NOT_FINITE: "loss not finite",
     STORAGE_FULL: "storage full",
+    NO_PROGRESS: "no progress, given up",
+    DEADLINE_PASSED: "deadline passed",
     PEER_LOST: "a peer was lost or a collective timed out",
     137: "killed, host memory suspected",
     TERMINATED: "stopped by SIGTERM",
@@ -50,6 +54,14 @@ class DataMissing(Exception):
     """The data set or the model is not there, or cannot be read as configured."""
 
 
+class NoProgress(Exception):
+    """The last starts all ended without reaching a new step."""
+
+
+class DeadlinePassed(Exception):
+    """The time that the run was given is over."""
+
+
 class NotFinite(Exception):
     """The loss became NaN or infinite."""
 
@@ -63,11 +75,15 @@ def exit_code(failure: BaseException) -> int:
         return DATA_MISSING
     if isinstance(failure, NotFinite):
         return NOT_FINITE
+    if isinstance(failure, NoProgress):
+        return NO_PROGRESS
+    if isinstance(failure, DeadlinePassed):
+        return DEADLINE_PASSED
     if kind == "OutOfMemoryError":  # torch's; torch is not imported here
         return OUT_OF_MEMORY
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return STORAGE_FULL
-    if kind in ("DistBackendError", "DistNetworkError", "DistStoreError", "RendezvousConnectionError"):
+    if kind in ("DistBackendError", "DistNetworkError", "DistStoreError") or kind.startswith("Rendezvous"):
         return PEER_LOST
     if isinstance(failure, RuntimeError) and any(words in text for words in PEER_LOST_WORDS):
         return PEER_LOST
@@ -79,3 +95,15 @@ def reason(code: int) -> str:
     if code in REASONS:
         return REASONS[code]
     return f"signal {code - 128}" if code > 128 else f"exit code {code}"
+
+
+def first_failure(exit_codes: dict[int, int]) -> tuple[int, int]:
+    """(rank, exit code) of the culprit: a rank that only lost its peer, or was told to stop, is a survivor.
+
+    A negative code is a signal (multiprocessing's convention) and becomes 128 + n.
+    """
+    codes = {rank: code if code >= 0 else 128 - code for rank, code in exit_codes.items()}
+    survivors = (PEER_LOST, TERMINATED)
+    culprits = {rank: code for rank, code in codes.items() if code not in survivors} or codes
+    rank = next(iter(culprits))
+    return rank, culprits[rank]

@@ -18,6 +18,8 @@ from trainer.model_shapes import default_image_size, image_size_problem
 from trainer.run_directory import RunDirectory
 from trainer.schedule import plan_problems
 
+MAY_CHANGE = ("image", "max_attempts", "deadline_s")
+
 
 @dataclass(frozen=True)
 class Pods:
@@ -102,8 +104,8 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
 
 
 def _changed_settings(before: dict[str, Any], config: Config, world_size: int) -> list[str]:
-    """What differs from an earlier attempt's config.json; the image may: it is how a fault gets mended."""
+    """What differs from an earlier attempt's config.json; what may differ is how a fault gets mended."""
     then = {**before["config"], "processes": before["resolved"]["world_size"]}
     now = {**config.model_dump(), "processes": world_size}
-    names = [name for name in now if name != "image" and then.get(name) != now[name]]
+    names = [name for name in now if name not in MAY_CHANGE and then.get(name) != now[name]]
     return [f"{name}={now[name]!r} (was {then.get(name)!r})" for name in names]

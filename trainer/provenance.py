@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import subprocess
 import uuid
@@ -30,7 +31,9 @@ def read_versions() -> dict[str, str]:
 
 
 def read_git_sha() -> str | None:
-    """The commit of the checkout that this module lies in, or None inside an image."""
+    """The commit that an image was built from (it says so), or that of the checkout this module lies in."""
+    if os.environ.get("STRATLAB_GIT_SHA"):
+        return os.environ["STRATLAB_GIT_SHA"]
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)

@@ -19,6 +19,7 @@ class RunDirectory:
         self.metrics = self.path / "metrics.jsonl"
         self.sent = self.path / "metrics.sent"
         self.mlflow = self.path / "mlflow.json"
+        self.pods = self.path / "pods"
         self.ranks = self.path / "ranks"
         self.traces = self.path / "traces"
         self.manifest = self.traces / "manifest.json"
@@ -36,24 +37,37 @@ class RunDirectory:
     def rank_facts(self, rank: int) -> Path:
         return self.ranks / f"rank{rank}.json"
 
+    def pod_ledger(self, pod: str) -> Path:
+        return self.pods / f"{pod}.jsonl"
+
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}_trace.json"
 
     def read_attempts(self) -> list[dict[str, Any]]:
-        """The lines of attempts.jsonl; a half-written last line is left out."""
-        try:
-            lines = self.attempts.read_text().split("\n")
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in lines[:-1] if line]
+        """The lines of attempts.jsonl."""
+        return read_lines(self.attempts)
 
     def append_attempt(self, event: str, attempt: int, launcher: str, **facts: Any) -> None:
         """One line: an attempt `started` or `ended`."""
         line = {"t": time.time(), "attempt": attempt, "event": event, "launcher": launcher, **facts}
-        with open(self.attempts, "a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.attempts, line)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file, none if it is not there; a half-written last line is left out."""
+    try:
+        lines = path.read_text().split("\n")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines[:-1] if line]
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Adds one object to a .jsonl file; it is on the disk when this returns."""
+    with open(path, "a") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, content: Any) -> None:

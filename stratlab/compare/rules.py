@@ -150,6 +150,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _setting("log_every", "how often lines are written", matters=False),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
+    _setting("max_attempts", "when a run that fails again and again is given up", matters=False),
+    _setting("deadline_s", "when a run is stopped", matters=False),
     # course
     Rule("attempts", "attempts", (), True, "a restarted run has other steps in its times", expected=1),
     Rule("skipped_steps", "summary", ("skipped_steps",), True, "a skipped step does less work", expected=0),

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.__main__ import first_failure
-from trainer.failures import exit_code, reason
+from trainer.failures import exit_code, first_failure, reason
 
 QUICK = {
     "TRAINER_RUN": "try",
@@ -24,6 +23,7 @@ QUICK = {
     "TRAINER_GLOBAL_BATCH_SIZE": "16",
     "TRAINER_MICRO_BATCH_SIZE": "8",
     "PET_NPROC_PER_NODE": "2",
+    "HOSTNAME": "pod-0",
 }
 
 
@@ -120,11 +120,69 @@ def test_a_stopped_pod_ends_with_143_and_leaves_no_rank_behind(tmp_path):
         process.wait(60)
     last = json.loads((folder / "attempts.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["exit_code"], last["reason"]) == ("ended", 143, "stopped by SIGTERM")
+    start, ended = (json.loads(line) for line in (folder / "pods" / "pod-0.jsonl").open())
+    assert (start["event"], start["step"], ended["event"], ended["exit_code"]) == ("started", 0, "ended", 143)
+    assert start["launcher"] == ended["launcher"] == last["launcher"]
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
             assert str(tmp_path).encode() not in entry.read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue
+
+
+def write_starts(folder: Path, *starts: tuple[float, int, int | None]) -> None:
+    """The ledger of pod-0: (seconds ago, step reached by then, exit code or None for a pod that was killed)."""
+    lines = []
+    for index, (ago_s, step, code) in enumerate(starts):
+        common = {"t": time.time() - ago_s, "launcher": str(index)}
+        lines.append({**common, "event": "started", "step": step})
+        if code is not None:
+            lines.append({**common, "event": "ended", "exit_code": code, "reason": reason(code)})
+    (folder / "pods").mkdir(parents=True)
+    (folder / "pods" / "pod-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_run_that_gets_nowhere_is_given_up_with_a_final_code(tmp_path):
+    folder = tmp_path / "default" / "try"
+    write_starts(folder, (90, 0, 134), (60, 0, None), (30, 0, 134))
+    done = launch(tmp_path)
+    assert done.returncode == 14
+    assert "3 starts of this pod came no further than step 0" in done.stderr
+    assert "a peer was lost" in done.stderr and "TRAINER_MAX_ATTEMPTS=3" in done.stderr
+    assert not (folder / "config.json").exists()
+    assert launch(tmp_path, TRAINER_MAX_ATTEMPTS="4").returncode == 0
+
+
+def test_a_run_is_stopped_at_its_deadline_also_while_it_trains(tmp_path):
+    folder = tmp_path / "default" / "try"
+    write_starts(folder, (20, 0, 143))
+    done = launch(tmp_path, TRAINER_STEPS="1000000", TRAINER_DEADLINE_S="60")
+    assert done.returncode == 15, done.stderr[-2000:]
+    assert "TRAINER_DEADLINE_S=60" in done.stderr
+    last = json.loads((folder / "attempts.jsonl").read_text().splitlines()[-1])
+    assert (last["exit_code"], last["reason"]) == (15, "deadline passed")
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
+    assert f"had reached step {max(steps)}" in done.stderr
+
+    pods = folder / "pods" / "pod-0.jsonl"
+    lines = [json.loads(line) for line in pods.open()]
+    lines[0]["t"] -= 60  # the next start comes after the deadline
+    pods.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    began = time.monotonic()
+    assert launch(tmp_path, TRAINER_STEPS="1000000", TRAINER_DEADLINE_S="60").returncode == 15
+    assert time.monotonic() - began < 30
+
+
+def test_a_pod_that_is_stopped_before_torch_listens_still_says_143(tmp_path):
+    process = subprocess.Popen([sys.executable, "-m", "trainer"], env=environment(tmp_path))
+    ledger = tmp_path / "default" / "try" / "pods" / "pod-0.jsonl"
+    deadline = time.monotonic() + 60
+    while not ledger.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert json.loads(ledger.read_text().splitlines()[-1])["exit_code"] == 143
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""The bounds that the training operator does not keep: attempts without progress, and the deadline."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from trainer.config import Config
+from trainer.failures import DeadlinePassed, NoProgress
+from trainer.ledger import Ledger, reached_step, read_last_codes, read_pod_name
+from trainer.run_directory import RunDirectory
+
+CONFIG = Config(run="try", max_attempts=2, deadline_s=100)
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunDirectory:
+    folder = RunDirectory(tmp_path, "default", "try")
+    folder.create()
+    return folder
+
+
+def start(folder: RunDirectory, launcher: str, exit_code: int | None, steps: int = 0) -> None:
+    """One start of pod-0 that adds `steps` to metrics.jsonl and ends, or is killed."""
+    ledger = Ledger(folder, "pod-0")
+    ledger.record_start(launcher)
+    with open(folder.metrics, "a") as file:
+        for step in range(1, steps + 1):
+            file.write(json.dumps({"t": 0.0, "step": step, "kind": "train"}) + "\n")
+    if exit_code is not None:
+        ledger.record_end(launcher, exit_code)
+
+
+def test_starts_without_a_new_step_are_bounded(folder):
+    for launcher in ("a", "b"):
+        Ledger(folder, "pod-0").check(CONFIG)
+        start(folder, launcher, 134)
+    with pytest.raises(NoProgress, match="2 starts of this pod came no further than step 0.*a peer was lost"):
+        Ledger(folder, "pod-0").check(CONFIG)
+    Ledger(folder, "pod-1").check(CONFIG)  # another pod has its own count
+
+
+def test_a_new_step_starts_the_count_anew_and_a_repeated_one_does_not(folder):
+    start(folder, "a", 134, steps=10)
+    start(folder, "b", 134, steps=20)
+    start(folder, "c", 134, steps=20)
+    Ledger(folder, "pod-0").check(CONFIG)
+    start(folder, "d", 134, steps=5)
+    with pytest.raises(NoProgress, match="2 starts of this pod came no further than step 20"):
+        Ledger(folder, "pod-0").check(CONFIG)
+
+
+def test_a_killed_pod_counts_and_a_stopped_one_does_not(folder):
+    start(folder, "a", None)
+    for launcher in ("b", "c", "d"):
+        start(folder, launcher, 143)
+    Ledger(folder, "pod-0").check(CONFIG)
+    start(folder, "e", None)
+    with pytest.raises(NoProgress, match="killed, host memory suspected"):
+        Ledger(folder, "pod-0").check(CONFIG)
+
+
+def test_the_deadline_counts_from_the_first_start(folder, monkeypatch):
+    assert Ledger(folder, "pod-0").seconds_left(CONFIG) == pytest.approx(100, abs=1)
+    start(folder, "a", 143, steps=7)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 99)
+    Ledger(folder, "pod-0").check(CONFIG)
+    monkeypatch.setattr(time, "time", lambda: now + 101)
+    with pytest.raises(DeadlinePassed, match="TRAINER_DEADLINE_S=100 s ago and had reached step 7"):
+        Ledger(folder, "pod-0").check(CONFIG)
+
+
+def test_half_written_lines_and_other_kinds_do_not_disturb(folder):
+    folder.metrics.write_text('{"step": 3, "kind": "event", "text": "x"}\n{"step": 9')
+    assert reached_step(folder) == 3
+    start(folder, "a", 134)
+    with open(folder.pod_ledger("pod-0"), "a") as file:
+        file.write('{"t": 1, "event": "ended", "exit')
+    Ledger(folder, "pod-0").check(CONFIG)
+
+
+def test_the_last_codes_are_those_of_pods_that_ended_since(folder):
+    start(folder, "a", 10)
+    between = time.time()
+    for pod, code in (("pod-1", 134), ("pod-2", None)):
+        ledger = Ledger(folder, pod)
+        ledger.record_start(pod)
+        if code:
+            ledger.record_end(pod, code)
+    assert read_last_codes(folder, 0) == {"pod-0": 10, "pod-1": 134}
+    assert read_last_codes(folder, between) == {"pod-1": 134}
+
+
+def test_a_pod_is_named_by_kubernetes():
+    assert read_pod_name({"HOSTNAME": "ddp-worker-0"}) == "ddp-worker-0"
+    assert read_pod_name({})

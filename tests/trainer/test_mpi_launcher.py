@@ -1,0 +1,127 @@
+"""The MPI launcher on stand-ins for kubectl and mpirun (small shell scripts); the real ones: tests/cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer import mpi_launcher
+from trainer.config import ConfigError
+from trainer.ledger import Ledger
+from trainer.run_directory import RunDirectory
+
+
+def write_script(path: Path, body: str) -> Path:
+    path.write_text("#!/bin/sh\n" + body)
+    path.chmod(0o755)
+    return path
+
+
+def test_workers_are_read_in_order(tmp_path):
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("ddp-worker-0 slots=2\nddp-worker-1 slots=2\n\n")
+    assert mpi_launcher.read_hosts(hostfile) == ["ddp-worker-0", "ddp-worker-1"]
+    hostfile.write_text("\n")
+    with pytest.raises(ConfigError, match="names no worker"):
+        mpi_launcher.read_hosts(hostfile)
+    with pytest.raises(ConfigError, match="No such file"):
+        mpi_launcher.read_hosts(tmp_path / "none")
+
+
+def test_it_waits_until_every_worker_has_an_address():
+    calls: list[str] = []
+
+    def find(host: str) -> str | None:
+        calls.append(host)
+        return f"10.0.0.{host[-1]}" if host == "w0" or len(calls) > 4 else None
+
+    assert mpi_launcher.wait_for_workers(["w0", "w1"], find, timeout_s=5, poll_s=0.01) == [
+        "10.0.0.0",
+        "10.0.0.1",
+    ]
+    assert calls.count("w0") == 1
+    assert mpi_launcher.wait_for_workers(["w0"], lambda host: None, timeout_s=0.05, poll_s=0.01) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "address"),
+    [
+        (
+            '{"status": {"podIP": "10.1.2.3", "conditions": [{"type": "Ready", "status": "True"}]}}',
+            "10.1.2.3",
+        ),
+        ('{"status": {"podIP": "10.1.2.3", "conditions": [{"type": "Ready", "status": "False"}]}}', None),
+        ('{"status": {}}', None),
+    ],
+)
+def test_kubectl_tells_the_address_of_a_ready_pod(tmp_path, answer, address):
+    kubectl = write_script(
+        tmp_path / "kubectl", f"test \"$2 $3\" = 'pod w1' || exit 9\ncat <<'E'\n{answer}\nE\n"
+    )
+    assert mpi_launcher.find_by_kubectl("w1", kubectl) == address
+    assert mpi_launcher.find_by_kubectl("w2", kubectl) is None
+
+
+def test_names_that_resolve_are_workers():
+    assert mpi_launcher.find_by_name("localhost") == "localhost"
+    assert mpi_launcher.find_by_name("nobody.invalid") is None
+
+
+def test_one_process_per_worker_gets_the_variables_and_their_values_stay_hidden():
+    env = {
+        "TRAINER_RUN": "x", "HF_TOKEN": "hf_secret", "PET_NNODES": "2",
+        "PATH": "/bin", "HOSTNAME": "launcher",
+        "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh", "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }  # fmt: skip
+    command = mpi_launcher.build_command(2, env)
+    assert command[:3] == ["mpirun", "-np", "2"] and command[-3:] == ["python", "-m", "trainer"]
+    assert "hf_secret" not in " ".join(command)
+    forwarded = [command[i + 1] for i, part in enumerate(command) if part == "-x"]
+    assert forwarded == ["HF_TOKEN", "PET_NNODES", "TRAINER_RUN"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "culprit"),
+    [
+        ({"w0": 134, "w1": 10}, 134, 10),
+        ({"w0": 0, "w1": 12}, 12, 12),
+        ({"w0": 134, "w1": 134}, 134, 134),
+        ({"w0": 0}, 1, 1),
+        ({}, 143, 143),
+    ],
+)
+def test_the_culprit_is_read_from_the_ledgers(tmp_path, ends, code, culprit):
+    folder = RunDirectory(tmp_path, "default", "try")
+    for pod, ended in ends.items():
+        ledger = Ledger(folder, pod)
+        ledger.record_start("a")
+        ledger.record_end("a", ended)
+    assert mpi_launcher.find_culprit(folder, 0.0, code) == culprit
+
+
+@pytest.mark.parametrize(("mpirun", "code"), [("exit 0", 0), ("exit 134", 134), ("kill -TERM $$", 143)])
+def test_the_whole_launcher(tmp_path, mpirun, code):
+    mpi = tmp_path / "mpi"
+    mpi.mkdir()
+    (mpi / "hostfile").write_text("localhost slots=1\n")
+    write_script(tmp_path / "mpirun", f'echo "endpoint $PET_RDZV_ENDPOINT"\n{mpirun}\n')
+    program = (
+        "import sys, pathlib; from trainer import mpi_launcher as m; "
+        f"m.MPI_FILES = pathlib.Path({str(mpi)!r}); sys.exit(m.main())"
+    )
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TRAINER_RUN": "try", "TRAINER_RESULTS": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout == "endpoint localhost:23456\n"
+    env["TRAINER_STEPS"] = "many"
+    wrong = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert wrong.returncode == 2 and "TRAINER_STEPS='many'" in wrong.stderr

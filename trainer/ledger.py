@@ -1,0 +1,108 @@
+"""Every start of a pod and its end, in a file of the pod's own on the results volume.
+
+The training operator replaces a pod that ended with a code from 128 for ever, and looks at a deadline only when
+something else happens to the job (v1.9). So the bounds are kept here, by the pod itself: a start is refused with a code
+that the operator takes for final. A file per pod, because lines appended by two nodes may overwrite each other on NFS.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from trainer import failures
+from trainer.config import Config
+from trainer.failures import DeadlinePassed, NoProgress
+from trainer.run_directory import RunDirectory, append_line, read_lines
+
+
+def read_pod_name(env: Mapping[str, str]) -> str:
+    """The pod's name, the same again when it is replaced."""
+    return env.get("HOSTNAME") or socket.gethostname()
+
+
+class Ledger:
+    """The starts and ends of one pod of one run: {"t", "event", "launcher", "step" | "exit_code", "reason"}."""
+
+    def __init__(self, folder: RunDirectory, pod: str) -> None:
+        self._folder = folder
+        self._path = folder.pod_ledger(pod)
+        self._lines = read_lines(self._path)
+        self._step = max([reached_step(folder), *(line.get("step", 0) for line in self._lines)])
+
+    def check(self, config: Config) -> None:
+        """Raises if this start would be one too many.
+
+        Raises:
+            NoProgress: `max_attempts` starts have ended without a new step. Those that somebody stopped
+                (143: suspended, drained, deleted) do not count.
+            DeadlinePassed: the run began more than `deadline_s` ago.
+        """
+        wasted = self._count_wasted()
+        if wasted >= config.max_attempts:
+            raise NoProgress(
+                f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
+                f"{self._last_reason()}; mend the cause, or allow more with TRAINER_MAX_ATTEMPTS={config.max_attempts}"
+            )
+        if self.seconds_left(config) <= 0:
+            raise DeadlinePassed(self.deadline_sentence(config))
+
+    def seconds_left(self, config: Config) -> float:
+        """Until the deadline; the clock runs from this pod's first start, also while the run is suspended."""
+        first = self._lines[0]["t"] if self._lines else time.time()
+        return first + config.deadline_s - time.time()
+
+    def deadline_sentence(self, config: Config) -> str:
+        """Why the run was stopped."""
+        return f"the run began more than TRAINER_DEADLINE_S={config.deadline_s} s ago and had reached step {self._step}"
+
+    def record_start(self, launcher: str) -> None:
+        """Before torch is imported: what kills the pod from here on counts."""
+        self._folder.pods.mkdir(parents=True, exist_ok=True)
+        self._append(event="started", launcher=launcher, step=self._step)
+
+    def record_end(self, launcher: str, exit_code: int) -> None:
+        self._append(event="ended", launcher=launcher, exit_code=exit_code, reason=failures.reason(exit_code))
+
+    def _append(self, **facts: Any) -> None:
+        line = {"t": time.time(), **facts}
+        append_line(self._path, line)
+        self._lines.append(line)
+
+    def _count_wasted(self) -> int:
+        stopped = {line["launcher"] for line in self._lines if line.get("exit_code") == failures.TERMINATED}
+        starts = [line for line in self._lines if line["event"] == "started"]
+        return sum(line["step"] == self._step and line["launcher"] not in stopped for line in starts)
+
+    def _last_reason(self) -> str:
+        last = self._lines[-1]
+        return last["reason"] if last["event"] == "ended" else failures.reason(137)
+
+
+def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
+    """{pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
+    last = {
+        path.stem: lines[-1] for path in sorted(folder.pods.glob("*.jsonl")) if (lines := read_lines(path))
+    }
+    return {
+        pod: line["exit_code"]
+        for pod, line in last.items()
+        if line["event"] == "ended" and line["t"] >= since
+    }
+
+
+class _Line(msgspec.Struct):
+    step: int
+
+
+def reached_step(folder: RunDirectory) -> int:
+    """The highest step in metrics.jsonl, over all attempts; 0 without one."""
+    if not folder.metrics.exists():
+        return 0
+    decode = msgspec.json.Decoder(_Line).decode
+    with open(folder.metrics, "rb") as file:
+        return max((decode(line).step for line in file if line.endswith(b"\n")), default=0)
