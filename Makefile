@@ -3,11 +3,13 @@ PYTHON ?= python3
 UV := .tools/bootstrap/bin/uv
 BIN := .venv/bin
 DEMO := demo-results
+VARIANT ?= cuda
+CLUSTER ?= ../shared/cluster
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab rehearse charts/ddp charts/fsdp charts/zero2 --values examples/digits.yaml \
@@ -17,6 +19,13 @@ demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 
 test: setup .tools/scan/ready lint ## every check that needs neither GPU nor cluster
 	$(BIN)/python -m pytest -m "not gpu and not cluster" --durations=10
+
+images: .tools/scan/ready ## build both images: make images VARIANT=cpu
+	images/build --variant $(VARIANT)
+
+e2e: setup .tools/scan/ready ## the whole path and real faults on a cluster: KUBECONFIG=..., or scripts in CLUSTER=folder
+	@mkdir -p reports
+	@tests/cluster/run $(CLUSTER)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
@@ -78,4 +87,4 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 clean: ## remove the demo's results
 	rm -rf $(DEMO)
 
-.PHONY: help demo test lint bench schema golden chart lock setup clean
+.PHONY: help demo test images e2e lint bench schema golden chart lock setup clean

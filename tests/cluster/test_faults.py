@@ -1,0 +1,181 @@
+"""Real faults on a real cluster; docs/cluster.md says how each ends. Every run here is small and trains for seconds."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, run, wait_until
+from tests.cluster.steps import Steps
+
+pytestmark = pytest.mark.cluster
+
+LONG = {"run.config.epochs": 40}  # 800 steps: long enough for something to happen in the middle
+
+
+def train_steps(lab: Lab, release: str) -> dict[int, list[int]]:
+    """{attempt: its steps} of metrics.jsonl."""
+    found: dict[int, list[int]] = {}
+    for line in lab.read_lines(f"e2e/{release}/metrics.jsonl"):
+        if line["kind"] == "train":
+            found.setdefault(line["attempt"], []).append(line["step"])
+    return found
+
+
+def assert_complete(lab: Lab, release: str, attempts: int | None = None) -> int:
+    """Succeeded, nothing lost: the last attempt has every step once, MLflow has what the file has. Its attempts."""
+    done = lab.watch(release)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    steps = train_steps(lab, release)
+    last = steps[max(steps)]
+    summary = json.loads(lab.on_volume("cat", f"{MOUNT}/e2e/{release}/summary.json"))
+    assert last == list(range(1, summary["steps"] + 1))
+    if attempts is not None:
+        assert max(steps) == attempts
+    lab.test(release)  # counts every point in MLflow against metrics.jsonl
+    return max(steps)
+
+
+def restarts(lab: Lab, release: str) -> dict[str, int]:
+    """{pod: how often it was started}, from the ledgers on the volume."""
+    listing = lab.on_volume("grep", "-c", '"started"', "-r", f"{MOUNT}/e2e/{release}/pods")
+    return {line.rsplit("/", 1)[1].split(".")[0]: int(line.rsplit(":", 1)[1]) for line in listing.split()}
+
+
+def test_a_worker_pod_is_deleted(lab: Lab, steps: Steps) -> None:
+    with steps.step("a worker pod deleted mid-run: trains again, Succeeded, nothing lost") as notes:
+        lab.install("pod-lost", "ddp", LONG)
+        lab.wait_for_step("pod-lost-worker-0", 50)
+        began = time.monotonic()
+        lab.kubectl("delete", "pod", "pod-lost-worker-1", "--wait=false")
+        wait_until(
+            lambda: len(lab.read_lines("e2e/pod-lost/attempts.jsonl")) >= 3, "a second attempt", 180, 2
+        )
+        notes.append(f"second attempt after {time.monotonic() - began:.0f} s")
+        assert_complete(lab, "pod-lost")
+        notes.append(f"starts per pod {restarts(lab, 'pod-lost')}")
+        lab.uninstall("pod-lost")
+
+
+def test_the_operator_is_stopped_and_started(lab: Lab, steps: Steps) -> None:
+    operator = ["-n", "kubeflow", "deployment/training-operator"]
+    with steps.step(
+        "the operator stopped mid-run and started after it: the run goes on, then Succeeded"
+    ) as notes:
+        lab.install("no-operator", "ddp", LONG)
+        lab.wait_for_step("no-operator-worker-0", 50)
+        run([KUBECTL, "scale", *operator, "--replicas=0"])
+        try:
+            phases = [
+                "get",
+                "pods",
+                "-l",
+                "app.kubernetes.io/instance=no-operator,app.kubernetes.io/component=training",
+            ]
+            phases += ["-o", "jsonpath={.items[*].status.phase}"]
+            wait_until(lambda: lab.kubectl(*phases).split() == ["Succeeded"] * 2, "both pods to end", 240)
+            assert lab.conditions("pytorchjob/no-operator").get("Succeeded") != "True"
+        finally:
+            run([KUBECTL, "scale", *operator, "--replicas=1"])
+        began = time.monotonic()
+        assert_complete(lab, "no-operator", attempts=1)
+        notes.append(f"recorded as Succeeded and analysed {time.monotonic() - began:.0f} s after its return")
+        lab.uninstall("no-operator")
+
+
+def test_mlflow_is_deleted(lab: Lab, steps: Steps) -> None:
+    with steps.step("MLflow's pod deleted mid-run: training goes on, every point arrives once"):
+        lab.install("no-mlflow", "ddp", LONG)
+        lab.wait_for_step("no-mlflow-worker-0", 50)
+        lab.kubectl("delete", "pod", "-l", "app.kubernetes.io/component=mlflow", "--wait=false")
+        lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=240s")
+        assert_complete(lab, "no-mlflow", attempts=1)
+        lab.uninstall("no-mlflow")
+
+
+def test_a_job_that_cannot_run_fails_at_once(lab: Lab, steps: Steps) -> None:
+    with steps.step(
+        "a job that cannot run: Failed at once, one start, the reason in watch, log kept"
+    ) as notes:
+        lab.install("no-data", "ddp", {"run.config.dataset_path": "/results/nowhere"})
+        done = lab.watch("no-data")
+        assert done.returncode == 3, done.stdout[-3000:]
+        assert "/results/nowhere" in done.stdout + done.stderr
+        assert lab.conditions("pytorchjob/no-data").get("Failed") == "True"
+        assert "no such folder" in lab.log("no-data-worker-0") + lab.log("no-data-worker-1")
+        wait_until(lambda: analysis_state(lab, "no-data") == "Failed", "the analysis Job to end", 180)
+        notes.append("analysis Job: Failed, nothing to analyse, not tried again")
+        lab.uninstall("no-data")
+
+
+def analysis_state(lab: Lab, release: str) -> str:
+    """Complete, Failed, or nothing yet."""
+    jobs = lab.get("jobs", "-l", f"app.kubernetes.io/instance={release}")["items"]
+    assert len(jobs) == 1
+    held = [c["type"] for c in jobs[0]["status"].get("conditions") or [] if c["status"] == "True"]
+    return next((state for state in ("Complete", "Failed") if state in held), "")
+
+
+def test_a_job_that_is_killed_again_and_again_is_given_up(lab: Lab, steps: Steps) -> None:
+    with steps.step(
+        "a pod that is killed for memory at every start: given up after max_attempts starts"
+    ) as notes:
+        values = {
+            "run.resources.limits.memory": "300Mi",
+            "run.config.max_attempts": 2,
+        }  # torch alone needs more
+        lab.install("no-memory", "single", values | {"run.nodes": 1})
+        done = lab.watch("no-memory")
+        assert done.returncode == 14, done.stdout[-3000:]
+        assert "came no further than step 0" in done.stdout + done.stderr
+        assert restarts(lab, "no-memory") == {"no-memory-worker-0": 2}
+        notes.append("2 starts, then exit code 14")
+        lab.uninstall("no-memory")
+
+
+def test_a_run_is_suspended_and_resumed(lab: Lab, steps: Steps) -> None:
+    with steps.step(
+        "suspended mid-run and resumed by helm upgrade: a second attempt, Succeeded, nothing lost"
+    ):
+        lab.install("pause", "fsdp", LONG)
+        lab.wait_for_step("pause-worker-0", 20)
+        lab.helm("upgrade", "pause", "fsdp", {**LONG, "run.suspend": "true"})
+        pods = [
+            "get",
+            "pods",
+            "-l",
+            "app.kubernetes.io/instance=pause,app.kubernetes.io/component=training",
+            "-o",
+            "name",
+        ]
+        wait_until(lambda: not lab.kubectl(*pods).split(), "no pods", 120)
+        assert lab.conditions("pytorchjob/pause").get("Suspended") == "True"
+        lab.helm("upgrade", "pause", "fsdp", LONG)
+        assert_complete(lab, "pause", attempts=2)
+        lab.uninstall("pause")
+
+
+def test_a_running_release_is_upgraded(lab: Lab, steps: Steps) -> None:
+    with steps.step("helm upgrade of a running release: other settings refused, another analysis accepted"):
+        lab.install("better", "ddp", LONG)
+        lab.wait_for_step("better-worker-0", 20)
+        before = pods_of(lab, "better")
+        command = [HELM, "-n", lab.namespace, "upgrade", "better", "charts/ddp", "--reuse-values"]
+        refused = run([*command, "--set", "run.config.lr=0.5"], check=False)
+        assert refused.returncode != 0
+        assert "settings of a run" in refused.stderr and "immutable" not in refused.stderr
+        run([*command, "--set", "run.analysis.resources.limits.memory=3Gi"])
+        jobs = lab.get("jobs", "-l", "app.kubernetes.io/instance=better")["items"]
+        assert len(jobs) == 1
+        assert_complete(lab, "better", attempts=1)
+        assert pods_of(lab, "better") == before
+        lab.uninstall("better")
+
+
+def pods_of(lab: Lab, release: str) -> dict[str, Any]:
+    """{name: uid} of the training pods."""
+    selector = f"app.kubernetes.io/instance={release},app.kubernetes.io/component=training"
+    return {p["metadata"]["name"]: p["metadata"]["uid"] for p in lab.get("pods", "-l", selector)["items"]}
