@@ -41,24 +41,49 @@ OWN_PREFIXES = ("KUBERNETES_", "OMPI_", "PMIX_", "I_MPI_", "HYDRA_", "CUDA_")
 log = logging.getLogger("trainer")
 
 
+class Stopped(BaseException):
+    """SIGTERM."""
+
+
 def main() -> int:
     """Runs the whole job; returns the exit code that the operator of the job sees."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, _raise_stopped)  # the first process of a container has no default for it
     try:
         config = Config.from_env(os.environ)
-        hosts = read_hosts(MPI_FILES / "hostfile")
+        code = launch(config, read_hosts(MPI_FILES / "hostfile"))
     except ConfigError as failure:
         return end(failures.BAD_CONFIG, str(failure))
-    find = find_by_kubectl if (MPI_FILES / "kubexec.sh").exists() else find_by_name
-    addresses = wait_for_workers(hosts, find, timeout_s=config.deadline_s)
-    if addresses is None:
-        return end(failures.PEER_LOST, f"not all worker pods are there after {config.deadline_s} s")
-    os.environ["PET_RDZV_ENDPOINT"] = f"{addresses[0]}:{RENDEZVOUS_PORT}"
-    began = time.time()
-    code = _run(build_command(len(hosts), os.environ))
-    if code:
-        code = find_culprit(RunDirectory(config.results, config.comparison, config.run), began, code)
+    except Stopped:
+        return end(failures.TERMINATED, failures.reason(failures.TERMINATED))
     return end(code, f"mpirun: {failures.reason(code)}")
+
+
+def launch(config: Config, hosts: list[str]) -> int:
+    """Runs the trainer in all workers, again while its exit code says that this is worth it; the last exit code.
+
+    The operator of v1 calls the job failed when its launcher has failed, so the attempts are made here; that of v2beta1
+    starts the launcher again by itself.
+    """
+    by_exec = (MPI_FILES / "kubexec.sh").exists()
+    attempts = config.max_attempts if by_exec else 1
+    folder = RunDirectory(config.results, config.comparison, config.run)
+    code = failures.DONE
+    for left in reversed(range(attempts)):
+        find = find_by_kubectl if by_exec else find_by_name
+        addresses = wait_for_workers(hosts, find, timeout_s=config.deadline_s)
+        if addresses is None:
+            log.error("not all worker pods are there after %d s", config.deadline_s)
+            return failures.PEER_LOST
+        os.environ["PET_RDZV_ENDPOINT"] = f"{addresses[0]}:{RENDEZVOUS_PORT}"
+        began = time.time()
+        code = _run(build_command(len(hosts), os.environ))
+        if code != failures.DONE:
+            code = find_culprit(folder, began, code)
+        if code < 128:
+            break
+        log.warning("%s (exit code %d), %d attempts left", failures.reason(code), code, left)
+    return code
 
 
 def read_hosts(hostfile: Path) -> list[str]:
@@ -141,15 +166,28 @@ def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
     return first_failure({index: codes[pod] for index, pod in enumerate(sorted(codes))})[1]
 
 
+def _raise_stopped(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
 def _run(command: list[str]) -> int:
-    """Runs mpirun; SIGTERM is passed on to it, and it ends its processes."""
+    """Runs mpirun; returns its exit code. SIGTERM is passed on to it, and it ends its processes.
+
+    Raises:
+        Stopped: after mpirun has ended, if there was a SIGTERM.
+    """
     process = subprocess.Popen(command)
+    signals: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
         process.send_signal(number)
 
-    signal.signal(signal.SIGTERM, pass_on)
+    before = signal.signal(signal.SIGTERM, pass_on)
     code = process.wait()
+    signal.signal(signal.SIGTERM, before)
+    if signals:
+        raise Stopped
     return code if code >= 0 else 128 - code
 
 

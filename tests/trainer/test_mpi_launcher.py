@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer import mpi_launcher
-from trainer.config import ConfigError
+from trainer.config import Config, ConfigError
 from trainer.ledger import Ledger
 from trainer.run_directory import RunDirectory
 
@@ -104,24 +105,63 @@ def test_the_culprit_is_read_from_the_ledgers(tmp_path, ends, code, culprit):
     assert mpi_launcher.find_culprit(folder, 0.0, code) == culprit
 
 
-@pytest.mark.parametrize(("mpirun", "code"), [("exit 0", 0), ("exit 134", 134), ("kill -TERM $$", 143)])
-def test_the_whole_launcher(tmp_path, mpirun, code):
-    mpi = tmp_path / "mpi"
-    mpi.mkdir()
-    (mpi / "hostfile").write_text("localhost slots=1\n")
-    write_script(tmp_path / "mpirun", f'echo "endpoint $PET_RDZV_ENDPOINT"\n{mpirun}\n')
+def test_v1_tries_again_what_is_worth_it_and_not_for_ever(tmp_path, monkeypatch):
+    (tmp_path / "kubexec.sh").touch()
+    monkeypatch.setattr(mpi_launcher, "MPI_FILES", tmp_path)
+    monkeypatch.setattr(mpi_launcher, "find_by_kubectl", lambda pod: "10.0.0.1")
+    codes: list[int] = []
+    monkeypatch.setattr(mpi_launcher, "_run", lambda command: codes.pop(0))
+    config = Config(run="try", results=str(tmp_path), max_attempts=3)
+    for given, ends, unused in (
+        ([134, 0], 0, []),
+        ([134, 137, 134, 0], 134, [0]),
+        ([12, 0], 12, [0]),
+    ):
+        codes[:] = given
+        assert (mpi_launcher.launch(config, ["w0"]), codes) == (ends, unused)
+    (tmp_path / "kubexec.sh").unlink()
+    monkeypatch.setattr(mpi_launcher, "find_by_name", lambda host: host)
+    codes[:] = [134, 0]
+    assert (mpi_launcher.launch(config, ["w0"]), codes) == (134, [0])  # its operator starts a new launcher
+
+
+def test_a_stopped_launcher_stops_mpirun_first(tmp_path):
+    launcher = run_launcher(
+        tmp_path, "trap 'sleep 0.3; echo mpirun stopped; exit 1' TERM; echo ready; sleep 60 & wait"
+    )
+    assert launcher.stdout and launcher.stdout.readline() == "ready\n"
+    launcher.send_signal(signal.SIGTERM)
+    out, error = launcher.communicate(timeout=30)
+    assert (launcher.returncode, out) == (143, "mpirun stopped\n"), error
+
+
+def run_launcher(folder: Path, mpirun: str, **env: str) -> subprocess.Popen[str]:
+    """The launcher as a process, with a shell script for mpirun."""
+    (folder / "mpi").mkdir()
+    (folder / "mpi" / "hostfile").write_text("localhost slots=1\n")
+    write_script(folder / "mpirun", mpirun + "\n")
     program = (
         "import sys, pathlib; from trainer import mpi_launcher as m; "
-        f"m.MPI_FILES = pathlib.Path({str(mpi)!r}); sys.exit(m.main())"
+        f"m.MPI_FILES = pathlib.Path({str(folder / 'mpi')!r}); sys.exit(m.main())"
     )
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TRAINER_RUN": "try", "TRAINER_RESULTS": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == code, done.stderr
-    assert done.stdout == "endpoint localhost:23456\n"
-    env["TRAINER_STEPS"] = "many"
-    wrong = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60
-    )
-    assert wrong.returncode == 2 and "TRAINER_STEPS='many'" in wrong.stderr
+    all_env = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "TRAINER_RUN": "try",
+        "TRAINER_RESULTS": str(folder),
+        **env,
+    }
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", program], env=all_env, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.parametrize(("mpirun", "code"), [("exit 0", 0), ("exit 134", 134), ("kill -TERM $$", 143)])
+def test_the_whole_launcher(tmp_path, mpirun, code):
+    launcher = run_launcher(tmp_path, f'echo "endpoint $PET_RDZV_ENDPOINT"\n{mpirun}')
+    out, error = launcher.communicate(timeout=60)
+    assert (launcher.returncode, out) == (code, "endpoint localhost:23456\n"), error
+
+
+def test_wrong_settings_end_it_before_it_waits(tmp_path):
+    launcher = run_launcher(tmp_path, "exit 0", TRAINER_STEPS="many")
+    error = launcher.communicate(timeout=60)[1]
+    assert launcher.returncode == 2 and "TRAINER_STEPS='many'" in error
