@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import uuid
@@ -111,7 +112,10 @@ def _launch(pods: preflight.Pods, launcher: str) -> tuple[int, str]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     options = ["-m", "trainer.worker"]
-    if "PET_RDZV_ENDPOINT" not in os.environ and "PET_MASTER_ADDR" not in os.environ:
+    if "PET_RDZV_ENDPOINT" in os.environ:
+        if address := read_own_address():
+            os.environ.setdefault("PET_LOCAL_ADDR", address)
+    elif "PET_MASTER_ADDR" not in os.environ:
         options = ["--standalone", "--nproc-per-node", str(pods.processes_per_node), *options]
     try:
         run.run(run.parse_args(options))
@@ -125,6 +129,19 @@ def _launch(pods: preflight.Pods, launcher: str) -> tuple[int, str]:
         logging.getLogger("trainer").exception("the launcher failed")
         return code, f"launcher: {failures.reason(code)}: {failure}"
     return failures.DONE, failures.reason(failures.DONE)
+
+
+def read_own_address() -> str | None:
+    """The address under which other pods reach this one; None on a machine that only knows its loopback.
+
+    torch would hand out the host name, which nobody resolves in an MPIJob v1; and to torch a pod that comes back under
+    the same name is the one it has lost.
+    """
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return None
+    return None if address.startswith("127.") else address
 
 
 def _record_attempt_end(folder: RunDirectory, launcher: str, code: int) -> None:

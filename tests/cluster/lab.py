@@ -25,8 +25,6 @@ IMAGES = {
     "run.analysis.image.repository": f"{PREFIX}stratlab-lab",
 }
 LAB_IMAGE = f"{PREFIX}stratlab-lab:0.1.0"
-# Two pods of one process on the CPU, the data and model of `make demo`, small enough for two cores.
-SMALL = {"run.nodes": 2, "run.processesPerNode": 1, "run.accelerator": "", "run.config.comparison": "e2e"}
 
 
 def run(
@@ -70,8 +68,9 @@ class Lab:
     def helm(self, verb: str, release: str, chart: str, values: dict[str, Any], *, helm: Path = HELM) -> str:
         """`helm install` or `upgrade` of a strategy chart on the small data set of the demo."""
         command: list[Any] = [helm, "-n", self.namespace, verb, release, ROOT / "charts" / chart]
-        command += ["--values", ROOT / "examples" / "digits.yaml"]
-        for name, value in {**SMALL, **IMAGES, **values}.items():
+        for file in (ROOT / "examples" / "digits.yaml", ROOT / "tests" / "cluster" / "small.yaml"):
+            command += ["--values", file]
+        for name, value in {**IMAGES, **values}.items():
             command += ["--set", f"{name}={value}"]
         return run(command).stdout
 

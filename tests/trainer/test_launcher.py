@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.__main__ import read_own_address
 from trainer.failures import exit_code, first_failure, reason
 
 QUICK = {
@@ -183,6 +185,19 @@ def test_a_pod_that_is_stopped_before_torch_listens_still_says_143(tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     assert json.loads(ledger.read_text().splitlines()[-1])["exit_code"] == 143
+
+
+@pytest.mark.parametrize(
+    ("resolved", "address"), [("10.2.3.4", "10.2.3.4"), ("127.0.1.1", None), (None, None)]
+)
+def test_a_pod_hands_out_its_address_and_never_a_loopback(monkeypatch, resolved, address):
+    def look_up(name: str) -> str:
+        if resolved is None:
+            raise OSError("unknown name")
+        return resolved
+
+    monkeypatch.setattr(socket, "gethostbyname", look_up)
+    assert read_own_address() == address
 
 
 @pytest.mark.parametrize(
