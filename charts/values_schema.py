@@ -26,7 +26,9 @@ TAG = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}(@sha256:[0-9a-f]{64})?$"
 EXTENDED_RESOURCE = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"
 MOUNT_PATH = r"^/[^:\x00-\x1f\x7f]*$"
 ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
-HTTP_URI = r"^(https?://[^\s]+)?$"
+HTTP_URI = r"^(https?://[^\s/?#@]+([/?#][^\s]*)?)?$"  # no user:password@
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+SECRET_KEY = r"^[-._A-Za-z0-9]+$"
 
 
 def _text(pattern: str, description: str, **constraints: Any) -> Schema:
@@ -42,15 +44,34 @@ def _record(description: str, properties: Schema, **constraints: Any) -> Schema:
     return {**whole, "properties": properties, **constraints}
 
 
-def _image(description: str) -> Schema:
-    return _record(
-        description,
-        {
-            "repository": _text(REPOSITORY, "Where the image is, without the tag."),
-            "tag": _text(TAG, "Tag, also with a digest: 0.1.0@sha256:..."),
-            "pullPolicy": {"enum": ["IfNotPresent", "Always", "Never"], "description": "When it is pulled."},
-        },
-    )
+def _choice(description: str, *values: str) -> Schema:
+    return {"enum": [*values], "description": description}
+
+
+def _switch(description: str) -> Schema:
+    return {"type": "boolean", "description": description}
+
+
+def _list(description: str, items: Schema) -> Schema:
+    return {"type": "array", "items": items, "description": description}
+
+
+def _name(description: str, **constraints: Any) -> Schema:
+    """Of an object in the cluster."""
+    return _text(DNS_SUBDOMAIN, description, maxLength=253, **constraints)
+
+
+def _optional_name(description: str, longest: int = 253) -> Schema:
+    return _text(DNS_SUBDOMAIN.replace("^", "^(").replace("$", ")?$"), description, maxLength=longest)
+
+
+def _image(description: str, further: Schema | None = None) -> Schema:
+    properties = {
+        "repository": _text(REPOSITORY, "Where the image is, without the tag."),
+        "tag": _text(TAG, "Tag, also with a digest: 0.1.0@sha256:..."),
+        "pullPolicy": _choice("When it is pulled.", "IfNotPresent", "Always", "Never"),
+    }
+    return _record(description, properties | (further or {}))
 
 
 def _resources(description: str) -> Schema:
@@ -64,13 +85,57 @@ def _analysis() -> Schema:
     return _record(
         "The Job that waits for the end of the run and analyses it.",
         {
-            "enabled": {"type": "boolean", "description": "Whether there is one."},
+            "enabled": _switch("Whether there is one."),
             "image": _image("The image of stratlab/."),
+            "serviceAccount": _optional_name('May read the run\'s resource; "" = look at the results only.'),
+            "queue": _optional_name("Kueue's LocalQueue, where Kueue holds back Jobs without one.", 63),
             "resources": _resources("Requests and limits of its containers."),
-            "deadlineSeconds": _whole("How long after `helm install` the run must have ended."),
             "ttlSecondsAfterFinished": _whole("When the ended Job goes; its results stay.", minimum=0),
         },
     )
+
+
+def _workload() -> Schema:
+    apis = ("pytorchjob", "mpijob-v1", "mpijob-v2beta1", "trainjob")
+    properties = {
+        "api": _choice("Who starts the pods.", *apis),
+        "topology": _choice("Whether a pytorchjob has a master.", "worker-only", "master-worker"),
+    }
+    return _record("The custom resource of the training.", properties)
+
+
+def _scheduling() -> Schema:
+    toleration = {
+        "key": _text(QUALIFIED_NAME, "Taint."),
+        "operator": _choice("How it is compared.", "Exists", "Equal"),
+        "value": _text(LABEL_VALUE, "Of the taint.", maxLength=63),
+        "effect": _choice("Of the taint.", "NoSchedule", "PreferNoSchedule", "NoExecute"),
+        "tolerationSeconds": _whole("How long NoExecute is tolerated.", minimum=0),
+    }
+    labels = {
+        "type": "object",
+        "additionalProperties": _text(LABEL_VALUE, "Of the label.", maxLength=63),
+        "propertyNames": {"pattern": QUALIFIED_NAME},
+        "description": "Labels of the nodes for the training pods.",
+    }
+    properties = {
+        "gang": _choice("All pods or none.", "none", "kueue", "volcano", "scheduler-plugins"),
+        "queue": _optional_name("Kueue's LocalQueue, or Volcano's Queue.", 63),
+        "priorityClass": _optional_name("PriorityClass."),
+        "nodeSelector": labels,
+        "tolerations": _list("Of the training pods.", _record("As of a pod.", toleration)),
+        "waitSeconds": _whole("How long the run may wait for its nodes.", minimum=0),
+    }
+    return _record("Where and when the pods run.", properties)
+
+
+def _rdma() -> Schema:
+    properties = {
+        "enabled": _switch("Whether the pods get it; their namespace must be `privileged` then."),
+        "resource": _text(EXTENDED_RESOURCE.replace(")?$", ")$"), "Extended resource of the device plugin."),
+        "count": _whole("How many for a pod."),
+    }
+    return _record("A network card with RDMA.", properties)
 
 
 def _env() -> Schema:
@@ -79,30 +144,49 @@ def _env() -> Schema:
     items = _record(
         "One variable. TRAINER_* names belong into run.config.", entry, required=["name", "value"]
     )
-    return {"type": "array", "items": items, "description": "Further variables of the training container."}
+    return _list("Further variables of the training container.", items)
+
+
+def _secrets() -> Schema:
+    entry = {
+        "name": _text(ENV_NAME, "Of the variable."),
+        "secret": _name("Of the Secret."),
+        "key": _text(SECRET_KEY, "In the Secret.", maxLength=253),
+    }
+    items = _record("One variable.", entry, required=[*entry])
+    return _list("Variables of the training container out of Secrets that exist.", items)
 
 
 def values_schema() -> Schema:
     """Of what stands under `run` in a strategy chart. `global` must be allowed: Helm adds it to every subchart."""
     results = {
-        "claim": _text(DNS_SUBDOMAIN, "PersistentVolumeClaim, ReadWriteMany.", maxLength=253),
+        "claim": _name("PersistentVolumeClaim, ReadWriteMany."),
         "mountPath": _text(MOUNT_PATH, "Where the pods see it."),
     }
     shared_memory = {"sizeLimit": _text(QUANTITY, "Counted as memory of the pod.")}
-    mlflow = {"trackingUri": _text(HTTP_URI, 'MLflow server; "" = metrics stay on the results volume.')}
+    mlflow = {
+        "trackingUri": _text(HTTP_URI, 'MLflow server; "" = metrics stay on the results volume.'),
+        "existingSecret": _optional_name("Secret with the keys username and password."),
+    }
+    pull_secrets = {"pullSecrets": _list("Secrets to pull the images with.", _name("Of a Secret."))}
     properties = {
         "global": {"type": "object"},
-        "image": _image("The image of trainer/."),
+        "image": _image("The image of trainer/.", pull_secrets),
         "nodes": _whole("Pods.", maximum=1000),
         "processesPerNode": _whole("Processes in each pod."),
         "accelerator": _text(EXTENDED_RESOURCE, 'Device that every process gets one of; "" = none.'),
         "resources": _resources("Further requests and limits of a training pod."),
         "sharedMemory": _record("/dev/shm", shared_memory),
+        "rdma": _rdma(),
+        "workload": _workload(),
+        "suspend": _switch("Whether the run has no pods for now."),
+        "scheduling": _scheduling(),
         "results": _record("Volume of the results; the claim exists already.", results),
         "mlflow": _record("Tracking server.", mlflow),
         "analysis": _analysis(),
         "config": schema() | {"description": "Settings of the trainer, TRAINER_* in the pod."},
         "env": _env(),
+        "secrets": _secrets(),
     }
     draft = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": draft, **_record("One training run.", properties)}

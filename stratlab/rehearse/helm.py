@@ -55,7 +55,7 @@ def render_chart(
     values: Sequence[Path] = (),
     literals: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """The objects that `helm install RELEASE CHART` would send to the cluster.
+    """The objects that `helm install RELEASE CHART` would send to the cluster, without hooks such as tests.
 
     `settings` are `key=value` as for `--set`; `literals` the same, but nothing in the value is special to
     helm (a comma in a path); they win over `settings`, which win over the files in `values`.
@@ -63,7 +63,7 @@ def render_chart(
     Raises:
         ValueError: with helm's own words, for a value that the chart's schema refuses, and the names that it knows.
     """
-    arguments = ["template", release, str(chart), "--skip-tests"]
+    arguments = ["template", release, str(chart), "--no-hooks"]
     for file in values:
         if not file.is_file():
             raise ValueError(f"--values {file}: no such file")

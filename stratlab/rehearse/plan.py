@@ -15,6 +15,8 @@ from stratlab.rehearse.processes import free_port
 
 # They matter to a cluster and change nothing in a process.
 CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")
+# Other values of run.workload.api: the same pods, started by operators that are not imitated here.
+OTHER_WORKLOADS = ("MPIJob", "TrainJob", "TrainingRuntime")
 DEFAULT_COMPARISON = "default"
 
 
@@ -70,6 +72,7 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
     if request.processes is not None:
         settings.append(f"run.processesPerNode={request.processes}")
     literals = [f"run.results.mountPath={request.results}", f"run.mlflow.trackingUri={tracking_uri}"]
+    literals.append("run.mlflow.existingSecret=")  # the login of another server than the rehearsal's own
     plan = []
     for chart, name in zip(request.charts, names, strict=True):
         objects = helm.render_chart(
@@ -94,6 +97,12 @@ def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: 
             training.append(entry)
         elif kind == "Job" and entry.get("apiVersion") == "batch/v1":
             analyses.append(entry)
+        elif kind in OTHER_WORKLOADS:
+            raise ValueError(
+                f"{name}: the chart renders {kind} {entry.get('metadata', {}).get('name')} "
+                f"({entry.get('apiVersion')}); a rehearsal runs what run.workload.api=pytorchjob renders, "
+                "whose pods are the same"
+            )
         elif kind not in CLUSTER_ONLY:
             what = f"{kind} {entry.get('metadata', {}).get('name')} ({entry.get('apiVersion')})"
             raise ValueError(
@@ -105,6 +114,8 @@ def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: 
             f"{name}: the chart renders {len(training)} PyTorchJob and {len(analyses)} Job, "
             "a run is one PyTorchJob and at most one Job"
         )
+    if training[0]["spec"].get("runPolicy", {}).get("suspend"):
+        raise ValueError(f"{name}: run.suspend=true: a suspended run has no pods, leave it out")
     pods = build_training_pods(training[0], free_port())
     replicas = training[0]["spec"]["pytorchReplicaSpecs"]
     policy = next(iter(replicas.values())).get("restartPolicy", "OnFailure")

@@ -92,7 +92,8 @@ def _resolve(where: str, entry: Mapping[str, Any], fields: Mapping[str, str]) ->
     if kind in ("secretKeyRef", "configMapKeyRef") and reference.get("optional"):
         return None
     what = reference.get("fieldPath") or reference.get("resource") or reference.get("name")
-    raise ValueError(f"{where}: {entry['name']} comes from {kind} {what}, which only a cluster has")
+    advice = ": rehearse without it, --set run.secrets=null" if kind == "secretKeyRef" else ""
+    raise ValueError(f"{where}: {entry['name']} comes from {kind} {what}, which only a cluster has{advice}")
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
@@ -105,7 +106,10 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
-    """The folders that stand for claims; a memory or scratch volume must exist at the same path here."""
+    """The folders that stand for claims; a memory or scratch volume must exist at the same path here.
+
+    A projected volume is left out: it carries the token of an API server, and there is none.
+    """
     mounts: Sequence[Mapping[str, Any]] = [
         mount
         for container in [*spec.get("initContainers", []), *spec["containers"]]
@@ -121,9 +125,9 @@ def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
             for path in paths:
                 if not path.is_dir():
                     raise ValueError(f"pod {pod}: volume {volume['name']} needs the folder {path}, not there")
-        else:
+        elif kind != "projected":
             raise ValueError(
                 f"pod {pod}: volume {volume['name']} is a {kind}, "
-                "a rehearsal knows persistentVolumeClaim and emptyDir"
+                "a rehearsal knows persistentVolumeClaim, emptyDir and projected"
             )
     return tuple(claims)

@@ -18,6 +18,12 @@ def helm(request: pytest.FixtureRequest) -> Path:
     return find_program(request.param)
 
 
+@pytest.fixture(scope="session")
+def helm4() -> Path:
+    """Where the versions cannot differ."""
+    return find_program("helm")
+
+
 @pytest.fixture(scope="session", params=discover_charts(CHARTS))
 def chart(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -22,9 +22,22 @@ def core_object_problems(document: dict[str, Any]) -> list[str]:
             return [f"{document['apiVersion']} {document['kind']}: no schema in Kubernetes {version}"]
         except kubernetes_validate.ValidationError as failure:
             return [f"Kubernetes {version}: {failure.message}"]
-    if document["kind"] != "Job":
+    rules = {"Job": job_problems, "Pod": hook_pod_problems}
+    if document["kind"] not in rules:
         return [f"{document['kind']}: give it rules of its own in {__name__}"]
-    return job_problems(document)
+    return rules[document["kind"]](document)
+
+
+def hook_pod_problems(pod: dict[str, Any]) -> list[str]:
+    """Of a pod that only a hook of helm makes: another one would run beside the run, and nobody would start it anew."""
+    problems = label_problems(pod["metadata"].get("labels", {})) + pod_problems(pod)
+    if "helm.sh/hook" not in pod["metadata"].get("annotations", {}):
+        problems.append("a Pod that is no hook: nobody starts it anew, use a Job")
+    if len(pod["metadata"]["name"]) > 63:
+        problems.append("metadata.name has more than 63 characters")
+    if pod["spec"].get("restartPolicy") != "Never":
+        problems.append("restartPolicy of a hook must be Never: helm waits for its end")
+    return problems
 
 
 def job_problems(job: dict[str, Any]) -> list[str]:
@@ -37,11 +50,15 @@ def job_problems(job: dict[str, Any]) -> list[str]:
         )
     if policy not in ("Never", "OnFailure"):
         problems.append(f"restartPolicy {policy}: a Job takes Never or OnFailure")
-    rules = job["spec"].get("podFailurePolicy", {}).get("rules", [])
-    if rules and policy != "Never":
+    return problems + failure_policy_problems(job["spec"])
+
+
+def failure_policy_problems(spec: dict[str, Any]) -> list[str]:
+    """Of the `spec` of a Job."""
+    rules = spec.get("podFailurePolicy", {}).get("rules", [])
+    problems = [text for rule in rules for text in _failure_rule_problems(rule)]
+    if rules and spec["template"]["spec"].get("restartPolicy") != "Never":
         problems.append("podFailurePolicy needs restartPolicy Never")
-    for rule in rules:
-        problems += _failure_rule_problems(rule)
     return problems
 
 

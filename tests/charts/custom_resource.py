@@ -1,7 +1,8 @@
-"""Would the cluster accept this PyTorchJob, and the training operator (v1.9) run it?
+"""Would the cluster accept this custom resource, and its operator run it?
 
 The schema first, then the rules of the operator's webhook, of the API server, and those that nobody checks: jobs that
-are accepted and then hang. The rules rely on a document of the right structure.
+are accepted and then hang. The rules rely on a document of the right structure. Here those of a PyTorchJob (training
+operator v1.9); beside this file those of the others.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from tests.charts.mpi_job import mpi_job_v1_problems, mpi_job_v2beta1_problems
 from tests.charts.pod_rules import label_problems, pod_problems
 from tests.charts.sdk_schema import build_sdk_schema
+from tests.charts.train_job import train_job_problems, training_runtime_problems
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 CHOICES = {
@@ -25,12 +28,24 @@ CHOICES = {
 
 
 def custom_resource_problems(job: dict[str, Any]) -> list[str]:
-    """One sentence per reason why a PyTorchJob would not run; empty = it would."""
+    """One sentence per reason why it would not run; empty = it would. Of a kind that is not known here, that is it."""
+    rules = {
+        ("kubeflow.org/v1", "PyTorchJob"): pytorch_job_problems,
+        ("kubeflow.org/v1", "MPIJob"): mpi_job_v1_problems,
+        ("kubeflow.org/v2beta1", "MPIJob"): mpi_job_v2beta1_problems,
+        ("trainer.kubeflow.org/v1alpha1", "TrainJob"): train_job_problems,
+        ("trainer.kubeflow.org/v1alpha1", "TrainingRuntime"): training_runtime_problems,
+    }
+    what = (job.get("apiVersion", ""), job.get("kind", ""))
+    if what not in rules:
+        return [f"{' '.join(what)}: expected one of {', '.join(' '.join(known) for known in rules)}"]
+    return rules[what](job)
+
+
+def pytorch_job_problems(job: dict[str, Any]) -> list[str]:
     structure = [f"{error.json_path}: {error.message}" for error in _validator().iter_errors(job)]
     if structure:
         return structure
-    if job.get("apiVersion") != "kubeflow.org/v1" or job.get("kind") != "PyTorchJob":
-        return [f"{job.get('apiVersion')} {job.get('kind')}: expected kubeflow.org/v1 PyTorchJob"]
     replicas = job["spec"]["pytorchReplicaSpecs"]
     problems = _name_problems(job["metadata"], replicas) + label_problems(job["metadata"].get("labels", {}))
     problems += _replica_type_problems(replicas) + _rendezvous_problems(job["spec"])

@@ -35,8 +35,8 @@ def read_documents(text: str) -> list[Document]:
 
 
 def discover_charts(charts: Path) -> list[str]:
-    """Names of the strategy charts in a folder: every chart but the library."""
-    return sorted(path.parent.name for path in charts.glob("*/Chart.yaml") if path.parent.name != LIBRARY)
+    """Names of the strategy charts in a folder: those that render a run."""
+    return sorted(path.parents[1].name for path in charts.glob("*/templates/run.yaml"))
 
 
 def find_program(name: str) -> Path:
@@ -103,11 +103,12 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def environment(pod: Document, name: str) -> dict[str, str]:
-    """What the program in a container sees."""
+    """What the program in a container sees; <secret/key> stands for what only the cluster knows."""
     env: dict[str, str] = {}
     for entry in container(pod, name)["env"]:
         assert entry["name"] not in env, f"{entry['name']} is there twice"
-        env[entry["name"]] = expand(entry["value"], env)
+        source = entry.get("valueFrom", {}).get("secretKeyRef")
+        env[entry["name"]] = f"<{source['name']}/{source['key']}>" if source else expand(entry["value"], env)
     return env
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,9 +43,13 @@ def find_string_values(schema: Schema) -> list[StringValue]:
     return found
 
 
-def build_values(texts: Mapping[StringValue, str]) -> dict[str, Any]:
+# Without these some texts would reach nothing.
+SWITCHES: dict[str, Any] = {"rdma": {"enabled": True}, "scheduling": {"gang": "kueue"}}
+
+
+def build_values(texts: Mapping[StringValue, str], api: str = "pytorchjob") -> dict[str, Any]:
     """A values file that says these texts, below `run`."""
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"workload": {"api": api}, **copy.deepcopy(SWITCHES)}
     for place, text in texts.items():
         _put(values, place.path, text)
     return {"run": values}

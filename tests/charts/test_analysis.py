@@ -13,10 +13,13 @@ from tests.charts.rendering import (
     Document,
     analysis_pod,
     container,
+    environment,
     find_program,
     pick,
     render,
+    training_pod,
 )
+from trainer.config import Config
 
 
 def job_name(helm: Path, settings: str = "", *, release: str = "golden") -> str:
@@ -45,7 +48,8 @@ def test_every_version_of_helm_gives_the_same_name() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "run.analysis.deadlineSeconds=60",
+        "run.scheduling.waitSeconds=60",
+        "run.config.deadline_s=600",
         "run.analysis.image.tag=other",
         "run.config.comparison=other",
         "run.mlflow.trackingUri=http://x",
@@ -68,10 +72,53 @@ def test_the_longest_release_still_names_a_job(helm: Path) -> None:
     assert first != second
 
 
-def test_the_job_outlives_the_deadline_of_the_waiter(helm: Path) -> None:
-    rendered = render(helm, CHARTS / "ddp", ["--set", "run.analysis.deadlineSeconds=3000000"])
-    assert container(analysis_pod(rendered), "wait")["command"][3:] == ["--deadline-s", "3000000"]
-    assert pick(rendered, "Job")["spec"]["activeDeadlineSeconds"] == 3000000 + 3600
+@pytest.mark.parametrize("settings", ["", "run.config.deadline_s=3000000,run.scheduling.waitSeconds=0"])
+def test_whoever_waits_gives_up_after_whom_he_waits_for(helm: Path, settings: str) -> None:
+    rendered = render(helm, CHARTS / "ddp", ["--set", settings])
+    trainer = Config.from_env(environment(training_pod(rendered), "pytorch")).deadline_s
+    workload = pick(rendered, "PyTorchJob")["spec"]["runPolicy"]["activeDeadlineSeconds"]
+    command = container(analysis_pod(rendered), "wait")["command"]
+    waiter = int(command[command.index("--deadline-s") + 1])
+    assert trainer < workload < waiter < pick(rendered, "Job")["spec"]["activeDeadlineSeconds"]
+    assert workload - trainer >= (0 if settings else 86400)
+
+
+def test_the_token_is_for_the_waiter_alone(documents: list[Document]) -> None:
+    pod = analysis_pod(documents)
+    assert pod["serviceAccountName"] == "stratlab-analysis"
+    assert pod["automountServiceAccountToken"] is False
+    path = "/var/run/secrets/kubernetes.io/serviceaccount"
+    mounts = {
+        name: [mount for mount in container(pod, name)["volumeMounts"] if mount["mountPath"] == path]
+        for name in ("wait", "analyze")
+    }
+    assert mounts == {"wait": [{"name": "token", "mountPath": path, "readOnly": True}], "analyze": []}
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "token"]
+    token, authority, namespace = volume["projected"]["sources"]
+    assert token == {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
+    assert authority["configMap"]["name"] == "kube-root-ca.crt"
+    assert namespace["downwardAPI"]["items"][0]["fieldRef"]["fieldPath"] == "metadata.namespace"
+
+
+def test_the_waiter_looks_at_the_resource(documents: list[Document]) -> None:
+    command = container(analysis_pod(documents), "wait")["command"]
+    assert command[3:7] == ["--resource", "pytorchjob/golden", "--namespace", "lab"]
+
+
+def test_without_an_account_there_is_no_token_and_only_files(helm: Path) -> None:
+    pod = analysis_pod(render(helm, CHARTS / "ddp", ["--set", "run.analysis.serviceAccount="]))
+    assert container(pod, "wait")["command"][3] == "--deadline-s"
+    assert "serviceAccountName" not in pod and "token" not in [volume["name"] for volume in pod["volumes"]]
+
+
+def test_kueue_takes_it_only_where_it_must(helm: Path) -> None:
+    label = "kueue.x-k8s.io/queue-name"
+    settings = "run.scheduling.gang=kueue,run.scheduling.queue=gpus"
+    rendered = render(helm, CHARTS / "ddp", ["--set", settings])
+    assert pick(rendered, "PyTorchJob")["metadata"]["labels"][label] == "gpus"
+    assert label not in pick(rendered, "Job")["metadata"]["labels"]
+    rendered = render(helm, CHARTS / "ddp", ["--set", f"{settings},run.analysis.queue=cpus"])
+    assert pick(rendered, "Job")["metadata"]["labels"][label] == "cpus"
 
 
 def test_bad_arguments_and_nothing_to_analyse_are_final(documents: list[Document]) -> None:
@@ -85,4 +132,20 @@ def test_bad_arguments_and_nothing_to_analyse_are_final(documents: list[Document
 
 def test_it_can_be_left_out(helm: Path) -> None:
     rendered = render(helm, CHARTS / "ddp", ["--set", "run.analysis.enabled=false"])
-    assert [document["kind"] for document in rendered] == ["PyTorchJob"]
+    assert {document["kind"] for document in rendered} == {"PyTorchJob", "Pod"}
+
+
+def test_the_verification_is_a_hook_and_no_part_of_the_run(documents: list[Document]) -> None:
+    pod = pick(documents, "Pod")
+    assert pod["metadata"]["name"] == "golden-test"
+    assert pod["metadata"]["annotations"] == {
+        "helm.sh/hook": "test",
+        "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+    }
+    (verify,) = pod["spec"]["containers"]
+    assert verify["command"] == [
+        "stratlab",
+        "verify",
+        container(analysis_pod(documents), "analyze")["command"][2],
+    ]
+    assert environment(pod["spec"], "verify")["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"

@@ -55,8 +55,11 @@ MUTATIONS: dict[str, tuple[Callable[[Job], Any], str]] = {
     "env value is a number": (lambda j: container(j)["env"][0].update(value=1), "is not of type 'string'"),
     "quantity 1 Gb": (lambda j: container(j).update(resources={"limits": {"memory": "1 Gb"}}), "1 Gb"),
     # what it is
-    "another version": (lambda j: j.update(apiVersion="kubeflow.org/v2"), "expected kubeflow.org/v1"),
-    "another kind": (lambda j: j.update(kind="TFJob"), "expected kubeflow.org/v1"),
+    "another version": (
+        lambda j: j.update(apiVersion="kubeflow.org/v2"),
+        "expected one of kubeflow.org/v1 PyTorchJob",
+    ),
+    "another kind": (lambda j: j.update(kind="TFJob"), "expected one of kubeflow.org/v1 PyTorchJob"),
     # the webhook, and the operator
     "name starts with a digit": (lambda j: j["metadata"].update(name="3d-run"), "DNS-1035"),
     "no name": (lambda j: j["metadata"].pop("name"), "DNS-1035"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.charts.rendering import (
     CHARTS,
@@ -10,12 +13,13 @@ from tests.charts.rendering import (
     container,
     environment,
     helm_template,
+    pick,
     render,
     training_pod,
 )
 
 
-def env_values(*entries: tuple[str, str]) -> dict[str, object]:
+def env_values(*entries: tuple[str, str]) -> dict[str, Any]:
     return {"run": {"env": [{"name": name, "value": value} for name, value in entries]}}
 
 
@@ -34,6 +38,7 @@ def test_further_variables_come_last_and_win_over_the_folders(helm: Path) -> Non
     values = env_values(("NCCL_DEBUG", "INFO"), ("HF_HOME", "/results/cache"))
     env = environment(training_pod(render(helm, CHARTS / "ddp", values=values)), "pytorch")
     assert list(env.items())[-2:] == [("NCCL_DEBUG", "INFO"), ("HF_HOME", "/results/cache")]
+    assert [*env].count("HF_HOME") == 1
     assert env["HOME"] == "/tmp"
 
 
@@ -53,8 +58,9 @@ def test_the_tracking_server_reaches_training_and_analysis(helm: Path) -> None:
         assert environment(pod, name)["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
 
 
-def test_without_a_tracking_server_nothing_is_set(documents: list[dict]) -> None:
-    assert "MLFLOW_TRACKING_URI" not in str(documents)
+def test_without_a_tracking_server_nothing_is_set(helm: Path) -> None:
+    rendered = render(helm, CHARTS / "ddp", ["--set", "run.mlflow.trackingUri="])
+    assert "MLFLOW_TRACKING_URI" not in str(rendered)
 
 
 def test_services_of_other_runs_do_not_reach_the_environment(documents: list[dict]) -> None:
@@ -72,6 +78,77 @@ def test_a_setting_of_the_trainer_is_refused_there(helm: Path) -> None:
 def test_the_tracking_server_is_refused_there(helm: Path) -> None:
     done = helm_template(helm, CHARTS / "ddp", values=env_values(("MLFLOW_TRACKING_URI", "http://x")))
     assert done.returncode and "write run.mlflow.trackingUri" in done.stderr
+
+
+def test_the_login_of_the_tracking_server_comes_out_of_a_secret(helm: Path) -> None:
+    rendered = render(helm, CHARTS / "ddp", ["--set", "run.mlflow.existingSecret=login"])
+    for pod, name in (
+        (training_pod(rendered), "pytorch"),
+        (analysis_pod(rendered), "analyze"),
+        (pick(rendered, "Pod")["spec"], "verify"),
+    ):
+        env = environment(pod, name)
+        assert env["MLFLOW_TRACKING_USERNAME"] == "<login/username>"
+        assert env["MLFLOW_TRACKING_PASSWORD"] == "<login/password>"
+
+
+def test_secrets_are_named_and_never_said(helm: Path) -> None:
+    secrets = [
+        {"name": "HF_TOKEN", "secret": "hub", "key": "token"},
+        {"name": "HF_HOME", "secret": "hub", "key": "h"},
+    ]
+    rendered = render(helm, CHARTS / "ddp", values={"run": {"secrets": secrets}})
+    env = environment(training_pod(rendered), "pytorch")
+    assert (env["HF_TOKEN"], env["HF_HOME"]) == ("<hub/token>", "<hub/h>")
+    assert "hub" not in str([analysis_pod(rendered), pick(rendered, "Pod")])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "Password", "DB_CREDENTIALS", "AWS_ACCESS_KEY_ID"],
+)
+def test_a_value_that_looks_like_a_secret_is_refused(helm4: Path, name: str) -> None:
+    done = helm_template(helm4, CHARTS / "ddp", values=env_values((name, "hunter2")))
+    assert done.returncode and f"run.env: {name} looks like a secret" in done.stderr
+    assert f"run.secrets: [{{name: {name}," in done.stderr and "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "KEYBOARD", "PET_MONITOR_INTERVAL"]
+)
+def test_a_name_that_only_sounds_like_one_is_not(helm4: Path, name: str) -> None:
+    render(helm4, CHARTS / "ddp", values=env_values((name, "1")))
+
+
+def test_a_password_in_the_address_of_the_server_is_refused(helm: Path) -> None:
+    done = helm_template(
+        helm, CHARTS / "ddp", ["--set", "run.mlflow.trackingUri=http://me:hunter2@mlflow:5000"]
+    )
+    assert done.returncode and "trackingUri" in done.stderr
+
+
+@pytest.mark.parametrize("block", ["env", "secrets"])
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("TRAINER_LR", "write run.config.lr"),
+        ("MLFLOW_TRACKING_PASSWORD", "write run.mlflow.existingSecret"),
+        ("PET_NNODES", "follows from run.nodes"),
+    ],
+)
+def test_what_the_chart_sets_itself_is_refused(helm4: Path, block: str, name: str, advice: str) -> None:
+    entry = {"env": {"value": "1"}, "secrets": {"secret": "s", "key": "k"}}[block]
+    done = helm_template(helm4, CHARTS / "ddp", values={"run": {block: [{"name": name, **entry}]}})
+    assert done.returncode and f"run.{block}: {name}" in done.stderr.replace("for MLFLOW", "MLFLOW")
+    assert advice in done.stderr
+
+
+def test_a_variable_is_either_plain_or_secret(helm: Path) -> None:
+    secret = {"name": "A", "secret": "s", "key": "k"}
+    done = helm_template(
+        helm, CHARTS / "ddp", values={"run": {**env_values(("A", "1"))["run"], "secrets": [secret]}}
+    )
+    assert done.returncode and "run.secrets: A is there twice" in done.stderr
 
 
 def test_a_name_given_twice_is_refused(helm: Path) -> None:

@@ -63,11 +63,14 @@ HOSTILE = [
 def choose_texts(hostile: str) -> dict[StringValue, str]:
     """The hostile text, bare or after a prefix, wherever the schema takes it; a harmless one elsewhere."""
     variants = (hostile, f"/{hostile}", f"http://{hostile}")
-    return {place: next(filter(place.accepts, variants), place.marker) for place in PLACES}
+    texts = {place: next(filter(place.accepts, variants), place.marker) for place in PLACES}
+    return texts | {
+        place: place.marker for place in PLACES if str(place) == "secrets.0.name"
+    }  # not that of env
 
 
 def as_seen_by_programs(documents: list[Document]) -> list[Document]:
-    """With the environment and command that programs see, and without the hash in the Job's name."""
+    """With the environment and command that programs see, and without the hashes of the specs."""
     seen = copy.deepcopy(documents)
     for pod in find_pods(seen):
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
@@ -75,6 +78,8 @@ def as_seen_by_programs(documents: list[Document]) -> list[Document]:
             container["env"] = list(env.items())
             container["command"] = [expand(part, env) for part in container["command"]]
     pick(seen, "Job")["metadata"].pop("name")
+    for document in seen:
+        document["metadata"].get("annotations", {}).pop("stratlab/settings-sha256", None)
     return seen
 
 
@@ -89,18 +94,24 @@ def replace_markers(node: Any, texts: dict[StringValue, str]) -> Any:
     return node
 
 
-@pytest.fixture(scope="module")
-def harmless(helm: Path) -> list[Document]:
+def render_harmless(helm: Path, api: str) -> list[Document]:
     texts = {place: place.marker for place in PLACES}
-    documents = as_seen_by_programs(render(helm, CHARTS / "ddp", values=build_values(texts)))
+    documents = as_seen_by_programs(render(helm, CHARTS / "ddp", values=build_values(texts, api)))
     lost = [str(place) for place in PLACES if place.marker not in str(documents)]
     assert lost == [], "values that reach nothing"
     return documents
 
 
-def check_arrives_unchanged(helm: Path, harmless: list[Document], hostile: str) -> None:
+@pytest.fixture(scope="module")
+def harmless(helm: Path) -> list[Document]:
+    return render_harmless(helm, "pytorchjob")
+
+
+def check_arrives_unchanged(
+    helm: Path, harmless: list[Document], hostile: str, api: str = "pytorchjob"
+) -> None:
     texts = choose_texts(hostile)
-    done = helm_template(helm, CHARTS / "ddp", values=build_values(texts))
+    done = helm_template(helm, CHARTS / "ddp", values=build_values(texts, api))
     if done.returncode and helm.name == "helm3" and "control characters are not allowed" in done.stderr:
         assert any(unicodedata.category(character) == "Cc" for character in hostile)
         return  # Helm 3 checks the schema on YAML, where it leaves them bare
@@ -124,6 +135,13 @@ def test_the_walk_finds_the_places() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE, ids=[repr(text)[:30] for text in HOSTILE])
 def test_a_hostile_text_arrives_unchanged(helm: Path, harmless: list[Document], hostile: str) -> None:
     check_arrives_unchanged(helm, harmless, hostile)
+
+
+@pytest.mark.parametrize("api", ["mpijob-v1", "mpijob-v2beta1", "trainjob"])
+def test_a_hostile_text_arrives_unchanged_by_every_api(helm: Path, api: str) -> None:
+    harmless = render_harmless(helm, api)
+    for hostile in (INJECTION, "{a: [b", "---\nkind: Pod", "$(TRAINER_RUN) $(HOME)"):
+        check_arrives_unchanged(helm, harmless, hostile, api)
 
 
 @settings(max_examples=15, deadline=None, derandomize=True, database=None)

@@ -11,7 +11,7 @@ from charts import new_chart
 from charts.new_chart import FIXED, LIBRARY, LIBRARY_TARGET, build_chart
 from tests.charts.contract import check_analysis_contract, check_trainer_contract
 from tests.charts.golden_file import GOLDEN, check_golden, check_no_stale_goldens, write_goldens
-from tests.charts.rendering import CHARTS, Document, discover_charts, find_program, helm_template, render
+from tests.charts.rendering import CHARTS, Document, discover_charts, helm_template, render
 from tests.charts.rendering import LIBRARY as LIBRARY_CHART
 from trainer.config import ConfigError
 
@@ -25,12 +25,6 @@ run:
     precision: bf16
     micro_batch_size: 16
 """
-
-
-@pytest.fixture(scope="module")
-def helm4() -> Path:
-    """One helm is enough to see the checks fail."""
-    return find_program("helm")
 
 
 @pytest.fixture

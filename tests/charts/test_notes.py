@@ -29,17 +29,49 @@ def notes_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_notes_name_the_run_and_its_results(helm: Path, notes_chart: Path) -> None:
     settings = "run.config.comparison=vit,run.nodes=2,run.mlflow.trackingUri=http://mlflow:5000"
     text = pick(render(helm, notes_chart, ["--set", settings]), "Notes")["text"]
-    assert f"Run {RELEASE}: ddp on 2 x 2 processes." in text
-    assert f"kubectl -n {NAMESPACE} get pytorchjob {RELEASE} --watch" in text
-    assert f"kubectl -n {NAMESPACE} logs {RELEASE}-worker-0 --follow" in text
-    assert f"/results/vit/{RELEASE} on the claim stratlab-results" in text
-    assert f"/results/vit/{RELEASE}/analysis/report.html" in text
-    assert "Metrics: http://mlflow:5000" in text
+    assert f"Run {RELEASE}: ddp on 2 x 2 processes (PyTorchJob)." in text
+    assert f"stratlab watch {RELEASE} --namespace {NAMESPACE}" in text
+    assert f"stratlab logs {RELEASE} --namespace {NAMESPACE}" in text
+    assert f"kubectl -n {NAMESPACE} get pytorchjob/{RELEASE} --watch" in text
+    assert f"kubectl -n {NAMESPACE} logs pod/{RELEASE}-worker-0 --follow" in text
+    assert (
+        f"/results/vit/{RELEASE}/analysis/report.html on the claim stratlab-results, and an artifact" in text
+    )
+    assert f"Metrics: http://mlflow:5000, experiment vit, run {RELEASE}" in text
+    assert f"kubectl -n {NAMESPACE} port-forward service/mlflow 5000:5000" in text
+    assert f"helm -n {NAMESPACE} test {RELEASE} " in text and f"logs {RELEASE}-test" in text
+    assert "stratlab compare /results/vit " in text
+    assert f"uninstall {RELEASE}     /results/vit/{RELEASE} stays" in text
+    assert "Suspended" not in text and "Pod Security" not in text
 
 
 def test_notes_without_analysis_and_server(helm: Path, notes_chart: Path) -> None:
-    text = pick(render(helm, notes_chart, ["--set", "run.analysis.enabled=false"]), "Notes")["text"]
-    assert "Analysis:" not in text and "Metrics:" not in text
+    settings = "run.analysis.enabled=false,run.mlflow.trackingUri="
+    text = pick(render(helm, notes_chart, ["--set", settings]), "Notes")["text"]
+    assert "report.html" not in text and "Metrics:" not in text and "port-forward" not in text
+
+
+def test_a_server_outside_of_the_cluster_is_not_forwarded(helm: Path, notes_chart: Path) -> None:
+    settings = "run.mlflow.trackingUri=https://mlflow.example.com/x"
+    text = pick(render(helm, notes_chart, ["--set", settings]), "Notes")["text"]
+    assert "Metrics: https://mlflow.example.com/x," in text and "port-forward" not in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ("run.workload.api=mpijob-v1", "`baseline`, not `restricted`"),
+        ("run.workload.topology=master-worker", "`baseline`, not `restricted`"),
+        ("run.rdma.enabled=true", "Pod Security `privileged`"),
+        ("run.suspend=true", f"helm upgrade {RELEASE} CHART --reuse-values --set run.suspend=false"),
+        ("run.workload.api=mpijob-v1", f"logs pod/{RELEASE}-launcher"),
+        ("run.workload.api=mpijob-v2beta1", f"logs job/{RELEASE}-launcher"),
+        ("run.workload.api=trainjob", f"logs job/{RELEASE}-node-0"),
+        ("run.workload.topology=master-worker", f"logs pod/{RELEASE}-master-0"),
+    ],
+)
+def test_what_must_be_known_first(helm4: Path, notes_chart: Path, settings: str, says: str) -> None:
+    assert says in pick(render(helm4, notes_chart, ["--set", settings]), "Notes")["text"]
 
 
 def test_helm_install_shows_them() -> None:
@@ -57,4 +89,4 @@ def test_helm_install_shows_them() -> None:
         command, capture_output=True, text=True, timeout=60, env={**os.environ, "KUBECONFIG": os.devnull}
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("NOTES:\n")[1].startswith(f"Run {RELEASE}: ddp on 1 x 2 processes.")
+    assert done.stdout.split("NOTES:\n")[1].startswith(f"Run {RELEASE}: ddp on 1 x 2 processes (PyTorchJob).")

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.charts.pod_security import CONTAINER_CONTROLS, POD_CONTROLS, find_pods, restricted_problems
-from tests.charts.rendering import Document, analysis_pod, training_pod
+from tests.charts.rendering import CHARTS, Document, analysis_pod, pick, render, training_pod
+from tests.charts.test_valid_objects import EVERYTHING
+from tests.charts.unwrapping import WORKLOADS, unwrap_pods, workload_values
 
 Spec = dict[str, Any]
 
 
 def test_every_pod_is_restricted(documents: list[Document]) -> None:
     pods = list(find_pods(documents))
-    assert [sorted(pod) for pod in pods] == [
-        sorted(pod) for pod in (analysis_pod(documents), training_pod(documents))
-    ]
+    for expected in (analysis_pod(documents), training_pod(documents), pick(documents, "Pod")["spec"]):
+        assert expected in pods
+    assert len(pods) == 3
     for pod in pods:
         assert restricted_problems(pod) == []
+
+
+@pytest.mark.parametrize(("api", "topology"), WORKLOADS)
+def test_with_every_value_only_rdma_breaks_it(helm: Path, api: str, topology: str) -> None:
+    """And what operators add, which is not in here."""
+    rendered = render(helm, CHARTS / "ddp", workload_values(api, topology), values={"run": EVERYTHING})
+    found = {name: restricted_problems(pod["spec"]) for name, pod in unwrap_pods(rendered).items()}
+    assert len(found) == 2 + len(WORKLOADS[api, topology])
+    assert {problem for problems in found.values() for problem in problems} <= {
+        "pytorch: capabilities.add",
+        "node: capabilities.add",
+    }
 
 
 def test_what_restricted_does_not_ask_for(documents: list[Document]) -> None:

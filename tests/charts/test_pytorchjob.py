@@ -14,12 +14,15 @@ def test_workers_only_with_a_rendezvous(documents: list[Document]) -> None:
     assert list(spec["pytorchReplicaSpecs"]) == ["Worker"]
     assert spec["elasticPolicy"]["rdzvBackend"] == "c10d"
     assert spec["elasticPolicy"]["maxRestarts"] == 0
+    assert spec["elasticPolicy"]["rdzvConf"] == [{"key": "read_timeout", "value": "15"}]
 
 
 def test_exit_codes_decide_and_logs_stay(documents: list[Document]) -> None:
     spec = pick(documents, "PyTorchJob")["spec"]
     assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "ExitCode"
-    assert spec["runPolicy"] == {"cleanPodPolicy": "None"}
+    assert spec["runPolicy"].keys() == {"cleanPodPolicy", "activeDeadlineSeconds"}  # no backoffLimit
+    assert spec["runPolicy"]["cleanPodPolicy"] == "None"
+    assert training_pod(documents)["terminationGracePeriodSeconds"] == 60
 
 
 def test_the_trainer_is_started_without_a_shell(documents: list[Document]) -> None:
@@ -65,7 +68,7 @@ def test_shared_memory_is_in_memory_and_bounded(helm: Path) -> None:
     assert volume in training_pod(rendered)["volumes"]
 
 
-@pytest.mark.parametrize("path", ["/", "/tmp", "/tmp/", "/dev/shm", "//tmp"])
+@pytest.mark.parametrize("path", ["/", "/tmp", "/tmp/", "/dev/shm", "//tmp", "/etc/mpi"])
 def test_results_do_not_hide_another_folder(helm: Path, path: str) -> None:
     done = helm_template(helm, CHARTS / "ddp", ["--set", f"run.results.mountPath={path}"])
     assert done.returncode and f"run.results.mountPath={path}: is taken" in done.stderr

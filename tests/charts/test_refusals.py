@@ -34,6 +34,26 @@ TYPOS = [
     ("run.mlflow.trackingUri=mlflow:5000", "at '/mlflow/trackingUri'", "mlflow.trackingUri: Does not match"),
     ("run.resources.limit.cpu=1", "additional properties 'limit'", "Additional property limit "),
     ("run.resources.limits.memory=1Gb", "'1Gb' does not match", "resources.limits.memory: Does not match"),
+    ("run.workload.api=tfjob", "'pytorchjob', 'mpijob-v1'", 'following: "pytorchjob", "mpijob-v1"'),
+    ("run.suspend=yes", "at '/suspend': got string", "suspend: Invalid type. Expected: boolean"),
+    ("run.scheduling.gang=yunikorn", "at '/scheduling/gang'", "scheduling.gang must be one of"),
+    (
+        "run.scheduling.queue=a,run.scheduling.gang=none",
+        "needs run.scheduling.gang=kueue",
+        "needs run.scheduling",
+    ),
+    (
+        "run.mlflow.existingSecret=a,run.mlflow.trackingUri=",
+        "no run.mlflow.trackingUri",
+        "no run.mlflow.tracking",
+    ),
+    ("run.rdma.enabled=true,run.resources.limits.rdma/hca=1", "is given by run.rdma", "is given by run.rdma"),
+    ("run.secrets[0].name=A", "missing properties 'secret', 'key'", "secret is required"),
+    (
+        "run.scheduling.nodeSelector.a=b c",
+        "at '/scheduling/nodeSelector/a'",
+        "scheduling.nodeSelector.a: Does",
+    ),
     ("run.env[0].name=A", "missing property 'value'", "value is required"),
     ("run.env[0].name=TRAINER_LR,run.env[0].value=1", "write run.config.lr", "write run.config.lr"),
 ]

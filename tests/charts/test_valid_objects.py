@@ -4,31 +4,60 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.charts.core_object import core_object_problems
 from tests.charts.custom_resource import custom_resource_problems
-from tests.charts.rendering import CHARTS, NAMESPACE, Document, render
+from tests.charts.rendering import CHARTS, NAMESPACE, Document, helm_template, render
+from tests.charts.unwrapping import WORKLOADS, workload_values
 
 EVERYTHING = {
-    "image": {"repository": "host:5000/trainer", "tag": "1", "pullPolicy": "Always"},
+    "image": {
+        "repository": "host:5000/trainer",
+        "tag": "1",
+        "pullPolicy": "Always",
+        "pullSecrets": ["registry.login"],
+    },
     "nodes": 1000,
     "processesPerNode": 8,
     "resources": {
         "requests": {"cpu": 0.5, "memory": 68719476736},
-        "limits": {"rdma/hca": 1, "memory": "64Gi"},
+        "limits": {"vendor.com/card": 1, "memory": "64Gi"},
+    },
+    "rdma": {"enabled": True, "resource": "rdma/hca", "count": 2},
+    "suspend": True,
+    "scheduling": {
+        "gang": "volcano",
+        "queue": "team-a",
+        "priorityClass": "high",
+        "nodeSelector": {"node.kubernetes.io/gpu": "a100"},
+        "tolerations": [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+            {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60},
+            {"key": "team", "operator": "Equal", "value": "a"},
+        ],
+        "waitSeconds": 0,
     },
     "sharedMemory": {"sizeLimit": "16Gi"},
     "results": {"claim": "fast.claim", "mountPath": "/data/my results"},
-    "mlflow": {"trackingUri": "http://mlflow.lab.svc:5000"},
-    "analysis": {"resources": {"requests": {}, "limits": {}}, "ttlSecondsAfterFinished": 0},
+    "mlflow": {"trackingUri": "http://mlflow.lab.svc:5000", "existingSecret": "mlflow-login"},
+    "analysis": {
+        "resources": {"requests": {}, "limits": {}},
+        "ttlSecondsAfterFinished": 0,
+        "serviceAccount": "waiter",
+        "queue": "team-a",
+    },
     "config": {"lr": 1e-5, "comparison": "vit.1"},
     "env": [{"name": "NCCL_DEBUG", "value": "INFO"}],
+    "secrets": [{"name": "HF_TOKEN", "secret": "hub", "key": "token"}],
 }
 
 
 def problems(documents: list[Document]) -> list[str]:
     found = []
     for document in documents:
-        check = custom_resource_problems if document["kind"] == "PyTorchJob" else core_object_problems
+        own = document["apiVersion"].split("/")[0].endswith("kubeflow.org")
+        check = custom_resource_problems if own else core_object_problems
         found += [f"{document['kind']}: {text}" for text in check(document)]
         if document["metadata"]["namespace"] != NAMESPACE:
             found.append(f"{document['kind']}: not in the namespace of the release")
@@ -36,10 +65,22 @@ def problems(documents: list[Document]) -> list[str]:
 
 
 def test_as_shipped(documents: list[Document]) -> None:
-    assert {document["kind"] for document in documents} == {"PyTorchJob", "Job"}
+    assert {document["kind"] for document in documents} == {"PyTorchJob", "Job", "Pod"}
     assert problems(documents) == []
 
 
-def test_with_every_value_and_the_longest_name(helm: Path) -> None:
-    rendered = render(helm, CHARTS / "ddp", values={"run": EVERYTHING}, release="r" * 52)
+@pytest.mark.parametrize(("api", "topology"), WORKLOADS)
+def test_with_every_value_and_the_longest_name(helm: Path, api: str, topology: str) -> None:
+    longest = 46 if api == "trainjob" else 52
+    arguments = workload_values(api, topology)
+    rendered = render(helm, CHARTS / "ddp", arguments, values={"run": EVERYTHING}, release="r" * longest)
     assert problems(rendered) == []
+    done = helm_template(helm, CHARTS / "ddp", arguments, release="r" * (longest + 1))
+    assert done.returncode and f"at most {longest} characters" in done.stderr
+
+
+@pytest.mark.parametrize("gang", ["none", "kueue", "scheduler-plugins"])
+@pytest.mark.parametrize("api", ["pytorchjob", "mpijob-v2beta1", "trainjob"])
+def test_with_every_scheduler(helm4: Path, api: str, gang: str) -> None:
+    values = {"run": {"scheduling": {"gang": gang}, "workload": {"api": api}}}
+    assert problems(render(helm4, CHARTS / "fsdp", values=values)) == []

@@ -1,5 +1,5 @@
 {{/*
-run.analysis: waits for the run's files, then analyses them, also those of a failed run.
+run.analysis: waits for the run's end, then analyses it, also one that failed.
 
 A plain Job, no Helm hook: a hook would block `helm install` until the training ends. Its name carries the hash of its
 spec, because the spec of a Job cannot change: `helm upgrade` makes a new one.
@@ -14,6 +14,9 @@ metadata:
   namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "run.labels" (dict "context" . "component" "analysis") | nindent 4 }}
+    {{- with include "run.scheduling.label" (dict "queue" .Values.run.analysis.queue "gang" "kueue") }}
+    {{- . | nindent 4 }}
+    {{- end }}
 spec:
   {{- $spec | nindent 2 }}
 {{- end }}
@@ -22,8 +25,9 @@ spec:
 {{- $run := .Values.run -}}
 {{- $analysis := $run.analysis -}}
 {{- $directory := include "run.directory" . -}}
+{{- $deadlines := include "run.deadlines" . | fromYaml -}}
 backoffLimit: 2
-activeDeadlineSeconds: {{ add (int $analysis.deadlineSeconds) 3600 }} # one hour to analyse after the last moment of waiting
+activeDeadlineSeconds: {{ int64 $deadlines.analysis }}
 ttlSecondsAfterFinished: {{ int $analysis.ttlSecondsAfterFinished }}
 podFailurePolicy:
   rules:
@@ -41,6 +45,10 @@ template:
       {{- include "run.labels" (dict "context" . "component" "analysis") | nindent 6 }}
   spec:
     restartPolicy: Never
+    {{- with $analysis.serviceAccount }}
+    serviceAccountName: {{ . | quote }}
+    {{- end }}
+    automountServiceAccountToken: false
     {{- include "run.pod" . | nindent 4 }}
     initContainers:
       - name: wait
@@ -48,9 +56,22 @@ template:
           - stratlab
           - wait
           - {{ include "run.literal" $directory | quote }}
+          {{- if $analysis.serviceAccount }}
+          - --resource
+          - {{ printf "%s/%s" $run.workload.api (include "run.name" .) | quote }}
+          - --namespace
+          - {{ .Release.Namespace | quote }}
+          {{- end }}
           - --deadline-s
-          - {{ include "run.scalar" $analysis.deadlineSeconds | quote }}
+          - {{ include "run.scalar" $deadlines.waiter | quote }}
         {{- include "run.analysis.container" . | nindent 8 }}
+        volumeMounts:
+          {{- include "run.mounts" . | nindent 10 }}
+          {{- if $analysis.serviceAccount }}
+          - name: token # of the API server, for the waiter alone
+            mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+            readOnly: true
+          {{- end }}
     containers:
       - name: analyze
         command:
@@ -58,10 +79,31 @@ template:
           - analyze
           - {{ include "run.literal" $directory | quote }}
         {{- include "run.analysis.container" . | nindent 8 }}
+        volumeMounts:
+          {{- include "run.mounts" . | nindent 10 }}
     volumes:
       {{- include "run.volumes" . | nindent 6 }}
+      {{- if $analysis.serviceAccount }}
+      - name: token
+        projected:
+          sources:
+            - serviceAccountToken:
+                path: token
+                expirationSeconds: 3600
+            - configMap:
+                name: kube-root-ca.crt
+                items:
+                  - key: ca.crt
+                    path: ca.crt
+            - downwardAPI:
+                items:
+                  - path: namespace
+                    fieldRef:
+                      fieldPath: metadata.namespace
+      {{- end }}
 {{- end }}
 
+{{/* run.analysis.container: of the lab image, all but name, command and mounts. */}}
 {{- define "run.analysis.container" -}}
 {{- $analysis := .Values.run.analysis -}}
 image: {{ include "run.image" $analysis.image | quote }}
@@ -79,6 +121,4 @@ resources:
   {{- . | nindent 2 }}
 {{- end }}
 {{ include "run.container" . }}
-volumeMounts:
-  {{- include "run.mounts" . | nindent 2 }}
 {{- end }}

@@ -25,13 +25,35 @@
 {{ . }}
 {{- end }}
 {{- include "run.environment.env" . }}
+{{- range $run.secrets }}
+- name: {{ .name | quote }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .secret | quote }}
+      key: {{ .key | quote }}
+{{- end }}
 {{- end }}
 
 {{- define "run.environment.mlflow" -}}
-{{- with .Values.run.mlflow.trackingUri -}}
+{{- $mlflow := .Values.run.mlflow -}}
+{{- if $mlflow.trackingUri -}}
 - name: MLFLOW_TRACKING_URI
-  value: {{ include "run.literal" . | quote }}
+  value: {{ include "run.literal" $mlflow.trackingUri | quote }}
+{{- with $mlflow.existingSecret }}
+- name: MLFLOW_TRACKING_USERNAME
+  valueFrom:
+    secretKeyRef:
+      name: {{ . | quote }}
+      key: username
+- name: MLFLOW_TRACKING_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ . | quote }}
+      key: password
 {{- end }}
+{{- else if $mlflow.existingSecret -}}
+{{- fail "run.mlflow.existingSecret: there is no run.mlflow.trackingUri to use it for" -}}
+{{- end -}}
 {{- end }}
 
 {{/* run.environment.env: folders that can be written, unless run.env says otherwise, then run.env. */}}
@@ -45,14 +67,15 @@
 -}}
 {{- $given := dict -}}
 {{- range .Values.run.env -}}
-  {{- if hasPrefix "TRAINER_" .name -}}
-    {{- fail (printf "run.env: %s is a setting of the trainer, write run.config.%s" .name (trimPrefix "TRAINER_" .name | lower)) -}}
-  {{- else if eq "MLFLOW_TRACKING_URI" .name -}}
-    {{- fail "run.env: for MLFLOW_TRACKING_URI write run.mlflow.trackingUri, the analysis needs it too" -}}
-  {{- else if hasKey $given .name -}}
-    {{- fail (printf "run.env: %s is there twice" .name) -}}
+  {{- include "run.environment.check" (dict "list" "run.env" "name" .name "given" $given) -}}
+  {{- if regexMatch "(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE)?KEY)(_|$)" .name -}}
+    {{- fail (printf "run.env: %s looks like a secret, and values can be read by everyone who sees the release: put it into a Secret and name that in run.secrets: [{name: %s, secret: my-secret, key: my-key}]" .name .name) -}}
   {{- end -}}
-  {{- $_ := set $given .name .value -}}
+  {{- $_ := set $given .name true -}}
+{{- end -}}
+{{- range .Values.run.secrets -}}
+  {{- include "run.environment.check" (dict "list" "run.secrets" "name" .name "given" $given) -}}
+  {{- $_ := set $given .name true -}}
 {{- end -}}
 {{- range $name, $value := $folders }}
 {{- if not (hasKey $given $name) }}
@@ -64,4 +87,19 @@
 - name: {{ .name | quote }}
   value: {{ include "run.literal" .value | quote }}
 {{- end }}
+{{- end }}
+
+{{/* run.environment.check: `name` of a `list` is not one that the chart sets itself, nor one of `given`. */}}
+{{- define "run.environment.check" -}}
+{{- if hasPrefix "TRAINER_" .name -}}
+  {{- fail (printf "%s: %s is a setting of the trainer, write run.config.%s" .list .name (trimPrefix "TRAINER_" .name | lower)) -}}
+{{- else if eq "MLFLOW_TRACKING_URI" .name -}}
+  {{- fail (printf "%s: for MLFLOW_TRACKING_URI write run.mlflow.trackingUri, the analysis needs it too" .list) -}}
+{{- else if has .name (list "MLFLOW_TRACKING_USERNAME" "MLFLOW_TRACKING_PASSWORD") -}}
+  {{- fail (printf "%s: for %s write run.mlflow.existingSecret, the analysis needs it too" .list .name) -}}
+{{- else if has .name (list "PET_NNODES" "PET_NPROC_PER_NODE" "PET_NODE_RANK" "PET_MAX_RESTARTS" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_BACKEND" "PET_RDZV_CONF" "PET_RDZV_ENDPOINT" "PET_RDZV_ID") -}}
+  {{- fail (printf "%s: %s follows from run.nodes, run.processesPerNode and run.workload" .list .name) -}}
+{{- else if hasKey .given .name -}}
+  {{- fail (printf "%s: %s is there twice" .list .name) -}}
+{{- end -}}
 {{- end }}

@@ -1,12 +1,14 @@
 {{/*
-run.name: the release. It names the PyTorchJob, the run directory and the MLflow run.
+run.name: the release. It names the custom resource, the run directory and the MLflow run.
 
-The operator makes Services <name>-worker-<index>: DNS-1035 labels of 63 characters at most.
+Operators make Services and pods <name>-worker-<index>, Kubeflow Trainer v2 <name>-node-0-<index>-<5 characters>: DNS-1035
+labels of 63 characters at most.
 */}}
 {{- define "run.name" -}}
 {{- $name := .Release.Name -}}
-{{- if or (gt (len $name) 52) (not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name)) -}}
-{{- fail (printf "release name %q cannot name a PyTorchJob: use a-z, 0-9 and -, start with a letter, end with no -, at most 52 characters" $name) -}}
+{{- $longest := ternary 46 52 (eq .Values.run.workload.api "trainjob") -}}
+{{- if or (gt (len $name) $longest) (not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name)) -}}
+{{- fail (printf "release name %q cannot name a %s: use a-z, 0-9 and -, start with a letter, end with no -, at most %d characters" $name (include "run.workload.api" . | fromJson).kind $longest) -}}
 {{- end -}}
 {{- $name -}}
 {{- end }}
@@ -29,4 +31,22 @@ app.kubernetes.io/managed-by: {{ .context.Release.Service | quote }}
 {{- define "run.directory" -}}
 {{- $comparison := .Values.run.config.comparison | default "default" -}}
 {{- printf "%s/%s/%s" .Values.run.results.mountPath $comparison (include "run.name" .) -}}
+{{- end }}
+
+{{/*
+run.deadlines: seconds, each above the one before.
+
+trainer   the trainer ends by itself, counted from its first start; 86400 is the default of trainer/config.py
+workload  the operator's, counted from the first look at the resource, so that waiting for nodes counts too.
+          A backstop: the training operator v1.9 looks at the time only when something else happens
+waiter    the analysis stops waiting
+analysis  its Job ends: one hour to analyse after the last moment of waiting
+*/}}
+{{- define "run.deadlines" -}}
+{{- $trainer := int64 (.Values.run.config.deadline_s | default 86400) -}}
+{{- $workload := add $trainer (int64 .Values.run.scheduling.waitSeconds) 600 -}}
+trainer: {{ $trainer }}
+workload: {{ $workload }}
+waiter: {{ add $workload 600 }}
+analysis: {{ add $workload 600 3600 }}
 {{- end }}

@@ -3,18 +3,63 @@
 {{- $run := .Values.run -}}
 {{- $name := include "run.name" . -}}
 {{- $namespace := .Release.Namespace -}}
-Run {{ $name }}: {{ .Chart.Name }} on {{ $run.nodes }} x {{ $run.processesPerNode }} processes.
-
-  watch     kubectl -n {{ $namespace }} get pytorchjob {{ $name }} --watch
-  log       kubectl -n {{ $namespace }} logs {{ $name }}-worker-0 --follow
-  events    kubectl -n {{ $namespace }} describe pytorchjob {{ $name }}
-  remove    helm -n {{ $namespace }} uninstall {{ $name }}
-
-Results: {{ include "run.directory" . }} on the claim {{ $run.results.claim }}. They stay when the run is removed.
-{{- if $run.analysis.enabled }}
-Analysis: {{ include "run.directory" . }}/analysis/report.html, when the run has ended.
+{{- $directory := include "run.directory" . -}}
+{{- $api := include "run.workload.api" . | fromJson -}}
+{{- $kubectl := printf "kubectl -n %s" $namespace -}}
+{{- $resource := printf "%s/%s" (lower $api.kind) $name -}}
+Run {{ $name }}: {{ .Chart.Name }} on {{ $run.nodes }} x {{ $run.processesPerNode }} processes ({{ $api.kind }}).
+{{- with include "run.notes.warnings" . }}
+{{ . }}
 {{- end }}
+
+Now:
+  stratlab watch {{ $name }} --namespace {{ $namespace }}
+  stratlab logs {{ $name }} --namespace {{ $namespace }}
+or without stratlab:
+  {{ $kubectl }} get {{ $resource }} --watch
+  {{ $kubectl }} logs {{ include "run.notes.pod" . }} --follow
+  {{ $kubectl }} describe {{ $resource }}     where no pod comes
 {{- with $run.mlflow.trackingUri }}
-Metrics: {{ . }}
+
+Metrics: {{ . }}, experiment {{ $run.config.comparison | default "default" }}, run {{ $name }}
+{{- if regexMatch "^http://[a-z0-9-]+:[0-9]+/?$" . }}
+{{- $service := regexSplit "[:/]+" . -1 }}
+  {{ $kubectl }} port-forward service/{{ index $service 1 }} 5000:{{ index $service 2 }}     then http://localhost:5000
+{{- end }}
+{{- end }}
+
+When it has ended:
+{{- if $run.analysis.enabled }}
+  the report is {{ $directory }}/analysis/report.html on the claim {{ $run.results.claim }}
+  {{- if $run.mlflow.trackingUri }}, and an artifact of the run in MLflow{{ end }}
+{{- end }}
+  helm -n {{ $namespace }} test {{ $name }}     is it FINISHED, is everything there? If not: {{ $kubectl }} logs {{ $name }}-test
+  stratlab compare {{ dir $directory }}     with the other runs, where the claim is mounted
+  helm -n {{ $namespace }} uninstall {{ $name }}     {{ $directory }} stays, and the run in MLflow; pods and their logs go
+{{- end }}
+
+{{/* run.notes.pod: whose log is that of rank 0, as an argument of kubectl. */}}
+{{- define "run.notes.pod" -}}
+{{- $name := include "run.name" . -}}
+{{- $pods := dict
+    "pytorchjob" (printf "pod/%s-%s-0" $name (ternary "worker" "master" (eq .Values.run.workload.topology "worker-only")))
+    "mpijob-v1" (printf "pod/%s-launcher" $name)
+    "mpijob-v2beta1" (printf "job/%s-launcher" $name)
+    "trainjob" (printf "job/%s-node-0" $name)
+-}}
+{{- get $pods .Values.run.workload.api -}}
+{{- end }}
+
+{{- define "run.notes.warnings" -}}
+{{- $run := .Values.run -}}
+{{- if $run.suspend }}
+Suspended: there are no pods until `helm upgrade {{ .Release.Name }} CHART --reuse-values --set run.suspend=false`.
+{{- end }}
+{{- if or (eq $run.workload.api "mpijob-v1") (ne $run.workload.topology "worker-only") }}
+The namespace may enforce Pod Security `baseline`, not `restricted`: the operator adds an init container without a
+security context. Otherwise no pod comes, and only the events of the resource say why.
+{{- end }}
+{{- if $run.rdma.enabled }}
+run.rdma needs a namespace with Pod Security `privileged`, because it adds the capability IPC_LOCK.
 {{- end }}
 {{- end }}

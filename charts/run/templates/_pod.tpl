@@ -1,11 +1,16 @@
 {{/*
-run.pod: what training and analysis pods share. Pod Security `restricted`.
+run.pod: what all pods of a run share. Pod Security `restricted`.
 
 Service links would put TRAINER_WORKER_0_PORT and the like into a pod beside a release `trainer`: an unknown setting.
 */}}
 {{- define "run.pod" -}}
-automountServiceAccountToken: false
 enableServiceLinks: false
+{{- with .Values.run.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 10001
@@ -35,7 +40,7 @@ securityContext:
 
 {{- define "run.mounts" -}}
 {{- $path := .Values.run.results.mountPath -}}
-{{- if has (clean $path) (list "/" "/tmp" "/dev/shm") -}}
+{{- if has (clean $path) (list "/" "/tmp" "/dev/shm" "/etc/mpi" "/opt/kube") -}}
 {{- fail (printf "run.results.mountPath=%s: is taken, choose another folder such as /results" $path) -}}
 {{- end -}}
 - name: results

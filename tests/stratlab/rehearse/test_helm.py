@@ -64,3 +64,8 @@ def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
     with pytest.raises(ValueError) as failure:
         render_chart(find_helm(), Path("charts/ddp"), "r", settings=["numNodes=2"])
     assert "  numNodes: allowed are global, run" in str(failure.value)
+
+
+def test_hooks_are_no_part_of_a_run() -> None:
+    objects = render_chart(find_helm(), Path("charts/ddp"), "r")
+    assert {entry["kind"] for entry in objects} == {"PyTorchJob", "Job"}

@@ -38,7 +38,13 @@ def test_names_are_the_charts_or_the_one_given(chart: Path, tmp_path: Path) -> N
     ("old", "new", "sentence"),
     [
         ("kind: ServiceAccount", "kind: ConfigMap", r"renders ConfigMap tiny \(v1\)"),
-        ("kind: PyTorchJob", "kind: MPIJob", r"renders MPIJob tiny \(kubeflow.org/v1\)"),
+        ("kind: PyTorchJob", "kind: MPIJob", r"renders MPIJob tiny \(kubeflow.org/v1\); .*api=pytorchjob"),
+        ("kind: ServiceAccount", "kind: TrainingRuntime", "renders TrainingRuntime tiny .*api=pytorchjob"),
+        (
+            "  nprocPerNode:",
+            "  runPolicy: {suspend: true}\n  nprocPerNode:",
+            "run.suspend=true: a suspended run",
+        ),
         ("apiVersion: batch/v1\nkind: Job", "apiVersion: v1\nkind: Role", None),
         (
             "kind: ServiceAccount\nmetadata: {name: {{ .Release.Name }}}",
@@ -86,3 +92,18 @@ def test_a_finished_run_is_not_overwritten(chart: Path, tmp_path: Path) -> None:
     (run_dir / "thesis.tex").touch()
     with pytest.raises(ValueError, match="something else than a run"):
         build_plan(request(tmp_path, chart, replace=True), URI)
+
+
+def test_a_shipped_chart_needs_no_token_and_no_login(tmp_path: Path) -> None:
+    """Both are for a cluster: a projected volume for the waiter, and a Secret for MLflow."""
+    settings = ["run.mlflow.existingSecret=login"]
+    run = build_plan(request(tmp_path, Path("charts/ddp"), settings=settings), URI)[0]
+    assert run.analysis and run.analysis.claims == (tmp_path / "runs",)
+    assert run.pods[0].commands[0].env["MLFLOW_TRACKING_URI"] == URI
+
+
+def test_a_secret_of_ones_own_is_refused(tmp_path: Path) -> None:
+    settings = ["run.secrets[0].name=HF_TOKEN,run.secrets[0].secret=hub,run.secrets[0].key=token"]
+    with pytest.raises(ValueError, match=r"HF_TOKEN comes from secretKeyRef hub.*--set run.secrets=null"):
+        build_plan(request(tmp_path, Path("charts/ddp"), settings=settings), URI)
+    build_plan(request(tmp_path, Path("charts/ddp"), settings=[*settings, "run.secrets=null"]), URI)

@@ -39,6 +39,8 @@ def test_claims_are_folders_to_make_and_scratch_must_exist(tmp_path: Path) -> No
     mounts = [{"name": "r", "mountPath": "/r/x"}, {"name": "t", "mountPath": str(tmp_path)}]
     volumes = [{"name": "r", "persistentVolumeClaim": {"claimName": "r"}}, {"name": "t", "emptyDir": {}}]
     assert pod({"volumeMounts": mounts}, volumes=volumes).claims == (Path("/r/x"),)
+    token = {"name": "token", "projected": {"sources": []}}
+    assert pod({"volumeMounts": [{"name": "token", "mountPath": "/no/such"}]}, volumes=[token]).claims == ()
     mounts[1]["mountPath"] = str(tmp_path / "missing")
     with pytest.raises(ValueError, match=r"volume t needs the folder .*missing, not there"):
         pod({"volumeMounts": mounts}, volumes=volumes)
@@ -53,7 +55,7 @@ def test_claims_are_folders_to_make_and_scratch_must_exist(tmp_path: Path) -> No
         (
             {"env": [{"name": "T", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "t"}}}]},
             {},
-            "T comes from secretKeyRef hf, which only a cluster has",
+            "T comes from secretKeyRef hf, which only a cluster has: .*run.secrets=null",
         ),
         (
             {"env": [{"name": "L", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels"}}}]},

@@ -1,0 +1,106 @@
+{{/*
+run.training.pod: the one definition of a training pod, whatever API starts it. Given
+context      the chart's context
+name         of the container; the operators of PyTorchJob and TrainJob insist on theirs
+command      list; none = `python -m trainer`
+extra        further variables, as YAML: what an operator does not inject by itself
+accelerated  whether it gets its accelerators; false for the launcher of an MPIJob
+token        whether the API server's token is there
+restartPolicy  of the pod, where no operator sets it
+*/}}
+{{- define "run.training.pod" -}}
+{{- $run := .context.Values.run -}}
+{{- include "run.pod" .context }}
+{{- with .restartPolicy }}
+restartPolicy: {{ . }}
+{{- end }}
+automountServiceAccountToken: {{ .token | default false }}
+{{- with $run.scheduling.priorityClass }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with $run.scheduling.nodeSelector }}
+nodeSelector:
+  {{- range $name, $value := . }}
+  {{ $name | quote }}: {{ $value | quote }}
+  {{- end }}
+{{- end }}
+{{- with $run.scheduling.tolerations }}
+tolerations:
+  {{- range $toleration := . }}
+  -
+    {{- range $field, $value := $toleration }}
+    {{ $field }}: {{ toJson $value }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+terminationGracePeriodSeconds: 60 # the trainer writes down how far it got
+containers:
+  - name: {{ .name }}
+    {{- include "run.training.container" . | nindent 4 }}
+volumes:
+  {{- include "run.volumes" .context | nindent 2 }}
+  - name: shm # 64 MiB without it
+    emptyDir:
+      medium: Memory
+      sizeLimit: {{ $run.sharedMemory.sizeLimit | quote }}
+{{- end }}
+
+{{- define "run.training.container" -}}
+{{- $run := .context.Values.run -}}
+image: {{ include "run.image" $run.image | quote }}
+imagePullPolicy: {{ $run.image.pullPolicy | quote }}
+command:
+  {{- range .command | default (list "python" "-m" "trainer") }}
+  - {{ . | quote }}
+  {{- end }}
+env:
+  {{- include "run.environment" .context | nindent 2 }}
+  {{- with .extra }}
+  {{- . | nindent 2 }}
+  {{- end }}
+{{- with include "run.training.resources" . }}
+resources:
+  {{- . | nindent 2 }}
+{{- end }}
+{{ include "run.container" .context }}
+    {{- if and $run.rdma.enabled .accelerated }}
+    add: [IPC_LOCK] # to pin memory for the network card; outside of Pod Security `baseline`
+    {{- end }}
+volumeMounts:
+  {{- include "run.mounts" .context | nindent 2 }}
+  - name: shm
+    mountPath: /dev/shm
+{{- end }}
+
+{{/* run.training.resources: run.resources, one accelerator for every process, and the network card. A launcher needs little. */}}
+{{- define "run.training.resources" -}}
+{{- $run := .context.Values.run -}}
+{{- if not .accelerated -}}
+{{- include "run.resources" (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "cpu" "2" "memory" "2Gi")) | trim -}}
+{{- else -}}
+{{- $limits := $run.resources.limits | default dict -}}
+{{- $given := merge dict $limits ($run.resources.requests | default dict) -}}
+{{- with $run.accelerator -}}
+  {{- if hasKey $given . -}}
+    {{- fail (printf "run.resources: %s is one per process by run.accelerator, leave it out or set run.accelerator=\"\"" .) -}}
+  {{- end -}}
+  {{- $limits = merge (dict . $run.processesPerNode) $limits -}}
+{{- end -}}
+{{- if $run.rdma.enabled -}}
+  {{- if hasKey $given $run.rdma.resource -}}
+    {{- fail (printf "run.resources: %s is given by run.rdma" $run.rdma.resource) -}}
+  {{- end -}}
+  {{- $limits = merge (dict $run.rdma.resource $run.rdma.count) $limits -}}
+{{- end -}}
+{{- include "run.resources" (dict "limits" $limits "requests" $run.resources.requests) | trim -}}
+{{- end -}}
+{{- end }}
+
+{{/* run.training.template: metadata and spec of a pod template, given the same as run.training.pod. */}}
+{{- define "run.training.template" -}}
+metadata:
+  labels:
+    {{- include "run.labels" (dict "context" .context "component" "training") | nindent 4 }}
+spec:
+  {{- include "run.training.pod" . | nindent 2 }}
+{{- end }}

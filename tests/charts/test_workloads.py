@@ -1,0 +1,191 @@
+"""The four workload APIs start the same pods: the image cannot tell which."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from tests.charts.rendering import CHARTS, Document, helm_template, pick, render
+from tests.charts.test_valid_objects import EVERYTHING
+from tests.charts.unwrapping import RUNNING, WORKLOADS, unwrap_pods, workload_values
+
+# What the contract of the trainer asks for where mpirun starts it: no operator injects it there.
+MPI_VARIABLES = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "2",
+    "PET_RDZV_BACKEND": "c10d",
+    "PET_RDZV_ID": "golden",
+    "PET_MAX_RESTARTS": "0",
+}
+TIMEOUT_S = str(86400 + EVERYTHING["scheduling"]["waitSeconds"] + 600)
+WORKER_COMMANDS = {
+    "mpijob-v1": ["timeout", TIMEOUT_S, "sleep", "infinity"],
+    "mpijob-v2beta1": ["/usr/sbin/sshd", "-De"],
+}
+each_workload = pytest.mark.parametrize(
+    ("api", "topology"), WORKLOADS, ids=[f"{api}-{topology}" for api, topology in WORKLOADS]
+)
+
+
+def rendered_pods(helm: Path, api: str, topology: str = "worker-only") -> dict[str, Document]:
+    arguments = ["--set", "run.nodes=2", *workload_values(api, topology)]
+    pods = unwrap_pods(render(helm, CHARTS / "ddp", arguments, values={"run": same_everywhere()}))
+    return {name: pods[name] for name in WORKLOADS[api, topology]}
+
+
+def same_everywhere() -> Document:
+    return {name: value for name, value in EVERYTHING.items() if name not in ("nodes", "processesPerNode")}
+
+
+def without_exceptions(pod: Document, api: str) -> Document:
+    """The pod's labels and spec, after checking and undoing what an API may have of its own."""
+    pod = copy.deepcopy(pod)
+    (container,) = pod["spec"]["containers"]
+    if api.startswith("mpijob"):
+        own = [entry for entry in container["env"] if entry["name"] in MPI_VARIABLES]
+        assert {entry["name"]: entry["value"] for entry in own} == MPI_VARIABLES
+        container["env"] = [entry for entry in container["env"] if entry not in own]
+        assert container["command"] == WORKER_COMMANDS[api]
+        container["command"] = ["python", "-m", "trainer"]
+    if api == "trainjob":
+        assert container["name"] == "node" and pod["spec"].pop("restartPolicy") == "Never"
+        container["name"] = "pytorch"
+    return {"labels": pod["metadata"]["labels"], "spec": pod["spec"]}
+
+
+@each_workload
+def test_the_pods_that_train_are_the_same(helm: Path, api: str, topology: str) -> None:
+    reference = rendered_pods(helm, "pytorchjob")["PyTorchJob.Worker"]
+    for name, pod in rendered_pods(helm, api, topology).items():
+        if name in RUNNING:
+            assert without_exceptions(pod, api) == without_exceptions(reference, "pytorchjob"), name
+
+
+@pytest.mark.parametrize("api", ["mpijob-v1", "mpijob-v2beta1"])
+def test_the_launcher_is_a_worker_without_accelerators(helm: Path, api: str) -> None:
+    """It passes its environment on to the workers: so it has to have all of it."""
+    pods = rendered_pods(helm, api)
+    launcher, worker = (copy.deepcopy(pods[name]["spec"]) for name in ("MPIJob.Launcher", "MPIJob.Worker"))
+    assert launcher.pop("automountServiceAccountToken") == (api == "mpijob-v1")
+    assert worker.pop("automountServiceAccountToken") is False
+    first, second = launcher["containers"][0], worker["containers"][0]
+    assert first.pop("command") == ["python", "-m", "trainer.mpi_launcher"]
+    assert "nvidia.com/gpu" in second["resources"]["limits"]
+    assert first.pop("resources").keys() == {"requests", "limits"}
+    assert second["securityContext"]["capabilities"].pop("add") == ["IPC_LOCK"]
+    assert "nvidia.com/gpu" not in str(first)
+    second.pop("command")
+    second.pop("resources")
+    assert launcher == worker
+
+
+@each_workload
+def test_a_run_is_at_most_six_objects_of_whatever_size(helm: Path, api: str, topology: str) -> None:
+    counts = set()
+    for size in ("run.nodes=2", "run.nodes=1000,run.processesPerNode=16"):
+        documents = render(helm, CHARTS / "ddp", ["--set", size, *workload_values(api, topology)])
+        counts.add(len([each for each in documents if "helm.sh/hook" not in str(each["metadata"])]))
+    assert counts == {3 if api == "trainjob" else 2}
+
+
+@each_workload
+def test_the_resource_is_named_like_the_release_and_says_where_the_results_are(
+    helm: Path, api: str, topology: str
+) -> None:
+    arguments = ["--set", "run.nodes=3,run.config.comparison=vit", *workload_values(api, topology)]
+    documents = render(helm, CHARTS / "ddp", arguments)
+    kind = {"trainjob": "TrainJob", "pytorchjob": "PyTorchJob"}.get(api, "MPIJob")
+    resource = pick(documents, kind)
+    notes = resource["metadata"]["annotations"]
+    assert resource["metadata"]["name"] == "golden"
+    assert len(notes.pop("stratlab/settings-sha256")) == 64
+    assert notes == {
+        "stratlab/run-directory": "/results/vit/golden",
+        "stratlab/results-claim": "stratlab-results",
+        "stratlab/results-mount": "/results",
+        "stratlab/lab-image": "stratlab-lab:0.1.0",
+        "stratlab/tracking-uri": "http://mlflow:5000",
+        "stratlab/processes": "6",
+    }
+    command = unwrap_pods(documents)["Job"]["spec"]["initContainers"][0]["command"]
+    assert command[command.index("--resource") + 1] == f"{api}/golden"
+
+
+def test_a_master_takes_the_place_of_a_worker(helm: Path) -> None:
+    for nodes, expected in ((1, {"Master": 1}), (3, {"Master": 1, "Worker": 2})):
+        arguments = ["--set", f"run.nodes={nodes}", *workload_values("pytorchjob", "master-worker")]
+        spec = pick(render(helm, CHARTS / "ddp", arguments), "PyTorchJob")["spec"]
+        assert {role: each["replicas"] for role, each in spec["pytorchReplicaSpecs"].items()} == expected
+        assert "elasticPolicy" not in spec
+
+
+@pytest.mark.parametrize("api", ["mpijob-v1", "mpijob-v2beta1", "trainjob"])
+def test_only_a_pytorchjob_has_a_master(helm4: Path, api: str) -> None:
+    done = helm_template(helm4, CHARTS / "ddp", workload_values(api, "master-worker"))
+    assert done.returncode and "only a pytorchjob has a master" in done.stderr
+
+
+@pytest.mark.parametrize("api", ["pytorchjob", "mpijob-v1", "mpijob-v2beta1", "trainjob"])
+def test_suspend_is_said_only_when_it_is_wanted(helm4: Path, api: str) -> None:
+    """Kueue and people set it as well: a `false` in every upgrade would fight with them."""
+    for suspend in (True, False):
+        arguments = [
+            "--set-json",
+            f"run.suspend={str(suspend).lower()}",
+            *workload_values(api, "worker-only"),
+        ]
+        (resource,) = [
+            each
+            for each in render(helm4, CHARTS / "ddp", arguments)
+            if each["kind"] in ("PyTorchJob", "MPIJob", "TrainJob")
+        ]
+        policy = resource["spec"].get("runPolicy", resource["spec"])
+        assert policy.get("suspend") is (True if suspend else None)
+
+
+@pytest.fixture(scope="module")
+def shipped_hash(helm4: Path) -> str:
+    return settings_hash(helm4)
+
+
+def settings_hash(helm4: Path, *settings: str) -> str:
+    arguments = ["--set", ",".join(settings)] if settings else []
+    for each in render(helm4, CHARTS / "ddp", arguments):
+        if notes := each["metadata"].get("annotations", {}).get("stratlab/settings-sha256"):
+            return notes
+    raise AssertionError("no resource carries the hash")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "run.nodes=2",
+        "run.processesPerNode=4",
+        "run.config.lr=0.5",
+        "run.image.tag=x",
+        "run.mlflow.trackingUri=http://x",
+        "run.workload.api=mpijob-v1",
+        "run.workload.topology=master-worker",
+        "run.scheduling.nodeSelector.a=b",
+    ],
+)
+def test_an_upgrade_would_see_another_setting(helm4: Path, shipped_hash: str, setting: str) -> None:
+    """It compares this hash with that of the resource in the cluster: test_install.py."""
+    assert settings_hash(helm4, setting) != shipped_hash
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "run.suspend=true",
+        "run.analysis.image.tag=x",
+        "run.analysis.enabled=false",
+        "run.scheduling.waitSeconds=0",
+    ],
+)
+def test_an_upgrade_may_change_what_is_no_setting_of_the_run(
+    helm4: Path, shipped_hash: str, setting: str
+) -> None:
+    assert settings_hash(helm4, setting) == shipped_hash
