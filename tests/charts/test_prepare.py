@@ -1,0 +1,174 @@
+"""charts/prepare: one Job, whose arguments the trainer accepts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.charts.core_object import core_object_problems
+from tests.charts.pod_security import find_pods, restricted_problems
+from tests.charts.rendering import (
+    CHARTS,
+    NAMESPACE,
+    RELEASE,
+    Document,
+    container,
+    environment,
+    expand,
+    find_program,
+    helm_template,
+    render,
+    training_pod,
+)
+from trainer import failures
+from trainer.prepare.request import STALE_AFTER_S, Request, read_request
+
+CHART = CHARTS / "prepare"
+PETS = ("--set", "prepare.dataset=org/pets")
+
+
+def job(helm: Path, *arguments: str, **options: object) -> Document:
+    (document,) = render(helm, CHART, [*arguments], **options)
+    return document
+
+
+def request(document: Document, mount: Path) -> Request:
+    """What the trainer makes of the rendered arguments; `mount` stands for the results volume."""
+    (entry,) = document["spec"]["template"]["spec"]["containers"]
+    assert entry["command"] == ["python", "-m", "trainer.prepare"]
+    arguments = [expand(text, {}) for text in entry["args"]]
+    (to,) = [text for text in arguments if text.startswith("--to=")]
+    assert {"name": "results", "mountPath": to.removeprefix("--to=")} in entry["volumeMounts"]
+    return read_request([f"--to={mount}" if text == to else text for text in arguments])
+
+
+def test_one_job_that_the_cluster_accepts(helm: Path) -> None:
+    for arguments in (PETS, ("--set", "prepare.model=org/net")):
+        document = job(helm, *arguments)
+        assert (document["apiVersion"], document["kind"]) == ("batch/v1", "Job")
+        assert core_object_problems(document) == []
+        (pod,) = find_pods(document)
+        assert restricted_problems(pod) == []
+        assert pod["automountServiceAccountToken"] is False
+        assert container(pod, "prepare")["securityContext"]["readOnlyRootFilesystem"] is True
+    assert core_object_problems(job(helm, *PETS, release="r" * 52)) == []
+
+
+def test_the_pod_is_that_of_a_run(helm: Path) -> None:
+    """The same user, volumes, folders and image as a training pod; no accelerator."""
+    run = training_pod(render(helm, CHARTS / "ddp"))
+    (pod,) = find_pods(job(helm, *PETS))
+    mine, theirs = container(pod, "prepare"), container(run, "pytorch")
+    assert pod["securityContext"] == run["securityContext"]
+    assert mine["securityContext"] == theirs["securityContext"]
+    assert mine["image"] == theirs["image"] and mine["imagePullPolicy"] == theirs["imagePullPolicy"]
+    assert all(volume in run["volumes"] for volume in pod["volumes"])
+    assert environment(pod, "prepare").items() <= environment(run, "pytorch").items()
+    assert set(mine["resources"]["limits"]) == {"cpu", "memory"}
+
+
+def test_labels(helm: Path) -> None:
+    document = job(helm, *PETS)
+    for labels in (document["metadata"]["labels"], document["spec"]["template"]["metadata"]["labels"]):
+        assert labels == {
+            "app.kubernetes.io/name": "prepare",
+            "app.kubernetes.io/instance": RELEASE,
+            "app.kubernetes.io/component": "prepare",
+            "app.kubernetes.io/part-of": "stratlab",
+            "app.kubernetes.io/managed-by": "Helm",
+        }
+
+
+def test_the_trainer_accepts_what_is_rendered(helm: Path, tmp_path: Path) -> None:
+    plain = request(job(helm, *PETS), tmp_path)
+    assert plain == Request("dataset", "org/pets", RELEASE, tmp_path, "", "", STALE_AFTER_S)
+    values = {
+        "dataset": "/results/raw/$(HOME) $$x",
+        "name": "my.pets",
+        "subset": '-x "y" {{ z }}',
+        "staleAfterSeconds": 3600,
+    }
+    full = request(job(helm, values={"prepare": values}), tmp_path)
+    assert full == Request("dataset", values["dataset"], "my.pets", tmp_path, "", values["subset"], 3600)
+    model = request(job(helm, "--set", "prepare.model=org/net,prepare.revision=refs/pr/1"), tmp_path)
+    assert (model.kind, model.source, model.revision) == ("model", "org/net", "refs/pr/1")
+
+
+def test_permanent_failures_end_the_job(helm: Path) -> None:
+    rules = job(helm, *PETS)["spec"]["podFailurePolicy"]["rules"]
+    assert rules[0]["action"] == "FailJob"
+    permanent = [failures.BAD_CONFIG, failures.DATA_MISSING, failures.STORAGE_FULL]
+    assert rules[0]["onExitCodes"] == {"operator": "In", "values": permanent}
+
+
+def test_a_changed_request_is_a_new_job(helm: Path) -> None:
+    names = {
+        job(helm, *arguments)["metadata"]["name"]
+        for arguments in (PETS, PETS, (*PETS, "--set", "prepare.revision=v2"))
+    }
+    assert len(names) == 2 and all(name.startswith(f"{RELEASE}-prepare-") for name in names)
+
+
+def test_a_token_comes_from_a_secret_only(helm: Path) -> None:
+    secrets = json.dumps([{"name": "HF_TOKEN", "secret": "hub", "key": "token"}])
+    (pod,) = find_pods(job(helm, *PETS, "--set-json", f"run.secrets={secrets}"))
+    entry = next(e for e in container(pod, "prepare")["env"] if e["name"] == "HF_TOKEN")
+    assert entry == {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    done = helm_template(
+        helm, CHART, [*PETS, "--set", "run.env[0].name=HF_TOKEN", "--set", "run.env[0].value=hf_x"]
+    )
+    assert done.returncode != 0 and "looks like a secret" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ("", "give one of them"),
+        ("prepare.dataset=a/b,prepare.model=a/b", "both are given"),
+        ("prepare.dataset=digits", "nothing to prepare"),
+        ("prepare.model=a/b,prepare.subset=x", "a model has none"),
+        ("prepare.dataset=../x", r"prepare[./]dataset"),
+        ("prepare.dataset=a b", r"prepare[./]dataset"),
+        ("prepare.model=/x", r"prepare[./]model"),
+        ("prepare.dataset=a/b,prepare.name=../x", r"prepare[./]name"),
+        ("prepare.dataset=a/b,prepare.staleAfterSeconds=0", r"prepare[./]staleAfterSeconds"),
+        ("prepare.dataset=a/b,prepare.datset=x", "datset"),
+        ("prepare.dataset=a/b,dataset=x", r"'dataset' not allowed|property dataset is not allowed"),
+        ("prepare.dataset=a/b,run.nodez=2", "nodez"),
+    ],
+)
+def test_refusals(helm: Path, settings: str, text: str) -> None:
+    done = helm_template(helm, CHART, ["--set", settings] if settings else [])
+    assert done.returncode != 0 and re.search(text, done.stderr), done.stderr
+
+
+def test_queue(helm: Path) -> None:
+    labels = job(helm, *PETS, "--set", "prepare.queue=batch")["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "batch"
+
+
+def notes(*arguments: str) -> str:
+    """Helm 4 only: `helm install --dry-run=client` of Helm 3 asks for a cluster."""
+    command = [str(find_program("helm")), "install", RELEASE, str(CHART), "-n", NAMESPACE, "--dry-run=client"]
+    done = subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "KUBECONFIG": os.devnull},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("NOTES:\n")[1]
+
+
+def test_notes_say_how_a_run_reads_it() -> None:
+    text = notes("--set", "prepare.dataset=org/pets,prepare.name=pets")
+    assert "--set run.config.dataset_path=/results/_prepared/pets\n" in text
+    assert "components/hub-access" in text
+    assert "components/hub-access" not in notes("--set", "prepare.dataset=/results/raw/pets")
+    assert 'from_pretrained("/results/_prepared/golden")' in notes("--set", "prepare.model=org/net")

@@ -1,0 +1,59 @@
+"""Overlays built by the real kubectl, no cluster, and what the tests read from them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.charts.rendering import ROOT, Document, find_program, read_documents
+
+MANIFESTS = ROOT / "manifests"
+OVERLAYS = sorted(path.parent.name for path in MANIFESTS.glob("overlays/*/kustomization.yaml"))
+COMPONENTS = sorted(path.parent.name for path in MANIFESTS.glob("components/*/kustomization.yaml"))
+
+
+def build(folder: Path) -> list[Document]:
+    """All objects of a kustomization, which must build."""
+    command = [str(find_program("kubectl")), "kustomize", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return read_documents(done.stdout)
+
+
+def write_overlay(
+    folder: Path, overlay: str, components: Sequence[str] = (), namespace: str | None = None
+) -> Path:
+    """An overlay of an overlay, as a user writes it."""
+
+    def relative(kind: str, name: str) -> str:
+        return os.path.relpath(MANIFESTS / kind / name, folder.resolve())
+
+    content = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [relative("overlays", overlay)],
+        "components": [relative("components", name) for name in components],
+        **({"namespace": namespace} if namespace else {}),
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    return folder
+
+
+def pick(documents: Sequence[Document], kind: str, name: str) -> Document:
+    """The one object of this kind and name."""
+    (found,) = [d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name]
+    return found
+
+
+def kinds(documents: Sequence[Document], kind: str) -> list[Document]:
+    return [document for document in documents if document["kind"] == kind]
+
+
+def mlflow_container(documents: Sequence[Document]) -> dict[str, Any]:
+    (container,) = pick(documents, "Deployment", "mlflow")["spec"]["template"]["spec"]["containers"]
+    return container

@@ -1,0 +1,142 @@
+"""Who can talk to whom, asked of the labels that the charts really render."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubeflow.training.constants import constants
+
+from tests.charts.rendering import CHARTS, Document, find_program, helm_template, read_documents
+from tests.manifests.kustomize import build, kinds, pick, write_overlay
+from tests.manifests.network_rules import Peer, Port, may_connect
+
+LABEL = "app.kubernetes.io/"
+MLFLOW, DNS, API, HTTPS, ANY = Port(5000), Port(53, "UDP"), Port(6443), Port(443), Port(41234)
+CLUSTER_DNS = Peer({"k8s-app": "kube-dns"}, {"kubernetes.io/metadata.name": "kube-system"})
+STRANGER = Peer({f"{LABEL}name": "web"}, {"kubernetes.io/metadata.name": "default"})
+API_SERVER, HUB, METADATA, NEIGHBOUR = (
+    Peer(address=address) for address in ("203.0.113.7", "198.51.100.80", "169.254.169.254", "10.0.0.9")
+)
+
+
+def find_templates(node: Any) -> Iterator[dict[str, str]]:
+    """The labels of every pod template, wherever an object of any kind hides it."""
+    if isinstance(node, list):
+        for item in node:
+            yield from find_templates(item)
+    elif isinstance(node, dict):
+        if "containers" in node.get("spec", {}) and "labels" in node.get("metadata", {}):
+            yield node["metadata"]["labels"]
+        else:
+            for value in node.values():
+                yield from find_templates(value)
+
+
+def rendered_pods() -> dict[str, dict[str, str]]:
+    """component -> labels of its pods, over all charts."""
+    pods: dict[str, dict[str, str]] = {}
+    for path in sorted(CHARTS.glob("*/Chart.yaml")):
+        arguments = ["--set", "prepare.dataset=org/pets"] if path.parent.name == "prepare" else []
+        done = helm_template(find_program("helm"), path.parent, arguments)
+        for labels in find_templates(read_documents(done.stdout)):
+            pods[labels[f"{LABEL}component"]] = labels
+    return pods
+
+
+@pytest.fixture(scope="module")
+def pods(kind: list[Document]) -> dict[str, Peer]:
+    found = {component: Peer(labels) for component, labels in rendered_pods().items()}
+    assert {"training", "analysis", "prepare"} <= found.keys()
+    template = pick(kind, "Deployment", "mlflow")["spec"]["template"]
+    found["mlflow"] = Peer(template["metadata"]["labels"])
+    # made by stratlab itself and by `helm test`
+    found["volume"] = Peer({f"{LABEL}component": "volume", f"{LABEL}part-of": "stratlab"})
+    found.setdefault("test", Peer({f"{LABEL}component": "test", f"{LABEL}part-of": "stratlab"}))
+    return found
+
+
+@pytest.fixture(scope="module")
+def policies(kind: list[Document]) -> list[Document]:
+    return kinds(kind, "NetworkPolicy")
+
+
+# who calls -> whom, on which port: everything that goes through, with the base alone
+OPEN = {
+    ("training", "training", ANY),
+    ("training", "training", MLFLOW),
+    ("training", "training", HTTPS),
+    ("training", "training", API),
+    ("training", "training", DNS),
+    *((component, "mlflow", MLFLOW) for component in ("training", "analysis", "test")),
+    *((component, "dns", DNS) for component in ("training", "analysis", "test", "prepare")),
+    ("analysis", "api server", API),
+    ("analysis", "api server", HTTPS),
+    ("analysis", "hub", HTTPS),  # the price of not knowing the API server's address
+    ("analysis", "hub", API),
+    ("analysis", "metadata", HTTPS),
+    ("analysis", "metadata", API),
+    *(("analysis", name, port) for name in ("stranger", "dns") for port in (HTTPS, API)),
+}
+
+
+def test_the_truth_table(pods: dict[str, Peer], policies: list[Document]) -> None:
+    others = {
+        "dns": CLUSTER_DNS,
+        "stranger": STRANGER,
+        "api server": API_SERVER,
+        "hub": HUB,
+        "metadata": METADATA,
+    }
+    passed = {
+        (source, target, port)
+        for source, here in (pods | {"stranger": STRANGER}).items()
+        for target, there in (pods | others).items()
+        for port in (MLFLOW, DNS, API, HTTPS, ANY)
+        if "stranger" not in (source, target) or source != target
+        if source in pods or target in pods
+        if may_connect(policies, here, there, port)
+    }
+    assert passed == OPEN
+
+
+def test_nobody_from_outside_comes_in(pods: dict[str, Peer], policies: list[Document]) -> None:
+    for name, pod in pods.items():
+        for port in (MLFLOW, HTTPS, ANY):
+            assert not may_connect(policies, STRANGER, pod, port), name
+            assert not may_connect(policies, NEIGHBOUR, pod, port), name
+
+
+def test_the_hub_is_opt_in_and_never_a_private_address(
+    pods: dict[str, Peer], policies: list[Document], tmp_path: Path
+) -> None:
+    opened = kinds(build(write_overlay(tmp_path, "kind", ["hub-access"])), "NetworkPolicy")
+    for name in ("training", "prepare"):
+        assert not may_connect(policies, pods[name], HUB, HTTPS)
+        assert may_connect(opened, pods[name], HUB, HTTPS)
+        assert may_connect(opened, pods[name], Peer(address="2600:9000::1"), HTTPS)
+        assert not may_connect(opened, pods[name], HUB, Port(80))
+        for address in ("169.254.169.254", "10.1.2.3", "172.20.0.1", "192.168.1.1", "fd00::1"):
+            assert not may_connect(opened, pods[name], Peer(address=address), HTTPS), address
+    for name in ("volume", "test", "mlflow"):
+        assert not may_connect(opened, pods[name], HUB, HTTPS), name
+
+
+def test_the_launcher_of_an_mpijob_reaches_the_api_server(pods: dict[str, Peer], tmp_path: Path) -> None:
+    """By the label that the operator sets; workers do not."""
+    policies = kinds(build(write_overlay(tmp_path, "kind", ["mpi"])), "NetworkPolicy")
+    role = constants.REPLICA_TYPE_LABEL
+    training = dict(pods["training"].labels or {})
+    assert may_connect(policies, Peer(training | {role: "launcher"}), API_SERVER, API)
+    assert not may_connect(policies, Peer(training | {role: "worker"}), API_SERVER, API)
+
+
+def test_external_stores(pods: dict[str, Peer], policies: list[Document], tmp_path: Path) -> None:
+    opened = kinds(build(write_overlay(tmp_path, "kind", ["external-stores"])), "NetworkPolicy")
+    for port in (Port(5432), HTTPS):
+        assert may_connect(opened, pods["mlflow"], Peer(address="10.9.8.7"), port)
+        assert not may_connect(policies, pods["mlflow"], Peer(address="10.9.8.7"), port)
+    assert may_connect(opened, pods["mlflow"], CLUSTER_DNS, DNS)
+    assert not may_connect(policies, pods["mlflow"], CLUSTER_DNS, DNS)

@@ -1,0 +1,190 @@
+"""Where data sets and models come from, how they are written, and whether what was written can be read again."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.failures import DataMissing
+from trainer.prepare.request import Request
+
+# Of a model, only what cannot run code when it is read.
+MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What lies in the folder now."""
+
+    revision: str | None
+    """commit on the hub"""
+    samples: dict[str, int] | None
+    """by split, of a data set"""
+    parameters: int | None
+    """of a model"""
+
+
+def write_source(request: Request, folder: Path, scratch: Path) -> Written:
+    """Writes the data set or model into `folder` and opens it again.
+
+    Args:
+        scratch: for downloads; on the same volume, because a node's own disk may be small.
+
+    Raises:
+        DataMissing: there is no such source, or it cannot be read.
+        OSError: with ENOSPC somewhere in its causes: the volume is full.
+    """
+    # read once, when the hub's client is imported
+    os.environ |= {
+        "HF_HOME": str(scratch),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    try:
+        return _write_dataset(request, folder) if request.kind == "dataset" else _write_model(request, folder)
+    except Exception as failure:
+        if type(failure).__name__ in _NOT_TO_BE_HAD:
+            raise DataMissing(f"--{request.kind} {request.source!r}: {failure}") from failure
+        raise
+
+
+# Of the hub's client and of `datasets`: the same request would fail again. By name, to import neither here.
+_NOT_TO_BE_HAD = (
+    "RepositoryNotFoundError",
+    "RevisionNotFoundError",
+    "GatedRepoError",
+    "EntryNotFoundError",
+    "RemoteEntryNotFoundError",
+    "DatasetNotFoundError",
+    "DataFilesNotFoundError",
+    "EmptyDatasetError",
+    "HFValidationError",
+)
+
+
+def check_local(request: Request) -> None:
+    """Raises DataMissing for a path where nothing is, before anything is locked."""
+    if request.is_local and not Path(request.source).is_dir():
+        raise DataMissing(f"--dataset {request.source!r}: no such folder")
+
+
+def _write_dataset(request: Request, folder: Path) -> Written:
+    import datasets
+
+    datasets.disable_progress_bars()
+    revision = None if request.is_local else _resolve(request)
+    source = _open_local(request.source) if request.is_local else _open_hub(request, revision)
+    if not isinstance(source, dict):
+        source = datasets.DatasetDict({"train": source})
+    source.save_to_disk(str(folder))
+    samples = {split: len(table) for split, table in source.items()}
+    _verify_dataset(folder, samples)
+    return Written(revision, samples, None)
+
+
+def _open_local(source: str) -> Any:
+    import datasets
+
+    path = Path(source)
+    saved = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
+    try:
+        return datasets.load_from_disk(source) if saved else datasets.load_dataset(source)
+    except Exception as failure:
+        if find_os_error(failure):
+            raise
+        raise DataMissing(
+            f"--dataset {source!r}: not a data set in `datasets` format "
+            f"(saved with save_to_disk, parquet files, or folders of images): {failure}"
+        ) from failure
+
+
+def _open_hub(request: Request, revision: str | None) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_dataset(request.source, request.subset or None, revision=revision)
+    except ValueError as failure:  # "Config name is missing", "BuilderConfig 'x' not found"
+        raise DataMissing(
+            f"--dataset {request.source!r}, --subset {request.subset!r}: {failure}"
+        ) from failure
+
+
+def _resolve(request: Request) -> str:
+    """The commit that the revision stands for now, so that a download cannot change half-way."""
+    from huggingface_hub import HfApi
+
+    info = HfApi().repo_info(request.source, repo_type=request.kind, revision=request.revision or None)
+    if not info.sha:
+        raise DataMissing(f"--{request.kind} {request.source!r}: the hub names no commit")
+    return info.sha
+
+
+def _verify_dataset(folder: Path, samples: dict[str, int]) -> None:
+    import datasets
+
+    again = datasets.load_from_disk(str(folder))
+    found = {split: len(table) for split, table in again.items()}
+    if found != samples:
+        raise OSError(f"{folder}: {found} samples can be read, {samples} were written")
+    for split, table in again.items():
+        for index in {0, len(table) - 1} if len(table) else ():
+            try:
+                table[index]
+            except Exception as failure:
+                raise DataMissing(
+                    f"split {split!r}: sample {index} cannot be decoded: {failure}"
+                ) from failure
+
+
+def _write_model(request: Request, folder: Path) -> Written:
+    from huggingface_hub import HfApi, snapshot_download
+
+    revision = _resolve(request)
+    names = HfApi().list_repo_files(request.source, revision=revision)
+    if not fnmatch.filter(names, "*.safetensors"):
+        raise DataMissing(
+            f"--model {request.source!r}: holds no *.safetensors; weights in other formats can run code when read"
+        )
+    snapshot_download(request.source, revision=revision, local_dir=folder, allow_patterns=list(MODEL_FILES))
+    for leftover in sorted((folder / ".cache").rglob("*"), reverse=True):  # the client's notes
+        leftover.rmdir() if leftover.is_dir() else leftover.unlink()
+    (folder / ".cache").rmdir()
+    return Written(revision, None, _count_parameters(folder))
+
+
+def _count_parameters(folder: Path) -> int:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        json.loads((folder / "config.json").read_text())
+        for index in folder.rglob("*.safetensors.index.json"):
+            parts = set(json.loads(index.read_text())["weight_map"].values())
+            for part in sorted(parts):
+                if not (index.parent / part).is_file():
+                    raise DataMissing(f"{index.name} names {part}, which the model does not hold")
+        total = 0
+        for path in sorted(folder.rglob("*.safetensors")):
+            with safe_open(path, framework="np") as tensors:
+                total += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    except (FileNotFoundError, json.JSONDecodeError, KeyError, SafetensorError) as failure:
+        raise DataMissing(f"the model cannot be read: {failure!r}") from failure
+    return total
+
+
+def find_os_error(failure: BaseException) -> OSError | None:
+    """The error of the operating system behind a failure: libraries wrap it."""
+    cause: BaseException | None = failure
+    while cause is not None:
+        if (
+            isinstance(cause, OSError)
+            and cause.errno is not None
+            and not isinstance(cause, FileNotFoundError)
+        ):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
