@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from stratlab.check.command import check
+from stratlab.logs.command import logs
 from stratlab.rehearse.command import rehearse
+from stratlab.sweep.command import sweep
+from stratlab.wait.command import wait
+from stratlab.watch.command import watch
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,26 +43,11 @@ TrackingUri = Annotated[
 app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
 
 
-@app.command(short_help="Wait until a run has ended.")
-def wait(
-    run_dir: RunDirectory,
-    deadline_s: Annotated[float | None, typer.Option(min=0, help="Give up after so long.")] = None,
-    poll_s: Annotated[float, typer.Option(min=0.01, help="Time between two looks.")] = 1.0,
-    quiet_s: Annotated[
-        float,
-        typer.Option(min=0, help="After a failure that may be tried again: silence that means the end."),
-    ] = 120.0,
-) -> None:
-    """Wait until the run in RUN_DIR has ended, well or not. Exit code 1: not before the deadline.
-
-    Example: stratlab wait results/demo/ddp --deadline-s 3600
-    """
-    from stratlab.wait import wait_for_run
-
-    outcome = wait_for_run(run_dir, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=_print_line)
-    if not outcome.ended:
-        _fail(f"not ended after {deadline_s:g} s: {outcome.sentence}", 1)
-    _print_line(outcome.sentence)
+app.command(short_help="Wait until a run has ended.")(wait)
+app.command(short_help="Watch a run on the cluster until it ends.")(watch)
+app.command(short_help="Show the log of a rank.")(logs)
+app.command(short_help="Check whether a cluster is ready for runs.")(check)
+app.command(short_help="Run a matrix of settings on the cluster, and compare.")(sweep)
 
 
 @app.command(short_help="Analyze the traces of a run.")
@@ -82,6 +72,28 @@ def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
     _print_line(f"report: {run_dir / 'analysis' / 'report.html'}")
 
 
+@app.command(short_help="Check that a finished run is whole, here and in MLflow.")
+def verify(
+    run_dir: RunDirectory,
+    tracking_uri: TrackingUri = "",
+    report: Annotated[bool, typer.Option(help="Whether an analysis belongs to the run.")] = True,
+) -> None:
+    """Check that the run in RUN_DIR is whole: files, ranks, traces, report, and the same in MLflow.
+
+    One line per check. Without --tracking-uri the server is the one in mlflow.json. Exit code 1: a check failed.
+
+    Example: stratlab verify results/demo/ddp --tracking-uri http://localhost:5000
+    """
+    from stratlab.verify import verify_run
+
+    failed = 0
+    for line in verify_run(run_dir, tracking_uri or None, with_report=report):
+        _print_line(str(line))
+        failed += line.state == "failed"
+    if failed:
+        raise typer.Exit(1)
+
+
 @app.command(short_help="Compare the runs of a folder or of an MLflow experiment.")
 def compare(
     folder: Annotated[
@@ -97,13 +109,33 @@ def compare(
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out.")
     ] = None,
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="DIR names a comparison on the results volume of a cluster.")
+    ] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="With --on-cluster; the context's if left out.")
+    ] = None,
+    claim: Annotated[str, typer.Option(help="With --on-cluster: the results claim.")] = "stratlab-results",
+    mount: Annotated[str, typer.Option(help="With --on-cluster: where runs see the claim.")] = "/results",
+    image: Annotated[str, typer.Option(help="With --on-cluster: image of the pod.")] = "stratlab-lab:0.1.0",
 ) -> None:
     """Compare the runs in DIR, or those of an MLflow experiment, and write a report.
 
+    With --on-cluster a pod compares the runs where they are, and the report comes back to --output.
+
     Example: stratlab compare results/demo
+
+    Example: stratlab compare demo --on-cluster --namespace stratlab
     """
     if (folder is None) == (experiment is None):
         raise ValueError("give either DIR or --experiment NAME")
+    if on_cluster:
+        from stratlab.compare.on_cluster import compare_for_user
+
+        if experiment:
+            raise ValueError("--on-cluster compares a folder of the volume; leave --experiment out")
+        compare_for_user(str(folder), namespace, claim, mount, image, output, as_json)
+        return
     if experiment and not tracking_uri:
         raise ValueError("--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI")
     from stratlab import compare as comparing
@@ -169,9 +201,10 @@ def main() -> None:
         print(f"stopped by {stop}", file=sys.stderr)
         sys.exit(stop.code)
     except Exception as failure:
+        from stratlab.cluster import ClusterError
         from stratlab.tracking_server import ServerFailed
 
-        if not isinstance(failure, ServerFailed):
+        if not isinstance(failure, ServerFailed | ClusterError):
             raise
         print(f"error: {failure}", file=sys.stderr)
         sys.exit(1)

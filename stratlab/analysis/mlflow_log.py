@@ -18,8 +18,9 @@ RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", 
 RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}
 IMPATIENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-}  # else 246 s per call
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # else 246 s per call
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # its thread changes os.environ in the middle of a request (3.17.2)
+}
 PREFIX = "trace/"
 
 

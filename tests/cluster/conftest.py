@@ -42,9 +42,12 @@ def steps() -> Steps:
 @pytest.fixture(scope="session")
 def labs(steps: Steps) -> Iterator[dict[str, Lab]]:
     """Both namespaces, MLflow ready in each."""
+    keep = bool(
+        os.environ.get("STRATLAB_E2E_KEEP")
+    )  # for work on these tests: the namespaces stay, and are used again
     there = run([KUBECTL, "get", "namespaces", "-o", "name"]).stdout.split()
     taken = [name for name in OVERLAYS if f"namespace/{name}" in there]
-    assert not taken, (
+    assert keep or not taken, (
         f"the namespace {taken[0]} is there already, and these tests remove theirs: use another cluster"
     )
     try:
@@ -55,7 +58,7 @@ def labs(steps: Steps) -> Iterator[dict[str, Lab]]:
                 lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=240s")
         yield {"restricted": RESTRICTED, "baseline": BASELINE}
     finally:
-        if not os.environ.get("STRATLAB_E2E_KEEP"):
+        if not keep:
             for name in OVERLAYS:
                 run([KUBECTL, "delete", "namespace", name, "--ignore-not-found"], check=False)
 

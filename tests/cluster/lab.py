@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratlab.cluster.connection import connect
+from stratlab.cluster.volume_pod import run_on_volume
+
 ROOT = Path(__file__).resolve().parents[2]
 KUBECTL = ROOT / ".tools" / "kubectl"
 HELM = ROOT / ".tools" / "helm"
@@ -68,9 +71,9 @@ class Lab:
     def helm(self, verb: str, release: str, chart: str, values: dict[str, Any], *, helm: Path = HELM) -> str:
         """`helm install` or `upgrade` of a strategy chart on the small data set of the demo."""
         command: list[Any] = [helm, "-n", self.namespace, verb, release, ROOT / "charts" / chart]
-        for file in (ROOT / "examples" / "digits.yaml", ROOT / "tests" / "cluster" / "small.yaml"):
-            command += ["--values", file]
-        for name, value in {**IMAGES, **values}.items():
+        for file in ("digits.yaml", "cpu.yaml"):
+            command += ["--values", ROOT / "examples" / file]
+        for name, value in {"run.config.comparison": "e2e", **IMAGES, **values}.items():
             command += ["--set", f"{name}={value}"]
         return run(command).stdout
 
@@ -109,17 +112,14 @@ class Lab:
 
         wait_until(reached, f"step {step} in the log of {pod}", timeout_s=240)
 
-    def on_volume(self, *command: str) -> str:
-        """What a command prints in a pod that mounts the results and reaches MLflow under its Service's name."""
-        from stratlab.cluster.connection import connect
-        from stratlab.cluster.volume_pod import run_on_volume
-
+    def on_volume(self, *command: str, component: str = "volume") -> str:
+        """What a command prints in a pod that mounts the results. With component `test` it may talk to MLflow too."""
         done = run_on_volume(
             connect(namespace=self.namespace), self.namespace,
-            claim=CLAIM, mount=MOUNT, image=LAB_IMAGE, command=list(command),
+            claim=CLAIM, mount=MOUNT, image=LAB_IMAGE, command=command, component=component,
         )  # fmt: skip
         assert done.exit_code == 0, done
-        return done.stdout.decode()
+        return done.output.decode()
 
     def read_lines(self, path: str) -> list[dict[str, Any]]:
         """A .jsonl file below the results."""

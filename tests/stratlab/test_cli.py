@@ -20,7 +20,7 @@ from stratlab import cli
 from stratlab.tracking_server import run_server
 from tests.stratlab.rehearse.conftest import write_chart
 
-VERBS = ("rehearse", "wait", "analyze", "compare", "mlflow")
+VERBS = ("rehearse", "wait", "watch", "logs", "check", "sweep", "analyze", "verify", "compare", "mlflow")
 REPORT = {
     "mean": {"ranks": 2, "steps": 3, "step_ms": 12.345, "comm_overlap_pct": None},
     "source": "cpu",

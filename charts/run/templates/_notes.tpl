@@ -34,7 +34,7 @@ When it has ended:
   {{- if $run.mlflow.trackingUri }}, and an artifact of the run in MLflow{{ end }}
 {{- end }}
   helm -n {{ $namespace }} test {{ $name }}     is it FINISHED, is everything there? If not: {{ $kubectl }} logs {{ $name }}-test
-  stratlab compare {{ dir $directory }}     with the other runs, where the claim is mounted
+  stratlab compare {{ base (dir $directory) }} --on-cluster --namespace {{ $namespace }}     with the other runs
   helm -n {{ $namespace }} uninstall {{ $name }}     {{ $directory }} stays, and the run in MLflow; pods and their logs go
 {{- end }}
 

@@ -24,6 +24,9 @@ spec:
         - stratlab
         - verify
         - {{ include "run.literal" (include "run.directory" .) | quote }}
+        {{- if not .Values.run.analysis.enabled }}
+        - --no-report
+        {{- end }}
       {{- include "run.analysis.container" . | nindent 6 }}
       volumeMounts:
         {{- include "run.mounts" . | nindent 8 }}

@@ -1,0 +1,71 @@
+"""The verb `stratlab check`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def check(
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="The context's if left out.")
+    ] = None,
+    claim: Annotated[str, typer.Option(help="The results claim.")] = "stratlab-results",
+    mount: Annotated[str, typer.Option(help="Where runs see it.")] = "/results",
+    image: Annotated[str, typer.Option(help="Image of the lab.")] = "stratlab-lab:0.1.0",
+    trainer_image: Annotated[str, typer.Option(help="Image of the trainer.")] = "stratlab-trainer:0.1.0",
+    tracking_uri: Annotated[
+        str, typer.Option(help="MLflow as the runs see it; empty: there is none.")
+    ] = "http://mlflow:5000",
+    pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
+) -> None:
+    """Check whether a cluster is ready for runs: one line per thing, with what to do where it is not.
+
+    Starts four small pods for some seconds, unless --no-pods. Exit code 1: there is a problem; a warning is none.
+
+    Example: stratlab check --namespace stratlab
+    """
+    from stratlab.check.finding import guarded
+    from stratlab.check.gpus import check_gpus
+    from stratlab.check.namespace import ABSENT, check_claim, check_namespace
+    from stratlab.check.pods import PodsRequest, check_pods
+    from stratlab.check.rights import check_account, check_rights
+    from stratlab.check.workloads import check_apis, find_served
+    from stratlab.cluster.connection import connect
+    from stratlab.rehearse.interruption import signals_raise
+
+    connection = connect(namespace=namespace)
+    space = connection.namespace
+    served = find_served(connection)
+    request = PodsRequest(claim, mount, image, trainer_image, tracking_uri)
+
+    def tell(sentence: str) -> None:
+        print(f"         .. {sentence}", file=sys.stderr, flush=True)
+
+    everywhere = {
+        "workload APIs": lambda: check_apis(connection),
+        "GPUs": lambda: check_gpus(connection),
+        f"namespace {space}": lambda: check_namespace(connection, space),
+    }
+    inside = {
+        f"claim {claim}": lambda: check_claim(connection, space, claim),
+        "your rights": lambda: check_rights(connection, space, served),
+        "account of the analysis": lambda: check_account(connection, space, served),
+    }
+    if pods:
+        inside["pods"] = lambda: check_pods(connection, space, request, tell)
+    print(f"{connection.server} ({connection.origin}), namespace {space}")
+    problems, absent = 0, False
+    with signals_raise():
+        for looks in (everywhere, inside):
+            for subject, look in looks.items() if not absent else ():
+                for finding in guarded(subject, look):
+                    print(finding, flush=True)
+                    problems += finding.state == "problem"
+                    absent = absent or (finding.state, finding.seen) == ("problem", ABSENT)
+    if absent:
+        print(f"the rest was not looked at: there is no namespace {space}")
+    print(f"{problems} problem(s)" if problems else "ready")
+    raise typer.Exit(1 if problems else 0)

@@ -1,0 +1,60 @@
+"""The namespace: its Pod Security level and the results claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stratlab.check.finding import Finding, ask, unseen
+from stratlab.cluster.connection import Connection
+
+ABSENT = "does not exist"
+ENFORCE = "pod-security.kubernetes.io/enforce"
+MANIFESTS = "kubectl apply -k manifests/overlays/cluster"
+
+
+def check_namespace(connection: Connection, namespace: str) -> Iterator[Finding]:
+    """Whether it exists and which Pod Security level it enforces."""
+    found = ask(connection, f"/api/v1/namespaces/{namespace}")
+    if found is None:
+        yield Finding("problem", f"namespace {namespace}", ABSENT, MANIFESTS)
+        return
+    if isinstance(found, int):
+        yield unseen(f"namespace {namespace}", "namespaces, so its Pod Security level is not known")
+        return
+    level = (found["metadata"].get("labels") or {}).get(ENFORCE)
+    if level is None:
+        fix = f"kubectl label namespace {namespace} {ENFORCE}=restricted"
+        yield Finding("warning", f"namespace {namespace}", "enforces no Pod Security level of its own", fix)
+        return
+    note = "; run.workload.api=mpijob-v1 needs baseline" if level == "restricted" else ""
+    yield Finding("ok", f"namespace {namespace}", f"enforces Pod Security {level}{note}")
+
+
+def check_claim(connection: Connection, namespace: str, claim: str) -> Iterator[Finding]:
+    """Bound, and for all nodes. Whether it really is shared, two pods find out."""
+    found = ask(connection, f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
+    subject = f"claim {claim}"
+    if found is None:
+        yield Finding(
+            "problem", subject, f"is not in namespace {namespace}", f"{MANIFESTS}, or name it with --claim"
+        )
+        return
+    if isinstance(found, int):
+        yield unseen(subject, "claims")
+        return
+    modes, phase = found["spec"].get("accessModes") or [], (found.get("status") or {}).get("phase")
+    size = ((found.get("status") or {}).get("capacity") or {}).get("storage", "unknown size")
+    if phase == "Lost" or (phase == "Pending" and "ReadWriteMany" not in modes):
+        yield Finding("problem", subject, f"is {phase}", f"kubectl -n {namespace} describe pvc {claim}")
+    elif phase != "Bound":
+        yield Finding(
+            "warning",
+            subject,
+            f"is {phase} until a pod uses it",
+            f"kubectl -n {namespace} describe pvc {claim}",
+        )
+    elif "ReadWriteMany" not in modes:
+        fix = "a StorageClass that offers ReadWriteMany (NFS, CephFS, a parallel file system), for more than one node"
+        yield Finding("warning", subject, f"is {', '.join(modes)}: every pod must be on one node", fix)
+    else:
+        yield Finding("ok", subject, f"is bound, ReadWriteMany, {size}")

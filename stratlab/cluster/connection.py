@@ -1,0 +1,190 @@
+"""Where the API server is and who asks: found as kubectl finds it. Reads JSON from it, and streams.
+
+Inside a pod the mounted token is used, and read again for every request, because the kubelet replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests.utils
+import tenacity
+import urllib3
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import kube_config
+from kubernetes.config.config_exception import ConfigException
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.patience import may_pass, wait_as_asked
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+CONNECT_S, READ_S = 5.0, 30.0
+
+RETRIES = urllib3.Retry(total=0)  # all trying again is done here, in sight
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A client for one API server. `namespace` is the one to use where none is given; `origin` says whence."""
+
+    client: ApiClient
+    namespace: str
+    origin: str
+
+    @property
+    def server(self) -> str:
+        """The address of the API server."""
+        return str(self.client.configuration.host)
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The object at `path`, as JSON. What may pass (429, 5xx, no answer) is tried four times.
+
+        Raises:
+            ClusterError: with the server's own sentence.
+        """
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception(may_pass),
+            wait=wait_as_asked(tenacity.wait_random_exponential(multiplier=0.3, max=3)),
+            stop=tenacity.stop_after_attempt(4),
+            reraise=True,
+        ):
+            with attempt:
+                response = self.stream(path, query)
+                try:
+                    document: dict[str, Any] = json.loads(response.data)
+                except urllib3.exceptions.HTTPError as failure:
+                    raise ClusterError(f"{self.server}: the answer broke off ({failure})") from failure
+                return document
+        raise AssertionError("tenacity returns or raises")
+
+    def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, silence_s: float = READ_S
+    ) -> urllib3.HTTPResponse:
+        """The open answer to one GET, to be read in pieces and closed. Silence of `silence_s` is an error.
+
+        Raises:
+            ClusterError: not reached, or an answer other than 2xx.
+        """
+        try:
+            return self.client.call_api(
+                path,
+                "GET",
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json, */*"},
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _return_http_data_only=True,
+                _request_timeout=(min(CONNECT_S, silence_s), silence_s),
+            )
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as failure:
+            raise explain(self, failure) from failure
+
+
+def connect(
+    *, context: str | None = None, namespace: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Connection:
+    """The cluster that kubectl would talk to: $KUBECONFIG or ~/.kube/config, else the pod's own token.
+
+    Raises:
+        ValueError: there is none, or no such context.
+    """
+    listed = environ.get("KUBECONFIG", "")
+    paths = [Path(path).expanduser() for path in (listed or "~/.kube/config").split(os.pathsep) if path]
+    found = [path for path in paths if path.is_file()]
+    if not found:
+        inside = connect_in_cluster(environ) if not (listed or context) else None
+        if inside:
+            return _with_namespace(inside, namespace)
+        where = (
+            f"KUBECONFIG={listed}: no such file" if listed else "no ~/.kube/config, and KUBECONFIG is not set"
+        )
+        raise ValueError(f"no cluster: {where}")
+    configuration = Configuration()
+    try:
+        merged = kube_config.KubeConfigMerger(os.pathsep.join(str(path) for path in found)).config
+        names = [each["name"] for each in merged.safe_get("contexts") or []]
+        chosen = context or merged.safe_get("current-context")
+        if chosen not in names:
+            wanted = f"no context {chosen!r}" if chosen else "no current context"
+            raise ValueError(f"{_list(found)}: {wanted}; there is {', '.join(names) or 'none'}")
+        loader = kube_config.KubeConfigLoader(
+            config_dict=merged, active_context=chosen, config_base_path=None
+        )
+        loader.load_and_set(configuration)
+    except (ConfigException, KeyError, TypeError) as failure:
+        raise ValueError(f"{_list(found)}: {failure}") from failure
+    default = loader.current_context["context"].get("namespace") or "default"
+    return Connection(_build_client(configuration), namespace or default, f"context {chosen}")
+
+
+def connect_in_cluster(
+    environ: Mapping[str, str] = os.environ, folder: Path | None = None
+) -> Connection | None:
+    """The cluster this pod runs in, as its ServiceAccount; None outside of one, or without a token."""
+    folder = folder or SERVICE_ACCOUNT
+    host, token = environ.get("KUBERNETES_SERVICE_HOST"), folder / "token"
+    if not host or not token.is_file():
+        return None
+    configuration = Configuration()
+    scheme = "https" if (folder / "ca.crt").is_file() else "http"
+    host = f"[{host}]" if ":" in host else host
+    configuration.host = f"{scheme}://{host}:{environ.get('KUBERNETES_SERVICE_PORT') or 443}"
+    configuration.ssl_ca_cert = str(folder / "ca.crt") if scheme == "https" else None
+
+    def read_token(changed: Configuration) -> None:
+        changed.api_key["authorization"] = f"Bearer {token.read_text().strip()}"
+
+    read_token(configuration)
+    configuration.refresh_api_key_hook = read_token
+    namespace = folder / "namespace"
+    name = namespace.read_text().strip() if namespace.is_file() else "default"
+    return Connection(_build_client(configuration), name, "the pod's ServiceAccount")
+
+
+def explain(connection: Connection, failure: Exception) -> ClusterError:
+    """One sentence for a failed request."""
+    if isinstance(failure, ApiException) and failure.status:
+        message = _message(failure)
+        if failure.status == 401:
+            message = f"{connection.server} does not accept the credentials of {connection.origin}: {message}"
+        asked = (failure.headers or {}).get("Retry-After", "")
+        return ClusterError(message, int(failure.status), float(asked) if asked.isdigit() else 0.0)
+    cause = failure
+    while isinstance(cause, urllib3.exceptions.MaxRetryError) and cause.reason:
+        cause = cause.reason
+    return ClusterError(f"{connection.server}: no API server answers ({_short(cause)})")
+
+
+def _message(failure: ApiException) -> str:
+    try:
+        return str(json.loads(failure.body)["message"])
+    except (ValueError, KeyError, TypeError):
+        body = failure.body.decode(errors="replace") if isinstance(failure.body, bytes) else failure.body
+        return f"{failure.status} {failure.reason or ''}: {(body or '').strip()[:200]}"
+
+
+def _short(cause: BaseException) -> str:
+    """Without the name of the connection that urllib3 puts in front."""
+    return str(cause).partition("): ")[2] or str(cause)
+
+
+def _build_client(configuration: Configuration) -> ApiClient:
+    configuration.retries = RETRIES
+    # The client itself takes any *_proxy for any address, and forgets no_proxy.
+    scheme = configuration.host.partition(":")[0]
+    configuration.proxy = requests.utils.get_environ_proxies(configuration.host).get(scheme)
+    return ApiClient(configuration)
+
+
+def _with_namespace(connection: Connection, namespace: str | None) -> Connection:
+    return Connection(connection.client, namespace or connection.namespace, connection.origin)
+
+
+def _list(paths: list[Path]) -> str:
+    return ", ".join(str(path) for path in paths)

@@ -1,0 +1,96 @@
+"""The pod that stratlab starts itself: what it may do, which is little, and what it mounts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+CLAIM, MOUNT, IMAGE = "stratlab-results", "/results", "stratlab-lab:0.1.0"
+USER = 10001
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """What `build_pod` needs beside the command.
+
+    `component` decides which network policies apply. Without a claim `mount` is an empty folder.
+    """
+
+    claim: str | None = CLAIM
+    mount: str = MOUNT
+    image: str = IMAGE
+    read_only: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
+    component: str = "volume"
+    memory: str = "1Gi"
+    deadline_s: int = 900
+
+
+def build_pod(command: Sequence[str], request: PodRequest) -> dict[str, Any]:
+    """The pod as the API server gets it. It has no token and nothing of the namespace but the claim."""
+    labels = {"name": "stratlab", "instance": "stratlab", "component": request.component}
+    labels |= {"part-of": "stratlab", "managed-by": "stratlab"}
+    claim = {"persistentVolumeClaim": {"claimName": request.claim}} if request.claim else {"emptyDir": {}}
+    env = {"HOME": "/tmp", "MPLCONFIGDIR": "/tmp/matplotlib", "PYTHONUNBUFFERED": "1", **request.env}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": f"stratlab-{request.component}-",
+            "labels": {f"app.kubernetes.io/{name}": value for name, value in labels.items()},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": request.deadline_s,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "affinity": {"podAntiAffinity": _spread(labels)},
+            "containers": [
+                {
+                    "name": "volume",
+                    "image": request.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": [part.replace("$", "$$") for part in command],  # $(NAME) would be replaced
+                    "env": [
+                        *({"name": k, "value": v.replace("$", "$$")} for k, v in env.items()),
+                        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                    ],
+                    "resources": {
+                        "requests": {"cpu": "20m", "memory": "128Mi"},
+                        "limits": {"memory": request.memory},
+                    },
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "volumeMounts": [
+                        {"name": "results", "mountPath": request.mount, "readOnly": request.read_only},
+                        {"name": "tmp", "mountPath": "/tmp"},
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "results", **claim},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+        },
+    }
+
+
+def _spread(labels: Mapping[str, str]) -> dict[str, Any]:
+    """Two of these pods at once rather run on two nodes: that shows whether the volume is shared."""
+    selector = {f"app.kubernetes.io/{name}": labels[name] for name in ("part-of", "component")}
+    term = {"labelSelector": {"matchLabels": selector}, "topologyKey": "kubernetes.io/hostname"}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}

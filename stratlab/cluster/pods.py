@@ -1,0 +1,67 @@
+"""The training pods of a run: which node rank they are, and which one has the console.
+
+Labels: training operator v1.9, mpi-operator v2beta1 (`job-role`), JobSet with indexed Jobs (TrainJob).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KUBEFLOW = "training.kubeflow.org"
+JOBSET = "jobset.sigs.k8s.io/replicatedjob-name"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def place_of(pod: Mapping[str, Any]) -> tuple[str, int]:
+    """(role, index) of a training pod: ("worker", 0), ("master", 0), ("launcher", 0), ("node", 0)."""
+    labels = pod["metadata"].get("labels") or {}
+    role = (
+        labels.get(f"{KUBEFLOW}/replica-type")
+        or labels.get(f"{KUBEFLOW}/job-role")
+        or labels.get(JOBSET)
+        or ""
+    )
+    index = labels.get(f"{KUBEFLOW}/replica-index") or labels.get(COMPLETION_INDEX) or "0"
+    return str(role).lower(), int(index) if str(index).isdigit() else 0
+
+
+def console_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The pod whose log has rank 0's console: the launcher, else the master, else index 0."""
+    first = {role: pod for pod in pods for role, index in [place_of(pod)] if index == 0}
+    for role in ("launcher", "master", "worker", "node"):
+        if role in first:
+            return first[role]
+    return next(iter(first.values()), None)
+
+
+def node_rank(pod: Mapping[str, Any], has_master: bool) -> int | None:
+    """Which node of the run this pod is; None for a launcher, which holds no ranks."""
+    role, index = place_of(pod)
+    if role == "launcher":
+        return None
+    return index + 1 if has_master and role == "worker" else index
+
+
+def training_container(pod: Mapping[str, Any]) -> str:
+    """`pytorch` in most APIs, `node` in a TrainJob: else the first container of the pod."""
+    names = [str(container["name"]) for container in pod["spec"]["containers"]]
+    return "pytorch" if "pytorch" in names else names[0]
+
+
+def container_status(pod: Mapping[str, Any], container: str) -> Mapping[str, Any]:
+    """Kubernetes' ContainerStatus; {} before the kubelet has written one."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((status for status in statuses if status["name"] == container), {})
+
+
+def has_log(pod: Mapping[str, Any], container: str) -> bool:
+    """Whether the container has started, now or before."""
+    status = container_status(pod, container)
+    state = status.get("state") or {}
+    return bool("running" in state or "terminated" in state or status.get("restartCount"))
+
+
+def has_ended(pod: Mapping[str, Any]) -> bool:
+    """Whether no container of this pod will start again."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

@@ -1,0 +1,210 @@
+"""A short-lived pod that mounts the results claim: for a laptop that cannot mount the volume itself.
+
+Restricted-clean, watched until it ends, deleted whatever happens. Its log carries the answer; a file goes through the
+log compressed and in base64, with its length and hash at the end, because a log is text and may be cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import urllib3
+from kubernetes.client import CoreV1Api
+from kubernetes.client.exceptions import ApiException
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection, explain
+from stratlab.cluster.patience import may_pass
+from stratlab.cluster.pod_phase import PodEnd, follow_pod, read_end, ticking
+from stratlab.cluster.pod_template import PodRequest, build_pod
+
+LOG_PAUSES_S = (0.5, 2.0, None)
+LOG_SILENCE_S = 600.0
+
+# Runs in the pod: the file, compressed, as lines of base64, then its length and hash.
+SEND_FILE = """
+import base64, hashlib, sys, zlib
+packer, digest, length = zlib.compressobj(6), hashlib.sha256(), 0
+with open(sys.argv[1], "rb") as file:
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+        length += len(piece)
+        print(base64.b64encode(packer.compress(piece)).decode())
+print(base64.b64encode(packer.flush()).decode())
+print("end", length, digest.hexdigest())
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How the command ended; `output` is what it wrote, both streams in the order of writing."""
+
+    exit_code: int
+    output: bytes
+    termination: str
+    """What Kubernetes says about the end: OOMKilled, Error and the last lines; "" after success."""
+
+
+def run_on_volume(
+    connection: Connection,
+    namespace: str,
+    *,
+    claim: str | None,
+    mount: str,
+    image: str,
+    command: Sequence[str],
+    read_only: bool = True,
+    env: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] = lambda sentence: None,
+    component: str = "volume",
+    deadline_s: int = 900,
+) -> Finished:
+    """Runs `command` in a pod that sees the claim at `mount`, and returns when it has ended and the pod is deleted.
+
+    Args:
+        claim: None: an empty folder instead.
+        env: further variables of the container.
+        progress: gets a sentence after 5 s and then every 15 s.
+        component: its label app.kubernetes.io/component.
+        deadline_s: how long the pod may live.
+
+    Raises:
+        ClusterError: no such claim, no right, the image cannot be pulled, no node takes the pod, it took too long.
+    """
+    request = PodRequest(claim, mount, image, read_only, env or {}, component, deadline_s=deadline_s)
+    with _running_pod(connection, namespace, command, request, progress) as (name, ending):
+        with ticking(progress, f"pod {name} is running"):
+            output = b"".join(_read_log(connection, namespace, name))
+            end = read_end(name, ending, deadline_s)
+    return Finished(end.exit_code, output, end.reason)
+
+
+def read_file(
+    connection: Connection,
+    namespace: str,
+    *,
+    claim: str,
+    mount: str,
+    image: str,
+    path: str,
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> Iterator[bytes]:
+    """The bytes of the file at `path` (below `mount`), in pieces as they arrive.
+
+    Raises:
+        ValueError: there is no such file.
+        ClusterError: as `run_on_volume`, or what arrived is not the file; then the pieces so far are void.
+    """
+    request = PodRequest(claim, mount, image)
+    command = ["python", "-c", SEND_FILE, path]
+    with _running_pod(connection, namespace, command, request, progress) as (name, ending):
+        unpacker, digest, length = zlib.decompressobj(), hashlib.sha256(), 0
+        last = ""
+        for line in _lines(_read_log(connection, namespace, name)):
+            last = line
+            if line.startswith("end "):
+                break
+            try:
+                piece = unpacker.decompress(base64.b64decode(line, validate=True))
+            except (ValueError, zlib.error):
+                break  # python's own words: the file could not be read
+            digest.update(piece)
+            length += len(piece)
+            if piece:
+                yield piece
+        end = read_end(name, ending, request.deadline_s)
+        if end.exit_code and "FileNotFoundError" in end.reason:
+            raise ValueError(f"{path}: no such file on the claim {claim}")
+        if end.exit_code:
+            raise ClusterError(f"{path}: could not be read in pod {name}: {end.reason}")
+        if last != f"end {length} {digest.hexdigest()}":
+            raise ClusterError(f"{path}: the log of pod {name} was cut after {length} bytes; try again")
+
+
+@contextmanager
+def _running_pod(
+    connection: Connection,
+    namespace: str,
+    command: Sequence[str],
+    request: PodRequest,
+    progress: Callable[[str], None],
+) -> Iterator[tuple[str, Generator[PodEnd | None]]]:
+    """A pod whose command has started, and what will yield how it ended. It is deleted when the block is left."""
+    if request.claim:
+        _check_claim(connection, namespace, request.claim)
+    api = CoreV1Api(connection.client)
+    try:
+        pod = api.create_namespaced_pod(namespace, build_pod(command, request), _request_timeout=30)
+    except (ApiException, urllib3.exceptions.HTTPError, OSError) as failure:
+        raise explain(connection, failure) from failure
+    name = pod.metadata.name
+    ending = follow_pod(connection, namespace, name, progress)
+    try:
+        next(ending)
+        yield name, ending
+    finally:
+        ending.close()
+        _delete_pod(api, namespace, name, progress)
+
+
+def _check_claim(connection: Connection, namespace: str, claim: str) -> None:
+    """A pod with a claim that does not exist would wait for ever."""
+    try:
+        connection.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
+    except ClusterError as failure:
+        if failure.status == 404:
+            raise ClusterError(
+                f"namespace {namespace} has no claim {claim}: name it with --claim", 404
+            ) from None
+        if failure.status != 403:  # who may not look may still create the pod
+            raise
+
+
+def _delete_pod(api: CoreV1Api, namespace: str, name: str, progress: Callable[[str], None]) -> None:
+    for pause_s in (0.5, 2.0, None):
+        try:
+            api.delete_namespaced_pod(name, namespace, _request_timeout=10)
+            return
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as failure:
+            if isinstance(failure, ApiException) and failure.status == 404:
+                return
+            if pause_s is None:
+                progress(f"pod {name} stays: kubectl -n {namespace} delete pod {name} ({failure})")
+                return
+            time.sleep(pause_s)
+
+
+def _read_log(connection: Connection, namespace: str, name: str) -> Iterator[bytes]:
+    """The log until the container ends. A connection that breaks is opened again behind what was read."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
+    done = 0
+    for pause_s in LOG_PAUSES_S:
+        skip = done
+        try:
+            with closing(connection.stream(path, {"follow": "true"}, silence_s=LOG_SILENCE_S)) as response:
+                for piece in response.stream(amt=None, decode_content=False):
+                    fresh = piece[skip:]
+                    skip = max(0, skip - len(piece))
+                    done += len(fresh)
+                    if fresh:
+                        yield fresh
+            return
+        except (ClusterError, urllib3.exceptions.HTTPError, OSError) as failure:
+            if pause_s is None or (isinstance(failure, ClusterError) and not may_pass(failure)):
+                raise ClusterError(f"the log of pod {name} broke off ({failure})") from failure
+            time.sleep(pause_s)
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
+    buffer = b""
+    for piece in pieces:
+        *lines, buffer = (buffer + piece).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
+    if buffer:
+        yield buffer.decode(errors="replace")

@@ -1,0 +1,138 @@
+"""A watch that goes on: what changes is told once, whatever happens to the connection. Never polls.
+
+List, then watch from the list's resourceVersion; after a disconnect from the last one seen; after 410 list again and
+tell only what differs (kubernetes.io/docs/reference/using-api/api-concepts: "Efficient detection of changes").
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import urllib3
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.patience import Patience
+
+ADDED, MODIFIED, DELETED, SYNCED = "ADDED", "MODIFIED", "DELETED", "SYNCED"
+Change = tuple[str, dict[str, Any]]
+
+# The server sends a bookmark about once a minute: after a longer silence the connection is taken for dead.
+SILENCE_S = 90.0
+SERVER_S = 280  # the server ends a watch after so long; the next one may go to another server
+LIST_S = 30.0
+GONE = 410
+
+
+def watch(
+    connection: Connection,
+    path: str,
+    query: Mapping[str, str] | None = None,
+    patience: Patience | None = None,
+) -> Iterator[Change]:
+    """Yields (ADDED | MODIFIED | DELETED, object) for the collection at `path`, narrowed by selectors in `query`.
+
+    First everything that is there as ADDED, then (SYNCED, {}) once, then changes. No change is told twice; of
+    several changes during an outage the last may be told alone. Ends at the deadline of `patience`, or after its
+    `stop` is set, the latter only when the connection stirs next.
+
+    Raises:
+        ClusterError: the server refuses for good: no right, no such API, or an answer that will not change.
+    """
+    patience = patience or Patience()
+    known: dict[str, dict[str, Any]] = {}
+    version, synced = "", False
+    while not patience.is_over():
+        if not version:
+            listed = patience.persist(
+                lambda: _list(connection, path, query, patience), answered_before=synced
+            )
+            if listed is None:
+                return
+            yield from _differences(known, listed["items"])
+            version = listed["metadata"]["resourceVersion"]
+            if not synced:
+                synced = True
+                yield SYNCED, {}
+        opened, brought = time.monotonic(), False
+        for kind, changed in _read_changes(connection, path, query, version, patience):
+            if kind == "ERROR":  # most often 410: the version is too old
+                version = ""
+                break
+            version, brought = changed["metadata"]["resourceVersion"], True
+            if _is_news(known, kind, changed):
+                yield kind, changed
+            if patience.is_over():
+                return
+        if not brought and time.monotonic() - opened < 2 * patience.pause_s:
+            patience.sleep(patience.pause_s)  # a server that takes connections and drops them
+
+
+def _list(
+    connection: Connection, path: str, query: Mapping[str, str] | None, patience: Patience
+) -> dict[str, Any]:
+    response = connection.stream(path, query, silence_s=patience.left_s(LIST_S))
+    try:
+        return dict(json.loads(response.data))
+    except (urllib3.exceptions.HTTPError, ValueError) as failure:
+        raise ClusterError(f"{connection.server}: the answer broke off ({failure})") from failure
+
+
+def _read_changes(
+    connection: Connection, path: str, query: Mapping[str, str] | None, version: str, patience: Patience
+) -> Iterator[Change]:
+    """One watch, until its connection ends in whatever way; half a line at the end is left out."""
+    asked = dict(query or {}) | {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": version,
+        "timeoutSeconds": str(int(patience.left_s(SERVER_S)) + 1),
+    }
+    try:
+        response = patience.persist(
+            lambda: connection.stream(path, asked, silence_s=patience.left_s(SILENCE_S)), answered_before=True
+        )
+    except ClusterError as failure:
+        if failure.status != GONE:
+            raise
+        yield "ERROR", {}
+        return
+    if response is None:
+        return
+    buffer = b""
+    try:
+        for piece in response.stream(amt=None, decode_content=False):
+            *lines, buffer = (buffer + piece).split(b"\n")
+            for line in filter(None, lines):
+                document = json.loads(line)
+                yield document["type"], document["object"]
+    except (urllib3.exceptions.HTTPError, OSError):
+        return
+    finally:
+        response.close()
+
+
+def _is_news(known: dict[str, dict[str, Any]], kind: str, changed: dict[str, Any]) -> bool:
+    """Whether `changed` was not told yet; keeps `known` up to date."""
+    if kind == "BOOKMARK":
+        return False
+    uid = changed["metadata"]["uid"]
+    if kind == DELETED:
+        return known.pop(uid, None) is not None
+    before = known.get(uid)
+    known[uid] = changed
+    return before is None or before["metadata"]["resourceVersion"] != changed["metadata"]["resourceVersion"]
+
+
+def _differences(known: dict[str, dict[str, Any]], items: list[dict[str, Any]]) -> Iterator[Change]:
+    """From what was told to `items`; changes `known` accordingly. What is gone comes first: a name may be reused."""
+    there = {item["metadata"]["uid"] for item in items}
+    for uid in [uid for uid in known if uid not in there]:
+        yield DELETED, known.pop(uid)
+    for item in items:
+        kind = MODIFIED if item["metadata"]["uid"] in known else ADDED
+        if _is_news(known, kind, item):
+            yield kind, item

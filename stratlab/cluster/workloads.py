@@ -1,0 +1,209 @@
+"""The custom resource of a run: four APIs as one table, and what its status says.
+
+Facts: training operator v1.9 (kubeflow.org/v1), mpi-operator (v2beta1), Kubeflow Trainer 2.3 (TrainJob).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+
+NO_STATUS, CREATED, RUNNING, RESTARTING = "no status", "Created", "Running", "Restarting"
+SUSPENDED, SUCCEEDED, FAILED = "Suspended", "Succeeded", "Failed"
+ENDED = (SUCCEEDED, FAILED)
+
+# The first condition that is True decides. A TrainJob calls its success Complete.
+CONDITIONS = {
+    "Succeeded": SUCCEEDED,
+    "Complete": SUCCEEDED,
+    "Failed": FAILED,
+    "Suspended": SUSPENDED,
+    "Restarting": RESTARTING,
+    "Running": RUNNING,
+    "Created": CREATED,
+}
+
+
+@dataclass(frozen=True)
+class Api:
+    """One way to ask for a run: `run.workload.api`, and what Kubernetes calls it."""
+
+    name: str
+    kind: str
+    group: str
+    version: str
+    plural: str
+
+    @property
+    def group_version(self) -> str:
+        return f"{self.group}/{self.version}"
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """Of the collection in `namespace`, or of one object."""
+        return f"/apis/{self.group_version}/namespaces/{namespace}/{self.plural}" + (
+            f"/{name}" if name else ""
+        )
+
+
+APIS = {
+    api.name: api
+    for api in (
+        Api("pytorchjob", "PyTorchJob", "kubeflow.org", "v1", "pytorchjobs"),
+        Api("mpijob-v1", "MPIJob", "kubeflow.org", "v1", "mpijobs"),
+        Api("mpijob-v2beta1", "MPIJob", "kubeflow.org", "v2beta1", "mpijobs"),
+        Api("trainjob", "TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The annotations `stratlab/*` of a workload; "" where one is missing. `processes` is the world size."""
+
+    run_directory: str
+    results_claim: str
+    results_mount: str
+    lab_image: str
+    tracking_uri: str
+    processes: int | None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The custom resource of one run, as the API server gave it."""
+
+    api: Api
+    object: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.object["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.object["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.object["metadata"]["uid"])
+
+    @property
+    def release(self) -> str:
+        """The Helm release, which the resource is named like."""
+        labels = self.object["metadata"].get("labels") or {}
+        return str(labels.get("app.kubernetes.io/instance", self.name))
+
+    @property
+    def title(self) -> str:
+        """For sentences: "PyTorchJob demo"."""
+        return f"{self.api.kind} {self.name}"
+
+    @property
+    def state(self) -> str:
+        return read_state(self.object)
+
+    @property
+    def message(self) -> str:
+        """What the operator says about the state."""
+        for condition in _true_conditions(self.object):
+            if CONDITIONS[condition["type"]] == self.state:
+                return str(condition.get("message", ""))
+        return ""
+
+    @property
+    def facts(self) -> RunFacts:
+        notes = self.object["metadata"].get("annotations") or {}
+        processes = str(notes.get("stratlab/processes", ""))
+        return RunFacts(
+            run_directory=notes.get("stratlab/run-directory", ""),
+            results_claim=notes.get("stratlab/results-claim", ""),
+            results_mount=notes.get("stratlab/results-mount", ""),
+            lab_image=notes.get("stratlab/lab-image", ""),
+            tracking_uri=notes.get("stratlab/tracking-uri", ""),
+            processes=int(processes) if processes.isdigit() else None,
+        )
+
+    @property
+    def has_master(self) -> bool:
+        """Whether node 0 is a master, and the workers follow it."""
+        return "Master" in (self.object["spec"].get("pytorchReplicaSpecs") or {})
+
+    @property
+    def nodes(self) -> int:
+        """Pods that hold ranks."""
+        spec = self.object["spec"]
+        replicas = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs")
+        if replicas:
+            return sum(int(each.get("replicas", 1)) for role, each in replicas.items() if role != "Launcher")
+        return int((spec.get("trainer") or {}).get("numNodes", 1))
+
+    @property
+    def pod_labels(self) -> str:
+        """The label selector of the run's training pods."""
+        return f"app.kubernetes.io/instance={self.release},app.kubernetes.io/component=training"
+
+
+def read_state(resource: Mapping[str, Any]) -> str:
+    """Created, Running, Restarting, Suspended, Succeeded, Failed, or "no status": no operator has looked at it."""
+    for condition in _true_conditions(resource):
+        return CONDITIONS[condition["type"]]
+    status = resource.get("status") or {}
+    children = status.get("jobsStatus") or []  # of a TrainJob, which has no condition for running
+    if any(child.get("active") or child.get("ready") for child in children):
+        return RUNNING
+    return CREATED if children or status.get("conditions") else NO_STATUS
+
+
+def find_workload(connection: Connection, namespace: str, release: str) -> Workload | None:
+    """The workload of `release`: named like it, or carrying its label. None if there is none.
+
+    Raises:
+        ClusterError: nothing was found, and part of the cluster could not be looked at.
+    """
+    refused: ClusterError | None = None
+    for by_label in (False, True):
+        for api in APIS.values():
+            try:
+                found = _find(connection, api, namespace, release, by_label)
+            except ClusterError as failure:
+                if failure.status != 404:  # 404: no such object, or the cluster does not serve this API
+                    refused = failure
+                continue
+            if found:
+                return found
+    if refused:
+        raise refused
+    return None
+
+
+def list_workloads(connection: Connection, namespace: str) -> list[Workload]:
+    """All workloads in `namespace` of the APIs that are served and may be read."""
+    found = []
+    for api in APIS.values():
+        try:
+            items = connection.get(api.path(namespace))["items"]
+        except ClusterError as failure:
+            if failure.status not in (403, 404):
+                raise
+            continue
+        found += [Workload(api, item) for item in items]
+    return found
+
+
+def _find(connection: Connection, api: Api, namespace: str, release: str, by_label: bool) -> Workload | None:
+    if not by_label:
+        return Workload(api, connection.get(api.path(namespace, release)))
+    query = {"labelSelector": f"app.kubernetes.io/instance={release}"}
+    items = connection.get(api.path(namespace), query)["items"]
+    return Workload(api, items[0]) if items else None
+
+
+def _true_conditions(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The conditions that hold, the most telling first."""
+    conditions = (resource.get("status") or {}).get("conditions") or []
+    known = [each for each in conditions if each.get("status") == "True" and each.get("type") in CONDITIONS]
+    return sorted(known, key=lambda each: list(CONDITIONS).index(each["type"]))

@@ -1,0 +1,198 @@
+"""`stratlab compare` where the runs are: in a pod that mounts the results; the report comes back through its log."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.volume_pod import run_on_volume
+
+MARK = b"stratlab-report"
+LARGEST_MIB = 32
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+WRONG_INPUT, TOO_LARGE = 2, 4
+
+# Runs in the pod. argv: the folder of the comparison, the largest archive in MiB.
+SCRIPT = f"""
+import base64, hashlib, io, subprocess, sys, tarfile
+folder, largest_mib = sys.argv[1], int(sys.argv[2])
+code = subprocess.run([sys.executable, "-m", "stratlab", "compare", folder], stderr=subprocess.STDOUT).returncode
+if code:
+    sys.exit(code)
+buffer = io.BytesIO()
+with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    archive.add(folder + "/report", arcname="report")
+data = buffer.getvalue()
+if len(data) > largest_mib << 20:
+    print(f"the report has {{len(data) >> 20}} MiB")
+    sys.exit({TOO_LARGE})
+print({MARK.decode()!r}, len(data), hashlib.sha256(data).hexdigest(), flush=True)
+for start in range(0, len(data), 3000):
+    print(base64.b64encode(data[start : start + 3000]).decode())
+"""
+
+
+def compare_for_user(
+    comparison: str,
+    namespace: str | None,
+    claim: str,
+    mount: str,
+    image: str,
+    output: Path | None,
+    as_json: str | None,
+) -> None:
+    """What `stratlab compare --on-cluster` does and prints; the arguments are its options."""
+    from rich.console import Console
+
+    from stratlab.cluster.connection import connect
+    from stratlab.compare import terminal_table
+    from stratlab.rehearse.interruption import signals_raise
+
+    output = output or Path(f"{comparison}-report")
+    connection = connect(namespace=namespace)
+    with signals_raise():
+        report = compare_on_cluster(
+            connection,
+            connection.namespace,
+            comparison,
+            claim=claim,
+            mount=mount,
+            image=image,
+            output=output,
+            progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+        )
+    text = (output / "report.json").read_text()
+    if as_json == "-":
+        print(text, end="")
+        return
+    if as_json:
+        Path(as_json).write_text(text)
+    Console(width=None if sys.stdout.isatty() else 160).print(terminal_table(report))
+    print(f"report: {output / 'report.html'}")
+
+
+def compare_on_cluster(
+    connection: Connection,
+    namespace: str,
+    comparison: str,
+    *,
+    claim: str,
+    mount: str,
+    image: str,
+    output: Path,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """Compares the runs in `<mount>/<comparison>` on the claim; the report is there afterwards, and in `output`.
+
+    Returns:
+        the content of report.json.
+
+    Raises:
+        ValueError: there is no such comparison, or `output` holds something else than a report.
+        ClusterError: the pod could not do it, or the report did not arrive whole.
+    """
+    if not NAME.fullmatch(comparison):
+        raise ValueError(f"{comparison}: with --on-cluster give the name of a comparison, not a folder")
+    check_output(output)
+    folder = f"{mount.rstrip('/')}/{comparison}"
+    finished = run_on_volume(
+        connection,
+        namespace,
+        claim=claim,
+        mount=mount,
+        image=image,
+        command=["python", "-c", SCRIPT, folder, str(LARGEST_MIB)],
+        read_only=False,
+        progress=progress,
+    )
+    words, _, payload = finished.output.partition(MARK + b" ")
+    said = words.decode(errors="replace").strip()
+    if finished.exit_code == WRONG_INPUT:
+        raise ValueError(f"on the claim {claim} of namespace {namespace}: {_last_line(said)}")
+    if finished.exit_code == TOO_LARGE:
+        raise ClusterError(
+            f"{_last_line(said)}, more than {LARGEST_MIB}: it stays on the volume, {folder}/report"
+        )
+    if finished.exit_code:
+        raise ClusterError(
+            f"stratlab compare {folder} ended with {finished.exit_code}: {_tail(said, finished.termination)}"
+        )
+    write_report_folder(unpack_payload(payload), output)
+    report: dict[str, Any] = json.loads((output / "report.json").read_bytes())
+    return report
+
+
+def unpack_payload(payload: bytes) -> dict[str, bytes]:
+    """File -> content of the report that came through the log.
+
+    Raises:
+        ClusterError: it is not whole, or not a report.
+    """
+    head, _, lines = payload.partition(b"\n")
+    try:
+        length, digest = head.decode().split()
+        data = base64.b64decode(b"".join(lines.split()), validate=True)
+        whole = len(data) == int(length) and hashlib.sha256(data).hexdigest() == digest
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ClusterError("the report did not arrive whole, the log of the pod was cut; try again")
+    files: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for member in archive.getmembers():
+            path = Path(member.name)
+            content = archive.extractfile(member) if member.isfile() else None
+            if content and path.parts[0] == "report" and ".." not in path.parts:
+                files[str(Path(*path.parts[1:]))] = content.read()
+    if "report.json" not in files or "report.html" not in files:
+        raise ClusterError(f"what arrived is no report: {', '.join(sorted(files)) or 'no file'}")
+    return files
+
+
+def write_report_folder(files: dict[str, bytes], output: Path) -> None:
+    """Replaces `output` by the files, all at once."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
+        fresh = Path(temporary) / "report"
+        for name, content in files.items():
+            target = fresh / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        if output.exists():
+            shutil.move(output, Path(temporary) / "old")
+        fresh.rename(output)
+
+
+def check_output(output: Path) -> None:
+    """Before a pod is started: only a report may be replaced.
+
+    Raises:
+        ValueError: `output` is something else.
+    """
+    if not output.exists():
+        return
+    is_report = (
+        output.is_dir() and (output / "report.json").is_file() and (output / "comparison.csv").is_file()
+    )
+    if not is_report and not (output.is_dir() and not any(output.iterdir())):
+        raise ValueError(f"--output {output}: is there, and is no report of a comparison")
+
+
+def _last_line(text: str) -> str:
+    return text.splitlines()[-1].removeprefix("error: ") if text else "no word from the pod"
+
+
+def _tail(said: str, termination: str) -> str:
+    return "\n".join(said.splitlines()[-15:]) or termination

@@ -1,0 +1,134 @@
+"""The file of a sweep: what may be in it, and every mistake in it at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
+
+StrictStr = Annotated[str, Strict()]
+Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[float, Strict()] | StrictStr
+STRATEGY = "strategy"
+NOT_HERE = {
+    "run.config.comparison": "it is the key `comparison` of the file",
+    "run.config.strategy": "it follows from the chart, which the matrix names under `strategy`",
+    "run.config.run": "the release gives the run its name",
+}
+KINDS = ("bool", "int", "float", "str", "list[any]", "dict[str,any]")
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class Sweep(BaseModel):
+    """A sweep as typed. Paths in it are relative to the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    comparison: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """The folder on the results volume and the experiment in MLflow; the names of the releases begin with it."""
+    namespace: str = Field(default="stratlab", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    charts: str = "charts"
+    """Folder with one chart per strategy."""
+    values: Annotated[list[StrictStr], BeforeValidator(_as_list)] = []
+    """Files for `helm --values`, of every release."""
+    set: dict[str, Scalar | list[Any] | dict[str, Any]] = {}
+    """Path below the chart's values -> value, of every release."""
+    matrix: dict[str, Annotated[list[Scalar], Field(min_length=1)]]
+    """`strategy` -> names of charts; any path below `run` -> values. Every combination is a release."""
+    repeats: int = Field(default=1, ge=1, le=100, strict=True)
+    """How often each combination runs: the same settings under another name."""
+    exclude: list[dict[str, Scalar]] = []
+    """Combinations to leave out: those that agree with all keys of an entry."""
+    parallel: int = Field(default=1, ge=1, le=64, strict=True)
+    """How many releases are at work at the same time."""
+
+
+def read_sweep(file: Path) -> Sweep:
+    """The sweep in a YAML file.
+
+    Raises:
+        ValueError: with one line per mistake.
+    """
+    try:
+        content = yaml.safe_load(file.read_text())
+    except OSError as failure:
+        raise ValueError(f"{file}: {failure.strerror}") from failure
+    except (yaml.YAMLError, UnicodeDecodeError) as failure:
+        raise ValueError(f"{file}: not YAML: {failure}") from failure
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: expected the keys {', '.join(Sweep.model_fields)}")
+    problems: list[str] = []
+    try:
+        sweep = Sweep.model_validate(content)
+    except ValidationError as failure:
+        problems += _sentences(failure)
+    problems += _broken_rules(content)
+    if problems:
+        raise ValueError("\n  ".join([f"{file}:", *problems]))
+    return sweep
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal and of the same kind: 1 is not true."""
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+
+
+def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
+    """What a schema cannot say; also where other parts of the file are wrong already."""
+    matrix, given, exclude = (content.get(key) for key in ("matrix", "set", "exclude"))
+    matrix = matrix if isinstance(matrix, dict) else {}
+    given = given if isinstance(given, dict) else {}
+    for path, values in matrix.items():
+        yield from _wrong_path("matrix", str(path), (STRATEGY,))
+        if path in given:
+            yield f"matrix: {path} is in `set` as well"
+        if isinstance(values, list) and any(same(a, b) for i, a in enumerate(values) for b in values[:i]):
+            yield f"matrix: {path} has the same value twice"
+    if matrix and STRATEGY not in matrix:
+        yield "matrix: `strategy` is missing, the names of the charts to compare"
+    for path in given:
+        yield from _wrong_path("set", str(path), ())
+    for entry in exclude if isinstance(exclude, list) else []:
+        for path, value in entry.items() if isinstance(entry, dict) else []:
+            values = matrix.get(path)
+            if values is None:
+                yield f"exclude: {path} is not in the matrix{_nearest(str(path), map(str, matrix))}"
+            elif isinstance(values, list) and not any(same(value, other) for other in values):
+                yield f"exclude: {path} is never {value!r}, it is one of {values}"
+
+
+def _wrong_path(key: str, path: str, also: tuple[str, ...]) -> Iterator[str]:
+    if path in NOT_HERE:
+        yield f"{key}: leave {path} out, {NOT_HERE[path]}"
+    elif path not in also and not (path.startswith("run.") and all(path.split("."))):
+        allowed = " or ".join([*also, "a path such as run.config.model"])
+        yield f"{key}: {path} is no path of the values, expected {allowed}{_nearest(path, also)}"
+
+
+def _sentences(failure: ValidationError) -> list[str]:
+    """One per place: a value that may be of several kinds is wrong once."""
+    found: dict[str, str] = {}
+    for error in failure.errors(include_url=False):
+        place = ".".join(str(part) for part in error["loc"] if str(part) not in KINDS)
+        if error["type"] == "extra_forbidden":
+            known = list(Sweep.model_fields)
+            sentence = f"{place}: no such key{_nearest(place, known)}; there are {', '.join(known)}"
+        elif error["type"] == "missing":
+            sentence = f"{place}: is missing"
+        elif error["loc"][-1] in KINDS:
+            sentence = f"{place}={error['input']!r}: expected a text, a number, true or false"
+        else:
+            sentence = f"{place}={error['input']!r}: {error['msg']}"
+        found.setdefault(place, sentence)
+    return list(found.values())
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {near[0]}?" if near else ""

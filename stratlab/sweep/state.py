@@ -1,0 +1,106 @@
+"""What a sweep has done, in a JSON file beside its own: whoever starts it again goes on from here.
+
+The cluster has the last word about what runs; this file keeps what the cluster forgets when a release is removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+Stage = Literal["installing", "running", "succeeded", "failed"]
+ENDED: tuple[Stage, ...] = ("succeeded", "failed")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release. `asked` is the hash of its chart's name and values; `sentence` how it ended. Times are Unix."""
+
+    stage: Stage
+    asked: str
+    sentence: str = ""
+    started: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass(frozen=True)
+class State:
+    """The state file as it is on disk. `record` returns the next one, which is on disk by then."""
+
+    file: Path
+    comparison: str
+    namespace: str
+    releases: Mapping[str, Entry] = field(default_factory=dict)
+
+    def record(self, name: str, **changes: Any) -> State:
+        """Changes one release and writes the file, whole or not at all."""
+        before = self.releases.get(name)
+        entry = replace(before, **changes) if before else Entry(**changes)
+        return _write(replace(self, releases={**self.releases, name: entry}))
+
+
+def state_file(sweep_file: Path) -> Path:
+    """Beside the sweep's own file."""
+    return sweep_file.with_name(sweep_file.name + ".state.json")
+
+
+def read_state(file: Path, comparison: str, namespace: str) -> State:
+    """The state on disk, or an empty one.
+
+    Raises:
+        ValueError: it is of another comparison or namespace, or not what this program writes.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+        entries = {name: Entry(**entry) for name, entry in content["releases"].items()}
+        theirs = (content["comparison"], content["namespace"])
+    except FileNotFoundError:
+        return State(file, comparison, namespace)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
+        raise ValueError(f"{file}: not the state of a sweep ({failure!r}); move it away") from failure
+    if theirs != (comparison, namespace):
+        raise ValueError(
+            f"{file}: belongs to comparison {theirs[0]} in namespace {theirs[1]}, the sweep says {comparison} in "
+            f"{namespace}; copy the sweep to a file of its own, or move the state away"
+        )
+    return State(file, comparison, namespace, entries)
+
+
+@contextmanager
+def only_one(file: Path) -> Iterator[None]:
+    """Two sweeps of one file would install everything twice.
+
+    Raises:
+        ValueError: another process is at it. The lock goes with its process, however that ends.
+    """
+    with open(file.with_name(f".{file.name}.lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"{file}: another `stratlab sweep` is at work on it") from None
+        yield
+
+
+def _write(state: State) -> State:
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "comparison": state.comparison,
+        "namespace": state.namespace,
+        "written": time.time(),
+        "releases": {name: asdict(entry) for name, entry in state.releases.items()},
+    }
+    temporary = state.file.with_name(f".{state.file.name}.tmp")
+    with open(temporary, "w") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, state.file)
+    return state

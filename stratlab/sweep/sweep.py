@@ -1,0 +1,159 @@
+"""A sweep from its file to its comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
+from stratlab.compare.on_cluster import check_output, compare_on_cluster
+from stratlab.sweep.decision import Decision, Seen, decide
+from stratlab.sweep.helm_release import HelmFailed, look_at, uninstall
+from stratlab.sweep.plan import Planned
+from stratlab.sweep.state import State
+from stratlab.sweep.work import Progress, Site, work
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The options of one start. `output` is where the report of the comparison goes."""
+
+    parallel: int
+    stop_on_failure: bool
+    output: Path
+
+
+@dataclass(frozen=True)
+class Result:
+    """`report` is that of the comparison, if there is one; `problems` is empty after a sweep that went well."""
+
+    state: State
+    report: dict[str, Any] | None
+    problems: list[str]
+
+
+def decide_all(
+    plan: Sequence[Planned], state: State, site: Site, retry_failed: bool, progress: Callable[[str], None]
+) -> list[tuple[Planned, Decision]]:
+    """What to do with each release, after a look at the cluster where the state file does not settle it.
+
+    Raises:
+        ValueError: with one line per release that must not be touched, or a cluster that cannot run them.
+    """
+    problems = check_cluster(site.connection, site.namespace, plan)
+    worth_a_look, decisions = not problems, []
+    for number, planned in enumerate(plan, 1):
+        name = planned.release.name
+        entry = state.releases.get(name)
+        decision = decide(entry, Seen(), planned.asked, retry_failed=retry_failed)
+        if decision.step not in ("skip", "refuse") and worth_a_look:
+            progress(f"looking at {number} of {len(plan)}: {name}")
+            try:
+                decision = decide(entry, _see(site, planned), planned.asked, retry_failed=retry_failed)
+            except (HelmFailed, ClusterError) as failure:
+                decision = Decision("refuse", str(failure))
+        if decision.step == "refuse":
+            problems.append(f"{name}: {decision.reason}")
+        decisions.append((planned, decision))
+    if problems:
+        raise ValueError("\n  ".join(["the sweep cannot start:", *dict.fromkeys(problems)]))
+    return decisions
+
+
+def check_cluster(connection: Connection, namespace: str, plan: Sequence[Planned]) -> list[str]:
+    """What is missing in the cluster for every release; what may not be looked at is not called missing."""
+    wanted = {f"/api/v1/namespaces/{namespace}": f"there is no namespace {namespace}"}
+    for planned in plan:
+        claim = planned.facts.results_claim or CLAIM
+        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"
+        wanted[path] = f"namespace {namespace} has no claim {claim}"
+        api = planned.api
+        wanted[f"/apis/{api.group_version}"] = f"the cluster does not serve {api.kind} ({api.group_version})"
+    problems = []
+    for path, sentence in wanted.items():
+        try:
+            connection.get(path)
+        except ClusterError as failure:
+            if failure.status not in (401, 403, 404):
+                return [str(failure)]
+            if failure.status != 403:
+                problems.append(sentence if failure.status == 404 else str(failure))
+    return problems
+
+
+def run_sweep(
+    todo: Sequence[tuple[Planned, Decision]],
+    state: State,
+    site: Site,
+    choices: Choices,
+    progress: Progress,
+) -> Result:
+    """Brings all releases to their end, then compares what there is."""
+    check_output(choices.output)
+    active = [(planned, decision) for planned, decision in todo if decision.step != "skip"]
+    state, problems = work(
+        active,
+        state,
+        site,
+        progress,
+        parallel=choices.parallel,
+        stop_on_failure=choices.stop_on_failure,
+    )
+    for planned, _ in todo:
+        entry = state.releases.get(planned.release.name)
+        if entry is None:
+            problems.append(f"{planned.release.name}: was not started")
+        elif entry.stage == "failed":
+            problems.append(f"{planned.release.name}: {entry.sentence}")
+    plan = [planned for planned, _ in todo]
+    if not any(entry.stage == "succeeded" for entry in state.releases.values()):
+        return Result(state, None, [*problems, "no run has succeeded, so there is nothing to compare"])
+    facts = plan[0].facts
+    try:
+        report = compare_on_cluster(
+            site.connection,
+            site.namespace,
+            state.comparison,
+            claim=facts.results_claim or CLAIM,
+            mount=facts.results_mount or MOUNT,
+            image=facts.lab_image or IMAGE,
+            output=choices.output,
+            progress=progress.say,
+        )
+    except (ValueError, ClusterError) as failure:
+        return Result(state, None, [*problems, f"comparison: {failure}"])
+    return Result(state, report, problems)
+
+
+def uninstall_succeeded(
+    plan: Sequence[Planned], state: State, site: Site, say: Callable[[str], None]
+) -> list[str]:
+    """Removes the releases whose run has succeeded; their results stay on the volume. Returns what did not go."""
+    problems = []
+    for planned in plan:
+        name = planned.release.name
+        entry = state.releases.get(name)
+        if entry and entry.stage == "succeeded":
+            say(f"uninstalling {name}")
+            try:
+                uninstall(site.helm, site.namespace, name)
+            except HelmFailed as failure:
+                problems.append(f"{name}: {failure}")
+    return problems
+
+
+def _see(site: Site, planned: Planned) -> Seen:
+    seen = look_at(site.helm, site.namespace, planned.release.name)
+    if not seen.status:
+        return seen
+    try:
+        site.connection.get(planned.api.path(site.namespace, planned.release.name))
+    except ClusterError as failure:
+        if failure.status != 404:
+            raise
+        return seen
+    return Seen(seen.status, seen.asked, has_workload=True)

@@ -1,0 +1,77 @@
+"""The verb `stratlab wait`: its options, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from stratlab.wait.resource import Resource
+
+NOT_ENDED = 1
+
+
+def wait(
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="One run: RESULTS/COMPARISON/RUN.", show_default=False)
+    ],
+    resource: Annotated[
+        str,
+        typer.Option(
+            metavar="API/NAME", help="The run's custom resource, as pytorchjob/demo. In a pod only."
+        ),
+    ] = "",
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Of the resource; this pod's if left out.")
+    ] = "",
+    deadline_s: Annotated[float | None, typer.Option(min=0, help="Give up after so long.")] = None,
+    poll_s: Annotated[float, typer.Option(min=0.01, help="Time between two looks at the files.")] = 1.0,
+    quiet_s: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="After a failure that may be tried again, where no resource tells: silence that means the end.",
+        ),
+    ] = 120.0,
+) -> None:
+    """Wait until the run in RUN_DIR has ended, well or not. Exit code 1: not before the deadline.
+
+    The files of the run say so, or its resource: Succeeded, Failed or deleted.
+
+    Example: stratlab wait results/demo/ddp --deadline-s 3600
+    """
+    from stratlab.wait.ended import wait_for_run
+
+    watched = _start_resource(resource, namespace) if resource else None
+    outcome = wait_for_run(
+        run_dir, resource=watched, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=_say
+    )
+    if watched:
+        watched.stop()
+    if not outcome.ended:
+        print(f"error: not ended after {deadline_s:g} s: {outcome.sentence}", file=sys.stderr)
+        raise typer.Exit(NOT_ENDED)
+    _say(outcome.sentence)
+
+
+def _start_resource(text: str, namespace: str) -> Resource | None:
+    from stratlab.cluster.connection import connect_in_cluster
+    from stratlab.wait.resource import Resource, parse_resource
+
+    api, name = parse_resource(text)
+    connection = connect_in_cluster()
+    if connection is None:
+        _say(
+            f"no Kubernetes API here (not in a pod, or no token): {api.kind} {name} is not asked, the files decide"
+        )
+        return None
+    watched = Resource(connection, api, namespace or connection.namespace, name)
+    watched.start()
+    return watched
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,132 @@
+"""The custom resource of a run, watched from a thread of its own while the files are looked at."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.events import NO_STATUS_S, explain_no_status, read_events
+from stratlab.cluster.patience import Patience
+from stratlab.cluster.watching import DELETED, SYNCED, watch
+from stratlab.cluster.workloads import APIS, ENDED, NO_STATUS, SUCCEEDED, Api, Workload
+
+# After the end: the files are given this long a silence to become complete, and this long in all. A run that
+# succeeded has written everything; another node may see it later (NFS keeps what it knows of a folder for 30 s).
+SILENCE_S = {SUCCEEDED: 30.0}
+OTHER_SILENCE_S = 5.0
+GRACE_S = 60.0
+
+
+def parse_resource(text: str) -> tuple[Api, str]:
+    """API/NAME as `--resource` takes it. Raises ValueError."""
+    api, slash, name = text.partition("/")
+    if api not in APIS or not slash or not name:
+        raise ValueError(f"--resource {text}: must be API/NAME, API one of {', '.join(APIS)}")
+    return APIS[api], name
+
+
+class Resource:
+    """What is known of the resource; `update` takes in what the watch has brought since."""
+
+    def __init__(self, connection: Connection, api: Api, namespace: str, name: str) -> None:
+        self.workload: Workload | None = None
+        self.gone = False
+        """It was there and was deleted."""
+        self.refused = ""
+        """Why the API cannot be asked; the files are all there is then."""
+        self._synced = False
+        self._explained = False
+        self._seen_s = self._ended_s = 0.0
+        self._connection, self._api, self._namespace, self._name = connection, api, namespace, name
+        self._changes: queue.Queue[Callable[[], str]] = queue.Queue()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="watch the resource", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def update(self) -> list[str]:
+        """Takes in what has happened; sentences worth telling."""
+        sentences = []
+        while True:
+            try:
+                sentences.append(self._changes.get_nowait()())
+            except queue.Empty:
+                break
+        sentences += self._explain_no_status()
+        return [sentence for sentence in sentences if sentence]
+
+    @property
+    def decides(self) -> bool:
+        """Whether the resource says when the run is over: it is there, or was, or was never looked for yet."""
+        return not self.refused and (self.workload is not None or self.gone)
+
+    @property
+    def is_absent(self) -> bool:
+        """The API was asked, and there never was such a resource."""
+        return self._synced and not self.refused and self.workload is None and not self.gone
+
+    def end(self, quiet_s: float) -> str:
+        """How it ended, once the files were silent for long enough since; "" before."""
+        state = self.workload.state if self.workload else ""
+        if not self._ended_s or self.refused:
+            return ""
+        needed_s = SILENCE_S.get(state, OTHER_SILENCE_S)
+        since_s = time.monotonic() - self._ended_s
+        return self._sentence() if since_s >= GRACE_S or min(quiet_s, since_s) >= needed_s else ""
+
+    def _follow(self) -> None:
+        query = {"fieldSelector": f"metadata.name={self._name}"}
+        patience = Patience(stop=self._stop, say=lambda sentence: self._changes.put(partial(str, sentence)))
+        try:
+            for kind, changed in watch(self._connection, self._api.path(self._namespace), query, patience):
+                self._changes.put(partial(self._take, kind, changed))
+        except ClusterError as failure:
+            self._changes.put(partial(self._refuse, f"{failure}; waiting for the files alone"))
+
+    def _take(self, kind: str, changed: Mapping[str, Any]) -> str:
+        before = self._sentence()
+        if kind == SYNCED:
+            self._synced = True
+        elif kind == DELETED:
+            self.gone = True
+            self._ended_s = self._ended_s or time.monotonic()
+        elif not self.gone:  # another one of that name is another run
+            self._seen_s = self._seen_s or time.monotonic()
+            self.workload = Workload(self._api, changed)
+            if self.workload.state in ENDED:
+                self._ended_s = self._ended_s or time.monotonic()
+        return self._sentence() if self._sentence() != before else ""
+
+    def _refuse(self, sentence: str) -> str:
+        self.refused = sentence
+        return sentence
+
+    def _sentence(self) -> str:
+        if self.workload is None:
+            return f"{self._api.kind} {self._name}: not there yet" if self._synced else ""
+        state = self.workload.state
+        if self.gone:
+            return f"{self.workload.title} was deleted"
+        return f"{self.workload.title}: {state}" + (f", {self.workload.message}" if state in ENDED else "")
+
+    def _explain_no_status(self) -> list[str]:
+        if self._explained or self.gone or self.refused or self.workload is None:
+            return []
+        if self.workload.state != NO_STATUS or time.monotonic() - self._seen_s < NO_STATUS_S:
+            return []
+        self._explained = True
+        try:
+            events = read_events(self._connection, self._namespace, self.workload.uid)
+        except ClusterError as failure:
+            return [str(failure)]
+        return explain_no_status(self.workload, events)

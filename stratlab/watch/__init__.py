@@ -1,0 +1,1 @@
+"""Shows a run on the cluster as it goes, and ends with its outcome."""

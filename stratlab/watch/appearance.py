@@ -1,0 +1,67 @@
+"""The release to watch, also when its resource comes a moment later than the command."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.patience import Patience
+from stratlab.cluster.watching import DELETED, SYNCED, watch
+from stratlab.cluster.workloads import APIS, Api, Workload, find_workload, list_workloads
+
+APPEAR_S = 20.0
+
+
+def await_workload(
+    connection: Connection,
+    namespace: str,
+    release: str,
+    say: Callable[[str], None],
+    appear_s: float = APPEAR_S,
+) -> Workload:
+    """The workload of `release`, waited for up to `appear_s` seconds.
+
+    Raises:
+        ValueError: there is none; names those that are there.
+        ClusterError: the cluster cannot be asked.
+    """
+    found = find_workload(connection, namespace, release)
+    if found is None:
+        say(f"no run {release} in namespace {namespace} yet, waiting {appear_s:.0f} s for it")
+        found = _watch_for(connection, namespace, release, appear_s)
+    if found is None:
+        there = ", ".join(f"{each.release} ({each.state})" for each in list_workloads(connection, namespace))
+        raise ValueError(f"no run {release} in namespace {namespace}; there is {there or 'none at all'}")
+    return found
+
+
+def _watch_for(connection: Connection, namespace: str, release: str, appear_s: float) -> Workload | None:
+    """Whichever API it comes by."""
+    arrived: queue.Queue[Workload] = queue.Queue()
+    stop = threading.Event()
+    patience = Patience(deadline=time.monotonic() + appear_s, stop=stop)
+
+    def follow(api: Api) -> None:
+        try:
+            for kind, changed in watch(connection, api.path(namespace), None, patience):
+                if kind in (SYNCED, DELETED):
+                    continue
+                workload = Workload(api, changed)
+                if release in (workload.name, workload.release):
+                    arrived.put(workload)
+                    return
+        except ClusterError:
+            return  # this API is not served, or may not be read
+
+    for api in APIS.values():
+        threading.Thread(target=follow, args=(api,), name=f"await {api.plural}", daemon=True).start()
+    try:
+        return arrived.get(timeout=appear_s)
+    except queue.Empty:
+        return None
+    finally:
+        stop.set()

@@ -1,0 +1,61 @@
+"""The verb `stratlab watch`: its options, and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+Release = Annotated[
+    str, typer.Argument(metavar="RELEASE", help="Name given to helm install.", show_default=False)
+]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="The context's if left out.")]
+Context = Annotated[str, typer.Option(help="Of the kubeconfig; the current one if left out.")]
+
+
+def watch(
+    release: Release,
+    namespace: Namespace = "",
+    context: Context = "",
+    analysis: Annotated[bool, typer.Option(help="Stay until the analysis has ended too.")] = True,
+) -> None:
+    """Watch a run on the cluster until it ends: pods, step, loss, speed, time left, what goes wrong.
+
+    A live table on a terminal, plain lines elsewhere. The exit code is the run's outcome: 0 it succeeded, else the
+    trainer's own code, or 1. Ctrl-C leaves (130), and the run goes on.
+
+    Example: stratlab watch ddp-1 --namespace stratlab
+    """
+    from rich.console import Console
+
+    from stratlab.cluster.connection import connect
+    from stratlab.rehearse.interruption import Interrupted, signals_raise
+    from stratlab.watch.appearance import await_workload
+    from stratlab.watch.farewell import build_farewell
+    from stratlab.watch.lines import Lines
+    from stratlab.watch.session import Display, watch_run
+
+    connection = connect(context=context or None, namespace=namespace or None)
+    console = Console()
+    with ExitStack() as stack:
+        stack.enter_context(signals_raise())
+        try:
+            workload = await_workload(connection, connection.namespace, release, _say)
+            display: Display = Lines(_say)
+            if console.is_terminal and not console.is_dumb_terminal:
+                from stratlab.watch.table import LiveTable
+
+                display = stack.enter_context(LiveTable(console))
+            code, picture = watch_run(connection, workload, display, analysis=analysis)
+        except Interrupted as stop:
+            stack.close()
+            _say(f"left; the run goes on: stratlab watch {release} -n {connection.namespace}")
+            raise typer.Exit(stop.code) from None
+    for line in build_farewell(picture):
+        _say(line)
+    raise typer.Exit(code)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

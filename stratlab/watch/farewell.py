@@ -1,0 +1,58 @@
+"""The last lines of a watch: how it ended, why, and what to type next."""
+
+from __future__ import annotations
+
+from stratlab.cluster.pods import node_rank
+from stratlab.cluster.workloads import SUCCEEDED
+from stratlab.watch.ending import ADVICE
+from stratlab.watch.picture import Picture, job_state
+
+
+def build_farewell(picture: Picture) -> list[str]:
+    """Lines to print."""
+    workload = picture.workload
+    here = f"{workload.release} -n {workload.namespace}"
+    if picture.state == SUCCEEDED:
+        lines = [f"{workload.release}: succeeded"]
+    elif picture.deleted:
+        lines = [f"{workload.release}: {workload.title} was deleted before it ended"]
+    else:
+        lines = _explain_failure(picture)
+        lines.append(f"next: stratlab logs {here}{_rank_option(picture)}")
+    job = picture.analysis
+    state = job_state(job, picture.analysis_pods) if job else ""
+    directory, claim = workload.facts.run_directory, workload.facts.results_claim or "of the results"
+    if job and state == "Failed":
+        lines.append(
+            f"the analysis failed: kubectl logs job/{job['metadata']['name']} -n {workload.namespace}"
+        )
+    elif state == "Complete" and directory:
+        lines.append(f"report: {directory}/analysis/report.html on the claim {claim}")
+    elif directory and not picture.deleted:
+        lines.append(f"results: {directory} on the claim {claim}")
+    if picture.state == SUCCEEDED and directory:
+        comparison = directory.split("/")[-2]
+        lines.append(f"next: stratlab compare {comparison} --on-cluster -n {workload.namespace}")
+    return lines
+
+
+def _explain_failure(picture: Picture) -> list[str]:
+    end = picture.culprit
+    if end is None:
+        said = picture.workload.message or "and no pod is left to say why"
+        return [f"{picture.workload.release}: failed: {said}"]
+    lines = [f"{picture.workload.release}: failed: {end.reason} (exit code {end.exit_code}, pod {end.pod})"]
+    lines += [f"  {line}" for line in end.message.splitlines()]
+    if end.exit_code in ADVICE:
+        lines.append(f"what helps: {ADVICE[end.exit_code]}")
+    return lines
+
+
+def _rank_option(picture: Picture) -> str:
+    """--rank of the culprit's first rank, unless it is 0 or unknown."""
+    workload, end = picture.workload, picture.culprit
+    pod = next((p for p in picture.training_pods if end and p["metadata"]["name"] == end.pod), None)
+    index = node_rank(pod, workload.has_master) if pod else None
+    if not index or not workload.facts.processes:
+        return ""
+    return f" --rank {index * (workload.facts.processes // workload.nodes)}"

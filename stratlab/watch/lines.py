@@ -1,0 +1,69 @@
+"""A run as plain lines: one whenever something changed, where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from stratlab.cluster.events import format_event
+from stratlab.watch.picture import Picture, job_state
+from stratlab.watch.pod_row import build_row
+
+PROGRESS_EVERY_S = 5.0
+
+
+def describe_state(picture: Picture) -> str:
+    """ "PyTorchJob demo: Running, attempt 2"."""
+    attempt = f", attempt {picture.attempt}" if picture.attempt > 1 else ""
+    return f"{picture.workload.title}: {picture.state}{attempt}"
+
+
+def describe_analysis(picture: Picture) -> str:
+    """ "analysis: analyzing", with what keeps its pod from running; "" without an analysis."""
+    job = picture.analysis
+    if job is None:
+        return ""
+    state = job_state(job, picture.analysis_pods)
+    notes = [row.note for row in map(build_row, picture.analysis_pods[-1:]) if row.note]
+    return f"analysis: {state}" + (f": {notes[0]}" if notes and state != "Complete" else "")
+
+
+class Lines:
+    """Prints what is new since the last `show`."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._told: dict[str, str] = {}
+        self._progress_at = 0.0
+
+    def say(self, sentence: str) -> None:
+        self._write(sentence)
+
+    def show(self, picture: Picture) -> None:
+        self._tell("state", describe_state(picture))
+        for pod in picture.training_pods:
+            row = build_row(pod)
+            self._tell(f"pod {row.name}", str(row))
+        for event in picture.events:
+            about = event["involvedObject"].get("name", "")
+            self._tell(
+                f"event {event['metadata'].get('uid', about)}",
+                f"{about}: {format_event(event, with_count=False)}",
+            )
+        for source, sentence in picture.refused.items():
+            self._tell(f"refused {source}", f"{source} cannot be looked at: {sentence}")
+        self._tell_progress(picture)
+        self._tell("analysis", describe_analysis(picture))
+
+    def _tell_progress(self, picture: Picture) -> None:
+        progress, now = picture.progress, time.monotonic()
+        if progress is None or str(progress) == self._told.get("progress"):
+            return
+        if now - self._progress_at >= PROGRESS_EVERY_S or progress.step == progress.steps:
+            self._progress_at = now
+            self._tell("progress", str(progress))
+
+    def _tell(self, subject: str, text: str) -> None:
+        if text and self._told.get(subject) != text:
+            self._told[subject] = text
+            self._write(text)

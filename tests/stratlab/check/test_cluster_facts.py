@@ -1,0 +1,252 @@
+"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from stratlab.check.finding import Finding, guarded
+from stratlab.check.gpus import check_gpus
+from stratlab.check.namespace import check_claim, check_namespace
+from stratlab.check.rights import check_account, check_rights
+from stratlab.check.workloads import check_apis, find_served, judge_operator, read_version
+from stratlab.cluster.connection import Connection
+from tests.stratlab.cluster import fake_api
+from tests.stratlab.cluster.conftest import api, connection
+from tests.stratlab.cluster.fake_api import FakeApi, Handler, connect_to, serve
+
+__all__ = ["api", "connection"]
+
+DEPLOYMENTS = "/apis/apps/v1/deployments"
+NAMESPACES = "/api/v1/namespaces"
+LAB = f"{NAMESPACES}/lab"
+NODES, ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
+
+
+def states(findings: Iterator[Finding]) -> list[tuple[str, str]]:
+    return [(each.state, each.subject) for each in findings]
+
+
+def only(findings: Iterator[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def deny(api: FakeApi, *paths: str) -> None:
+    api.fault = lambda path, query: {"status": 403, "message": "no right"} if path in paths else None
+
+
+def serve_apis(api: FakeApi, **plurals: list[str]) -> None:
+    """`kubeflow_v1=["pytorchjobs"]`: the answer of the API server about one group version."""
+    known = {
+        "kubeflow_v1": "/apis/kubeflow.org/v1",
+        "kubeflow_v2beta1": "/apis/kubeflow.org/v2beta1",
+        "trainer": "/apis/trainer.kubeflow.org/v1alpha1",
+    }
+    for key, names in plurals.items():
+        collection, _, name = known[key].rpartition("/")
+        resources = [{"name": each} for each in names]
+        api.collections.setdefault(collection, {})[name] = {"metadata": {}, "resources": resources}
+
+
+def operator(
+    name: str = "training-operator", image: str = "x/training-operator:v1.9.3", ready: int = 1
+) -> dict[str, Any]:
+    containers = [{"image": image}]
+    return {
+        "metadata": {"name": name, "namespace": "kubeflow"},
+        "spec": {"replicas": 1, "template": {"spec": {"containers": containers}}},
+        "status": {"readyReplicas": ready} if ready else {},
+    }
+
+
+def install(api: FakeApi, deployment: dict[str, Any]) -> None:
+    """Under the path of the whole cluster, which the fake does not derive by itself."""
+    api.collections.setdefault(DEPLOYMENTS, {})[deployment["metadata"]["name"]] = deployment
+
+
+def test_apis_and_their_operator(api: FakeApi, connection: Connection) -> None:
+    serve_apis(api, kubeflow_v1=["pytorchjobs", "pytorchjobs/status", "mpijobs"])
+    install(api, operator())
+    assert find_served(connection) == ["pytorchjob", "mpijob-v1"]
+    apis, training = check_apis(connection)
+    assert apis == Finding("ok", "workload APIs", "served: pytorchjob, mpijob-v1")
+    assert training == Finding("ok", "training-operator", "kubeflow/training-operator is ready, version 1.9")
+
+
+def test_no_api_at_all_is_a_problem_with_the_way_out(api: FakeApi, connection: Connection) -> None:
+    finding = only(check_apis(connection))
+    assert finding.state == "problem" and "standalone?ref=v1.9.4" in finding.fix
+
+
+def test_another_api_than_the_default_is_a_warning_that_names_the_value(
+    api: FakeApi, connection: Connection
+) -> None:
+    serve_apis(api, trainer=["trainjobs"])
+    install(api, operator("kubeflow-trainer-controller-manager", "x/trainer:v2.3.0"))
+    apis, trainer = check_apis(connection)
+    assert apis.state == "warning" and apis.fix.startswith("--set run.workload.api=trainjob")
+    assert trainer.state == "ok" and "version 2.3" in trainer.seen
+
+
+def test_both_versions_of_mpijob_are_a_warning(api: FakeApi, connection: Connection) -> None:
+    serve_apis(api, kubeflow_v1=["pytorchjobs", "mpijobs"], kubeflow_v2beta1=["mpijobs"])
+    install(api, operator())
+    assert states(check_apis(connection)) == [
+        ("ok", "workload APIs"),
+        ("warning", "mpijobs.kubeflow.org"),
+        ("ok", "training-operator"),
+        ("problem", "mpi-operator"),
+    ]
+
+
+def test_an_operator_that_is_not_there_not_ready_or_old(api: FakeApi, connection: Connection) -> None:
+    serve_apis(api, kubeflow_v1=["pytorchjobs"])
+    api.served.add(DEPLOYMENTS)
+    assert list(check_apis(connection))[1].state == "problem"
+    down = judge_operator("training-operator", operator(ready=0))
+    assert down.state == "problem" and "0 of 1 pods are ready" in down.seen and "logs deployment/" in down.fix
+    old = judge_operator("training-operator", operator(image="x/training-operator:v1.8.1"))
+    assert old.state == "warning" and "version 1.8" in old.seen
+    unknown = judge_operator("training-operator", operator(image="x/training-operator@sha256:12"))
+    assert unknown.state == "ok" and "cannot be seen" in unknown.seen
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [("a.b:5000/c/op:v1.9.3", (1, 9)), ("op:1.10.0-rc", (1, 10)), ("a:5000/op", None), ("op:main", None)],
+)
+def test_version_of_an_image(image: str, version: tuple[int, int] | None) -> None:
+    assert read_version(operator(image=image)) == version
+
+
+def test_without_rights_there_is_no_verdict(api: FakeApi, connection: Connection) -> None:
+    serve_apis(api, kubeflow_v1=["pytorchjobs"])
+    deny(
+        api,
+        DEPLOYMENTS,
+        "/apis/apps/v1/namespaces/kubeflow/deployments",
+        LAB,
+        f"{LAB}/persistentvolumeclaims/results",
+        NODES,
+    )
+    looks: list[Callable[[], Iterator[Finding]]] = [
+        lambda: iter(list(check_apis(connection))[1:]),
+        lambda: check_namespace(connection, "lab"),
+        lambda: check_claim(connection, "lab", "results"),
+        lambda: check_gpus(connection),
+    ]
+    for look in looks:
+        finding = only(look())
+        assert finding.state == "warning" and finding.seen.startswith("may not look at "), finding
+
+
+def test_pod_security_of_the_namespace(api: FakeApi, connection: Connection) -> None:
+    assert only(check_namespace(connection, "lab")).seen == "does not exist"
+    api.put(NAMESPACES, {"metadata": {"name": "lab"}})
+    assert only(check_namespace(connection, "lab")).state == "warning"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.put(NAMESPACES, {"metadata": {"name": "lab", "labels": labels}})
+    finding = only(check_namespace(connection, "lab"))
+    assert finding.state == "ok" and "restricted; run.workload.api=mpijob-v1 needs baseline" in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("modes", "phase", "state"),
+    [
+        (["ReadWriteMany"], "Bound", "ok"),
+        (["ReadWriteOnce"], "Bound", "warning"),
+        (["ReadWriteMany"], "Pending", "warning"),
+        (["ReadWriteMany"], "Lost", "problem"),
+    ],
+)
+def test_claim(api: FakeApi, connection: Connection, modes: list[str], phase: str, state: str) -> None:
+    claim = {"metadata": {"name": "results"}, "spec": {"accessModes": modes}, "status": {"phase": phase}}
+    api.put(f"{LAB}/persistentvolumeclaims", claim)
+    assert only(check_claim(connection, "lab", "results")).state == state
+    assert only(check_claim(connection, "lab", "other")).state == "problem"
+
+
+def node(name: str, gpus: int, unschedulable: bool = False) -> dict[str, Any]:
+    allocatable = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    spec = {"unschedulable": True} if unschedulable else {}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}}
+
+
+def pod_with(gpus: int, where: str) -> dict[str, Any]:
+    resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    return {"spec": {"nodeName": where, "containers": [{"resources": resources}, {}]}}
+
+
+def test_gpus_free_and_in_all(api: FakeApi, connection: Connection) -> None:
+    api.collections[NODES] = {"a": node("a", 8), "b": node("b", 0), "c": node("c", 8, unschedulable=True)}
+    api.served.add(ALL_PODS)
+    assert only(check_gpus(connection)) == Finding("ok", "GPUs", "8 of 8 are free, on 1 of 2 nodes")
+    answers = {
+        "p": pod_with(6, "a") | {"metadata": {"name": "p"}},
+        "q": pod_with(8, "c") | {"metadata": {"name": "q"}},
+    }
+    api.collections[ALL_PODS] = answers
+    api.fault = lambda path, query: query.clear() if path == ALL_PODS else None  # type: ignore[func-returns-value]
+    assert only(check_gpus(connection)).seen == "2 of 8 are free, on 1 of 2 nodes"
+    deny(api, ALL_PODS)
+    assert only(check_gpus(connection)).seen == "8 on 1 of 2 nodes; how many are free cannot be seen"
+    api.collections[NODES] = {"b": node("b", 0)}
+    finding = only(check_gpus(connection))
+    assert finding.state == "warning" and 'run.accelerator=""' in finding.fix
+
+
+@pytest.fixture
+def reviewed(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Connection, dict[str, Any]]]:
+    """Answers access reviews: `denied` are pairs of verb and resource; `asked` the users; `code` refuses the review."""
+    review: dict[str, Any] = {"denied": set(), "asked": [], "code": 201}
+
+    class ReviewHandler(Handler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            wanted = body["spec"]["resourceAttributes"]
+            review["asked"].append(body["spec"].get("user"))
+            if review["code"] != 201:
+                self._answer(review["code"], "no reviews")
+                return
+            self._json(
+                201,
+                body | {"status": {"allowed": (wanted["verb"], wanted["resource"]) not in review["denied"]}},
+            )
+
+    monkeypatch.setattr(fake_api, "Handler", ReviewHandler)
+    with serve(api) as address:
+        yield connect_to(address), review
+
+
+def test_rights_of_the_analysis(api: FakeApi, reviewed: tuple[Connection, dict[str, Any]]) -> None:
+    connection, review = reviewed
+    assert only(check_account(connection, "lab", ["pytorchjob"])).state == "problem", (
+        "there is no such account"
+    )
+    api.put(f"{LAB}/serviceaccounts", {"metadata": {"name": "stratlab-analysis"}})
+    assert only(check_account(connection, "lab", ["pytorchjob"])).state == "ok"
+    assert set(review["asked"]) == {"system:serviceaccount:lab:stratlab-analysis"}
+    review["denied"] = {("watch", "pytorchjobs")}
+    finding = only(check_account(connection, "lab", ["pytorchjob"]))
+    assert (finding.state, finding.seen) == ("problem", "may not watch pytorchjobs")
+    review["code"] = 403
+    assert only(check_account(connection, "lab", ["pytorchjob"])).state == "warning"
+
+
+def test_rights_of_the_user(reviewed: tuple[Connection, dict[str, Any]]) -> None:
+    connection, review = reviewed
+    assert only(check_rights(connection, "lab", ["pytorchjob"])).state == "ok"
+    assert set(review["asked"]) == {None}
+    review["denied"] = {("create", "pytorchjobs"), ("create", "pods")}
+    finding = only(check_rights(connection, "lab", ["pytorchjob"]))
+    assert finding.seen == "you may not create pods, create pytorchjobs" and "stratlab-user" in finding.fix
+
+
+def test_an_api_that_fails_is_one_problem(api: FakeApi, connection: Connection) -> None:
+    api.fault = lambda path, query: {"status": 401, "message": "Unauthorized"}
+    finding = only(guarded("GPUs", lambda: check_gpus(connection)))
+    assert (finding.state, finding.subject) == ("problem", "GPUs") and "Unauthorized" in finding.seen

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.cluster import ClusterError, watching
+from stratlab.cluster import connection as connecting
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.patience import Patience
+from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED, watch
+from tests.stratlab.cluster.fake_api import FakeApi, Fault, serve
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
+
+
+def job(name: str, **facts: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {"run": name}}, **facts}
+
+
+def soon(seconds: float = 20.0, **options: Any) -> Patience:
+    return Patience(deadline=time.monotonic() + seconds, pause_s=0.002, **options)
+
+
+def tell(changes: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, str]]:
+    return [(kind, thing["metadata"]["name"] if thing else "") for kind, thing in changes]
+
+
+def test_first_what_is_there_then_what_changes(api: FakeApi, connection: Connection) -> None:
+    api.put(JOBS, job("a"))
+    seen = []
+    for change in watch(connection, JOBS, patience=soon()):
+        seen.append(change)
+        if change[0] == SYNCED:
+            api.put(JOBS, job("b"))
+            api.put(JOBS, job("a", spec=1))
+            api.delete(JOBS, "b")
+        if change[0] == DELETED:
+            break
+    assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (ADDED, "b"), (MODIFIED, "a"), (DELETED, "b")]
+
+
+def test_selectors_reach_list_and_watch(api: FakeApi, connection: Connection) -> None:
+    for name in "ab":
+        api.put(JOBS, job(name))
+    for selector in ({"fieldSelector": "metadata.name=a"}, {"labelSelector": "run=a"}):
+        seen = []
+        for change in watch(connection, JOBS, selector, soon()):
+            seen.append(change)
+            if change[0] == SYNCED:
+                api.put(JOBS, job("b", spec=time.time()))
+                api.put(JOBS, job("a", spec=time.time()))
+            if change[0] == MODIFIED:
+                break
+        assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (MODIFIED, "a")]
+
+
+def test_it_is_a_watch_and_no_poll(api: FakeApi, connection: Connection) -> None:
+    api.put(JOBS, job("a"))
+    assert tell(list(watch(connection, JOBS, patience=soon(1.2)))) == [(ADDED, "a"), (SYNCED, "")]
+    assert len(api.requests) == 2, "one list, one watch"
+
+
+def test_the_deadline_holds_although_nothing_happens(api: FakeApi, connection: Connection) -> None:
+    api.put(JOBS, job("a"))
+    started = time.monotonic()
+    list(watch(connection, JOBS, patience=soon(0.5)))
+    assert 0.4 < time.monotonic() - started < 2.0
+
+
+def test_the_deadline_holds_when_the_server_only_fails(api: FakeApi, connection: Connection) -> None:
+    api.fault = lambda path, query: {"status": 503}
+    said: list[str] = []
+    started = time.monotonic()
+    assert list(watch(connection, JOBS, patience=soon(0.7, say=said.append))) == []
+    assert time.monotonic() - started < 2.0
+    assert said == ["injected; trying again"]
+
+
+def test_a_dead_connection_is_noticed(
+    api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes on but this connection brings nothing any more, as behind a forgetful NAT."""
+    monkeypatch.setattr(watching, "SILENCE_S", 0.4)
+    api.put(JOBS, job("a"))
+    hung = threading.Event()
+
+    def fault(path: str, query: dict[str, str]) -> Fault | None:
+        if "watch" in query and not hung.is_set():
+            hung.set()
+            time.sleep(1.5)
+        return None
+
+    api.fault = fault
+    seen = []
+    for change in watch(connection, JOBS, patience=soon()):
+        seen.append(change)
+        if change[0] == SYNCED:
+            api.put(JOBS, job("a", spec=2))
+        if change[0] == MODIFIED:
+            break
+    assert hung.is_set() and tell(seen)[-1] == (MODIFIED, "a")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_denial_at_the_first_request_is_final(api: FakeApi, connection: Connection, status: int) -> None:
+    api.fault = lambda path, query: {"status": status, "message": "not you"}
+    with pytest.raises(ClusterError, match="not you") as failure:
+        list(watch(connection, JOBS, patience=soon()))
+    assert failure.value.status == status
+    assert len(api.requests) == 1
+
+
+def test_a_denial_later_passes_or_is_final_after_some_tries(api: FakeApi, connection: Connection) -> None:
+    api.put(JOBS, job("a"))
+    denials = itertools.chain([None], itertools.repeat({"status": 403}, 3), itertools.repeat(None))
+    api.fault = lambda path, query: next(denials)
+    changes = watch(connection, JOBS, patience=soon())
+    assert tell([next(changes), next(changes)]) == [(ADDED, "a"), (SYNCED, "")]
+    api.put(JOBS, job("a", spec=1))
+    assert next(changes)[0] == MODIFIED
+    api.fault = lambda path, query: {"status": 403, "drop": False} if "watch" in query else None
+    api.closing = True  # ends the connection that is open
+    with pytest.raises(ClusterError):
+        list(changes)
+
+
+def test_the_token_is_read_again_for_every_request(api: FakeApi, tmp_path: Path) -> None:
+    api.put(JOBS, job("a"))
+    api.token = "first"
+    (tmp_path / "token").write_text("first\n")
+    with serve(api) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        inside = connecting.connect_in_cluster(environ, tmp_path)
+        assert inside
+        api.fault = lambda path, query: {"cut": 1} if "watch" in query else None
+        changes = watch(inside, JOBS, patience=soon())
+        assert [next(changes)[0], next(changes)[0]] == [ADDED, SYNCED]
+        for number in range(3):
+            # The kubelet writes the new token a moment after the old one stopped to be taken.
+            api.token = f"token {number}"
+            timer = threading.Timer(0.02, (tmp_path / "token").write_text, [api.token])
+            timer.start()
+            api.put(JOBS, job("a", spec=number))
+            assert next(changes)[1]["spec"] == number
+            timer.join()
+
+
+def test_after_410_only_what_differs_is_told(api: FakeApi, connection: Connection) -> None:
+    for name in "abc":
+        api.put(JOBS, job(name))
+    changes = watch(connection, JOBS, patience=soon())
+    assert tell([next(changes) for _ in range(4)])[-1] == (SYNCED, "")
+    ready = threading.Event()
+    api.fault = lambda path, query: None if ready.is_set() else {"status": 500}
+    api.closing = True  # ends the open watch
+    with api.changed:
+        api.changed.notify_all()
+    time.sleep(0.3)
+    api.closing = False
+    api.delete(JOBS, "a")
+    api.put(JOBS, job("b", spec=1))
+    api.delete(JOBS, "c")
+    api.put(JOBS, job("c"))  # another one of the same name
+    api.put(JOBS, job("d"))
+    api.compact()
+    ready.set()
+    told = tell([next(changes) for _ in range(5)])
+    assert told[:2] == [(DELETED, "a"), (DELETED, "c")]
+    assert sorted(told[2:]) == [(ADDED, "c"), (ADDED, "d"), (MODIFIED, "b")]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hundreds_of_disconnects_lose_and_double_nothing(
+    api: FakeApi, connection: Connection, seed: int
+) -> None:
+    """Every change is told exactly once and in order, as long as the server remembers the past (no 410)."""
+    disconnects = churn(api, connection, seed, forgetful=False)
+    assert disconnects >= 200, "the faults did not happen"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_410_among_them_the_end_is_right_and_nothing_is_doubled(
+    api: FakeApi, connection: Connection, seed: int
+) -> None:
+    churn(api, connection, seed + 100, forgetful=True)
+
+
+def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -> int:
+    """Random changes, random faults; returns how many connections were broken or refused."""
+    chance = random.Random(seed)
+    count = itertools.count()
+    broken: Counter[str] = Counter()
+
+    def fault(path: str, query: dict[str, str]) -> Fault | None:
+        kind = chance.choice(["drop", "status", "cut", "cut", "cut", "half", "end"])
+        if "watch" not in query and chance.random() < 0.7:  # else the list never comes through
+            return None
+        broken[kind] += 1
+        match kind:
+            case "drop":
+                return {"drop": True}
+            case "status":
+                return {"status": chance.choice([429, 500, 502, 503, 504])}
+            case "cut":
+                return {"cut": chance.randrange(4), "plain_410": chance.random() < 0.5}
+            case "half":
+                return {"cut": chance.randrange(3), "half": True}
+        return {"cut": 0} if "watch" in query else None
+
+    def change() -> None:
+        names = list(api.collections.get(JOBS, {}))
+        if names and chance.random() < 0.2:
+            api.delete(JOBS, chance.choice(names))
+        else:
+            api.put(JOBS, job(f"job-{chance.randrange(6)}", spec=next(count)))
+        if forgetful and chance.random() < 0.1:
+            api.compact()
+
+    for _ in range(5):
+        change()
+    before = len(api.history)
+    api.fault = fault
+    stop = threading.Event()
+
+    def write() -> None:
+        for _ in range(400):
+            change()
+            if chance.random() < 0.5:
+                time.sleep(0.002)
+        api.put(JOBS, job("last"))
+
+    thread = threading.Thread(target=write)
+    seen: list[tuple[str, dict[str, Any]]] = []
+    for kind, thing in watch(connection, JOBS, patience=soon(60, stop=stop)):
+        seen.append((kind, thing))
+        if kind == SYNCED:
+            thread.start()
+        elif thing["metadata"]["name"] == "last":
+            break
+    thread.join()
+    model: dict[str, dict[str, Any]] = {}
+    newest: dict[str, int] = {}
+    for kind, thing in seen:
+        if kind == SYNCED:
+            continue
+        uid, number = thing["metadata"]["uid"], int(thing["metadata"]["resourceVersion"])
+        assert (uid in model) == (kind != ADDED), (
+            f"{kind} of something {'known' if uid in model else 'unknown'}"
+        )
+        if kind == DELETED:
+            model.pop(uid)
+        else:
+            assert number > newest.get(uid, 0), "told twice, or out of order"
+            newest[uid], model[uid] = number, thing
+    assert {t["metadata"]["uid"]: t for t in api.collections[JOBS].values()} == model
+    if not forgetful:
+        told = [(kind, thing["metadata"]["resourceVersion"]) for kind, thing in seen if kind != SYNCED]
+        listed = told.index((ADDED, told[0][1])) if told else 0
+        first = [kind for kind, _ in seen].index(SYNCED)
+        happened = [(kind, str(number)) for number, _, kind, _ in api.history[before:]]
+        assert listed == 0 and told[first:] == happened
+    return broken.total()

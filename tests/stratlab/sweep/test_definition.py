@@ -1,0 +1,98 @@
+"""A sweep's file: what it means, and every mistake in it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratlab.sweep.definition import read_sweep, same
+
+GOOD = """
+comparison: demo
+matrix:
+  strategy: [ddp, fsdp]
+  run.config.model: [cnn]
+set: {run.nodes: 2, run.accelerator: "", run.env: [{name: A, value: b}]}
+values: base.yaml
+exclude: [{strategy: fsdp, run.config.model: cnn}]
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "sweep.yaml"
+    file.write_text(text)
+    return file
+
+
+def refused(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ValueError) as failure:
+        read_sweep(write(folder, text))
+    first, *lines = str(failure.value).splitlines()
+    assert first == f"{folder / 'sweep.yaml'}:"
+    return [line.strip() for line in lines]
+
+
+def test_a_good_file_is_read_with_its_defaults(tmp_path: Path) -> None:
+    sweep = read_sweep(write(tmp_path, GOOD))
+    assert sweep.values == ["base.yaml"], "one file need not be a list"
+    assert (sweep.namespace, sweep.repeats, sweep.parallel, sweep.charts) == ("stratlab", 1, 1, "charts")
+    assert sweep.set["run.env"] == [{"name": "A", "value": "b"}]
+
+
+def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
+    lines = refused(
+        tmp_path,
+        """
+        comparision: x
+        namespace: Bad_Name
+        matrix:
+          strateggy: [ddp]
+          run.config.model: [cnn, [1]]
+          run.config.comparison: [a]
+          run.nodes: [1, 2, 1]
+          run.config.seed: []
+        set: {foo: 1, run.nodes: null, run..x: 1, run.config.strategy: ddp}
+        exclude: [{run.config.modle: cnn}, {run.nodes: 3}]
+        repeats: 0
+        parallel: two
+        """,
+    )
+    for sentence in (
+        "comparision: no such key, did you mean comparison?; there are comparison, namespace, charts, values",
+        "comparison: is missing",
+        "namespace='Bad_Name'",
+        "matrix: strateggy is no path of the values, expected strategy or a path such as run.config.model, "
+        "did you mean strategy?",
+        "matrix.run.config.model.1=[1]: expected a text, a number, true or false",
+        "matrix: leave run.config.comparison out, it is the key `comparison` of the file",
+        "matrix: run.nodes has the same value twice",
+        "matrix.run.config.seed=[]: List should have at least 1 item",
+        "matrix: `strategy` is missing",
+        "matrix: run.nodes is in `set` as well",
+        "set: foo is no path of the values",
+        "set.run.nodes=None: expected a text, a number, true or false",
+        "set: run..x is no path of the values",
+        "set: leave run.config.strategy out, it follows from the chart",
+        "exclude: run.config.modle is not in the matrix, did you mean run.config.model?",
+        "exclude: run.nodes is never 3, it is one of [1, 2, 1]",
+        "repeats=0",
+        "parallel='two'",
+    ):
+        found = [line for line in lines if line.startswith(sentence)]
+        assert len(found) == 1, (sentence, lines)
+    assert len(lines) == 18, "one line per mistake"
+
+
+def test_yaml_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not YAML"):
+        read_sweep(write(tmp_path, "a: [1"))
+    with pytest.raises(ValueError, match="expected the keys comparison, namespace"):
+        read_sweep(write(tmp_path, "- a"))
+    with pytest.raises(ValueError, match="No such file"):
+        read_sweep(tmp_path / "nope.yaml")
+
+
+def test_one_is_not_true() -> None:
+    assert same(1, 1.0) and same("a", "a") and same(True, True)
+    assert not same(1, True) and not same(0, False) and not same("1", 1)

@@ -1,0 +1,117 @@
+"""Combinations, their names, and the values that they give to helm."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratlab.sweep.definition import Sweep
+from stratlab.sweep.matrix import LONGEST_NAME, expand
+
+NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # what charts/run asks of a release
+
+
+def build(matrix: dict[str, list[Any]], **changes: Any) -> Sweep:
+    return Sweep(**{"comparison": "demo", "matrix": matrix} | changes)
+
+
+def names(sweep: Sweep) -> list[str]:
+    return [release.name for release in expand(sweep)]
+
+
+def test_every_combination_once_and_the_repeats_last() -> None:
+    sweep = build({"strategy": ["ddp", "fsdp"], "run.config.model": ["cnn", "vit_tiny"]}, repeats=2)
+    assert names(sweep) == [
+        "demo-ddp-cnn",
+        "demo-ddp-vit-tiny",
+        "demo-fsdp-cnn",
+        "demo-fsdp-vit-tiny",
+        "demo-ddp-cnn-r2",
+        "demo-ddp-vit-tiny-r2",
+        "demo-fsdp-cnn-r2",
+        "demo-fsdp-vit-tiny-r2",
+    ]
+    first, *_, last = expand(sweep)
+    assert (first.strategy, first.repeat, last.strategy, last.repeat) == ("ddp", 1, "fsdp", 2)
+    assert first.values == {"run": {"config": {"model": "cnn", "comparison": "demo"}}}
+    assert last.values == {"run": {"config": {"model": "vit_tiny", "comparison": "demo"}}}, (
+        "a repeat changes nothing"
+    )
+
+
+def test_excluded_are_those_that_agree_with_all_keys() -> None:
+    matrix = {"strategy": ["ddp", "fsdp"], "run.nodes": [1, 2]}
+    sweep = build(matrix, exclude=[{"strategy": "fsdp", "run.nodes": 1}])
+    assert names(sweep) == ["demo-ddp-nodes1", "demo-ddp-nodes2", "demo-fsdp-nodes2"]
+    assert names(build(matrix, exclude=[{"run.nodes": 1}])) == ["demo-ddp-nodes2", "demo-fsdp-nodes2"]
+    with pytest.raises(ValueError, match="exclude: leaves none of the 4 combinations"):
+        expand(build(matrix, exclude=[{"strategy": "ddp"}, {"strategy": "fsdp"}]))
+
+
+def test_numbers_and_switches_carry_their_setting() -> None:
+    matrix = {
+        "strategy": ["ddp"],
+        "run.config.micro_batch_size": [16],
+        "run.processesPerNode": [2],
+        "run.config.lr": [0.003],
+        "run.config.compile": [True],
+        "run.image.tag": ["0.1"],
+    }
+    assert names(build(matrix)) == ["demo-ddp-mbs16-ppn2-lr0-003-compiletrue-tag0-1"]
+
+
+def test_values_of_set_and_matrix_meet_in_one_tree() -> None:
+    sweep = build(
+        {"strategy": ["ddp"], "run.config.model": ["cnn"]},
+        set={"run.accelerator": "", "run.resources.limits.nvidia\\.com/gpu": 1, "run.env": [{"name": "A"}]},
+    )
+    assert expand(sweep)[0].values == {
+        "run": {
+            "accelerator": "",
+            "resources": {"limits": {"nvidia.com/gpu": 1}},
+            "env": [{"name": "A"}],
+            "config": {"model": "cnn", "comparison": "demo"},
+        }
+    }
+
+
+def test_names_that_are_too_long_or_alike_get_a_hash() -> None:
+    long = "a" * 80
+    (only,) = names(build({"strategy": ["ddp"], "run.config.dataset": [long]}))
+    assert re.fullmatch(r"demo-ddp-a+-[0-9a-f]{8}", only) and len(only) <= LONGEST_NAME
+    alike = names(build({"strategy": ["ddp"], "run.config.dataset": ["x/y", "x_y", "z"]}))
+    assert alike[2] == "demo-ddp-z" and alike[0] != alike[1]
+    assert all(re.fullmatch(r"demo-ddp-x-y-[0-9a-f]{8}", name) for name in alike[:2])
+
+
+def test_a_value_that_looks_like_a_repeat_is_none() -> None:
+    found = names(build({"strategy": ["ddp"], "run.config.dataset": ["x", "x-r2"]}, repeats=2))
+    assert len(set(found)) == 4 and found[2] == "demo-ddp-x-r2"
+
+
+def test_more_values_or_repeats_rename_nothing() -> None:
+    few = build({"strategy": ["ddp"], "run.config.dataset": ["d" * 60, "m"]})
+    more = build({"strategy": ["ddp", "fsdp"], "run.config.dataset": ["k", "d" * 60, "m"]}, repeats=3)
+    assert set(names(few)) <= set(names(more))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    comparison=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", fullmatch=True),
+    values=st.lists(
+        st.one_of(st.text(max_size=60), st.integers(), st.booleans()), min_size=1, max_size=6, unique_by=repr
+    ),
+    repeats=st.sampled_from([1, 2, 100]),
+)
+def test_every_name_is_one_that_the_chart_takes_and_there_is_no_second(
+    comparison: str, values: list[Any], repeats: int
+) -> None:
+    found = names(
+        build({"strategy": ["ddp"], "run.config.x": values}, comparison=comparison, repeats=repeats)
+    )
+    assert len(set(found)) == len(found) == len(values) * repeats
+    assert all(NAME.fullmatch(name) and len(name) <= LONGEST_NAME for name in found)

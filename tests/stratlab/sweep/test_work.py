@@ -1,0 +1,176 @@
+"""Releases one after the other or some at a time, and what a failure changes. Helm and cluster are stand-ins here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.workloads import APIS, Workload
+from stratlab.sweep import work as module
+from stratlab.sweep.decision import Decision, Step
+from stratlab.sweep.follow import Outcome
+from stratlab.sweep.helm_release import HelmFailed
+from stratlab.sweep.matrix import Release
+from stratlab.sweep.plan import Planned
+from stratlab.sweep.state import State, read_state
+from stratlab.sweep.work import Site, work
+
+
+def plan(name: str) -> Planned:
+    release = Release(name, "ddp", {"strategy": "ddp"}, 1, {})
+    return Planned(release, Path("ddp"), {}, f"asked {name}", Workload(APIS["pytorchjob"], {}), True)
+
+
+class StandIn:
+    """Of helm and of the cluster: notes what happens, and ends each release as told by `ends`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ends: dict[str, Any]) -> None:
+        self.ends = ends
+        self.calls: list[str] = []
+        self.lock = threading.Lock()
+        self.now, self.most = 0, 0
+        self.hold: Callable[[str], None] = lambda name: None
+        monkeypatch.setattr(module, "install", lambda helm, namespace, planned: self.note("install", planned))
+        monkeypatch.setattr(
+            module, "uninstall", lambda helm, namespace, name: self.calls.append(f"uninstall {name}")
+        )
+        monkeypatch.setattr(module, "follow_release", self.follow)
+        monkeypatch.setattr(module, "TICK_S", 0.01)
+
+    def note(self, verb: str, planned: Planned) -> None:
+        self.calls.append(f"{verb} {planned.release.name}")
+        if isinstance(self.ends[planned.release.name], HelmFailed):
+            raise self.ends[planned.release.name]
+
+    def follow(self, connection: Any, namespace: str, planned: Planned, show: Any) -> Outcome:
+        name = planned.release.name
+        with self.lock:
+            self.calls.append(f"follow {name}")
+            self.now += 1
+            self.most = max(self.most, self.now)
+        show("PyTorchJob Running")
+        self.hold(name)
+        with self.lock:
+            self.now -= 1
+        end = self.ends[name]
+        if isinstance(end, Exception):
+            raise end
+        return Outcome(end, "well" if end else "badly")
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def show(self, name: str, text: str) -> None:
+        pass
+
+    def end(self, name: str, text: str) -> None:
+        self.lines.append(f"{name}: {text}")
+
+
+def start(
+    tmp_path: Path, names: str, step: Step = "install", parallel: int = 1, stop_on_failure: bool = False
+) -> tuple[State, list[str], Silent]:
+    todo = [(plan(name), Decision(step, "")) for name in names]
+    state = read_state(tmp_path / "s.json", "demo", "lab")
+    progress = Silent()
+    site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
+    end, lost = work(todo, state, site, progress, parallel=parallel, stop_on_failure=stop_on_failure)
+    assert read_state(state.file, "demo", "lab") == end, "what is returned is on disk"
+    return end, lost, progress
+
+
+def stages(state: State) -> dict[str, str]:
+    return {name: entry.stage for name, entry in state.releases.items()}
+
+
+def test_one_after_the_other_and_a_failure_does_not_stop_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = StandIn(monkeypatch, {"a": True, "b": False, "c": True})
+    state, lost, _ = start(tmp_path, "abc")
+    assert stages(state) == {"a": "succeeded", "b": "failed", "c": "succeeded"} and lost == []
+    assert state.releases["b"].sentence == "badly" and state.releases["b"].asked == "asked b"
+    assert stand_in.calls == ["install a", "follow a", "install b", "follow b", "install c", "follow c"]
+    assert state.releases["a"].ended >= state.releases["a"].started > 0
+
+
+def test_some_at_a_time_and_never_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = StandIn(monkeypatch, dict.fromkeys("abcdef", True))
+    stand_in.hold = lambda name: time.sleep(0.1)
+    state, _, _ = start(tmp_path, "abcdef", parallel=3)
+    assert stand_in.most == 3
+    assert set(stages(state).values()) == {"succeeded"}
+
+
+def test_stop_on_failure_starts_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    StandIn(monkeypatch, {"a": False, "b": True, "c": True})
+    state, _, progress = start(tmp_path, "abc", stop_on_failure=True)
+    assert stages(state) == {"a": "failed"}
+    assert progress.lines[-1] == "stopped after a failure; not started: b, c"
+
+
+def test_joining_installs_nothing_and_reinstalling_removes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = StandIn(monkeypatch, {"a": True})
+    start(tmp_path, "a", "join")
+    assert stand_in.calls == ["follow a"]
+    stand_in.calls.clear()
+    start(tmp_path, "a", "reinstall")
+    assert stand_in.calls == ["uninstall a", "install a", "follow a"]
+
+
+def test_what_has_no_known_end_is_tried_again_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {
+        "a": HelmFailed("helm install: no quota"),
+        "b": ClusterError("no right"),
+        "c": KeyError("bug"),
+        "d": True,
+    }
+    StandIn(monkeypatch, ends)
+    state, lost, _ = start(tmp_path, "abcd")
+    assert stages(state) == {"a": "installing", "b": "running", "c": "running", "d": "succeeded"}
+    assert lost == [
+        "a: helm install: no quota",
+        "b: cannot be followed: no right",
+        "c: cannot be followed: KeyError: 'bug'",
+    ]
+
+
+def test_an_interruption_leaves_a_state_to_go_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = StandIn(monkeypatch, {"a": True, "b": True, "c": True})
+    reached = threading.Event()
+
+    def hold(name: str) -> None:
+        if name == "b":
+            reached.set()
+            time.sleep(60)
+
+    stand_in.hold = hold
+
+    class Interrupting(Silent):
+        def show(self, name: str, text: str) -> None:
+            if reached.is_set() and text == "PyTorchJob Running":
+                raise KeyboardInterrupt
+
+    site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
+    state = read_state(tmp_path / "s.json", "demo", "lab")
+    todo = [(plan(name), Decision("install", "")) for name in "abc"]
+    with pytest.raises(KeyboardInterrupt):
+        work(todo, state, site, Interrupting(), parallel=1, stop_on_failure=False)
+    assert stages(read_state(state.file, "demo", "lab")) == {"a": "succeeded", "b": "running"}

@@ -1,0 +1,161 @@
+"""The pure parts: the console line, a pod's row, who is to blame."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from stratlab.watch.ending import ADVICE, find_culprit, read_termination
+from stratlab.watch.pod_row import build_row
+from stratlab.watch.progress import Progress, format_seconds, parse_attempt, parse_progress
+from tests.stratlab.watch.objects import build_pod, ended
+from trainer import failures
+from trainer import progress as trainer_progress
+
+LINE = "step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left"
+
+
+def test_the_line_of_the_contract() -> None:
+    assert parse_progress(LINE) == Progress(120, 600, 0.4321, 812.0, 78.9, 38)
+    assert parse_progress("[1,0]<stdout>:" + LINE) == parse_progress(LINE)
+    assert str(parse_progress(LINE)) == LINE
+
+
+@pytest.mark.parametrize("loss", [0.4321, 1e9, 1e-9, float("nan"), float("inf")])
+def test_what_the_trainer_really_writes(loss: float, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trainer")
+    shown = trainer_progress.Progress(600)
+    shown.show({"step": 600, "loss": loss, "samples": 64, "step_time_ms": 78.9})
+    parsed = parse_progress(caplog.messages[-1])
+    assert parsed and (parsed.step, parsed.steps, parsed.samples_per_s) == (600, 600, 811.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "done: test accuracy 98.1 %",
+        LINE.replace("step ", "stop ", 1),
+        LINE[:-5],
+        LINE.replace("120", "x"),
+    ],
+)
+def test_other_lines_are_no_progress(line: str) -> None:
+    assert parse_progress(line) is None
+
+
+def test_the_attempt() -> None:
+    assert parse_attempt("demo: attempt 2, rank 0 of 4 on cpu, gloo") == 2
+    assert parse_attempt("demo: rank 0 of 4 on cpu, gloo") is None
+    assert parse_attempt("2 attempts, attempt 3") is None
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(38, "38 s"), (700, "12 min"), (12000, "3 h 20 min")])
+def test_seconds(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+UNSCHEDULABLE = [
+    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: 1 cpu"}
+]
+
+
+@pytest.mark.parametrize(
+    ("pod", "phase", "note"),
+    [
+        (build_pod(0), "Running", ""),
+        (build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}), "Pending", ""),
+        (
+            build_pod(
+                0, "Pending", state={"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+            ),
+            "Pending",
+            "ImagePullBackOff: no such image",
+        ),
+        (
+            build_pod(0, "Pending", containerStatuses=None, conditions=UNSCHEDULABLE),
+            "Pending",
+            "Unschedulable: 0/1 nodes: 1 cpu",
+        ),
+        (build_pod(0, "Failed", state=ended(137, reason="OOMKilled")), "Failed", "OOMKilled, exit code 137"),
+        (build_pod(0, "Succeeded", state=ended(0, reason="Completed")), "Succeeded", ""),
+        (build_pod(0, "Failed", reason="Evicted", message="low on disk"), "Failed", "Evicted: low on disk"),
+        (
+            build_pod(
+                0, initContainerStatuses=[{"state": {"waiting": {"reason": "CreateContainerConfigError"}}}]
+            ),
+            "Running",
+            "CreateContainerConfigError",
+        ),
+    ],
+)
+def test_a_pod_says_why_it_does_not_run(pod: dict[str, Any], phase: str, note: str) -> None:
+    row = build_row(pod)
+    assert (row.name, row.phase, row.node, row.note) == ("demo-worker-0", phase, "node-a", note)
+
+
+def test_a_pod_that_was_killed_and_runs_again_says_so() -> None:
+    pod = build_pod(0)
+    pod["status"]["containerStatuses"][0] |= {"restartCount": 2, "lastState": ended(137, reason="OOMKilled")}
+    row = build_row(pod)
+    assert (row.restarts, row.note) == (2, "before: OOMKilled, exit code 137")
+    pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    assert build_row(pod).note == "CrashLoopBackOff (before: OOMKilled, exit code 137)"
+    pod["metadata"]["deletionTimestamp"] = "now"
+    assert build_row(pod).phase == "Terminating"
+
+
+def said(code: int, reason: str = "r", message: str = "m") -> str:
+    return json.dumps({"exit_code": code, "reason": reason, "message": message}) + "\n"
+
+
+def test_the_trainers_own_words() -> None:
+    end = read_termination(build_pod(1, "Failed", state=ended(10, said(10, "out of memory", "rank 3: x"))))
+    assert end and (end.pod, end.exit_code, end.reason, end.message) == (
+        "demo-worker-1",
+        10,
+        "out of memory",
+        "rank 3: x",
+    )
+    for noise in ("", "not json", "[1]", "warning first\n" + said(10)):
+        end = read_termination(build_pod(1, "Failed", state=ended(10, noise)))
+        assert end and end.exit_code == 10
+    assert read_termination(build_pod(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "culprit"),
+    [
+        ([134, 10], 10),
+        ([10, 134], 10),
+        ([137, 134, 143], 137),
+        ([143, 137], 137),
+        ([134, 134], 134),
+        ([0, 2], 2),
+        ([137, 14], 14),  # the one that gave up
+        ([0, 0], None),
+    ],
+)
+def test_the_culprit_is_not_a_survivor(codes: list[int], culprit: int | None) -> None:
+    pods = [build_pod(index, "Failed", state=ended(code, said(code))) for index, code in enumerate(codes)]
+    found = find_culprit(filter(None, map(read_termination, pods)))
+    assert (found.exit_code if found else None) == culprit
+
+
+def test_a_launcher_speaks_for_its_workers_and_the_first_for_its_like() -> None:
+    pods = [
+        build_pod(0, "Failed", state=ended(2, at="2026-01-01T00:00:02Z")),
+        build_pod(1, "Failed", state=ended(3, at="2026-01-01T00:00:01Z")),
+    ]
+    found = find_culprit(filter(None, map(read_termination, pods)))
+    assert found and found.exit_code == 3
+    pods.append(build_pod(0, "Failed", role="launcher", state=ended(143, at="2026-01-01T00:00:09Z")))
+    found = find_culprit(filter(None, map(read_termination, pods)))
+    assert found and found.exit_code == 143
+
+
+def test_advice_is_for_codes_the_trainer_has() -> None:
+    assert set(ADVICE) <= set(failures.REASONS)

@@ -1,0 +1,356 @@
+"""A watched run from its first to its last change, against the fake API."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.workloads import find_workload
+from stratlab.watch import session
+from stratlab.watch.appearance import await_workload
+from stratlab.watch.farewell import build_farewell
+from stratlab.watch.lines import Lines
+from stratlab.watch.picture import Picture
+from stratlab.watch.session import watch_run
+from tests.stratlab.cluster.fake_api import FakeApi, Fault
+from tests.stratlab.watch.objects import (
+    ANALYSES,
+    EVENTS,
+    NAMESPACE,
+    PODS,
+    RUNS,
+    build_analysis,
+    build_event,
+    build_pod,
+    build_run,
+    ended,
+    labels,
+)
+
+LINE = "step {}/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left"
+
+
+@pytest.fixture(autouse=True)
+def all_served(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.served |= {PODS, EVENTS, ANALYSES, RUNS}
+    monkeypatch.setattr(session, "TICK_S", 0.05)
+    monkeypatch.setattr(session, "LAST_LINES_S", 0.5)
+    monkeypatch.setattr(session, "CULPRIT_S", 0.7)
+    monkeypatch.setattr("stratlab.watch.lines.PROGRESS_EVERY_S", 0.0)
+
+
+class Watching:
+    """`watch_run` in a thread."""
+
+    def __init__(self, connection: Connection, *, analysis: bool = True) -> None:
+        workload = find_workload(connection, "lab", "demo")
+        assert workload
+        self.said: list[str] = []
+        self.failure: BaseException | None = None
+        self.ended: tuple[int, Picture] | None = None
+        self._arguments = (connection, workload, analysis)
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        connection, workload, analysis = self._arguments
+        try:
+            self.ended = watch_run(connection, workload, Lines(self.said.append), analysis=analysis)
+        except ClusterError as failure:
+            self.failure = failure
+
+    def says(self, text: str, seconds: float = 5.0) -> None:
+        end = time.monotonic() + seconds
+        while not any(text in line for line in self.said):
+            assert time.monotonic() < end, f"{text!r} not in {self.said}"
+            time.sleep(0.02)
+
+    def end(self, seconds: float = 5.0) -> tuple[int, Picture]:
+        self.thread.join(seconds)
+        assert self.ended, f"still going: {self.said}, {self.failure}"
+        return self.ended
+
+
+def test_a_run_that_succeeds(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Created"))
+    job = api.put(ANALYSES, build_analysis())
+    api.put(PODS, build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
+    run = Watching(connection)
+    run.says("PyTorchJob demo: Created")
+    run.says("pod demo-worker-0: Pending")
+    run.says("analysis: pending")
+    api.log("demo-worker-0", "demo: rank 0 of 4")
+    api.put(PODS, build_pod(0))
+    api.put(RUNS, build_run("Created", "Running"))
+    for step in (100, 200):
+        api.log("demo-worker-0", LINE.format(step))
+        run.says(f"step {step}/600")
+    api.log("demo-worker-0", LINE.format(600))
+    api.put(PODS, build_pod(0, "Succeeded", state=ended(0, reason="Completed")))
+    api.put(RUNS, build_run("Created", "Succeeded"))
+    run.says("PyTorchJob demo: Succeeded")
+    time.sleep(0.5)
+    assert run.ended is None, "the analysis has not ended"
+    api.put(ANALYSES, build_analysis("Complete") | {"metadata": job["metadata"]})
+    code, picture = run.end()
+    assert code == 0 and picture.progress and picture.progress.step == 600
+    run.says("analysis: Complete")
+    assert build_farewell(picture) == [
+        "demo: succeeded",
+        "report: /results/c/demo/analysis/report.html on the claim volume",
+        "next: stratlab compare c --on-cluster -n lab",
+    ]
+
+
+def test_without_the_analysis(api: FakeApi, connection: Connection) -> None:
+    api.put(ANALYSES, build_analysis())
+    api.put(RUNS, build_run("Succeeded"))
+    code, _ = Watching(connection, analysis=False).end()
+    assert code == 0
+
+
+def test_a_run_without_an_analysis_job_ends_with_the_run(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Succeeded"))
+    assert Watching(connection).end(3)[0] == 0
+
+
+def test_a_failed_analysis_is_said_and_changes_no_outcome(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Succeeded"))
+    api.put(ANALYSES, build_analysis("Failed"))
+    code, picture = Watching(connection).end()
+    assert code == 0
+    assert "the analysis failed: kubectl logs job/demo-analysis-1 -n lab" in build_farewell(picture)
+
+
+def test_what_an_analysis_is_stuck_on(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Succeeded"))
+    api.put(ANALYSES, build_analysis())
+    pod = build_pod(0, "Pending", state={"waiting": {"reason": "ImagePullBackOff", "message": "no lab:1"}})
+    pod["metadata"] = {"name": "demo-analysis-1-abc", "labels": labels("demo", "analysis")}
+    api.put(PODS, pod)
+    run = Watching(connection)
+    run.says("analysis: pending: ImagePullBackOff: no lab:1")
+    api.delete(ANALYSES, "demo-analysis-1")
+    assert run.end()[0] == 0
+
+
+def test_a_run_that_fails_ends_with_the_trainers_code(api: FakeApi, connection: Connection) -> None:
+    message = json.dumps({"exit_code": 10, "reason": "accelerator out of memory", "message": "rank 2: boom"})
+    api.put(RUNS, build_run("Running"))
+    api.put(PODS, build_pod(0))
+    api.put(PODS, build_pod(1))
+    run = Watching(connection)
+    run.says("pod demo-worker-1: Running")
+    api.put(RUNS, build_run("Failed"))  # the operator may be faster than the pods' news
+    time.sleep(0.2)
+    api.put(PODS, build_pod(0, "Failed", state=ended(134)))
+    time.sleep(0.2)
+    api.put(PODS, build_pod(1, "Failed", state=ended(10, message)))
+    code, picture = run.end()
+    assert code == 10
+    farewell = build_farewell(picture)
+    assert farewell[:2] == [
+        "demo: failed: accelerator out of memory (exit code 10, pod demo-worker-1)",
+        "  rank 2: boom",
+    ]
+    assert "next: stratlab logs demo -n lab --rank 2" in farewell
+
+
+def test_a_failure_that_nobody_explains_is_exit_code_1(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Failed"))
+    code, picture = Watching(connection).end()
+    assert code == 1
+    assert build_farewell(picture)[0] == "demo: failed: demo is Failed."
+
+
+def test_the_words_of_a_pod_that_is_gone_still_count(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Running"))
+    api.put(PODS, build_pod(0, "Failed", state=ended(13)))
+    run = Watching(connection)
+    run.says("exit code 13")
+    api.delete(PODS, "demo-worker-0")
+    api.put(RUNS, build_run("Failed"))
+    assert run.end()[0] == 13
+
+
+def test_a_run_that_is_deleted(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Running"))
+    run = Watching(connection)
+    run.says("Running")
+    api.delete(RUNS, "demo")
+    api.put(RUNS, build_run("Running"))
+    code, picture = run.end()
+    assert code == 1
+    assert build_farewell(picture) == ["demo: PyTorchJob demo was deleted before it ended"]
+
+
+def test_suspended_and_resumed_with_new_pods_is_another_attempt(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Running"))
+    api.log("demo-worker-0", LINE.format(100))
+    api.put(PODS, build_pod(0))
+    run = Watching(connection)
+    run.says("step 100/600")
+    api.put(RUNS, build_run("Suspended"))
+    api.delete(PODS, "demo-worker-0")
+    run.says("PyTorchJob demo: Suspended")
+    api.logs.clear()
+    api.log("demo-worker-0", LINE.format(150))
+    api.put(PODS, build_pod(0))
+    api.put(RUNS, build_run("Running"))
+    run.says("PyTorchJob demo: Running, attempt 2")
+    run.says("step 150/600")
+    api.log("demo-worker-0", "demo: attempt 5, rank 0 of 4 on cpu")  # the trainer knows of earlier ones
+    run.says("PyTorchJob demo: Running, attempt 5")
+    api.put(RUNS, build_run("Succeeded"))
+    run.end()
+
+
+def test_events_of_this_run_and_of_no_other(api: FakeApi, connection: Connection) -> None:
+    uid = api.put(RUNS, build_run("Created"))["metadata"]["uid"]
+    api.put(EVENTS, build_event("another", "FailedCreatePod", "not mine"))
+    api.put(EVENTS, build_event(uid, "FailedCreatePod", "quota\nexceeded", count=3))
+    run = Watching(connection)
+    run.says("demo: Warning FailedCreatePod: quota exceeded")
+    api.put(EVENTS, build_event(uid, "FailedCreatePod", "quota\nexceeded", count=4))
+    pod = api.put(PODS, build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
+    api.put(EVENTS, build_event(pod["metadata"]["uid"], "FailedMount", "no volume", "demo-worker-0"))
+    run.says("demo-worker-0: Warning FailedMount: no volume")
+    api.put(RUNS, build_run("Succeeded"))
+    run.end()
+    assert sum("quota" in line for line in run.said) == 1, "that it happened again is no news"
+    assert not any("not mine" in line for line in run.said)
+
+
+def test_events_and_jobs_may_be_forbidden(api: FakeApi, connection: Connection) -> None:
+    api.fault = lambda path, query: (
+        {"status": 403, "message": f"no {path}"} if path in (EVENTS, ANALYSES) else None
+    )
+    api.put(RUNS, build_run("Running"))
+    run = Watching(connection)
+    run.says(f"events cannot be looked at: no {EVENTS}")
+    api.put(RUNS, build_run("Succeeded"))
+    assert run.end()[0] == 0
+
+
+def test_pods_must_not_be_forbidden(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Running"))
+    api.fault = lambda path, query: {"status": 403, "message": "no pods for you"} if path == PODS else None
+    run = Watching(connection)
+    run.thread.join(5)
+    assert str(run.failure) == "no pods for you"
+
+
+def test_no_status_is_explained(
+    api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "NO_STATUS_S", 0.3)
+    api.put(RUNS, build_run())
+    run = Watching(connection)
+    run.says("no operator reconciles kubeflow.org/v1 PyTorchJob; is the operator running, and does it look")
+    assert run.thread.is_alive()
+    api.put(RUNS, build_run("Succeeded"))
+    run.end()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_broken_connections_change_nothing(api: FakeApi, connection: Connection, seed: int) -> None:
+    import random
+
+    chance = random.Random(seed)
+
+    def fault(path: str, query: dict[str, str]) -> Fault | None:
+        if path.endswith("/log"):  # a whole second is read again: fewer lines than that would never do
+            return {"cut": chance.randrange(20)}
+        if "watch" in query:
+            return {"cut": chance.randrange(3), "half": chance.random() < 0.3}
+        return {"status": 503} if chance.random() < 0.1 else None
+
+    api.put(RUNS, build_run("Running"))
+    api.log("demo-worker-0", LINE.format(1))
+    api.put(PODS, build_pod(0))
+    run = Watching(connection)
+    api.fault = fault
+    for step in range(2, 12):
+        api.log("demo-worker-0", LINE.format(step))
+        run.says(f"step {step}/600", 30)
+    api.put(RUNS, build_run("Succeeded"))
+    run.end(30)
+    steps = [line.split("/")[0] for line in run.said if line.startswith("step ")]
+    assert len(steps) == len(set(steps)), "told twice"
+
+
+def test_a_release_that_comes_a_moment_later(api: FakeApi, connection: Connection) -> None:
+    said: list[str] = []
+    threading.Timer(0.5, api.put, [RUNS, build_run("Created")]).start()
+    workload = await_workload(connection, "lab", "demo", said.append, appear_s=10)
+    assert workload.name == "demo"
+    assert said == ["no run demo in namespace lab yet, waiting 10 s for it"]
+
+
+def test_a_release_that_never_comes_names_those_that_are_there(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Running", name="one"))
+    with pytest.raises(ValueError, match=r"no run demo in namespace lab; there is one \(Running\)"):
+        await_workload(connection, "lab", "demo", lambda text: None, appear_s=0.3)
+
+
+def test_the_live_table_shows_all_of_it(api: FakeApi, connection: Connection) -> None:
+    from rich.console import Console
+
+    from stratlab.watch.table import LiveTable, render
+
+    uid = api.put(RUNS, build_run("Running"))["metadata"]["uid"]
+    workload = find_workload(connection, "lab", "demo")
+    assert workload
+    picture = Picture(workload)
+    changes: list[tuple[str, str, Any]] = [
+        ("pods", "ADDED", api.put(PODS, build_pod(0))),
+        ("pods", "ADDED", api.put(PODS, build_pod(1, "Failed", state=ended(137, reason="OOMKilled")))),
+        ("events", "ADDED", api.put(EVENTS, build_event(uid, "FailedCreatePod", "[bold]quota"))),
+        ("log", "ADDED", LINE.format(120)),
+        ("jobs", "ADDED", api.put(ANALYSES, build_analysis())),
+    ]
+    for change in changes:
+        picture.apply_change(*change)
+    console = Console(record=True, width=160, force_terminal=True)
+    console.print(render(picture))
+    text = console.export_text(clear=False)
+    for part in (
+        "PyTorchJob demo: Running",
+        "step 120/600",
+        "demo-worker-0",
+        "OOMKilled, exit code 137",
+        "FailedCreatePod: [bold]quota",
+        "analysis: pending",
+    ):
+        assert part in text
+    with LiveTable(console) as table:
+        table.show(picture)
+        table.say("[red]a sentence")
+    assert "[red]a sentence" in console.export_text()
+    for index in range(2, 40):
+        picture.apply_change("pods", "ADDED", api.put(PODS, build_pod(index)))
+    console.print(render(picture))
+    text = console.export_text()
+    assert "and 8 more" in text and "OOMKilled" in text
+
+
+def test_the_log_is_asked_of_the_console_pod(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Running"))
+    api.log("demo-worker-1", LINE.format(7))
+    api.log("demo-worker-0", LINE.format(8))
+    api.put(PODS, build_pod(1))
+    run = Watching(connection)
+    run.says("demo-worker-1")
+    api.put(PODS, build_pod(0))
+    run.says("step 8/600")
+    api.put(RUNS, build_run("Succeeded"))
+    run.end()
+    assert not any("step 7/" in line for line in run.said)
+    asked = {path for path, _, _ in api.requests if path.endswith("/log")}
+    assert asked == {f"{NAMESPACE}/pods/demo-worker-0/log"}
