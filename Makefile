@@ -5,6 +5,7 @@ BIN := .venv/bin
 DEMO := demo-results
 VARIANT ?= cuda
 CLUSTER ?= ../shared/cluster
+TESTS ?= tests/cluster
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -25,7 +26,7 @@ images: .tools/scan/ready ## build both images: make images VARIANT=cpu
 
 e2e: setup .tools/scan/ready ## the whole path and real faults on a cluster: KUBECONFIG=..., or scripts in CLUSTER=folder
 	@mkdir -p reports
-	@tests/cluster/run $(CLUSTER)
+	@tests/cluster/run "$(CLUSTER)" $(TESTS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

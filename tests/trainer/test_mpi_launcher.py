@@ -83,7 +83,7 @@ def test_one_process_per_worker_gets_the_variables_and_their_values_stay_hidden(
     assert command[:3] == ["mpirun", "-np", "2"] and command[-3:] == ["python", "-m", "trainer"]
     assert "hf_secret" not in " ".join(command)
     forwarded = [command[i + 1] for i, part in enumerate(command) if part == "-x"]
-    assert forwarded == ["HF_TOKEN", "PET_NNODES", "TRAINER_RUN"]
+    assert forwarded == ["HF_TOKEN", "PATH", "PET_NNODES", "TRAINER_RUN"]
 
 
 @pytest.mark.parametrize(

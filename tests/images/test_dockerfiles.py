@@ -1,0 +1,174 @@
+"""What the Dockerfiles promise, as two scanners and a few rules of our own see it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.images.scanners import DOCKERFILES, run_checkov, run_hadolint
+
+each = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
+
+
+def read_stages(dockerfile: Path) -> dict[str, list[str]]:
+    """Name of each stage -> its instructions, each on one line, without comments."""
+    text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.M)
+    stages: dict[str, list[str]] = {"": []}
+    name = ""
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        if line.startswith("FROM "):
+            name = line.split()[-1]
+            stages[name] = []
+        if line.strip():
+            stages[name].append(line)
+    return stages
+
+
+def test_both_images_are_here() -> None:
+    assert [path.parent.name for path in DOCKERFILES] == ["lab", "trainer"]
+
+
+@each
+def test_hadolint_finds_nothing(dockerfile: Path) -> None:
+    assert run_hadolint(dockerfile) == []
+    assert "hadolint ignore" not in dockerfile.read_text()
+
+
+def test_hadolint_is_not_blind(tmp_path: Path) -> None:
+    bad = tmp_path / "Dockerfile"
+    bad.write_text(DOCKERFILES[0].read_text() + "\nRUN cd /tmp && sudo true\nMAINTAINER me\n")
+    assert {"DL3003", "DL3004", "DL4000"} <= set(run_hadolint(bad))
+
+
+def test_checkov_finds_nothing_that_is_not_waived_with_a_reason() -> None:
+    report = run_checkov(Path("images"))
+    assert report["summary"]["resource_count"] == len(DOCKERFILES)
+    assert report["summary"]["parsing_errors"] == 0
+    assert [check["check_id"] for check in report["results"]["failed_checks"]] == []
+    skipped = report["results"]["skipped_checks"]
+    assert {check["check_id"] for check in skipped} == {"CKV_DOCKER_2", "CKV_DOCKER_7"}
+    for check in skipped:
+        assert len(check["check_result"]["suppress_comment"].split()) >= 5, check
+
+
+def test_checkov_is_not_blind(tmp_path: Path) -> None:
+    text = DOCKERFILES[0].read_text().replace("USER 10001:10001", "USER root\nEXPOSE 22")
+    (tmp_path / "Dockerfile").write_text(text)
+    failed = {check["check_id"] for check in run_checkov(tmp_path)["results"]["failed_checks"]}
+    assert {"CKV_DOCKER_8", "CKV_DOCKER_1"} <= failed
+
+
+@each
+def test_the_last_stage_runs_as_10001(dockerfile: Path) -> None:
+    last = list(read_stages(dockerfile).values())[-1]
+    users = [line for line in last if line.startswith("USER")]
+    assert users == ["USER 10001:10001"]
+    assert not any(line.startswith("RUN") for line in last[last.index(users[0]) :])
+
+
+@each
+def test_the_last_stage_has_neither_compilers_nor_installers(dockerfile: Path) -> None:
+    """It gets Debian packages of its own, the finished environment and the package, and nothing else of the others."""
+    last = list(read_stages(dockerfile).values())[-1]
+    packages = [
+        shlex.split(run.split("apt_install", 1)[1].split(";")[0]) for run in last if "apt_install" in run
+    ]
+    allowed = {"ca-certificates", "python3", "openmpi-bin", "openssh-client", "openssh-server"}
+    assert len(packages) == 1 and set(packages[0]) <= allowed
+    copied = [line.split()[2] for line in last if line.startswith("COPY --from=")]
+    assert copied == ["/opt/venv", "/package"]
+    assert not any(word in line for line in last for word in ("pip", "uv/bin"))
+
+
+@each
+def test_all_stages_stand_on_the_base_that_is_an_argument(dockerfile: Path) -> None:
+    stages = read_stages(dockerfile)
+    assert stages.pop("")[0].startswith("ARG BASE=docker.io/library/debian:bookworm")
+    assert {lines[0].split()[1] for lines in stages.values()} <= {"${BASE}", *stages}
+
+
+@each
+def test_packages_come_from_hashed_locks_only(dockerfile: Path) -> None:
+    lines = [line for stage in read_stages(dockerfile).values() for line in stage]
+    installs = [line for line in lines if "pip install" in line or "pip sync" in line]
+    assert len(installs) == 3
+    for line in installs:
+        assert "--require-hashes" in line or (
+            "--offline" in line and "--no-deps" in line and "./source" in line
+        )
+
+
+@each
+def test_the_own_code_is_in_the_last_layers(dockerfile: Path) -> None:
+    """Else each change of it installs everything again."""
+    stages = read_stages(dockerfile)
+    own = {"trainer": "trainer", "lab": "stratlab"}[dockerfile.parent.name]
+    assert not any(line.startswith("COPY") and f" {own} " in line for line in stages["dependencies"])
+    assert stages["package"][0] == "FROM dependencies AS package"
+    assert f"COPY {own} source/{own}" in stages["package"]
+    after = stages["image"][stages["image"].index("COPY --from=package /package /opt/package") + 1 :]
+    assert not any(line.startswith(("COPY", "RUN")) for line in after)
+
+
+@each
+def test_a_run_that_fails_in_the_middle_fails(dockerfile: Path) -> None:
+    runs = [line for stage in read_stages(dockerfile).values() for line in stage if line.startswith("RUN")]
+    assert len(runs) == 5
+    for line in runs:
+        assert re.match(r"RUN (--mount=\S+ +)*set -eu; ", line), line
+
+
+@each
+def test_caches_lie_under_tmp(dockerfile: Path) -> None:
+    """The same folders as in the charts' environment."""
+    chart = dict(
+        re.findall(r'"([A-Z_]+)" "(/tmp[^"]*)"', Path("charts/run/templates/_environment.tpl").read_text())
+    )
+    image = dict(re.findall(r"\b([A-Z_]+)=(/tmp\S*)", " ".join(read_stages(dockerfile)["image"])))
+    assert image and chart.items() >= image.items()
+    assert dockerfile.parent.name == "lab" or image == chart
+
+
+@each
+def test_labels_and_revision(dockerfile: Path) -> None:
+    last = " ".join(read_stages(dockerfile)["image"])
+    for label in ("title", "version", "revision", "source", "licenses"):
+        assert f"org.opencontainers.image.{label}=" in last
+    assert "ENV STRATLAB_GIT_SHA=${GIT_SHA}" in last
+
+
+@each
+def test_what_is_copied_is_sent_to_the_build(dockerfile: Path) -> None:
+    sent = {line[1:] for line in Path(".dockerignore").read_text().splitlines() if line.startswith("!")}
+    text = " ".join(line for stage in read_stages(dockerfile).values() for line in stage)
+    sources = re.findall(r"source=(\S+?),", text)
+    for line in re.findall(r"COPY (?!--from)([^\n]*?)(?= COPY | RUN | ENV | ARG |$)", text):
+        sources += line.split()[:-1]
+    assert {"images/network.sh", "pyproject.toml", "requirements/uv.txt"} <= set(sources)
+    for source in sources:
+        assert Path(source).exists(), source
+        assert any(source == known or source.startswith(f"{known}/") for known in sent), source
+
+
+def test_lab_has_no_torch_and_trainer_has_no_mlflow() -> None:
+    names = {
+        image: set(
+            re.findall(r"^([a-z0-9-]+)==", Path("images", image, "requirements.txt").read_text(), re.M)
+        )
+        for image in ("lab", "trainer")
+    }
+    assert {"mlflow", "psycopg2-binary", "boto3"} <= names["lab"] and not {"torch", "deepspeed"} & names[
+        "lab"
+    ]
+    assert {"torch", "deepspeed"} <= names["trainer"] and not {"mlflow", "kubernetes"} & names["trainer"]
+
+
+def test_shell_is_valid(tmp_path: Path) -> None:
+    import subprocess
+
+    for script, shell in (("images/network.sh", "sh"), ("images/debian_base", "bash")):
+        assert subprocess.run([shutil.which(shell) or shell, "-n", script]).returncode == 0
