@@ -34,7 +34,7 @@ KUBECTL = Path("/opt/kube/kubectl")  # brought by the init container of v1
 RENDEZVOUS_PORT = 23456  # the training operator's for a PyTorchJob
 POLL_S = 2.0
 SAY_EVERY_S = 30.0
-# Set by Kubernetes or MPI for this pod alone. PATH and HOME go along: all pods run the same image, and sshd sets its own.
+# Set by Kubernetes or MPI for this pod alone. PATH and HOME go along: the image is the same, and sshd has its own.
 OWN_VARIABLES = ("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "NVIDIA_VISIBLE_DEVICES")
 OWN_PREFIXES = ("KUBERNETES_", "OMPI_", "PMIX_", "I_MPI_", "HYDRA_", "CUDA_")
 

@@ -39,7 +39,9 @@ def explain_no_status(workload: Workload, events: Iterable[Mapping[str, Any]] | 
         describe = f"kubectl describe {api.plural}.{api.group} {workload.name} -n {workload.namespace}"
         return [f"{since}: either its Events say why, or no operator reconciles {api.group_version} {api.kind}. "
                 f"This account may not read Events: {describe}"]  # fmt: skip
-    lines = list(dict.fromkeys(format_event(event) for event in events))
+    events = list(events)
+    worrying = [event for event in events if event.get("type") == "Warning"] or events
+    lines = list(dict.fromkeys(format_event(event) for event in worrying))
     if lines:
         return [f"{since}; its Events:", *(f"  {line}" for line in lines)]
     return [f"{since}: no operator reconciles {api.group_version} {api.kind}; "

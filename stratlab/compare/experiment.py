@@ -32,7 +32,7 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
     """
     # a server that is away costs seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its thread changes os.environ in the middle of a request
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its thread changes os.environ
     from mlflow.exceptions import MlflowException  # 3 s: only who asks for an experiment pays
     from mlflow.tracking import MlflowClient
 

@@ -100,7 +100,7 @@ class Resource:
         elif kind == DELETED:
             self.gone = True
             self._ended_s = self._ended_s or time.monotonic()
-        elif not self.gone:  # another one of that name is another run
+        else:
             self._seen_s = self._seen_s or time.monotonic()
             self.workload = Workload(self._api, changed)
             if self.workload.state in ENDED:

@@ -118,10 +118,8 @@ class Picture:
         return source in self._synced
 
     def _apply_workload(self, kind: str, changed: Mapping[str, Any]) -> None:
-        if changed["metadata"]["uid"] != self.workload.uid:
-            self.deleted = True  # another one of its name: the run is over
-        elif kind == DELETED:
-            self.deleted = True
+        if kind == DELETED:
+            self.deleted = True  # for good: another one of its name is another run
         elif not self.deleted:
             self.workload = Workload(self.workload.api, changed)
 

@@ -100,7 +100,9 @@ def test_a_job_that_cannot_run_fails_at_once(lab: Lab, steps: Steps) -> None:
     with steps.step(
         "a job that cannot run: Failed at once, one start, the reason in watch, log kept"
     ) as notes:
-        lab.install("no-data", "ddp", {"run.config.dataset_path": "/results/nowhere"})
+        lab.install(
+            "no-data", "ddp", {"run.config.dataset": "null", "run.config.dataset_path": "/results/nowhere"}
+        )
         done = lab.watch("no-data")
         assert done.returncode == 3, done.stdout[-3000:]
         assert "/results/nowhere" in done.stdout + done.stderr
@@ -124,6 +126,7 @@ def test_a_job_that_is_killed_again_and_again_is_given_up(lab: Lab, steps: Steps
         "a pod that is killed for memory at every start: given up after max_attempts starts"
     ) as notes:
         values = {
+            "run.resources.requests.memory": "300Mi",
             "run.resources.limits.memory": "300Mi",
             "run.config.max_attempts": 2,
         }  # torch alone needs more

@@ -22,7 +22,14 @@ RESOURCES = {
     ("v1", "Pod"): ("", "pods"),
 }
 NEEDED = {"prepare": ["--set", "prepare.dataset=org/pets"]}
-HOOK = {"get", "list", "watch", "create", "patch", "delete"}  # Helm 4 makes the pod of `helm test` with `patch`
+HOOK = {
+    "get",
+    "list",
+    "watch",
+    "create",
+    "patch",
+    "delete",
+}  # Helm 4 makes the pod of `helm test` with `patch`
 
 
 def allowed(role: Document) -> dict[tuple[str, str], set[str]]:

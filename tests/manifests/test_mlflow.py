@@ -75,7 +75,7 @@ def test_probes_cannot_be_fooled(documents: list[Document]) -> None:
         (host,) = [header["value"] for header in request["httpHeaders"] if header["name"] == "Host"]
         assert host in service_names(documents), name
     startup = container["startupProbe"]
-    assert startup["periodSeconds"] * startup["failureThreshold"] == 180
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 360
     assert container["livenessProbe"]["httpGet"]["path"] == "/health"
 
 

@@ -127,7 +127,7 @@ def test_v1_tries_again_what_is_worth_it_and_not_for_ever(tmp_path, monkeypatch)
 
 def test_a_stopped_launcher_stops_mpirun_first(tmp_path):
     launcher = run_launcher(
-        tmp_path, "trap 'sleep 0.3; echo mpirun stopped; exit 1' TERM; echo ready; sleep 60 & wait"
+        tmp_path, "trap 'kill $!; echo mpirun stopped; exit 1' TERM; sleep 60 & echo ready; wait"
     )
     assert launcher.stdout and launcher.stdout.readline() == "ready\n"
     launcher.send_signal(signal.SIGTERM)

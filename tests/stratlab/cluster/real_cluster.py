@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import tenacity
 from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.client.exceptions import ApiException
 
@@ -29,16 +30,21 @@ class RealCluster:
         self._custom = CustomObjectsApi(connection.client)
 
     def submit(self, name: str, script: str, **options: Any) -> dict[str, Any]:
-        """A PyTorchJob; the operator's webhook may not answer yet."""
-        return dict(
-            self._custom.create_namespaced_custom_object(
-                "kubeflow.org",
-                "v1",
-                self.namespace,
-                "pytorchjobs",
-                build_job(name, script, self.image, **options),
-            )
-        )
+        """A PyTorchJob. The operator's webhook may not answer for a while: it is stopped by tests of faults."""
+        job = build_job(name, script, self.image, **options)
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda failure: "failed calling webhook" in str(failure)),
+            wait=tenacity.wait_fixed(2),
+            stop=tenacity.stop_after_delay(120),
+            reraise=True,
+        ):
+            with attempt:
+                return dict(
+                    self._custom.create_namespaced_custom_object(
+                        "kubeflow.org", "v1", self.namespace, "pytorchjobs", job
+                    )
+                )
+        raise AssertionError("tenacity returns or raises")
 
     def delete(self, name: str) -> None:
         self._custom.delete_namespaced_custom_object(

@@ -45,7 +45,12 @@ def test_lines_of_the_very_same_time_are_told_apart_by_their_number() -> None:
 
 def test_what_the_kubelet_says_itself_is_no_line_of_the_log() -> None:
     cursor = Cursor()
-    for said in ("unable to retrieve container logs for containerd://12ab", "", "2026", "1970-01-01T00:00:01"):
+    for said in (
+        "unable to retrieve container logs for containerd://12ab",
+        "",
+        "2026",
+        "1970-01-01T00:00:01",
+    ):
         assert cursor.take(said) is None
     assert cursor.take("1970-01-01T00:00:01Z ") == ""
 
@@ -99,6 +104,15 @@ def test_followed_over_broken_connections(api: FakeApi, connection: Connection, 
     thread.join()
     assert lines == [f"line {number}" for number in range(300)]
     assert len(broken) > 1
+
+
+def test_an_ended_pods_log_is_read_to_its_end(api: FakeApi, connection: Connection) -> None:
+    for number in range(5):
+        api.log("demo-worker-0", str(number))
+    pod = api.put(PODS, build_pod(0, "Succeeded", state=ended(0)))
+    faults = iter([{"cut": 2}, {"status": 503}, {"cut": 4}])
+    api.fault = lambda path, query: next(faults, None) if path.endswith("/log") else None
+    assert list(follow_log(connection, pod, "pytorch", soon())) == list("01234")
 
 
 def test_it_waits_for_the_container_to_start(api: FakeApi, connection: Connection) -> None:

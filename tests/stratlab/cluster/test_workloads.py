@@ -43,6 +43,8 @@ def conditions(**statuses: bool) -> dict[str, Any]:
         (conditions(Created=True, Running=True, Restarting=False), RUNNING),
         (conditions(Created=True, Running=False, Suspended=True), SUSPENDED),
         (conditions(Created=True, Suspended=False, Running=True), RUNNING),
+        (conditions(Created=True, Running=True, Suspended=True), SUSPENDED),
+        (conditions(Running=True, Restarting=True), RESTARTING),
         (conditions(Created=True, Running=False, Succeeded=True), SUCCEEDED),
         (conditions(Created=True, Running=False, Failed=True), FAILED),
         (conditions(Succeeded=False, Failed=True), FAILED),

@@ -199,6 +199,8 @@ def test_no_status_is_explained_once(
             EVENTS,
             event | {"involvedObject": {"uid": "of another"}, "metadata": {"name": "f"}, "message": "no"},
         )
+        normal = {"type": "Normal", "reason": "SuccessfulCreatePod", "message": "no trouble"}
+        api.put(EVENTS, normal | {"involvedObject": {"uid": uid}, "metadata": {"name": "g"}})
     if events is None:
         api.fault = lambda path, query: {"status": 403} if path == EVENTS else None
     with waiting(run_dir, connection, deadline_s=1.5) as run:
@@ -206,7 +208,7 @@ def test_no_status_is_explained_once(
     assert not outcome.ended
     told = "\n".join(run.said)
     assert told.count("has no status after 60 s") == 1 and told.count(sentence) == 1
-    assert "Warning FailedCreatePod: no" not in told
+    assert "Warning FailedCreatePod: no" not in told and "no trouble" not in told
 
 
 def test_without_the_right_to_look_the_files_decide(

@@ -182,7 +182,8 @@ def test_the_words_of_a_pod_that_is_gone_still_count(api: FakeApi, connection: C
 def test_a_run_that_is_deleted(api: FakeApi, connection: Connection) -> None:
     api.put(RUNS, build_run("Running"))
     run = Watching(connection)
-    run.says("Running")
+    api.put(PODS, build_pod(0, "Failed", state=ended(143)))
+    run.says("exit code 143")
     api.delete(RUNS, "demo")
     api.put(RUNS, build_run("Running"))
     code, picture = run.end()
@@ -213,7 +214,7 @@ def test_suspended_and_resumed_with_new_pods_is_another_attempt(api: FakeApi, co
 
 def test_events_of_this_run_and_of_no_other(api: FakeApi, connection: Connection) -> None:
     uid = api.put(RUNS, build_run("Created"))["metadata"]["uid"]
-    api.put(EVENTS, build_event("another", "FailedCreatePod", "not mine"))
+    api.put(EVENTS, build_event("another", "FailedCreatePod", "not mine", "demo2"))
     api.put(EVENTS, build_event(uid, "FailedCreatePod", "quota\nexceeded", count=3))
     run = Watching(connection)
     run.says("demo: Warning FailedCreatePod: quota exceeded")
