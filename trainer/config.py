@@ -114,12 +114,8 @@ class Config(BaseModel):
 
     # safety
     collective_timeout_s: int = Field(default=600, ge=10, description="A collective that hangs fails then.")
-    max_attempts: int = Field(
-        default=3, ge=1, description="Starts of a pod without a step that no start before it had reached."
-    )
-    deadline_s: int = Field(
-        default=86400, ge=60, description="The run must have ended so long after its first start."
-    )
+    max_attempts: int = Field(default=3, ge=1, description="Starts of a pod that reach no new step.")
+    deadline_s: int = Field(default=86400, ge=60, description="Longest time from the first start to the end.")
 
     @model_validator(mode="after")
     def _rules(self) -> Config:

@@ -183,7 +183,8 @@ def _open_folder(
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
     log.info(
-        "%s: rank %d of %d on %s, %s", config.run, world.rank, world.size, world.device_name, world.backend
+        "%s: attempt %d, rank %d of %d on %s, %s",
+        *(config.run, attempt[0], world.rank, world.size, world.device_name, world.backend),
     )
     return folder, attempt[0]
 

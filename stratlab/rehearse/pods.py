@@ -78,7 +78,8 @@ def _build_command(
     folder = container.get("workingDir")
     if folder and not Path(folder).is_dir():
         raise ValueError(f"{where}: workingDir {folder} is not a folder here")
-    return Command(container["name"], tuple(expand(str(part), env) for part in arguments), env, folder)
+    arguments = [expand(str(part), env) for part in arguments]
+    return Command(container["name"], tuple(arguments), {"HOSTNAME": pod, **env}, folder)
 
 
 def _resolve(where: str, entry: Mapping[str, Any], fields: Mapping[str, str]) -> str | None:

@@ -98,19 +98,19 @@ def test_mlflow_is_deleted(lab: Lab, steps: Steps) -> None:
 
 def test_a_job_that_cannot_run_fails_at_once(lab: Lab, steps: Steps) -> None:
     with steps.step(
-        "a job that cannot run: Failed at once, one start, the reason in watch, log kept"
+        "a job that cannot run: Failed at once, one start, the reason in watch, logs kept, nothing left"
     ) as notes:
-        lab.install(
-            "no-data", "ddp", {"run.config.dataset": "null", "run.config.dataset_path": "/results/nowhere"}
-        )
-        done = lab.watch("no-data")
-        assert done.returncode == 3, done.stdout[-3000:]
-        assert "/results/nowhere" in done.stdout + done.stderr
-        assert lab.conditions("pytorchjob/no-data").get("Failed") == "True"
-        assert "no such folder" in lab.log("no-data-worker-0") + lab.log("no-data-worker-1")
-        wait_until(lambda: analysis_state(lab, "no-data") == "Failed", "the analysis Job to end", 180)
+        lab.install("no-sense", "ddp", {"run.config.global_batch_size": 40})  # two processes with 32 each
+        done = lab.watch("no-sense")
+        assert done.returncode == 2, done.stdout[-3000:]
+        sentence = "TRAINER_GLOBAL_BATCH_SIZE=40: must be a multiple of"
+        assert sentence in done.stdout
+        assert lab.conditions("pytorchjob/no-sense").get("Failed") == "True"
+        assert sentence in lab.log("no-sense-worker-0") and sentence in lab.log("no-sense-worker-1")
+        assert "no-sense" not in lab.on_volume("ls", f"{MOUNT}/e2e")
+        wait_until(lambda: analysis_state(lab, "no-sense") == "Failed", "the analysis Job to end", 180)
         notes.append("analysis Job: Failed, nothing to analyse, not tried again")
-        lab.uninstall("no-data")
+        lab.uninstall("no-sense")
 
 
 def analysis_state(lab: Lab, release: str) -> str:

@@ -35,6 +35,7 @@ def test_worker_only_elastic_gets_what_was_observed_on_a_cluster() -> None:
             "PET_MAX_RESTARTS": "3",
             "PET_NPROC_PER_NODE": "2",
             "PET_LOCAL_ADDR": "127.0.0.1",
+            "HOSTNAME": pod.name,
         }
 
 
@@ -52,7 +53,8 @@ def test_master_and_worker_get_the_index_of_their_pod_as_rank() -> None:
         "PET_NPROC_PER_NODE": "2",
     }
     for index, pod in enumerate(pods):
-        assert pod.commands[0].env == common | {"RANK": str(index), "PET_NODE_RANK": str(index)}
+        own = {"RANK": str(index), "PET_NODE_RANK": str(index), "HOSTNAME": pod.name}
+        assert pod.commands[0].env == common | own
 
 
 def test_elastic_extras_and_the_defaults_of_the_operator() -> None:

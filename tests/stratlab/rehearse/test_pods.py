@@ -22,7 +22,7 @@ def test_env_is_resolved_in_order_and_the_injected_one_wins() -> None:
         {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "t", "optional": True}}},
     ]
     command = pod({"env": env, "command": ["run", "$(B)"], "args": ["$(A)", "$$(A)"]}).commands[0]
-    assert command.env == {"A": "injected", "B": "1/b", "POD": "p-0", "NS": "lab"}
+    assert command.env == {"A": "injected", "B": "1/b", "POD": "p-0", "NS": "lab", "HOSTNAME": "p-0"}
     assert command.arguments == ("run", "1/b", "injected", "$(A)")
 
 

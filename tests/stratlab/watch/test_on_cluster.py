@@ -96,7 +96,7 @@ def test_a_run_is_watched_from_before_it_exists_to_its_success(cluster: RealClus
     watching.says("PyTorchJob good: Running")
     watching.says("step 300/300  loss 0.4300")
     assert watching.ends() == 0
-    assert "good: succeeded" in watching.text and "next: stratlab compare /results/demo" in watching.text
+    assert "good: succeeded" in watching.text and "next: stratlab compare demo --on-cluster" in watching.text
     log = stratlab("logs", "good", "--rank", "1")
     assert log.ends() == 0
     assert "pod good-worker-1: rank 1 of 2" in log.text and "good-worker-1: rank 0 of 2" in log.text
