@@ -75,9 +75,9 @@ def launch(config: Config, hosts: list[str]) -> int:
         if addresses is None:
             log.error("not all worker pods are there after %d s", config.deadline_s)
             return failures.PEER_LOST
-        os.environ["PET_RDZV_ENDPOINT"] = f"{addresses[0]}:{RENDEZVOUS_PORT}"
+        env = {**os.environ, "PET_RDZV_ENDPOINT": f"{addresses[0]}:{RENDEZVOUS_PORT}"}
         began = time.time()
-        code = _run(build_command(len(hosts), os.environ))
+        code = _run(build_command(len(hosts), env), env)
         if code != failures.DONE:
             code = find_culprit(folder, began, code)
         if code < 128:
@@ -170,13 +170,13 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
     raise Stopped
 
 
-def _run(command: list[str]) -> int:
+def _run(command: list[str], env: Mapping[str, str]) -> int:
     """Runs mpirun; returns its exit code. SIGTERM is passed on to it, and it ends its processes.
 
     Raises:
         Stopped: after mpirun has ended, if there was a SIGTERM.
     """
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env=dict(env))
     signals: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:

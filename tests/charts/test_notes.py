@@ -40,7 +40,7 @@ def test_notes_name_the_run_and_its_results(helm: Path, notes_chart: Path) -> No
     assert f"Metrics: http://mlflow:5000, experiment vit, run {RELEASE}" in text
     assert f"kubectl -n {NAMESPACE} port-forward service/mlflow 5000:5000" in text
     assert f"helm -n {NAMESPACE} test {RELEASE} " in text and f"logs {RELEASE}-test" in text
-    assert "stratlab compare /results/vit " in text
+    assert "stratlab compare vit --on-cluster --namespace lab " in text
     assert f"uninstall {RELEASE}     /results/vit/{RELEASE} stays" in text
     assert "Suspended" not in text and "Pod Security" not in text
 

@@ -110,7 +110,7 @@ def test_v1_tries_again_what_is_worth_it_and_not_for_ever(tmp_path, monkeypatch)
     monkeypatch.setattr(mpi_launcher, "MPI_FILES", tmp_path)
     monkeypatch.setattr(mpi_launcher, "find_by_kubectl", lambda pod: "10.0.0.1")
     codes: list[int] = []
-    monkeypatch.setattr(mpi_launcher, "_run", lambda command: codes.pop(0))
+    monkeypatch.setattr(mpi_launcher, "_run", lambda command, env: codes.pop(0))
     config = Config(run="try", results=str(tmp_path), max_attempts=3)
     for given, ends, unused in (
         ([134, 0], 0, []),
