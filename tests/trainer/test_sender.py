@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -150,9 +151,10 @@ def test_a_refusal_is_told_with_the_server_s_words(server):
 def kill_server(port: int) -> None:
     """SIGKILL for the server that this test started, and its worker."""
     for child in psutil.Process().children(recursive=True):
-        if child.status() != psutil.STATUS_ZOMBIE and str(port) in child.cmdline():
-            for process in [*child.children(recursive=True), child]:
-                process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended while we looked
+            if child.status() != psutil.STATUS_ZOMBIE and str(port) in child.cmdline():
+                for process in [*child.children(recursive=True), child]:
+                    process.kill()
 
 
 def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(tmp_path):
