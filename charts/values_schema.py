@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.config import schema
+from trainer.settings import schema
 
 Schema = dict[str, Any]
 

@@ -28,7 +28,7 @@ HELP = """python -m trainer: one run, set by environment variables alone.
 
   TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
 
-Settings: python -m trainer.config --schema. Exit codes: 0 done, 2 bad configuration, 3 data or model missing,
+Settings: python -m trainer.settings --schema. Exit codes: 0 done, 2 bad configuration, 3 data or model missing,
 10 accelerator out of memory, 12 loss not finite, 13 storage full, 14 no progress, 15 deadline passed,
 134 a peer was lost, 128+n signal n."""
 

@@ -1,8 +1,5 @@
 """Every setting of a run. The one place that reads TRAINER_* variables, and the source of the charts' schema.
 
-    TRAINER_STRATEGY=ddp TRAINER_RUN=try python -m trainer.config            # show the resolved settings
-    python -m trainer.config --schema                                        # JSON schema of `run.config`
-
 A misspelt name is an error that names the nearest setting. pydantic-settings is not used: with a prefix and
 extra="forbid" it ignores unknown variables silently (pydantic-settings 2.16).
 """
@@ -10,9 +7,7 @@ extra="forbid" it ignores unknown variables silently (pydantic-settings 2.16).
 from __future__ import annotations
 
 import difflib
-import json
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -20,8 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 PREFIX = "TRAINER_"
 
-Strategy = Literal["single", "ddp", "fsdp", "zero2"]
-Model = Literal["vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge", "cnn"]
+Strategy = Literal["single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp"]
+MODELS = (
+    *("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge"),
+    *("cnn", "mobilenet", "efficientnet", "vgg", "resnet", "cnn_lstm", "ensemble"),
+)
+HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
+COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 
 
 class ConfigError(ValueError):
@@ -40,7 +40,7 @@ def _set_by_chart(description: str, **constraints: Any) -> Any:
 class Config(BaseModel):
     """One run, as typed by the user; nothing derived from the machine is in here."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     # identity
     run: str = _set_by_chart("Name of the run: the Helm release.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -51,22 +51,56 @@ class Config(BaseModel):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         description="Runs meant to be compared: one folder on the volume, one MLflow experiment.",
     )
+    mode: Literal["train", "evaluate"] = Field(
+        default="train",
+        description="evaluate = test split only, from the run's best checkpoint or model_path.",
+    )
     seed: int = Field(default=0, ge=0, description="Seeds initial weights and data order.")
 
     # model
-    model: Model = Field(default="vit_tiny", description="Architecture and size.")
+    model: str = Field(
+        default="vit_tiny",
+        pattern=f"^({'|'.join(MODELS)}|{HUB_ID})$",
+        description="Architecture and size, or the hub id of an image classification model (owner/name).",
+    )
+    model_path: str = Field(
+        default="", description="Local folder of an image classification model in Hugging Face format."
+    )
+    init: Literal["scratch", "pretrained"] = Field(
+        default="scratch", description="pretrained = published weights, or those of model_path."
+    )
+    lora_rank: int = Field(
+        default=0, ge=0, description="Rank of LoRA adapters, base frozen; 0 = train everything."
+    )
+    lora_alpha: float = Field(default=16.0, gt=0, description="Scale of the adapters: alpha / rank.")
+    lora_targets: str = Field(
+        default="", pattern=COMMA_LIST, description="Module names that get adapters; empty = the attention's."
+    )
 
     # data
     dataset: str = Field(
-        default="digits", min_length=1, description="`digits`, or the hub id of an image data set."
+        default="digits",
+        min_length=1,
+        description="`digits`, `synthetic`, `cifar100`, `food101`, or the hub id of an image data set.",
     )
     dataset_path: str = Field(
         default="", description="Local image data set in `datasets` format; used instead of a hub id."
     )
-    image_column: str = Field(default="image", min_length=1, description="Column that holds the images.")
-    label_column: str = Field(default="label", min_length=1, description="Column that holds the class.")
+    image_column: str = Field(
+        default="", description="Column that holds the images; empty = the data set's own."
+    )
+    label_column: str = Field(
+        default="", description="Column that holds the class; empty = the data set's own."
+    )
     image_size: int = Field(
         default=0, ge=0, le=2048, description="Pixels of an edge after resizing; 0 = the model's own."
+    )
+    augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = Field(
+        default="none", description="On the device; the last three include crop and flip."
+    )
+    data_residence: Literal["auto", "device", "stream"] = Field(
+        default="auto",
+        description="device = all images moved there once; stream = batch by batch; auto = by size.",
     )
     validation_fraction: float = Field(
         default=0.1, gt=0, lt=1, description="Share of the training samples kept for validation."
@@ -75,6 +109,12 @@ class Config(BaseModel):
 
     # strategy
     strategy: Strategy = Field(default="single", description="Where parameters, gradients and state live.")
+    offload: Literal["none", "optimizer", "all"] = Field(
+        default="none", description="Keep the optimizer, or parameters and optimizer, in host memory."
+    )
+    zeropp: str = Field(
+        default="hpz", pattern=COMMA_LIST, description="Parts of ZeRO++: hpz, qwz, qgz, separated by commas."
+    )
     dp_replicate: int = Field(
         default=0, ge=0, description="Replicas of the model; 0 = every process the other axes leave."
     )
@@ -83,10 +123,17 @@ class Config(BaseModel):
     )
 
     # numerics
-    precision: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="bf16 = autocast compute; parameters and reductions stay fp32."
+    precision: Literal["auto", "fp32", "bf16", "bf16_native", "fp16"] = Field(
+        default="auto",
+        description="bf16 = one recipe on every strategy: autocast, parameters and reductions fp32; "
+        "bf16_native = each strategy's own; auto = bf16 where the device has it, else fp16; fp32 on a CPU.",
     )
+    grad_checkpointing: bool = Field(default=False, description="Recompute activations block by block.")
+    compile: bool = Field(default=False, description="torch.compile, block by block.")
     clip_norm: float = Field(default=0.0, ge=0, description="Clip the global gradient norm; 0 = off.")
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the target spread over all classes."
+    )
 
     # work
     global_batch_size: int = Field(default=64, ge=1, description="Samples of one optimizer step.")
@@ -109,6 +156,13 @@ class Config(BaseModel):
     profile_memory: bool = Field(default=True, description="Record allocations.")
 
     # keep
+    checkpoint_every: int = Field(default=0, ge=0, description="Steps between checkpoints; 0 = none.")
+    checkpoint_keep: int = Field(
+        default=2, ge=1, description="Newest checkpoints that are kept, besides the best."
+    )
+    resume: Literal["auto", "never"] = Field(
+        default="auto", description="auto = a further attempt goes on from the newest checkpoint."
+    )
     evaluate_every: int = Field(default=0, ge=0, description="Steps between validations; 0 = once per epoch.")
     log_every: int = Field(default=10, ge=1, description="Steps between writes of the metrics.")
 
@@ -119,30 +173,21 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _rules(self) -> Config:
-        problems = []
-        if self.dataset_path and "dataset" in self.model_fields_set and self.dataset == "digits":
-            problems.append(
-                "TRAINER_DATASET_PATH: digits is built in, leave out one of dataset, dataset_path"
-            )
-        if {"epochs", "steps"} <= self.model_fields_set and self.steps:
-            problems.append("TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them")
-        if self.profile_steps and self.profile_first_step <= self.profile_warmup:
-            problems.append(
-                f"TRAINER_PROFILE_FIRST_STEP={self.profile_first_step}: must be above "
-                f"TRAINER_PROFILE_WARMUP={self.profile_warmup}, whose steps come before it"
-            )
-        if self.steps and self.warmup_steps >= self.steps:
-            problems.append(
-                f"TRAINER_WARMUP_STEPS={self.warmup_steps}: must be below TRAINER_STEPS={self.steps}"
-            )
-        if problems:
+        from trainer.config_rules import broken_settings  # it needs this class for its types
+
+        if problems := broken_settings(self):
             raise ConfigError(problems)
         return self
 
     @property
     def dataset_name(self) -> str:
         """What the data set is called in tables: the last part of its path, or its id."""
-        return os.path.basename(os.path.normpath(self.dataset_path)) if self.dataset_path else self.dataset
+        return _last_part(self.dataset_path) or self.dataset
+
+    @property
+    def model_name(self) -> str:
+        """What the model is called in tables: the last part of its path, or its name or id."""
+        return _last_part(self.model_path) or self.model
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Config:
@@ -165,6 +210,17 @@ class Config(BaseModel):
         return config
 
 
+# Names from elsewhere that mean something else here (requirements: `fsdp` is PyTorch's, `zero*` are DeepSpeed's).
+HINTS = {
+    ("strategy", "fsdp_stage2"): "; DeepSpeed's stage 2 is called zero2",
+    ("strategy", "fsdp_stage3"): "; DeepSpeed's stage 3 is called zero3",
+}
+
+
+def _last_part(path: str) -> str:
+    return os.path.basename(os.path.normpath(path)) if path else ""
+
+
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, Config.model_fields, n=1, cutoff=0.6)
     hint = f", did you mean {PREFIX}{near[0].upper()}?" if near else ""
@@ -176,43 +232,8 @@ def _sentence(cls: type[BaseModel], error: dict[str, Any], given: Mapping[str, s
         return str(error["ctx"]["error"])
     name = str(error["loc"][0])
     allowed = get_args(cls.model_fields[name].annotation)
+    if name == "model":
+        allowed = (*MODELS, "a hub id such as google/vit-base-patch16-224")
     wish = f"expected one of {', '.join(map(str, allowed))}" if allowed else error["msg"].lower()
     value = f"={given[name]!r}" if name in given else ""
-    return f"{PREFIX}{name.upper()}{value}: {wish}"
-
-
-def schema() -> dict[str, Any]:
-    """JSON schema of `run.config` in the charts' values: every setting but those that the chart fills."""
-    whole = Config.model_json_schema()
-    properties = {}
-    for name, entry in whole["properties"].items():
-        if entry.pop("set_by_chart", False):
-            continue
-        entry.pop("title", None)
-        if entry.get("type") == "number":
-            # `helm --set lr=0.00001` arrives as a string: Helm's parser does not know exponents or small floats
-            limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
-            text = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$"}
-            entry["anyOf"] = [limits, text]
-        properties[name] = entry
-    return {"type": "object", "additionalProperties": False, "properties": properties}
-
-
-def main(arguments: list[str]) -> int:
-    """Prints the schema, or the settings that the environment resolves to."""
-    if arguments == ["--schema"]:
-        print(json.dumps(schema(), indent=2))
-        return 0
-    if arguments:
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        print(Config.from_env(os.environ).model_dump_json(indent=2))
-    except ConfigError as failure:
-        print(failure, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return f"{PREFIX}{name.upper()}{value}: {wish}{HINTS.get((name, given.get(name, '')), '')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,7 @@ from trainer.config import Config
 from trainer.data.batches import Batch
 from trainer.observation import Observed, state_tensors
 from trainer.phases import Phases
+from trainer.precision import Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Engine(Protocol):
 
     observed: Observed
     """Element types and bytes, known after the first step."""
+    module: nn.Module
+    """The model inside, as the strategy left it: whole, wrapped or sharded."""
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         """All micro-batches and one update with learning rate `lr`."""
@@ -42,13 +46,31 @@ class Engine(Protocol):
     def evaluate(self, images: Tensor) -> Tensor:
         """Logits [batch, class] without gradients; every rank must call it equally often."""
 
+    def save(self, folder: Path) -> None:
+        """Writes model, optimizer and scaler into the empty `folder`; collective."""
+
+    def load(self, folder: Path) -> None:
+        """Reads what `save` wrote, with the same world size or another one that the strategy can reshard; collective.
+
+        Raises:
+            ConfigError: with the command that helps, where this world size cannot be loaded.
+        """
+
+    def gather_state(self) -> dict[str, Tensor]:
+        """The whole model's state on rank 0, on the CPU; empty elsewhere; collective."""
+
     def close(self) -> None:
         """Releases what the strategy holds."""
 
 
-def sample_loss(logits: Tensor, labels: Tensor, global_samples: int) -> Tensor:
-    """Cross-entropy of these samples as a share of the mean over the global batch."""
-    return F.cross_entropy(logits.float(), labels, reduction="sum") / global_samples
+def sample_loss(logits: Tensor, labels: Tensor, global_samples: int, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy of these samples as a share of the mean over the global batch.
+
+    Args:
+        labels: int64 [batch], or the shares of all classes [batch, class] (mixup).
+    """
+    whole = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
+    return whole / global_samples
 
 
 def build_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> Any:
@@ -76,13 +98,16 @@ class TorchEngine:
         config: Config,
         forward: nn.Module,
         phases: Phases,
+        precision: Precision,
         device_type: str,
         *,
         loss_factor: float = 1.0,
         apply_sync: Callable[[bool], None] | None = None,
     ) -> None:
         self.observed = Observed()
+        self.module = forward
         self._config = config
+        self._precision = precision
         self._forward = forward
         self._phases = phases
         self._device_type = device_type
@@ -92,9 +117,8 @@ class TorchEngine:
         self._optimizer = build_optimizer(config, self._parameters)
 
     def _autocast(self) -> Any:
-        return torch.autocast(
-            self._device_type, dtype=torch.bfloat16, enabled=self._config.precision == "bf16"
-        )
+        dtype = self._precision.autocast_dtype
+        return torch.autocast(self._device_type, dtype=dtype, enabled=dtype is not None)
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         phases, last = self._phases, len(batch.micro) - 1
@@ -105,7 +129,7 @@ class TorchEngine:
             with phases.forward:
                 with self._autocast():
                     logits = self._forward(images)
-                loss = sample_loss(logits, labels, batch.global_samples)
+                loss = sample_loss(logits, labels, batch.global_samples, self._config.label_smoothing)
             with phases.backward:
                 (loss * self._loss_factor).backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -138,6 +162,15 @@ class TorchEngine:
             logits = self._forward(images)
         self._forward.train()
         return logits
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def load(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def gather_state(self) -> dict[str, Tensor]:
+        raise NotImplementedError
 
     def close(self) -> None:
         """Nothing beyond what Python frees."""

@@ -22,7 +22,11 @@ STRATEGY_AXES: dict[str, tuple[str, ...]] = {
     "single": (),
     "ddp": ("dp_replicate",),
     "fsdp": ("dp_shard",),
+    "hsdp": ("dp_replicate", "dp_shard"),
+    "zero1": ("dp_shard",),
     "zero2": ("dp_shard",),
+    "zero3": ("dp_shard",),
+    "zeropp": ("dp_shard",),
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.config import Config
+
 
 @dataclass(frozen=True)
 class VitShape:
@@ -27,13 +29,14 @@ VIT = {
 CNN_IMAGE = 32
 
 
-def default_image_size(model: str) -> int:
+def default_image_size(config: Config) -> int:
     """Pixels of an edge that the model was published with."""
-    return VIT[model].image if model in VIT else CNN_IMAGE
+    return VIT[config.model].image if config.model in VIT else CNN_IMAGE
 
 
-def image_size_problem(model: str, image_size: int) -> str | None:
+def image_size_problem(config: Config, image_size: int) -> str | None:
     """Why this model cannot take images of this size, or None."""
+    model = config.model
     step = VIT[model].patch if model in VIT else 8
     if image_size % step == 0 and image_size > 0:
         return None

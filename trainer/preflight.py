@@ -59,12 +59,12 @@ def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
         DataMissing: no data set, or images that cannot be decoded.
     """
     problems = broken_rules(config, world_size)
-    image_size = config.image_size or default_image_size(config.model)
-    size_problem = image_size_problem(config.model, image_size)
+    image_size = config.image_size or default_image_size(config)
+    size_problem = image_size_problem(config, image_size)
     problems += [size_problem] if size_problem else []
     problems += _tracking_problems(env) + _folder_problems(config, world_size)
     try:
-        data = open_data(config, image_size if not size_problem else default_image_size(config.model))
+        data = open_data(config, image_size if not size_problem else default_image_size(config))
     except ConfigError as failure:
         raise ConfigError(problems + failure.problems) from None
     problems += plan_problems(config, len(data.train))

@@ -20,6 +20,8 @@ FROM_RESOLVED = (
     "grad_accum_steps",
     "flops_per_sample",
     "parameters",
+    "trainable_parameters",
+    "precision",
 )
 FROM_CONFIG = (
     "run",
@@ -27,7 +29,6 @@ FROM_CONFIG = (
     "strategy",
     "model",
     "seed",
-    "precision",
     "global_batch_size",
     "micro_batch_size",
 )
@@ -54,7 +55,7 @@ def build_summary(
     columns = list(zip(*measured, strict=True))
     medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
     samples_per_s = samples / sum(columns[0]) * 1e3 if columns else None
-    peak = peak_flops(resolved["device_name"], config.precision)
+    peak = peak_flops(resolved["device_name"], resolved["precision"])
     mfu_pct = None
     if peak and samples_per_s:
         mfu_pct = 100.0 * samples_per_s * resolved["flops_per_sample"] / (peak * resolved["world_size"])

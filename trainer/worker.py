@@ -26,12 +26,13 @@ from trainer.mesh import build_mesh, resolve_axes
 from trainer.model_shapes import default_image_size
 from trainer.models import build_model
 from trainer.phases import Phases
+from trainer.precision import resolve_precision
 from trainer.profiler import StepProfiler
 from trainer.progress import Progress
 from trainer.provenance import describe_run, hash_weights
 from trainer.run_directory import RunDirectory, write_json
 from trainer.schedule import build_plan
-from trainer.strategies import build_engine
+from trainer.strategies import build_engine, builds_empty
 from trainer.summary import build_summary
 from trainer.tracking import Recorder
 
@@ -44,20 +45,21 @@ def run(config: Config, world: World, launcher: str) -> None:
     Args:
         launcher: identifies the process that started this rank, in attempts.jsonl.
     """
+    precision = resolve_precision(config, world.device_type)
     dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
     axes = resolve_axes(config, world.size)
     mesh = build_mesh(axes, world.device_type)
-    image_size = config.image_size or default_image_size(config.model)
+    image_size = config.image_size or default_image_size(config)
     data = open_data(config, image_size)
     plan = build_plan(config, len(data.train))
     model = build_model(
-        config.model,
+        config,
         image_size=image_size,
         channels=data.channels,
         num_labels=len(data.class_names),
-        seed=config.seed,
+        empty=builds_empty(config, world.rank),
     )
-    weights_sha256 = hash_weights(model)
+    weights_sha256 = _broadcast(hash_weights(model) if world.rank == 0 else None)
     resolved = {
         "world_size": world.size,
         "nodes": world.nodes,
@@ -68,7 +70,9 @@ def run(config: Config, world: World, launcher: str) -> None:
         "evaluate_every": plan.evaluate_every,
         "profile_first_step": plan.profile_first,
         **_data_facts(data, image_size),
+        "precision": precision.name,
         "parameters": sum(p.numel() for p in model.parameters()),
+        "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "flops_per_sample": model.flops_per_sample,
         "initial_weights_sha256": weights_sha256,
         "device_type": world.device_type,
@@ -78,7 +82,7 @@ def run(config: Config, world: World, launcher: str) -> None:
     folder, attempt = _open_folder(config, world, resolved, launcher)
 
     phases = Phases(world.device_type)
-    engine = build_engine(config, mesh, model.to(world.device), phases)
+    engine = build_engine(config, mesh, model, phases, precision)
     order = SampleOrder(config.seed, len(data.train))
     share = Share(world.rank, axes.dp)
     writes = world.rank == 0
@@ -143,6 +147,13 @@ def run(config: Config, world: World, launcher: str) -> None:
     engine.close()
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _broadcast(value: Any) -> Any:
+    """Rank 0's value, on every rank; collective."""
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]
 
 
 def _data_facts(data: ImageData, image_size: int) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from trainer.config import Config, ConfigError, schema
+from trainer.config import Config, ConfigError
+from trainer.settings import schema
 
 
 def read(**settings: str) -> Config:
@@ -38,7 +39,10 @@ def test_all_problems_are_named_at_once():
     found = "\n".join(problems(TRAINER_TPP="2", TRAINER_LR="abc", TRAINER_STRATEGY="zero4"))
     assert "TRAINER_TPP: unknown setting" in found
     assert "TRAINER_LR='abc'" in found
-    assert "TRAINER_STRATEGY='zero4': expected one of single, ddp, fsdp, zero2" in found
+    assert (
+        "TRAINER_STRATEGY='zero4': expected one of single, ddp, fsdp, hsdp, zero1, zero2, zero3, zeropp"
+        in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,8 +92,8 @@ def test_schema_leaves_out_what_the_chart_fills():
 
 def test_schema_is_printed_by_the_module():
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.config", "--schema"], capture_output=True, text=True
+        [sys.executable, "-m", "trainer.settings", "--schema"], capture_output=True, text=True
     )
     assert done.returncode == 0 and json.loads(done.stdout) == schema()
-    done = subprocess.run([sys.executable, "-m", "trainer.config", "--shcema"], capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "trainer.settings", "--shcema"], capture_output=True)
     assert done.returncode == 2

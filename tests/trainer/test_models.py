@@ -3,16 +3,23 @@ from __future__ import annotations
 import pytest
 import torch
 
+from trainer.config import Config
 from trainer.model_shapes import VIT, default_image_size, image_size_problem
 from trainer.models import build_model
 from trainer.models.vit import training_flops
 from trainer.provenance import hash_weights
 
 
+def settings(model: str, seed: int = 0) -> Config:
+    return Config(run="r", model=model, seed=seed)
+
+
 def published(name: str) -> int:
     """Parameters on the meta device, with the 1000 classes of ImageNet."""
     with torch.device("meta"):
-        model = build_model(name, image_size=default_image_size(name), channels=3, num_labels=1000, seed=0)
+        model = build_model(
+            settings(name), image_size=default_image_size(settings(name)), channels=3, num_labels=1000
+        )
     return sum(p.numel() for p in model.parameters())
 
 
@@ -34,7 +41,7 @@ def test_flops_of_the_published_shapes(name, gflops):
 
 @pytest.mark.parametrize("name", ["vit_tiny", "cnn"])
 def test_logits_and_blocks(name):
-    model = build_model(name, image_size=16, channels=1, num_labels=7, seed=0)
+    model = build_model(settings(name), image_size=16, channels=1, num_labels=7)
     assert model(torch.zeros(2, 1, 16, 16)).shape == (2, 7)
     inside = {id(p) for block in model.blocks() for p in block.parameters()}
     assert len(model.blocks()) > 1 and 0 < len(inside) <= len(list(model.parameters()))
@@ -44,7 +51,7 @@ def test_logits_and_blocks(name):
 def test_counted_flops_agree_with_torch(name):
     from torch.utils.flop_counter import FlopCounterMode
 
-    model = build_model(name, image_size=16, channels=1, num_labels=10, seed=0)
+    model = build_model(settings(name), image_size=16, channels=1, num_labels=10)
     with FlopCounterMode(display=False) as counter:
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the others are not counted
             model(torch.zeros(1, 1, 16, 16))
@@ -55,13 +62,13 @@ def test_counted_flops_agree_with_torch(name):
 def test_initial_weights_depend_on_the_seed_alone():
     def sha(seed: int) -> str:
         torch.rand(seed + 3)  # whatever happened before
-        return hash_weights(build_model("vit_tiny", image_size=16, channels=1, num_labels=10, seed=seed))
+        return hash_weights(build_model(settings("vit_tiny", seed), image_size=16, channels=1, num_labels=10))
 
     assert sha(1) == sha(1) != sha(2)
 
 
 def test_an_image_size_that_does_not_fit_names_one_that_does():
-    assert image_size_problem("vit_base", 224) is None
-    assert image_size_problem("vit_huge", 230) == (
+    assert image_size_problem(settings("vit_base"), 224) is None
+    assert image_size_problem(settings("vit_huge"), 230) == (
         "TRAINER_IMAGE_SIZE=230: vit_huge needs a multiple of 14, for example 224"
     )

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from trainer.config import Config
 from trainer.model_shapes import VIT
 
 
@@ -23,13 +24,27 @@ class Classifier(Protocol):
         """The repeated parts, in order: what sharding strategies gather one at a time."""
 
 
-def build_model(name: str, *, image_size: int, channels: int, num_labels: int, seed: int) -> nn.Module:
-    """The model with initial weights that depend on the seed alone, on the CPU, in fp32."""
-    torch.manual_seed(seed)
-    if name in VIT:
+def build_model(
+    config: Config, *, image_size: int, channels: int, num_labels: int, empty: bool = False
+) -> nn.Module:
+    """The model on the CPU in fp32; initial weights depend on the seed alone.
+
+    Args:
+        empty: on the meta device instead, without weights.
+
+    Raises:
+        DataMissing: pretrained weights that are not to be had.
+    """
+    with torch.device("meta" if empty else "cpu"):
+        torch.manual_seed(config.seed)
+        return _build(config, image_size, channels, num_labels)
+
+
+def _build(config: Config, image_size: int, channels: int, num_labels: int) -> nn.Module:
+    if config.model in VIT:
         from trainer.models.vit import VisionTransformer
 
-        return VisionTransformer(VIT[name], image_size, channels, num_labels)
+        return VisionTransformer(VIT[config.model], image_size, channels, num_labels)
     from trainer.models.cnn import ConvNet
 
     return ConvNet(image_size, channels, num_labels)

@@ -8,10 +8,25 @@ from torch.distributed.device_mesh import DeviceMesh
 from trainer.config import Config
 from trainer.engine import Engine
 from trainer.phases import Phases
+from trainer.precision import Precision
+
+# Every rank but the first builds the model without memory; the weights arrive in shards.
+BUILT_EMPTY: tuple[str, ...] = ()
 
 
-def build_engine(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
-    """The model under `config.strategy`; the model must be on its device already."""
+def builds_empty(config: Config, rank: int) -> bool:
+    """Whether this rank's model comes without weights (on the meta device), because the strategy shards rank 0's."""
+    return rank != 0 and config.strategy in BUILT_EMPTY
+
+
+def build_engine(
+    config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision
+) -> Engine:
+    """The model under `config.strategy`, on this rank's device.
+
+    Args:
+        model: on the CPU; on the meta device where `builds_empty` says so.
+    """
     match config.strategy:
         case "single":
             from trainer.strategies import single as strategy
@@ -19,6 +34,8 @@ def build_engine(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Pha
             from trainer.strategies import ddp as strategy  # type: ignore[no-redef]
         case "fsdp":
             from trainer.strategies import fsdp as strategy  # type: ignore[no-redef]
-        case "zero2":
+        case "hsdp":
+            from trainer.strategies import hsdp as strategy  # type: ignore[no-redef]
+        case "zero1" | "zero2" | "zero3" | "zeropp":
             from trainer.strategies import zero as strategy  # type: ignore[no-redef]
-    return strategy.build(config, mesh, model, phases)
+    return strategy.build(config, mesh, model, phases, precision)

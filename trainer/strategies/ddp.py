@@ -19,13 +19,17 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.config import Config
 from trainer.engine import Engine, TorchEngine
 from trainer.phases import Phases
+from trainer.precision import Precision
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
+def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
     """The model replicated over the axis dp_replicate."""
     axis = mesh["dp_replicate"]
     replicated = DistributedDataParallel(
-        model, process_group=axis.get_group(), gradient_as_bucket_view=True, forward_sync_buffers=False
+        model.to(mesh.device_type),
+        process_group=axis.get_group(),
+        gradient_as_bucket_view=True,
+        forward_sync_buffers=False,
     )
 
     def apply_sync(completes_step: bool) -> None:
@@ -33,5 +37,11 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) ->
 
     # DDP divides the summed gradients by the number of replicas
     return TorchEngine(
-        config, replicated, phases, mesh.device_type, loss_factor=axis.size(), apply_sync=apply_sync
+        config,
+        replicated,
+        phases,
+        precision,
+        mesh.device_type,
+        loss_factor=axis.size(),
+        apply_sync=apply_sync,
     )

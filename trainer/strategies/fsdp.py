@@ -21,12 +21,14 @@ from trainer.config import Config
 from trainer.engine import Engine, TorchEngine
 from trainer.models import Classifier
 from trainer.phases import Phases
+from trainer.precision import Precision
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
+def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
     """The model sharded over the axis dp_shard, block by block."""
+    model.to(mesh.device_type)
     apply_sharding(model, mesh["dp_shard"])
-    return TorchEngine(config, model, phases, mesh.device_type)
+    return TorchEngine(config, model, phases, precision, mesh.device_type)
 
 
 def apply_sharding(model: nn.Module | Classifier, axis: DeviceMesh) -> None:

@@ -13,8 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from trainer.config import Config
 from trainer.engine import Engine, TorchEngine
 from trainer.phases import Phases
+from trainer.precision import Precision
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
+def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
     """The plain model."""
-    return TorchEngine(config, model, phases, mesh.device_type)
+    return TorchEngine(config, model.to(mesh.device_type), phases, precision, mesh.device_type)

@@ -17,6 +17,7 @@ import functools
 import logging
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from trainer.data.batches import Batch
 from trainer.engine import Engine, StepResult, sample_loss
 from trainer.observation import Observed, state_tensors
 from trainer.phases import Phases
+from trainer.precision import Precision
 
 # Every value that DeepSpeed would otherwise choose by itself (deepspeed 0.19.8).
 ZERO: dict[str, dict[str, Any]] = {
@@ -43,7 +45,9 @@ ZERO: dict[str, dict[str, Any]] = {
 BUCKET_ELEMENTS = 50_000_000
 
 
-def deepspeed_config(config: Config, world_size: int, parameters: int, device_type: str) -> dict[str, Any]:
+def deepspeed_config(
+    config: Config, world_size: int, parameters: int, device_type: str, precision: Precision
+) -> dict[str, Any]:
     """DeepSpeed's configuration with nothing left to its defaults.
 
     `gradient_clipping` matters most: left out it is 1.0 (deepspeed/runtime/constants.py, upstream #8068).
@@ -78,13 +82,13 @@ def deepspeed_config(config: Config, world_size: int, parameters: int, device_ty
         },
         "optimizer": {"type": "AdamW" if is_adamw else "SGD", "params": adamw if is_adamw else sgd},
         # the one bf16 recipe that is the same on every strategy: parameters stay fp32
-        "torch_autocast": {"enabled": config.precision == "bf16", "dtype": "bfloat16"},
+        "torch_autocast": {"enabled": precision.name == "bf16", "dtype": "bfloat16"},
         "fp16": {"enabled": False},
         "bf16": {"enabled": False},
     }
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
+def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
     """The model under ZeRO over all processes; the axis is dp_shard."""
     device_type = mesh.device_type
     if device_type == "cpu":
@@ -97,7 +101,7 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) ->
         # compiled at every first start and used for inference only; a stale lock in its cache hangs for ever
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     parameters = sum(p.numel() for p in model.parameters())
-    settings = deepspeed_config(config, mesh["dp_shard"].size(), parameters, device_type)
+    settings = deepspeed_config(config, mesh["dp_shard"].size(), parameters, device_type, precision)
     whole = torch.distributed.new_group
     try:
         # the timeout given to the process group does not reach DeepSpeed's sub-groups (TorchBackend.new_group)
@@ -105,7 +109,9 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases) ->
         torch.distributed.new_group = functools.partial(whole, timeout=timeout)
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         trainable = [p for p in model.parameters() if p.requires_grad]
-        engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
+        engine, *_ = deepspeed.initialize(
+            model=model.to(device_type), config=settings, model_parameters=trainable
+        )
     finally:
         torch.distributed.new_group = whole
     return DeepSpeedEngine(engine, phases)
@@ -116,6 +122,7 @@ class DeepSpeedEngine:
 
     def __init__(self, engine: Any, phases: Phases) -> None:
         self.observed = Observed()
+        self.module = engine.module
         self._engine = engine
         self._phases = phases
         accumulation = engine.gradient_accumulation_steps()
@@ -162,6 +169,15 @@ class DeepSpeedEngine:
             logits = self._engine(images)
         self._engine.train()
         return logits
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def load(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def gather_state(self) -> dict[str, Tensor]:
+        raise NotImplementedError
 
     def close(self) -> None:
         self._engine.destroy()

@@ -1,0 +1,66 @@
+"""Rules between settings: what one value forbids or asks of another. Each gives one sentence that names both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+ZERO_STRATEGIES = ("zero1", "zero2", "zero3", "zeropp")
+ZEROPP_PARTS = ("hpz", "qwz", "qgz")
+
+# What may be kept in host memory: there is nothing to gain where a process holds the whole model anyway.
+OFFLOAD = {
+    "fsdp": ("none", "all"),
+    "hsdp": ("none", "all"),
+    "zero1": ("none", "optimizer"),
+    "zero2": ("none", "optimizer"),
+    "zero3": ("none", "optimizer", "all"),
+    "zeropp": ("none", "optimizer", "all"),
+}
+
+
+def broken_settings(config: Config) -> list[str]:
+    """One sentence per broken rule, without looking at the machine or the data."""
+    return [*_model(config), *_data(config), *_strategy(config), *_work(config)]
+
+
+def _model(config: Config) -> Iterator[str]:
+    given = config.model_fields_set
+    if config.model_path and "model" in given:
+        yield "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them"
+    if config.lora_targets and not config.lora_rank:
+        yield "TRAINER_LORA_TARGETS: has no effect without TRAINER_LORA_RANK above 0"
+
+
+def _data(config: Config) -> Iterator[str]:
+    if config.dataset_path and "dataset" in config.model_fields_set and config.dataset == "digits":
+        yield "TRAINER_DATASET_PATH: digits is built in, leave out one of dataset, dataset_path"
+
+
+def _strategy(config: Config) -> Iterator[str]:
+    allowed = OFFLOAD.get(config.strategy, ("none",))
+    if config.offload not in allowed:
+        yield (
+            f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} can keep there only "
+            f"{', '.join(allowed)}"
+        )
+    parts = config.zeropp.split(",")
+    if wrong := [part for part in parts if part not in ZEROPP_PARTS]:
+        yield f"TRAINER_ZEROPP={config.zeropp!r}: {wrong[0]!r} is none of {', '.join(ZEROPP_PARTS)}"
+    if "zeropp" in config.model_fields_set and config.strategy != "zeropp":
+        yield f"TRAINER_ZEROPP: has no effect with strategy {config.strategy}, only with zeropp"
+
+
+def _work(config: Config) -> Iterator[str]:
+    if {"epochs", "steps"} <= config.model_fields_set and config.steps:
+        yield "TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them"
+    if config.profile_steps and config.profile_first_step <= config.profile_warmup:
+        yield (
+            f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "
+            f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, whose steps come before it"
+        )
+    if config.steps and config.warmup_steps >= config.steps:
+        yield f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below TRAINER_STEPS={config.steps}"

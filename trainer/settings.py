@@ -1,0 +1,51 @@
+"""The settings as a JSON schema for the charts' values, and the command that prints them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from trainer.config import Config, ConfigError
+
+USAGE = """\
+  TRAINER_STRATEGY=ddp TRAINER_RUN=try python -m trainer.settings            # show the resolved settings
+  python -m trainer.settings --schema                                        # JSON schema of `run.config`"""
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of `run.config` in the charts' values: every setting but those that the chart fills."""
+    whole = Config.model_json_schema()
+    properties = {}
+    for name, entry in whole["properties"].items():
+        if entry.pop("set_by_chart", False):
+            continue
+        entry.pop("title", None)
+        if entry.get("type") == "number":
+            # `helm --set lr=0.00001` arrives as a string: Helm's parser does not know exponents or small floats
+            limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
+            text = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$"}
+            entry["anyOf"] = [limits, text]
+        properties[name] = entry
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the schema, or the settings that the environment resolves to."""
+    if arguments == ["--schema"]:
+        print(json.dumps(schema(), indent=2))
+        return 0
+    if arguments:
+        print(USAGE, file=sys.stderr)
+        return 2
+    try:
+        print(Config.from_env(os.environ).model_dump_json(indent=2))
+    except ConfigError as failure:
+        print(failure, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
