@@ -103,14 +103,31 @@ class Lab:
     def log(self, pod: str) -> str:
         return self.kubectl("logs", pod, check=False)
 
-    def wait_for_step(self, pod: str, step: int = 1) -> None:
-        """Until the progress lines of a pod have reached a step."""
+    def wait_for_step(self, release: str, step: int = 1) -> None:
+        """Until the progress lines have reached a step; rank 0, who writes them, may be in any pod."""
+        logs = ["logs", "-l", f"app.kubernetes.io/instance={release},app.kubernetes.io/component=training"]
 
         def reached() -> bool:
-            lines = [line for line in self.log(pod).splitlines() if line.startswith("step ")]
-            return bool(lines) and int(lines[-1].split()[1].split("/")[0]) >= step
+            text = self.kubectl(*logs, "--tail=-1", check=False)
+            steps = [
+                int(line.split()[1].split("/")[0]) for line in text.splitlines() if line.startswith("step ")
+            ]
+            return max(steps, default=0) >= step
 
-        wait_until(reached, f"step {step} in the log of {pod}", timeout_s=240)
+        try:
+            wait_until(reached, f"step {step} in the logs of {release}", timeout_s=240)
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.describe(logs)}") from None
+
+    def describe(self, logs: list[str]) -> str:
+        """What a person would look at when pods do not go on: pods, events, the last lines of the logs."""
+        views = (
+            ["get", "pods", "-o", "wide"],
+            ["get", "events", "--sort-by=.lastTimestamp"],
+            [*logs, "--prefix", "--tail=15"],
+        )
+        shown = [(" ".join(view), self.kubectl(*view, check=False)) for view in views]
+        return "\n".join(f"-- kubectl {command}\n{text[-6000:]}" for command, text in shown)
 
     def on_volume(self, *command: str, component: str = "volume") -> str:
         """What a command prints in a pod that mounts the results. With component `test` it may talk to MLflow too."""

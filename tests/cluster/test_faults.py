@@ -48,7 +48,7 @@ def restarts(lab: Lab, release: str) -> dict[str, int]:
 def test_a_worker_pod_is_deleted(lab: Lab, steps: Steps) -> None:
     with steps.step("a worker pod deleted mid-run: trains again, Succeeded, nothing lost") as notes:
         lab.install("pod-lost", "ddp", LONG)
-        lab.wait_for_step("pod-lost-worker-0", 50)
+        lab.wait_for_step("pod-lost", 50)
         began = time.monotonic()
         lab.kubectl("delete", "pod", "pod-lost-worker-1", "--wait=false")
         wait_until(
@@ -66,7 +66,7 @@ def test_the_operator_is_stopped_and_started(lab: Lab, steps: Steps) -> None:
         "the operator stopped mid-run and started after it: the run goes on, then Succeeded"
     ) as notes:
         lab.install("no-operator", "ddp", LONG)
-        lab.wait_for_step("no-operator-worker-0", 50)
+        lab.wait_for_step("no-operator", 50)
         run([KUBECTL, "scale", *operator, "--replicas=0"])
         try:
             phases = [
@@ -89,7 +89,7 @@ def test_the_operator_is_stopped_and_started(lab: Lab, steps: Steps) -> None:
 def test_mlflow_is_deleted(lab: Lab, steps: Steps) -> None:
     with steps.step("MLflow's pod deleted mid-run: training goes on, every point arrives once"):
         lab.install("no-mlflow", "ddp", LONG)
-        lab.wait_for_step("no-mlflow-worker-0", 50)
+        lab.wait_for_step("no-mlflow", 50)
         lab.kubectl("delete", "pod", "-l", "app.kubernetes.io/component=mlflow", "--wait=false")
         lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=240s")
         assert_complete(lab, "no-mlflow", attempts=1)
@@ -144,7 +144,7 @@ def test_a_run_is_suspended_and_resumed(lab: Lab, steps: Steps) -> None:
         "suspended mid-run and resumed by helm upgrade: a second attempt, Succeeded, nothing lost"
     ):
         lab.install("pause", "fsdp", LONG)
-        lab.wait_for_step("pause-worker-0", 20)
+        lab.wait_for_step("pause", 20)
         lab.helm("upgrade", "pause", "fsdp", {**LONG, "run.suspend": "true"})
         pods = [
             "get",
@@ -164,7 +164,7 @@ def test_a_run_is_suspended_and_resumed(lab: Lab, steps: Steps) -> None:
 def test_a_running_release_is_upgraded(lab: Lab, steps: Steps) -> None:
     with steps.step("helm upgrade of a running release: other settings refused, another analysis accepted"):
         lab.install("better", "ddp", LONG)
-        lab.wait_for_step("better-worker-0", 20)
+        lab.wait_for_step("better", 20)
         before = pods_of(lab, "better")
         command = [HELM, "-n", lab.namespace, "upgrade", "better", "charts/ddp", "--reuse-values"]
         refused = run([*command, "--set", "run.config.lr=0.5"], check=False)
