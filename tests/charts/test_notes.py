@@ -33,8 +33,7 @@ def test_notes_name_the_run_and_its_results(helm: Path, notes_chart: Path) -> No
     assert f"stratlab watch {RELEASE} --namespace {NAMESPACE}" in text
     assert f"stratlab logs {RELEASE} --namespace {NAMESPACE}" in text
     assert f"kubectl -n {NAMESPACE} get pytorchjob/{RELEASE} --watch" in text
-    selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=training"
-    assert f"kubectl -n {NAMESPACE} logs -l {selector} --prefix --max-log-requests" in text
+    assert f"kubectl -n {NAMESPACE} logs pod/{RELEASE}-worker-0 --follow" in text
     assert (
         f"/results/vit/{RELEASE}/analysis/report.html on the claim stratlab-results, and an artifact" in text
     )

@@ -104,23 +104,20 @@ class Lab:
         return self.kubectl("logs", pod, check=False)
 
     def wait_for_step(self, release: str, step: int = 1) -> None:
-        """Until the progress lines have reached a step; rank 0, who writes them, may be in any pod."""
-        logs = ["logs", "-l", f"app.kubernetes.io/instance={release},app.kubernetes.io/component=training"]
+        """Until the progress lines of rank 0, which is in the first pod, have reached a step."""
 
         def reached() -> bool:
-            text = self.kubectl(*logs, "--tail=-1", check=False)
-            steps = [
-                int(line.split()[1].split("/")[0]) for line in text.splitlines() if line.startswith("step ")
-            ]
-            return max(steps, default=0) >= step
+            lines = [x for x in self.log(f"{release}-worker-0").splitlines() if x.startswith("step ")]
+            return bool(lines) and int(lines[-1].split()[1].split("/")[0]) >= step
 
         try:
-            wait_until(reached, f"step {step} in the logs of {release}", timeout_s=240)
+            wait_until(reached, f"step {step} in the log of {release}-worker-0", timeout_s=240)
         except AssertionError as late:
-            raise AssertionError(f"{late}\n{self.describe(logs)}") from None
+            raise AssertionError(f"{late}\n{self.describe(release)}") from None
 
-    def describe(self, logs: list[str]) -> str:
+    def describe(self, release: str) -> str:
         """What a person would look at when pods do not go on: pods, events, the last lines of the logs."""
+        logs = ["logs", "-l", f"app.kubernetes.io/instance={release},app.kubernetes.io/component=training"]
         views = (
             ["get", "pods", "-o", "wide"],
             ["get", "events", "--sort-by=.lastTimestamp"],

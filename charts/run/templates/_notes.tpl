@@ -17,7 +17,7 @@ Now:
   stratlab logs {{ $name }} --namespace {{ $namespace }}
 or without stratlab:
   {{ $kubectl }} get {{ $resource }} --watch
-  {{ $kubectl }} logs {{ include "run.notes.pods" . }} --follow
+  {{ $kubectl }} logs {{ include "run.notes.pod" . }} --follow
   {{ $kubectl }} describe {{ $resource }}     where no pod comes
 {{- with $run.mlflow.trackingUri }}
 
@@ -38,16 +38,11 @@ When it has ended:
   helm -n {{ $namespace }} uninstall {{ $name }}     {{ $directory }} stays, and the run in MLflow; pods and their logs go
 {{- end }}
 
-{{/*
-run.notes.pods: whose logs hold that of rank 0, as arguments of kubectl. All pods' where torch's rendezvous hands out
-the ranks: it sorts the pods by address, and rank 0 may be in any of them.
-*/}}
-{{- define "run.notes.pods" -}}
+{{/* run.notes.pod: whose log is that of rank 0, as an argument of kubectl. */}}
+{{- define "run.notes.pod" -}}
 {{- $name := include "run.name" . -}}
-{{- $selector := printf "app.kubernetes.io/instance=%s,app.kubernetes.io/component=training" .Release.Name -}}
-{{- $all := printf "-l %s --prefix --max-log-requests %d" $selector (int .Values.run.nodes) -}}
 {{- $pods := dict
-    "pytorchjob" (ternary $all (printf "pod/%s-master-0" $name) (eq .Values.run.workload.topology "worker-only"))
+    "pytorchjob" (printf "pod/%s-%s-0" $name (ternary "worker" "master" (eq .Values.run.workload.topology "worker-only")))
     "mpijob-v1" (printf "pod/%s-launcher" $name)
     "mpijob-v2beta1" (printf "job/%s-launcher" $name)
     "trainjob" (printf "job/%s-node-0" $name)
