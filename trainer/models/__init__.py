@@ -1,4 +1,8 @@
-"""A registry by name. A model is an `nn.Module` that maps images to logits and knows its own costs."""
+"""A registry by name. A model is an `nn.Module` that maps images to logits and knows its own costs.
+
+ViT family, `cnn`, `cnn_lstm`, `ensemble`: ours. `mobilenet`, `efficientnet`, `vgg`, `resnet`: torchvision's.
+Everything else: Hugging Face's, by hub id or folder.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,17 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Config
-from trainer.model_shapes import VIT
+from trainer.config import Config, ConfigError
+from trainer.model_shapes import HUB_IDS, TORCHVISION, VIT, model_problems, read_model_json, registered_name
+from trainer.models.classifier import ImageClassifier
 
 
 class Classifier(Protocol):
     """What the engines and the metrics ask of a model."""
 
     flops_per_sample: float
-    """Floating-point operations of forward and backward for one image (PaLM convention: no recomputation)."""
+    """Floating-point operations of forward and backward for one image (PaLM convention: no recomputation; with
+    LoRA the weights' gradients are left out: 4N)."""
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images [batch, channel, height, width] -> logits [batch, class]."""
@@ -27,24 +33,95 @@ class Classifier(Protocol):
 def build_model(
     config: Config, *, image_size: int, channels: int, num_labels: int, empty: bool = False
 ) -> nn.Module:
-    """The model on the CPU in fp32; initial weights depend on the seed alone.
+    """The model on the CPU in fp32, with adapters and gradient checkpointing; fresh weights depend on the seed alone.
 
     Args:
         empty: on the meta device instead, without weights.
 
     Raises:
-        DataMissing: pretrained weights that are not to be had.
+        ConfigError: settings that this model cannot have.
+        DataMissing: a model or weights that are not to be had.
     """
+    if problems := model_problems(config):
+        raise ConfigError(problems)
     with torch.device("meta" if empty else "cpu"):
         torch.manual_seed(config.seed)
-        return _build(config, image_size, channels, num_labels)
+        model = _build(config, image_size, channels, num_labels, empty)
+        if config.lora_rank:
+            from trainer.models.lora import apply_lora
+
+            apply_lora(model, config)
+    if config.grad_checkpointing:
+        from trainer.models.activation_checkpointing import apply_checkpointing
+
+        apply_checkpointing(model, config)
+    return model
 
 
-def _build(config: Config, image_size: int, channels: int, num_labels: int) -> nn.Module:
-    if config.model in VIT:
-        from trainer.models.vit import VisionTransformer
+def _build(config: Config, image_size: int, channels: int, num_labels: int, empty: bool) -> ImageClassifier:
+    name, pretrained = registered_name(config), config.init == "pretrained"
+    source = (config.model_path or config.model) if not name else ""
+    if pretrained and not config.model_path:
+        source = HUB_IDS.get(name, source)
+    if source:
+        from trainer.models.hugging_face import build_hugging_face
 
-        return VisionTransformer(VIT[config.model], image_size, channels, num_labels)
+        return build_hugging_face(config, source, image_size, channels, num_labels, empty)
+    weight_channels = _weight_channels(config, channels)
+    model = _build_own(config, name, image_size, channels, num_labels, weight_channels)
+    if pretrained and not empty:
+        from trainer.models.weights import load_weights, read_weights
+
+        if config.model_path:
+            state = read_weights(config)
+        else:
+            from trainer.models.torchvision_networks import download_weights
+
+            state = download_weights(name)
+        load_weights(config, model, state)
+    return model
+
+
+def _weight_channels(config: Config, channels: int) -> int:
+    """Of the weights that will be loaded; without any, those of the images."""
+    if config.init == "scratch":
+        return channels
+    return int(read_model_json(config).get("channels", channels)) if config.model_path else 3
+
+
+def _build_own(
+    config: Config, name: str, image_size: int, channels: int, num_labels: int, weight_channels: int
+) -> ImageClassifier:
+    if name in TORCHVISION:
+        from trainer.models.torchvision_networks import build_torchvision
+
+        return build_torchvision(name, image_size, channels, num_labels, weight_channels)
+    if channels != weight_channels:
+        from trainer.models.classifier import wrong_channels
+
+        raise ConfigError([wrong_channels(name, weight_channels, channels)])
+    if name in VIT:
+        from trainer.models.hugging_face import build_vit
+
+        return build_vit(VIT[name], image_size, channels, num_labels)
+    match name:
+        case "cnn_lstm":
+            from trainer.models.cnn_lstm import ConvLstm
+
+            return ConvLstm(image_size, channels, num_labels)
+        case "ensemble":
+            return _build_ensemble(config, image_size, channels, num_labels)
     from trainer.models.cnn import ConvNet
 
     return ConvNet(image_size, channels, num_labels)
+
+
+def _build_ensemble(config: Config, image_size: int, channels: int, num_labels: int) -> ImageClassifier:
+    from trainer.models.cnn import ConvNet
+    from trainer.models.ensemble import Ensemble, member_seeds
+
+    members = []
+    for seed in member_seeds(config.seed):
+        torch.manual_seed(seed)
+        members.append(ConvNet(image_size, channels, num_labels))
+    return Ensemble(members)

@@ -6,24 +6,20 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
+from trainer.models.classifier import ForwardFlops, ImageClassifier
+
 WIDTHS = (32, 64, 128)
 
 
-class ConvNet(nn.Module):
+class ConvNet(ImageClassifier):
     """Convolution, group norm, ReLU and pooling, three times; then the mean over the image and a linear head."""
 
     def __init__(self, image_size: int, channels: int, num_labels: int) -> None:
         super().__init__()
-        sizes = (channels, *WIDTHS)
-        self.stages = nn.Sequential(
-            OrderedDict((f"stage{i}", _stage(sizes[i], sizes[i + 1])) for i in range(len(WIDTHS)))
-        )
+        self.stages = build_stages(channels)
         self.head = nn.Linear(WIDTHS[-1], num_labels)
-        forward, edge = 0.0, image_size
-        for before, after in zip(sizes, WIDTHS, strict=False):
-            forward += 2 * 9 * before * after * edge**2
-            edge //= 2
-        self.flops_per_sample = 3.0 * forward
+        self.heads = ["head"]
+        self.set_flops(ForwardFlops(stage_flops(channels, image_size, image_size)))
 
     def forward(self, images: Tensor) -> Tensor:
         """Images [batch, channel, height, width] -> logits [batch, class]."""
@@ -31,6 +27,23 @@ class ConvNet(nn.Module):
 
     def blocks(self) -> list[nn.Module]:
         return list(self.stages)
+
+
+def build_stages(channels: int) -> nn.Sequential:
+    """Images [batch, channel, height, width] -> features [batch, WIDTHS[-1], height / 8, width / 8]."""
+    sizes = (channels, *WIDTHS)
+    return nn.Sequential(
+        OrderedDict((f"stage{i}", _stage(sizes[i], sizes[i + 1])) for i in range(len(WIDTHS)))
+    )
+
+
+def stage_flops(channels: int, height: int, width: int) -> float:
+    """2 * 9 * (channels in) * (channels out) * pixels, over the three convolutions."""
+    total, before = 0.0, channels
+    for after in WIDTHS:
+        total += 2 * 9 * before * after * height * width
+        before, height, width = after, height // 2, width // 2
+    return total
 
 
 def _stage(before: int, after: int) -> nn.Module:

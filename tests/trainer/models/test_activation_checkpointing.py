@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.trainer.models.conftest import write_model
+from trainer.config import Config, ConfigError
+from trainer.models import build_model
+
+NAMES = ("vit_tiny", "cnn", "cnn_lstm", "ensemble", "mobilenet")
+
+
+def saved_bytes(model, images) -> int:
+    """Bytes that the forward pass keeps for the backward pass, each storage once, without the parameters."""
+    kept: dict[int, int] = {}
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    alive = []
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        alive.append(tensor)  # so that no address is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(images)
+    return sum(kept.values())
+
+
+def step(model, images):
+    """Gradients and buffers after two passes in training mode."""
+    model.train()
+    for _ in range(2):
+        logits = model(images)
+        torch.nn.functional.cross_entropy(logits, torch.arange(len(images))).backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return gradients, dict(model.named_buffers())
+
+
+def compare(plain, recomputed, images):
+    assert list(plain.state_dict()) == list(recomputed.state_dict())
+    memory = saved_bytes(plain, images), saved_bytes(recomputed, images)
+    assert memory[1] < 0.8 * memory[0], memory
+    for before, after in zip(step(plain, images), step(recomputed, images), strict=True):
+        assert before.keys() == after.keys()
+        for name, tensor in before.items():
+            torch.testing.assert_close(after[name], tensor, rtol=1e-5, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_gradients_and_statistics_with_less_memory(name):
+    def build(**values):
+        config = Config(run="r", model=name, **values)
+        return build_model(config, image_size=32, channels=1, num_labels=5)
+
+    compare(build(), build(grad_checkpointing=True), torch.rand(4, 1, 32, 32))
+
+
+@pytest.mark.parametrize("kind", ["vit", "swin", "convnext", "resnet"])
+def test_a_model_of_transformers(tmp_path, images, kind):
+    write_model(tmp_path, kind)
+
+    def build(**values):
+        config = Config(run="r", model_path=str(tmp_path), **values)
+        return build_model(config, image_size=16, channels=3, num_labels=5)
+
+    compare(build(), build(grad_checkpointing=True), images)
+
+
+def test_nothing_is_recomputed_in_an_evaluation():
+    config = Config(run="r", model="cnn", grad_checkpointing=True)
+    model = build_model(config, image_size=32, channels=1, num_labels=5).eval()
+    calls = []
+    model.stages[0][0].register_forward_hook(lambda *_: calls.append(1))
+    model(torch.rand(1, 1, 32, 32)).sum().backward()
+    assert len(calls) == 1
+    model.train()
+    model(torch.rand(1, 1, 32, 32)).sum().backward()
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("name", ["vit_tiny", "cnn"])
+def test_blocks_can_be_compiled(name):
+    gradients = []
+    for compiled in (False, True):
+        config = Config(run="r", model=name, grad_checkpointing=True, compile=compiled)
+        model = build_model(config, image_size=32, channels=1, num_labels=5)
+        for block in model.blocks() if compiled else ():
+            block.compile(backend="aot_eager")
+        model(torch.ones(2, 1, 32, 32)).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(*gradients)
+    torch._dynamo.reset()
+
+
+def test_batch_norm_cannot_be_compiled_and_recomputed(tmp_path):
+    write_model(tmp_path, "resnet")
+    both = {"grad_checkpointing": True, "compile": True}
+    for values in ({"model": "mobilenet"}, {"model_path": str(tmp_path)}):
+        config = Config(run="r", **values, **both)
+        with pytest.raises(ConfigError) as caught:
+            build_model(config, image_size=32, channels=3, num_labels=5)
+        assert caught.value.problems == [
+            f"TRAINER_COMPILE=True, TRAINER_GRAD_CHECKPOINTING=True: not both with {config.model_name}, which has "
+            "batch norm (torch.compile takes no such recomputation)"
+        ]
+
+
+def test_vgg_recomputes_stages():
+    config = Config(run="r", model="vgg", grad_checkpointing=True)
+    model = build_model(config, image_size=32, channels=1, num_labels=5, empty=True)
+    plain = build_model(Config(run="r", model="vgg"), image_size=32, channels=1, num_labels=5, empty=True)
+    assert [len(list(block.children())) for block in model.blocks()] == [5, 5, 7, 7, 7, 0, 0]
+    images = torch.rand(4, 1, 32, 32, device="meta")
+
+    def saved(each) -> int:
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(1) or t, lambda t: t):
+            each(images)
+        return len(sizes)
+
+    assert saved(model) < saved(plain) / 2

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.trainer.models.conftest import small_settings
+from trainer.config import MODELS, Config, ConfigError
+from trainer.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.models import build_model
+
+
+def settings(model: str = "", **values) -> Config:
+    return Config(run="r", **({"model": model} if model else {}), **values)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "sentence"),
+    [
+        ("vit_base", 224, None),
+        ("vit_huge", 230, "TRAINER_IMAGE_SIZE=230: vit_huge needs a multiple of 14, for example 224"),
+        ("cnn", 12, "TRAINER_IMAGE_SIZE=12: cnn needs a multiple of 8, for example 16"),
+        ("cnn_lstm", 24, "TRAINER_IMAGE_SIZE=24: cnn_lstm needs a multiple of 16, for example 32"),
+        ("vgg", 31, "TRAINER_IMAGE_SIZE=31: vgg needs 32 or more"),
+        ("resnet", 33, None),
+        ("owner/name", 17, None),
+    ],
+)
+def test_an_image_size_that_does_not_fit_names_one_that_does(name, size, sentence):
+    assert image_size_problem(settings(name), size) == sentence
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_default_image_size_fits(name):
+    assert image_size_problem(settings(name), default_image_size(settings(name))) is None
+
+
+def test_sizes_of_a_folder_come_from_its_config_json(tmp_path):
+    small_settings("vit", image_size=48).save_pretrained(tmp_path)
+    config = settings(model_path=str(tmp_path))
+    assert default_image_size(config) == 48
+    assert image_size_problem(config, 18) == (
+        f"TRAINER_IMAGE_SIZE=18: {tmp_path.name} needs a multiple of 4, for example 16"
+    )
+    assert default_image_size(settings("owner/name")) == 224
+
+
+def test_problems_of_a_folder(tmp_path):
+    def problems(**values) -> list[str]:
+        return model_problems(settings(model_path=str(tmp_path / "m"), **values))
+
+    named = f"TRAINER_MODEL_PATH='{tmp_path}/m'"
+    assert problems() == [f"{named}: no such folder"]
+    (tmp_path / "m").mkdir()
+    expected = "holds no readable config.json, expected a model in Hugging Face format"
+    assert problems() == [f"{named}: {expected}"]
+    (tmp_path / "m" / "config.json").write_text("{")
+    assert problems() == [f"{named}: {expected}"]
+    (tmp_path / "m" / "config.json").write_text(json.dumps({"stratlab_model": "cnm"}))
+    assert problems()[0].startswith(
+        f"{named}: its config.json names the architecture 'cnm', expected one of vit_t"
+    )
+    (tmp_path / "m" / "config.json").write_text(json.dumps({"stratlab_model": "cnn"}))
+    assert problems() == []
+    assert problems(init="pretrained") == [
+        f"{named}: holds no *.safetensors, which TRAINER_INIT='pretrained' loads"
+    ]
+
+
+@pytest.mark.parametrize("name", ["vit_tiny", "vit_small", "cnn", "cnn_lstm", "ensemble"])
+def test_weights_that_nobody_published(name):
+    config = settings(name, init="pretrained")
+    sentence = (
+        f"TRAINER_INIT='pretrained': nobody has published weights of {name}; there are some of vit_base, vit_large, "
+        "vit_huge, mobilenet, efficientnet, vgg, resnet and of models on the hub (owner/name), or name a folder in "
+        "TRAINER_MODEL_PATH"
+    )
+    assert model_problems(config) == [sentence]
+    with pytest.raises(ConfigError) as caught:
+        build_model(config, image_size=32, channels=1, num_labels=2)
+    assert caught.value.problems == [sentence]
+
+
+def test_adapters_without_attention():
+    assert model_problems(settings("resnet", lora_rank=4)) == [
+        "TRAINER_LORA_TARGETS='': resnet has no attention whose projections could get adapters; name its linear or "
+        "convolution layers, separated by commas"
+    ]
+    assert model_problems(settings("resnet", lora_rank=4, lora_targets="conv2")) == []
+    assert model_problems(settings("vit_tiny", lora_rank=4)) == []
+    assert model_problems(settings("owner/name", lora_rank=4)) == []
+
+
+def test_batch_norm_needs_more_than_one_value():
+    one = {"micro_batch_size": 1}
+    assert model_problems(settings("resnet", image_size=32, **one)) == [
+        "TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE=32: the batch norm of resnet needs more than one value per "
+        "channel, so two samples or a larger image"
+    ]
+    for fits in (settings("resnet", **one), settings("vgg", image_size=32, **one), settings("cnn", **one)):
+        assert model_problems(fits) == []

@@ -1,0 +1,35 @@
+"""Several networks that answer together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trainer.models.classifier import ForwardFlops, ImageClassifier
+
+MEMBERS = 3
+
+
+def member_seeds(seed: int) -> list[int]:
+    """A seed of its own for every member of every run."""
+    return [seed * MEMBERS + i for i in range(MEMBERS)]
+
+
+class Ensemble(ImageClassifier):
+    """The mean of the members' logits. They are trained together, on the loss of that mean."""
+
+    def __init__(self, members: Sequence[ImageClassifier]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.heads = [f"members.{i}.{head}" for i, member in enumerate(members) for head in member.heads]
+        costs = [member.forward_flops for member in members]
+        self.set_flops(ForwardFlops(*(sum(parts) for parts in zip(*costs, strict=True))))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [batch, channel, height, width] -> logits [batch, class]."""
+        return torch.stack([member(images) for member in self.members]).mean(dim=0)
+
+    def blocks(self) -> list[nn.Module]:
+        return [block for member in self.members for block in member.blocks()]

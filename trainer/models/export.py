@@ -1,0 +1,92 @@
+"""A trained model as files that others can read: safetensors only, no pickles."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trainer.config import Config
+from trainer.model_shapes import registered_name
+from trainer.models.classifier import ImageClassifier, find_classifier
+
+
+def export_model(
+    model: nn.Module, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
+) -> None:
+    """Writes config.json and model.safetensors into `folder`; on one rank.
+
+    A model of transformers is written by transformers: `AutoModelForImageClassification.from_pretrained(folder)`.
+    Ours and torchvision's get a config.json that names the architecture. Both load again with TRAINER_MODEL_PATH
+    and TRAINER_INIT=pretrained. With LoRA the adapters are merged, and `folder`/adapter holds them alone in peft's
+    format.
+
+    Args:
+        model: tells the names; may be wrapped, sharded or empty.
+        state: the whole model's tensors on the CPU, by the names of `build_model`.
+        facts: image_size, channels, num_labels, class_names.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    classifier = find_classifier(model)
+    if config.lora_rank:
+        from trainer.models.lora import save_adapter
+
+        save_adapter(state, classifier, config, folder / "adapter")
+    if classifier.core == "hf":
+        _write_hugging_face(classifier, state, config, facts, folder)
+    else:
+        _write_own(classifier, state, config, facts, folder)
+
+
+def _write_hugging_face(
+    classifier: ImageClassifier, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
+) -> None:
+    """Through a fresh model of the same configuration: the one at hand may be sharded."""
+    import transformers
+    from transformers import AutoModelForImageClassification
+
+    transformers.utils.logging.disable_progress_bar()
+    settings = copy.deepcopy(classifier.hf.config)  # type: ignore[union-attr]
+    settings.id2label = {i: str(name) for i, name in enumerate(facts["class_names"])}
+    settings.label2id = {name: i for i, name in settings.id2label.items()}
+    with torch.device("meta"):
+        hf = AutoModelForImageClassification.from_config(settings, dtype=torch.float32)
+    hf.load_state_dict(_merged(classifier, state, config), strict=True, assign=True)
+    hf.save_pretrained(folder)
+
+
+def _write_own(
+    classifier: ImageClassifier, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
+) -> None:
+    described = {
+        "stratlab_model": registered_name(config),
+        "image_size": facts["image_size"],
+        "channels": facts["channels"],
+        "num_labels": facts["num_labels"],
+        "class_names": list(facts["class_names"]),
+    }
+    merged = _merged(classifier, state, config)
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in merged.items()}
+    save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+
+
+def _merged(classifier: ImageClassifier, state: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+    """The state by the names inside the core, each adapter added to its weight: W + alpha / rank * B A."""
+    prefix = f"{classifier.core}." if classifier.core else ""
+    inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    merged = {name.replace(".base_layer.", "."): t for name, t in inside.items() if ".lora_" not in name}
+    for name, down in inside.items():
+        if not name.endswith(".lora_A.default.weight"):
+            continue
+        layer = name.removesuffix(".lora_A.default.weight")
+        up = inside[f"{layer}.lora_B.default.weight"]
+        base = merged[f"{layer}.weight"]
+        product = (up.flatten(1) @ down.flatten(1)).view_as(base)
+        merged[f"{layer}.weight"] = base + config.lora_alpha / config.lora_rank * product
+    return merged

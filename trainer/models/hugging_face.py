@@ -1,0 +1,193 @@
+"""Any image classification model that Hugging Face's library builds from a config.json: by hub id or from a folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForImageClassification, ViTForImageClassification
+
+from trainer.config import Config, ConfigError
+from trainer.failures import DataMissing
+from trainer.model_shapes import VitShape
+from trainer.models.classifier import ForwardFlops, ImageClassifier, repeat_channel, wrong_channels
+from trainer.models.flops import count_forward_flops
+from trainer.models.vit import forward_flops, vit_config
+
+
+class HuggingFaceModel(ImageClassifier):
+    """A model of transformers behind the contract of this registry; its own names below `hf.`.
+
+    Args:
+        repeat: images have one channel and are repeated to so many; 0 = they fit.
+    """
+
+    core = "hf"
+
+    def __init__(self, hf: Any, repeat: int = 0) -> None:
+        super().__init__()
+        self.hf = hf
+        self.heads = find_heads(hf)
+        self._repeat = repeat
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [batch, channel, height, width] -> logits [batch, class]."""
+        images = repeat_channel(images, self._repeat) if self._repeat else images
+        return self.hf(pixel_values=images).logits
+
+    def blocks(self) -> list[nn.Module]:
+        """The longest part of the model that is a list: layers of a transformer, stages of most others."""
+        lists = [m for m in self.hf.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
+        if not lists:
+            return [child for child in self.hf.children() if any(True for _ in child.parameters())]
+        return list(max(lists, key=_parameters))
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def build_vit(shape: VitShape, image_size: int, channels: int, num_labels: int) -> ImageClassifier:
+    """A vision transformer with fresh weights."""
+    model = HuggingFaceModel(ViTForImageClassification(vit_config(shape, image_size, channels, num_labels)))
+    model.set_flops(forward_flops(shape, image_size, channels))
+    return model
+
+
+def build_hugging_face(
+    config: Config, source: str, image_size: int, channels: int, num_labels: int, empty: bool
+) -> ImageClassifier:
+    """The model of `source` (hub id or folder), fresh or with its weights, a head for `num_labels`, no dropout.
+
+    Position embeddings of the ViT family are interpolated once, to `image_size`. Images of one channel are repeated
+    for weights that take three.
+
+    Raises:
+        DataMissing: nothing to be had there, or another architecture than its config.json says.
+        ConfigError: channels or an image size that the weights do not take.
+    """
+    settings, pretrained = _read_settings(config, source), config.init == "pretrained"
+    seen = getattr(settings, "vision_config", settings)  # of a model for images and text
+    size, taken = getattr(seen, "image_size", None), getattr(seen, "num_channels", None)
+    if not pretrained and size is not None:
+        seen.image_size = image_size
+    if not pretrained and taken is not None:
+        seen.num_channels = taken = channels
+    taken = 3 if taken is None else taken
+    if channels not in (1, taken) or (channels == 1 and taken not in (1, 3)):
+        raise ConfigError([wrong_channels(config.model_name, taken, channels)])
+    settings.num_labels = num_labels
+    switch_dropout_off(settings)
+    switch_dropout_off(seen)
+    build = _load if pretrained and not empty else _construct
+    hf = build(config, source, settings)
+    model = HuggingFaceModel(hf, repeat=taken if channels != taken else 0)
+    try:
+        if pretrained and size != image_size:
+            resize_positions(hf, image_size)
+        model.set_flops(_forward_flops(model, image_size, channels))
+    except Exception as failure:  # it is a dry run: what a model raises for a size is its own affair
+        raise ConfigError(
+            [f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure}"]
+        ) from failure
+    return model
+
+
+def find_heads(hf: Any) -> list[str]:
+    """Children beside the body that hold a linear layer; without any, the last linear layer of all."""
+    body = getattr(hf, "base_model_prefix", "")
+    linear = [name for name, module in hf.named_modules() if isinstance(module, nn.Linear)]
+    beside = {name.partition(".")[0]: None for name in linear if not name.startswith(f"{body}.")}
+    return list(beside) if body and hasattr(hf, body) and beside else linear[-1:]
+
+
+def switch_dropout_off(settings: Any) -> None:
+    """Sets every rate of dropout or drop path in a configuration of transformers to 0."""
+    for name, value in settings.to_dict().items():
+        if "drop" in name and isinstance(value, float):
+            setattr(settings, name, 0.0)
+
+
+def resize_positions(hf: nn.Module, image_size: int) -> None:
+    """Interpolates learned position embeddings (bicubic, transformers' own) where a model has them."""
+    for part in hf.modules():
+        positions = getattr(part, "position_embeddings", None)
+        if not isinstance(positions, nn.Parameter) or not hasattr(part, "interpolate_pos_encoding"):
+            continue
+        patches: Any = part.patch_embeddings
+        edge = image_size // part.patch_size  # type: ignore[operator]
+        tokens = positions.new_empty(1, edge * edge + 1, positions.shape[-1])
+        with torch.no_grad():
+            resized = part.interpolate_pos_encoding(tokens, image_size, image_size)  # type: ignore[operator]
+        part.position_embeddings = nn.Parameter(resized.clone())
+        part.image_size = patches.image_size = (image_size, image_size)
+        patches.num_patches = edge * edge
+        hf.config.image_size = image_size  # type: ignore[union-attr]
+
+
+def _named(config: Config) -> str:
+    name, value = ("MODEL_PATH", config.model_path) if config.model_path else ("MODEL", config.model)
+    return f"TRAINER_{name}={value!r}"
+
+
+def _missing(config: Config, source: str, failure: object) -> DataMissing:
+    place = (
+        "" if config.model_path else f" {source} from the hub, its cache in HF_HOME, or TRAINER_MODEL_PATH:"
+    )
+    return DataMissing(
+        f"{_named(config)}: expected{place} an image classification model in Hugging Face format "
+        f"(config.json, *.safetensors); it cannot be loaded: {failure}"
+    )
+
+
+def _read_settings(config: Config, source: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(source)
+    except Exception as failure:  # network, disk, unknown architecture: all mean "not to be had"
+        raise _missing(config, source, failure) from failure
+
+
+def _construct(config: Config, source: str, settings: Any) -> Any:
+    try:
+        return AutoModelForImageClassification.from_config(settings, dtype=torch.float32)
+    except Exception as failure:  # an architecture for something else, or none named where there are several
+        raise _missing(config, source, failure) from failure
+
+
+def _load(config: Config, source: str, settings: Any) -> Any:
+    transformers.utils.logging.disable_progress_bar()  # it would fill the rank's log
+    try:
+        hf, found = AutoModelForImageClassification.from_pretrained(
+            source,
+            config=settings,
+            ignore_mismatched_sizes=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except Exception as failure:  # as above
+        raise _missing(config, source, failure) from failure
+    fresh = found["missing_keys"] | {key for key, *_ in found["mismatched_keys"]}
+    heads = tuple(f"{head}." for head in find_heads(hf))
+    if lost := sorted(key for key in fresh if not key.startswith(heads)):
+        raise _missing(
+            config, source, f"{len(lost)} tensors are not there or of another shape, first {lost[0]}"
+        )
+    return hf.train()
+
+
+def _forward_flops(model: HuggingFaceModel, image_size: int, channels: int) -> ForwardFlops:
+    settings = model.hf.config
+    if settings.model_type != "vit":
+        return count_forward_flops(model, image_size, channels)
+    shape = VitShape(
+        hidden=settings.hidden_size,
+        layers=settings.num_hidden_layers,
+        heads=settings.num_attention_heads,
+        mlp=settings.intermediate_size,
+        patch=settings.patch_size,
+        image=image_size,
+    )
+    return forward_flops(shape, image_size, settings.num_channels)

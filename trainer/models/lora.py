@@ -1,0 +1,126 @@
+"""LoRA (Hu et al., arXiv 2106.09685) with peft: the base is frozen, small adapters and the head are trained.
+
+The adapters are put into the layers where they are; nothing is wrapped around the model. The head stays one module,
+trained whole: its size depends on the data, so there is no base to adapt. FLOPs follow the 4N convention
+(trainer/models/classifier.py, `frozen`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trainer.config import Config, ConfigError
+from trainer.model_shapes import HUB_IDS, no_attention
+from trainer.models.classifier import ImageClassifier
+
+ADAPTABLE = (nn.Linear, nn.Conv2d)
+SEED_OFFSET = 1_000_003
+"""The adapters' random numbers shall not be those of the first weights of the base."""
+
+
+def apply_lora(model: ImageClassifier, config: Config) -> None:
+    """Freezes the model and gives the named layers adapters; A is random by the seed, B is zero.
+
+    Raises:
+        ConfigError: targets that the model does not have, or no attention to find them in.
+    """
+    network = model.network()
+    given = [name for name in config.lora_targets.split(",") if name]
+    targets = _find_targets(model, given) if given else find_attention(network)
+    if not targets:
+        raise ConfigError([no_attention(config.model_name)])
+    torch.manual_seed(config.seed + SEED_OFFSET)
+    alpha: Any = config.lora_alpha  # peft says int, and takes any number
+    adapters = LoraConfig(
+        r=config.lora_rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets
+    )
+    try:
+        inject_adapter_in_model(adapters, network)
+    except ValueError as failure:  # a rank that grouped convolutions do not divide, for example
+        raise ConfigError(
+            [f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure}"]
+        ) from failure
+    for head in model.heads:
+        network.get_submodule(head).requires_grad_(True)
+    model.flops_per_sample = model.forward_flops.frozen()
+
+
+def find_attention(network: nn.Module) -> list[str]:
+    """Full names of the linear layers inside a module that is called attention: q, k, v and the output."""
+
+    def inside_attention(name: str) -> bool:
+        return any("attn" in part or "attention" in part for part in name.lower().split("."))
+
+    return [n for n, m in network.named_modules() if isinstance(m, nn.Linear) and inside_attention(n)]
+
+
+def save_adapter(state: dict[str, Tensor], model: ImageClassifier, config: Config, folder: Path) -> None:
+    """Writes adapters and head in peft's format; on one rank.
+
+    `peft.PeftModel.from_pretrained(base, folder)` gives the same logits where `base` is the model that training
+    started from, with as many classes. (Batch norm's statistics move in training and are not in here.)
+
+    Args:
+        state: the whole model's, by the names of `build_model`.
+    """
+    prefix = f"{model.core}." if model.core else ""
+    heads = tuple(f"{head}." for head in model.heads)
+    kept = {}
+    for name, tensor in state.items():
+        inside = name.removeprefix(prefix)
+        if ".lora_" in inside or inside.startswith(heads):
+            file_name = f"base_model.model.{inside.replace('.default.', '.')}"
+            kept[file_name] = tensor.detach().cpu().contiguous().clone()
+    empty = [name for name, tensor in kept.items() if tensor.numel() == 0]
+    assert kept and not empty, f"not the whole state: {empty}"  # what a sharded module would write, silently
+    folder.mkdir(parents=True, exist_ok=True)
+    adapters = next(m for m in model.modules() if isinstance(m, LoraLayer))
+    settings: dict[str, Any] = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": config.model_path or HUB_IDS.get(config.model, config.model),
+        "inference_mode": True,
+        "r": adapters.r["default"],
+        "lora_alpha": adapters.lora_alpha["default"],
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(_adapted(model.network())),
+        "modules_to_save": model.heads,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _adapted(network: nn.Module) -> list[str]:
+    return [name for name, module in network.named_modules() if isinstance(module, LoraLayer)]
+
+
+def _find_targets(model: ImageClassifier, given: list[str]) -> list[str]:
+    network = model.network()
+    names = [
+        n for n, m in network.named_modules() if isinstance(m, ADAPTABLE) and getattr(m, "groups", 1) == 1
+    ]
+    targets: list[str] = []
+    problems = []
+    for target in given:
+        found = [name for name in names if f".{name}".endswith(f".{target}")]
+        targets += found
+        if not found:
+            kinds = sorted({name.rpartition(".")[2] for name in names})
+            problems.append(
+                f"TRAINER_LORA_TARGETS={target!r}: no linear or ungrouped convolution layer is called so, "
+                f"expected some of {', '.join(kinds[:12])}"
+            )
+        elif any(f"{name}.".startswith(f"{head}.") for name in found for head in model.heads):
+            problems.append(f"TRAINER_LORA_TARGETS={target!r}: is the head, which is trained whole anyway")
+    if problems:
+        raise ConfigError(problems)
+    return targets

@@ -1,0 +1,155 @@
+"""Published convolutional networks from torchvision: MobileNetV3-Large, EfficientNet-B0, VGG-16, ResNet-50.
+
+Dropout and stochastic depth are off, so that a run can be repeated and compared. All but VGG keep their batch norm:
+see trainer/models/batch_norm.py for what that means when several processes train.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torchvision
+from torch import Tensor, nn
+
+from trainer.config import ConfigError
+from trainer.failures import DataMissing
+from trainer.models.classifier import ImageClassifier, repeat_channel, wrong_channels
+from trainer.models.flops import count_forward_flops
+
+PUBLISHED_CHANNELS = 3
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where torchvision keeps what differs between its networks."""
+
+    function: str
+    first: str
+    """Name of the first convolution."""
+    head: str
+    off: dict[str, float] = field(default_factory=dict)
+    """Arguments that switch off what is random in training."""
+
+
+NETWORKS = {
+    "mobilenet": Published("mobilenet_v3_large", "features.0.0", "classifier.3", {"dropout": 0.0}),
+    "efficientnet": Published(
+        "efficientnet_b0", "features.0.0", "classifier.1", {"dropout": 0.0, "stochastic_depth_prob": 0.0}
+    ),
+    "vgg": Published("vgg16", "features.0", "classifier.6", {"dropout": 0.0}),
+    "resnet": Published("resnet50", "conv1", "fc"),
+}
+
+
+class TorchvisionNetwork(ImageClassifier):
+    """One of NETWORKS behind the contract of this registry; torchvision's names below `inner.`.
+
+    Args:
+        repeat: images have one channel and the network takes three, because its weights do.
+    """
+
+    core = "inner"
+
+    def __init__(self, name: str, inner: nn.Module, image_size: int, channels: int, repeat: bool) -> None:
+        super().__init__()
+        self.inner = inner
+        self.heads = [NETWORKS[name].head]
+        self._name = name
+        self._repeat = repeat
+        self.set_flops(count_forward_flops(self, image_size, channels))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [batch, channel, height, width] -> logits [batch, class]."""
+        return self.inner(repeat_channel(images, PUBLISHED_CHANNELS) if self._repeat else images)
+
+    def blocks(self) -> list[nn.Module]:
+        """Residual blocks; of VGG the five stages between its poolings and the two large linear layers."""
+        inner: Any = self.inner
+        match self._name:
+            case "resnet":
+                return [*inner.layer1, *inner.layer2, *inner.layer3, *inner.layer4]
+            case "efficientnet":
+                return [block for stage in inner.features[1:-1] for block in stage]
+            case "mobilenet":
+                return list(inner.features[1:-1])
+        return [*inner.features, inner.classifier[0], inner.classifier[3]]
+
+
+def build_torchvision(
+    name: str, image_size: int, channels: int, num_labels: int, weight_channels: int
+) -> ImageClassifier:
+    """The network with fresh weights.
+
+    Args:
+        weight_channels: of the weights that will be loaded; equal to `channels` without any.
+
+    Raises:
+        ConfigError: weights for three channels and images of another number but one.
+    """
+    published = NETWORKS[name]
+    inner = getattr(torchvision.models, published.function)(num_classes=num_labels, **published.off)
+    if weight_channels != PUBLISHED_CHANNELS:
+        _replace_first(inner, published.first, weight_channels)
+    if name == "vgg":
+        inner.features = group_stages(inner.features)
+    repeat = channels == 1 and weight_channels == PUBLISHED_CHANNELS
+    if channels != weight_channels and not repeat:
+        raise ConfigError([wrong_channels(name, weight_channels, channels)])
+    return TorchvisionNetwork(name, inner, image_size, channels, repeat)
+
+
+def download_weights(name: str) -> dict[str, Tensor]:
+    """torchvision's best published weights for ImageNet, from its cache (TORCH_HOME) or its server.
+
+    Raises:
+        DataMissing: neither is there.
+    """
+    weights = torchvision.models.get_model_weights(NETWORKS[name].function).DEFAULT
+    try:
+        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except Exception as failure:  # network, disk and hash: all mean "not to be had"
+        raise DataMissing(
+            f"TRAINER_INIT='pretrained', TRAINER_MODEL={name!r}: expected {weights.url}, or its file below "
+            f"TORCH_HOME; it cannot be loaded: {failure}"
+        ) from failure
+    return rename_stages(state) if name == "vgg" else state
+
+
+def group_stages(features: nn.Sequential) -> nn.Sequential:
+    """VGG's flat list of layers as five stages that end with a pooling: one layer alone is no block to recompute."""
+    stages: list[OrderedDict[str, nn.Module]] = [OrderedDict()]
+    for name, layer in features.named_children():
+        stages[-1][name] = layer
+        if isinstance(layer, nn.MaxPool2d):
+            stages.append(OrderedDict())
+    return nn.Sequential(OrderedDict((f"stage{i}", nn.Sequential(s)) for i, s in enumerate(stages) if s))
+
+
+POOLINGS = (4, 9, 16, 23, 30)
+
+
+def rename_stages(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """VGG-16's published names `features.N.` as `features.stageS.N.`."""
+
+    def rename(match: re.Match[str]) -> str:
+        stage = sum(int(match[1]) > pooling for pooling in POOLINGS)
+        return f"features.stage{stage}.{match[1]}."
+
+    return {re.sub(r"^features\.(\d+)\.", rename, name): tensor for name, tensor in state.items()}
+
+
+def _replace_first(inner: nn.Module, name: str, channels: int) -> None:
+    """The first convolution for another number of channels, initialised as torchvision does."""
+    parent, _, child = name.rpartition(".")
+    old = inner.get_submodule(name)
+    assert isinstance(old, nn.Conv2d)
+    new = nn.Conv2d(
+        channels, old.out_channels, old.kernel_size, old.stride, old.padding, bias=old.bias is not None
+    )
+    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
+    if new.bias is not None:
+        nn.init.zeros_(new.bias)
+    setattr(inner.get_submodule(parent), child, new)

@@ -1,0 +1,53 @@
+"""Weights of our own networks from a file, and how a folder says what it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from trainer.config import Config
+from trainer.failures import DataMissing
+from trainer.models.classifier import ImageClassifier
+
+
+def read_weights(config: Config) -> dict[str, Tensor]:
+    """All tensors of the *.safetensors in `model_path`.
+
+    Raises:
+        DataMissing: there are none, or they cannot be read.
+    """
+    state: dict[str, Tensor] = {}
+    try:
+        for path in sorted(Path(config.model_path).glob("*.safetensors")):
+            state |= load_file(path)
+    except Exception as failure:  # safetensors has an error class of its own, beside the disk's
+        raise DataMissing(
+            f"TRAINER_MODEL_PATH={config.model_path!r}: {path.name} cannot be read: {failure}"
+        ) from failure
+    return state
+
+
+def load_weights(config: Config, model: ImageClassifier, state: dict[str, Any]) -> None:
+    """Copies `state` (names inside the core) into the model; a head of another size keeps its fresh weights.
+
+    Raises:
+        DataMissing: a tensor of the body is not there or has another shape.
+    """
+    network = model.network()
+    heads = tuple(f"{head}." for head in model.heads)
+    wanted = network.state_dict()
+    fits = {name: t for name, t in state.items() if name in wanted and wanted[name].shape == t.shape}
+    if lost := sorted(name for name in wanted if name not in fits and not name.startswith(heads)):
+        named = (
+            f"TRAINER_MODEL_PATH={config.model_path!r}"
+            if config.model_path
+            else f"TRAINER_MODEL={config.model!r}"
+        )
+        raise DataMissing(
+            f"{named}: expected the tensors of {config.model_name}; {len(lost)} are not there or of another "
+            f"shape, first {lost[0]}"
+        )
+    network.load_state_dict(fits, strict=False)
