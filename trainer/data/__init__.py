@@ -7,16 +7,20 @@ from trainer.data.images import ImageData
 
 
 def open_data(config: Config, image_size: int) -> ImageData:
-    """The data set of a run, without torch.
+    """The data set of a run, without torch. `image_size` is what the batches are resized to, later and elsewhere.
 
     Raises:
         ConfigError: a column that the data set does not have.
         DataMissing: no such data set, or images that cannot be decoded.
     """
-    if config.dataset == "digits" and not config.dataset_path:
+    if not config.dataset_path and config.dataset == "digits":
         from trainer.data.digits import load_digits
 
         return load_digits(image_size, config.validation_fraction, config.train_samples)
+    if not config.dataset_path and config.dataset == "synthetic":
+        from trainer.data.synthetic import load_synthetic
+
+        return load_synthetic(image_size, config.validation_fraction, config.train_samples)
     from trainer.data.datasets_format import load_images
 
     return load_images(config, image_size)

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainer.data.augmentation import Looks, augment_images, draw_looks, mix, normalise, resize
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
+from trainer.data.residence import HostSource, Source, StreamSource, to_device
+
+STEPS_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class Batch:
     """This rank's share of one optimizer step."""
 
     micro: list[tuple[Tensor, Tensor]]
-    """(images float [micro_batch_size, channel, height, width], labels int64 [micro_batch_size]) each."""
+    """(images float [m, channel, height, width], labels int64 [m]) each; with mixup the labels are the shares of
+    all classes, float [m, class]."""
     global_samples: int
     """Samples of the step over all ranks: what the loss is divided by."""
 
@@ -33,37 +38,95 @@ class Share:
 
 
 def build_batch(
-    images: Images,
+    images: Images | Source,
     order: SampleOrder,
     step: int,
     global_size: int,
     micro_size: int,
     share: Share,
     device: str,
+    augment: str = "none",
+    seed: int = 0,
 ) -> Batch:
-    """The micro-batches of `step` (from 1) for one rank: a contiguous share of the global batch."""
+    """The micro-batches of `step` (from 1) for one rank: a contiguous share of the global batch.
+
+    Images are resized to `images.image_size`, augmented and normalised on the device.
+    """
+    source = HostSource(images, device) if isinstance(images, Images) else images
     indices = order.batch(step, global_size)
-    local = global_size // share.ranks
-    mine = indices[share.rank * local : (share.rank + 1) * local]
-    micro = [_tensors(images, mine[i : i + micro_size], device) for i in range(0, local, micro_size)]
+    looks = draw_looks(augment, seed, step, global_size)
+    micro = []
+    for rows in _micro_rows(share, global_size, micro_size):
+        if looks.partners is None:
+            micro.append(_look_at(source, indices, rows, looks, augment))
+        else:
+            micro.append(_mixed(source, indices, rows, looks, augment, device))
+    source.expect(_coming(order, step, global_size, micro_size, share, augment, seed))
     return Batch(micro, global_size)
 
 
+def _micro_rows(share: Share, global_size: int, micro_size: int) -> list[NDArray[np.int64]]:
+    """Positions in the global batch, per micro-batch of this rank."""
+    local = global_size // share.ranks
+    first = share.rank * local
+    return [np.arange(first + i, first + min(i + micro_size, local)) for i in range(0, local, micro_size)]
+
+
+def _coming(
+    order: SampleOrder, step: int, global_size: int, micro_size: int, share: Share, augment: str, seed: int
+) -> Iterator[NDArray[np.int64]]:
+    """What the next steps will load, in their order; a generator, so that it costs nothing where nobody asks."""
+    for later in range(step + 1, step + 1 + STEPS_AHEAD):
+        indices = order.indices(later, global_size)
+        partners = draw_looks(augment, seed, later, global_size).partners
+        for rows in _micro_rows(share, global_size, micro_size):
+            yield indices[rows]
+            if partners is not None:
+                yield indices[partners[rows]]
+
+
+def _look_at(
+    source: Source, indices: NDArray[np.int64], rows: NDArray[np.int64], looks: Looks, augment: str
+) -> tuple[Tensor, Tensor]:
+    stored, labels = source.load(indices[rows])
+    size = source.images.image_size
+    return normalise(augment_images(stored, looks.numbers[rows], augment, size)), labels
+
+
+def _mixed(
+    source: Source,
+    indices: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    looks: Looks,
+    augment: str,
+    device: str,
+) -> tuple[Tensor, Tensor]:
+    assert looks.partners is not None
+    own, own_labels = _look_at(source, indices, rows, looks, augment)
+    other, other_labels = _look_at(source, indices, looks.partners[rows], looks, augment)
+    share, classes = to_device(looks.own_share[rows], device), source.images.classes
+    labels = mix(F.one_hot(own_labels, classes).float(), F.one_hot(other_labels, classes).float(), share)
+    return mix(own, other, share), labels
+
+
 def evaluation_batches(
-    images: Images, micro_size: int, share: Share, device: str
+    images: Images | Source, micro_size: int, share: Share, device: str
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(images, labels, weights) with the same number of batches on every rank; padding has weight 0.
+    """(images, labels, weights) with the same number of batches on every rank; padding has weight 0. No augmentation.
 
     Sharded strategies gather parameters in every forward pass, so no rank may have a batch more than another.
     """
-    per_round = micro_size * share.ranks
-    for start in range(0, len(images), per_round):
-        wanted = np.arange(start + share.rank * micro_size, start + (share.rank + 1) * micro_size)
-        weights = torch.from_numpy((wanted < len(images)).astype(np.float32)).to(device)
-        yield *_tensors(images, np.minimum(wanted, len(images) - 1), device), weights
-
-
-def _tensors(images: Images, indices: NDArray[np.int64], device: str) -> tuple[Tensor, Tensor]:
-    pixels = torch.from_numpy(images.pixels(indices)).to(device, non_blocking=True)
-    labels = torch.from_numpy(images.labels[indices]).to(device, non_blocking=True)
-    return pixels.to(torch.float32).div_(127.5).sub_(1.0), labels
+    if isinstance(images, Images):
+        # decoding ahead pays where decoding is work: files on the disk, and every image only once
+        source: Source = StreamSource(images, device) if images.slow else HostSource(images, device)
+    else:
+        source = images
+    samples, per_round = len(source.images), micro_size * share.ranks
+    starts = [start + share.rank * micro_size for start in range(0, samples, per_round)]
+    wanted = [np.arange(start, start + micro_size) for start in starts]
+    for i, rows in enumerate(wanted):
+        inside = [np.minimum(later, samples - 1) for later in wanted[i : i + 1 + STEPS_AHEAD]]
+        stored, labels = source.load(inside[0])
+        source.expect(inside[1:])
+        weights = to_device((rows < samples).astype(np.float32), device)
+        yield normalise(resize(stored, source.images.image_size)), labels, weights

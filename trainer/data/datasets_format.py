@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainer.config import Config, ConfigError
+from trainer.config import Config
+from trainer.data.columns import Columns, pick_columns
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
 from trainer.failures import DataMissing
 
 TEST_FRACTION = 0.2
+SIZE_PROBES = 64
+STORED_PER_IMAGE_SIZE = 8 / 7  # 256 for 224: what a random crop has room in (He et al. 2016, section 3.4)
+
+
+class Known(NamedTuple):
+    """A data set by a short name. The columns are its authors'."""
+
+    hub_id: str
+    image_column: str
+    label_column: str
+
+
+KNOWN = {
+    "cifar100": Known("uoft-cs/cifar100", "img", "fine_label"),
+    "food101": Known("ethz/food101", "image", "label"),  # its `validation` is the published test split
+}
 
 
 def load_images(config: Config, image_size: int) -> ImageData:
@@ -22,12 +40,23 @@ def load_images(config: Config, image_size: int) -> ImageData:
 
     A split `test` (else `validation`) is the test split; without either a fifth of `train` is held out.
     `validation` beside `test` is the validation split, else `validation_fraction` of `train` is.
+
+    Images are stored as they are where all are squares of one size that is not above 8/7 of `image_size` (CIFAR);
+    else the shorter edge is resized to that and the middle is cut out, once.
+
+    Raises:
+        ConfigError: columns that are not there, or not to be told.
+        DataMissing: no such data set, or images that cannot be decoded.
     """
     source = _open_source(config)
     train_name = "train" if "train" in source else next(iter(source))
-    _check_columns(config, source[train_name])
-    names = _class_names(config, source[train_name])
-    parts = {name: _images(config, source[name], names, image_size) for name in source}
+    known = KNOWN.get(config.dataset) if not config.dataset_path else None
+    columns = pick_columns(
+        config, source[train_name], (known.image_column, known.label_column) if known else None
+    )
+    names = _class_names(columns, source[train_name])
+    edge = _stored_size(columns, source[train_name], image_size)
+    parts = {name: _images(columns, source[name], names, edge, image_size) for name in source}
     train = parts[train_name]
     test = parts.get("test") or parts.get("validation")
     if test is None:
@@ -44,8 +73,9 @@ def _open_source(config: Config) -> Any:
 
     datasets.disable_progress_bars()
     if not config.dataset_path:
+        known = KNOWN.get(config.dataset)
         try:
-            return datasets.load_dataset(config.dataset)
+            return datasets.load_dataset(known.hub_id if known else config.dataset)
         except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
             raise DataMissing(f"TRAINER_DATASET={config.dataset!r}: cannot be loaded: {failure}") from failure
     path = Path(config.dataset_path)
@@ -62,57 +92,64 @@ def _open_source(config: Config) -> Any:
     return source if isinstance(source, dict) else {"train": source}
 
 
-def _check_columns(config: Config, table: Any) -> None:
-    problems = []
-    for name, value in (("IMAGE", config.image_column), ("LABEL", config.label_column)):
-        if value not in table.column_names:
-            has = ", ".join(table.column_names)
-            problems.append(f"TRAINER_{name}_COLUMN={value!r}: the data set has the columns {has}")
-    if problems:
-        raise ConfigError(problems)
-
-
-def _class_names(config: Config, table: Any) -> list[str]:
-    feature = table.features[config.label_column]
+def _class_names(columns: Columns, table: Any) -> list[str]:
+    feature = table.features[columns.label]
     if hasattr(feature, "names"):
         return list(feature.names)
-    return [str(name) for name in sorted(table.unique(config.label_column))]
+    return [str(name) for name in sorted(table.unique(columns.label))]
 
 
-def _images(config: Config, table: Any, names: list[str], image_size: int) -> Images:
-    import datasets
+def _stored_size(columns: Columns, table: Any, image_size: int) -> int:
+    largest = math.ceil(image_size * STORED_PER_IMAGE_SIZE)
+    table = columns.as_images(table)
+    probes = np.unique(np.linspace(0, len(table) - 1, SIZE_PROBES).astype(np.int64))
+    sizes = {_open_image(columns, table, int(i)).size for i in probes}
+    width, height = next(iter(sizes))
+    return width if len(sizes) == 1 and width == height and width <= largest else largest
 
-    column = config.image_column
-    if not isinstance(table.features[column], datasets.Image):
-        try:
-            table = table.cast_column(column, datasets.Image())
-        except Exception as failure:
-            kind = table.features[column]
-            raise ConfigError(
-                [f"TRAINER_IMAGE_COLUMN={column!r}: holds {kind}, not images (PIL, bytes or paths)"]
-            ) from failure
+
+def _open_image(columns: Columns, table: Any, index: int) -> Image.Image:
+    try:
+        return table[index][columns.image].convert("RGB")
+    except Exception as failure:
+        raise DataMissing(
+            f"TRAINER_IMAGE_COLUMN={columns.image!r}: sample {index} cannot be decoded: {failure}"
+        ) from failure
+
+
+def _images(columns: Columns, table: Any, names: list[str], edge: int, image_size: int) -> Images:
+    pictures = columns.as_images(table)
 
     def decode(index: int) -> NDArray[np.uint8]:
-        try:
-            image = table[index][column].convert("RGB")
-        except Exception as failure:
-            raise DataMissing(
-                f"TRAINER_IMAGE_COLUMN={column!r}: sample {index} cannot be decoded: {failure}"
-            ) from failure
-        resized = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
-        return np.ascontiguousarray(np.asarray(resized, np.uint8).transpose(2, 0, 1))
+        image = _cut_square(_open_image(columns, pictures, index), edge)
+        return np.ascontiguousarray(np.asarray(image, np.uint8).transpose(2, 0, 1))
 
-    return Images(decode, _labels(config, table, names), (3, image_size, image_size))
+    return Images(
+        decode,
+        _labels(columns, table, names),
+        (3, edge, edge),
+        image_size=image_size,
+        classes=len(names),
+        slow=True,
+    )
 
 
-def _labels(config: Config, table: Any, names: list[str]) -> NDArray[np.int64]:
-    raw = table.with_format(None)[config.label_column]
-    if hasattr(table.features[config.label_column], "names"):
+def _cut_square(image: Image.Image, edge: int) -> Image.Image:
+    """The middle of the image after its shorter edge was resized to `edge`."""
+    width, height = image.size
+    if (width, height) == (edge, edge):
+        return image
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return image.resize((edge, edge), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+
+
+def _labels(columns: Columns, table: Any, names: list[str]) -> NDArray[np.int64]:
+    raw = table.with_format(None)[columns.label]
+    if hasattr(table.features[columns.label], "names"):
         return np.asarray(list(raw), np.int64)
     number = {name: i for i, name in enumerate(names)}
     unknown = sorted({str(label) for label in raw} - number.keys())
     if unknown:
-        raise DataMissing(
-            f"TRAINER_LABEL_COLUMN={config.label_column!r}: {unknown[:3]} not in the train split"
-        )
+        raise DataMissing(f"TRAINER_LABEL_COLUMN={columns.label!r}: {unknown[:3]} not in the train split")
     return np.asarray([number[str(label)] for label in raw], np.int64)

@@ -17,18 +17,19 @@ class SampleOrder:
     def __init__(self, seed: int, samples: int) -> None:
         self._seed = seed
         self._samples = samples
-        self._epoch = -1
-        self._permutation: NDArray[np.int64] = np.empty(0, np.int64)
+        self._permutations: dict[int, NDArray[np.int64]] = {}
         self._digest = hashlib.sha256()
 
     def _at(self, epoch: int) -> NDArray[np.int64]:
-        if epoch != self._epoch:
-            self._permutation = np.random.default_rng([self._seed, epoch]).permutation(self._samples)
-            self._epoch = epoch
-        return self._permutation
+        if epoch not in self._permutations:
+            while len(self._permutations) > 1:  # looking ahead needs the next one too
+                self._permutations.pop(min(self._permutations))
+            random = np.random.default_rng([self._seed, epoch])
+            self._permutations[epoch] = random.permutation(self._samples)
+        return self._permutations[epoch]
 
-    def batch(self, step: int, size: int) -> NDArray[np.int64]:
-        """Indices of the samples of `step` (from 1), `size` of them."""
+    def indices(self, step: int, size: int) -> NDArray[np.int64]:
+        """Indices of the samples of `step` (from 1), `size` of them; looking ahead leaves no trace."""
         position, end = (step - 1) * size, step * size
         parts = []
         while position < end:
@@ -36,7 +37,11 @@ class SampleOrder:
             take = min(self._samples - offset, end - position)
             parts.append(self._at(epoch)[offset : offset + take])
             position += take
-        indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def batch(self, step: int, size: int) -> NDArray[np.int64]:
+        """The same, counted in `sha256`: these samples are trained on."""
+        indices = self.indices(step, size)
         self._digest.update(indices.tobytes())
         return indices
 

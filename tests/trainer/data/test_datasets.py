@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.trainer.data.cifar_like import build_cifar_like
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.failures import DataMissing
@@ -39,8 +40,9 @@ def test_digits_are_real_and_split_once():
     small, seeded = (open_data(Config(run="try", seed=seed), 16) for seed in (0, 1))
     assert [len(s) for s in (small.train, small.validation, small.test)] == [1294, 144, 359]
     assert small.sha256 == seeded.sha256 and small.channels == 1 and len(small.class_names) == 10
-    assert small.train.pixels(np.array([0])).shape == (1, 1, 16, 16)
-    assert 30 < small.test.pixels(np.arange(359)).mean() < 120
+    pixels = small.test.pixels(np.arange(359))
+    assert pixels.shape == (359, 1, 8, 8) and pixels.dtype == np.uint8 and small.test.image_size == 16
+    assert 30 < pixels.mean() < 120
 
 
 def test_the_splits_do_not_overlap():
@@ -57,7 +59,8 @@ def test_a_saved_data_set_with_its_own_splits(tmp_path):
     assert [len(s) for s in (data.train, data.validation, data.test)] == [18, 2, 6]
     assert data.class_names == NAMES and config.dataset_name == "pets"
     pixels = data.test.pixels(np.array([3]))[0]
-    assert pixels.shape == (3, 8, 8) and tuple(pixels[:, 4, 4]) == (30, 0, 100)
+    # 6x4 pixels are no square: the middle, stored at 8/7 of the size that is wanted
+    assert pixels.shape == (3, 10, 10) and tuple(pixels[:, 4, 4]) == (30, 0, 100)
 
 
 def test_a_single_table_with_named_columns(tmp_path):
@@ -133,3 +136,83 @@ def test_images_that_cannot_be_decoded(tmp_path):
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "bad"))
     with pytest.raises(DataMissing, match="TRAINER_IMAGE_COLUMN='image': sample [0-9]+ cannot be decoded"):
         open_data(settings(tmp_path / "bad"), 8)
+
+
+def test_cifar_as_it_lies_on_the_hub(tmp_path):
+    folder = build_cifar_like(tmp_path / "cifar100", classes=20, train=60, test=20)
+    data = open_data(settings(folder), 224)
+    assert data.train.shape == (3, 32, 32) and data.train.image_size == 224 and data.channels == 3
+    assert data.class_names[:2] == ["fine0", "fine1"] and data.train.classes == 20
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [54, 6, 20]
+    assert list(data.test.labels) == list(range(20))
+    coarse = open_data(settings(folder, label_column="coarse_label"), 224)
+    assert len(coarse.class_names) == 4 and list(coarse.test.labels) == [i % 4 for i in range(20)]
+    assert coarse.sha256 != data.sha256
+    # the same images whatever they are resized to later
+    assert open_data(settings(folder), 64).sha256 == data.sha256
+
+
+def test_the_short_names_stand_for_the_hub_s(monkeypatch):
+    asked = []
+
+    def load_dataset(name):  # a stand-in for the hub
+        asked.append(name)
+        image = {"cifar100": "img"}.get(name.split("/")[1], "image")
+        label = {"cifar100": "fine_label"}.get(name.split("/")[1], "label")
+        splits = ("train", "test") if label == "fine_label" else ("train", "validation")
+        return datasets.DatasetDict({split: table(20, image, label) for split in splits})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    for name in ("cifar100", "food101", "someone/pets"):
+        data = open_data(Config(run="try", dataset=name), 8)
+        assert [len(s) for s in (data.train, data.validation, data.test)] == [18, 2, 20]
+    assert asked == ["uoft-cs/cifar100", "ethz/food101", "someone/pets"]
+
+
+def test_images_of_many_sizes_are_cut_to_one(tmp_path):
+    pictures = [Image.new("RGB", (40 + i, 90), (i, i, i)) for i in range(20)]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=NAMES)})
+    rows = {"image": pictures, "label": [0, 1] * 10}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "food"))
+    data = open_data(settings(tmp_path / "food"), 28)
+    assert data.train.shape == (3, 32, 32) and data.train.pixels(np.arange(14)).shape == (14, 3, 32, 32)
+
+
+def test_large_images_of_one_size_are_stored_smaller(tmp_path):
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=NAMES)})
+    rows = {"image": [Image.new("RGB", (100, 100))] * 10, "label": [0, 1] * 5}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "big"))
+    assert open_data(settings(tmp_path / "big"), 56).train.shape == (3, 64, 64)
+    assert open_data(settings(tmp_path / "big"), 96).train.shape == (3, 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("features", "problem"),
+    [
+        (
+            {"photo": datasets.Image(), "scan": datasets.Image(), "label": datasets.ClassLabel(names=NAMES)},
+            "TRAINER_IMAGE_COLUMN: name one of the columns photo, scan, label; photo, scan could be meant",
+        ),
+        (
+            {"image": datasets.Image(), "kind": datasets.Value("string")},
+            "TRAINER_LABEL_COLUMN: name one of the columns image, kind; none is of type ClassLabel",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_told(tmp_path, features, problem):
+    values = {datasets.Image: picture(0), datasets.ClassLabel: 0, datasets.Value: "cat"}
+    rows = {name: [values[type(feature)]] * 4 for name, feature in features.items()}
+    datasets.Dataset.from_dict(rows, features=datasets.Features(features)).save_to_disk(str(tmp_path / "t"))
+    with pytest.raises(ConfigError) as failure:
+        open_data(settings(tmp_path / "t"), 8)
+    assert failure.value.problems == [problem]
+
+
+def test_synthetic_images_come_from_their_index():
+    first, second = (open_data(Config(run="try", dataset="synthetic", seed=seed), 32) for seed in (0, 1))
+    assert [len(s) for s in (first.train, first.validation, first.test)] == [1800, 200, 400]
+    assert first.sha256 == second.sha256 and first.train.shape == (3, 32, 32) and len(first.class_names) == 10
+    many = open_data(Config(run="try", dataset="synthetic", train_samples=3000), 128)
+    assert len(many.train) == 3000 and many.train.shape == (3, 64, 64) and many.train.image_size == 128
+    seen = {s.pixels(np.array([i])).tobytes() for s in (first.train, first.test) for i in range(100)}
+    assert len(seen) == 200

@@ -1,0 +1,195 @@
+"""Every strategy must see the same pixels: whatever the world size, the micro-batch and the attempt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.data import randaugment
+from trainer.data.augmentation import COLUMNS, augment_images, draw_looks, resize
+from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
+from trainer.data.images import Images
+from trainer.data.order import SampleOrder
+from trainer.data.residence import Source, build_source, resolve_residence
+
+CHOICES = ("none", "crop_flip", "randaugment", "mixup", "all")
+GLOBAL, SAMPLES = 24, 50
+
+
+def pictures(edge: int = 8, channels: int = 3, image_size: int = 12, slow: bool = False) -> Images:
+    pixels = np.random.default_rng(0).integers(0, 256, (SAMPLES, channels, edge, edge), dtype=np.uint8)
+    labels = np.arange(SAMPLES) % 5
+    return Images(lambda i: pixels[i], labels, (channels, edge, edge), image_size=image_size, slow=slow)
+
+
+def batch(
+    source: Images | Source, augment: str, step: int = 1, rank: int = 0, ranks: int = 1, micro: int = 24
+) -> Batch:
+    order = SampleOrder(3, SAMPLES)
+    return build_batch(source, order, step, GLOBAL, micro, Share(rank, ranks), "cpu", augment, seed=3)
+
+
+def joined(source: Images | Source, augment: str, step: int = 1, ranks: int = 1, micro: int = 24):
+    parts = [part for rank in range(ranks) for part in batch(source, augment, step, rank, ranks, micro).micro]
+    assert all(len(images) == len(labels) == micro for images, labels in parts)
+    return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
+
+
+@pytest.mark.parametrize("edge", [8, 80], ids=["small", "large"])
+@pytest.mark.parametrize("augment", CHOICES)
+def test_the_same_pixels_for_every_world_size_and_micro_batch(augment, edge):
+    source = pictures(edge, image_size=edge * 7 // 8 if edge > 64 else 12)
+    for step in (1, 3):  # step 3 crosses into the second epoch
+        images, labels = joined(source, augment, step)
+        for ranks, micro in ((1, 8), (2, 12), (2, 4), (4, 6), (4, 1)):
+            again = joined(source, augment, step, ranks, micro)
+            assert torch.equal(images, again[0]) and torch.equal(labels, again[1]), (ranks, micro)
+
+
+@pytest.mark.parametrize("augment", CHOICES)
+def test_streaming_gives_the_same_batches_also_after_a_jump(augment):
+    source = build_source(pictures(slow=True), "stream", "cpu")
+    for step in (1, 2, 3, 7, 8):
+        for mine, whole in zip(
+            batch(source, augment, step).micro, batch(pictures(), augment, step).micro, strict=True
+        ):
+            assert torch.equal(mine[0], whole[0]) and torch.equal(mine[1], whole[1])
+
+
+def test_streaming_decodes_ahead_what_the_next_steps_want():
+    source = build_source(pictures(slow=True), "stream", "cpu")
+    asked = []
+    whole = source._decode
+    source._decode = lambda indices: asked.append(len(indices)) or whole(indices)
+    order = SampleOrder(3, SAMPLES)
+
+    def take(step):
+        build_batch(source, order, step, GLOBAL, 8, Share(1, 2), "cpu", "mixup", seed=3)
+
+    take(1)
+    source._threads.shutdown(wait=True)
+    assert (
+        asked == [8, 4] * 0 + [8, 8, 4, 4] + [8, 8, 4, 4] * 2
+    )  # own and partners, of this step and two more
+    source.expect = lambda wanted: None
+    take(2)
+    assert len(asked) == 12  # nothing was decoded twice
+
+
+@pytest.mark.parametrize("augment", CHOICES)
+def test_a_step_does_not_depend_on_the_steps_before(augment):
+    source, order = pictures(), SampleOrder(3, SAMPLES)
+    through = [
+        build_batch(source, order, step, GLOBAL, 24, Share(0, 1), "cpu", augment, seed=3)
+        for step in range(1, 8)
+    ]
+    restarted = batch(pictures(), augment, 7)
+    assert torch.equal(through[6].micro[0][0], restarted.micro[0][0])
+    assert torch.equal(through[6].micro[0][1], restarted.micro[0][1])
+
+
+def test_looks_differ_by_step_seed_and_sample():
+    one = draw_looks("all", 3, 1, 8)
+    for other in (draw_looks("all", 3, 2, 8), draw_looks("all", 4, 1, 8)):
+        assert not np.array_equal(one.numbers, other.numbers)
+    assert len(np.unique(one.numbers)) == 8 * COLUMNS
+    assert np.array_equal(
+        one.numbers, draw_looks("none", 3, 1, 8).numbers
+    )  # a crop is the same under every choice
+
+
+def numbers(**given: float) -> np.ndarray:
+    """One row in which nothing happens, but for what is given."""
+    row = np.full((1, COLUMNS), 0.5)
+    row[:, 5:] = [0.0, 0.5] * randaugment.ROUNDS
+    for name, value in given.items():
+        row[0, {"x": 0, "y": 1, "area": 2, "ratio": 3, "flip": 4, "first": 5, "second": 7}[name]] = value
+    return row
+
+
+def coloured(edge: int = 16) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(1).integers(0, 256, (1, 3, edge, edge), dtype=np.uint8))
+
+
+def test_nothing_drawn_is_a_plain_resize():
+    stored = coloured()
+    assert torch.allclose(augment_images(stored, numbers(), "crop_flip", 16), stored.float(), atol=1e-3)
+    larger = augment_images(stored, numbers(), "crop_flip", 48)
+    assert torch.allclose(larger, resize(stored, 48), atol=1e-2)
+
+
+def test_a_flip_mirrors_and_a_shift_moves_whole_pixels_with_black_behind():
+    stored = coloured()
+    flipped = augment_images(stored, numbers(flip=0.1), "crop_flip", 16)
+    assert torch.allclose(flipped, stored.float().flip(3), atol=1e-3)
+    moved = augment_images(stored, numbers(x=0.999), "crop_flip", 16)  # the largest: an eighth of the edge
+    assert torch.allclose(moved[..., :14], stored[..., 2:].float(), atol=1e-3)
+    assert moved[..., 14:].abs().max() == 0
+
+
+def test_a_crop_of_a_large_image_is_a_part_of_it():
+    ramp = torch.arange(128, dtype=torch.uint8).expand(1, 1, 128, 128).contiguous()
+    area = (0.25 - 0.08) / 0.92  # a quarter of the area: half an edge
+    whole = augment_images(ramp, numbers(x=0.5, y=0.5, area=area, flip=0.9), "crop_flip", 64)[0, 0, 0]
+    assert torch.allclose(whole, torch.arange(32, 96).float(), atol=0.6)
+    left = augment_images(ramp, numbers(x=0.0, area=area, flip=0.9), "crop_flip", 64)[0, 0, 0]
+    assert torch.allclose(left, torch.arange(0, 64).float(), atol=0.6)
+
+
+@pytest.mark.parametrize("name", randaugment.OPERATIONS)
+def test_every_operation_of_randaugment_does_what_pil_does(name):
+    from PIL import Image, ImageEnhance, ImageOps
+
+    stored = coloured(32)
+    image = Image.fromarray(stored[0].permute(1, 2, 0).numpy())
+    which = (randaugment.OPERATIONS.index(name) + 0.5) / len(randaugment.OPERATIONS)
+    found = augment_images(stored, numbers(first=which), "randaugment", 32)[0]
+    more = 1 + randaugment.BLEND
+    expected = {
+        "identity": lambda: image,
+        "brightness": lambda: ImageEnhance.Brightness(image).enhance(more),
+        "colour": lambda: ImageEnhance.Color(image).enhance(more),
+        "contrast": lambda: ImageEnhance.Contrast(image).enhance(more),
+        "sharpness": lambda: ImageEnhance.Sharpness(image).enhance(more),
+        "posterize": lambda: ImageOps.posterize(image, 7),
+        "solarize": lambda: ImageOps.solarize(image, int(randaugment.SOLARIZE_FROM) + 1),
+        "autocontrast": lambda: ImageOps.autocontrast(image),
+        "equalize": lambda: ImageOps.equalize(image),
+    }.get(name)
+    assert found.min() >= 0 and found.max() <= 255
+    if expected:
+        other = torch.from_numpy(np.asarray(expected()).copy()).permute(2, 0, 1).float()
+        assert (found - other).abs().max() <= 2, (found - other).abs().max()
+    else:
+        assert (found - stored[0].float()).abs().mean() > 5
+
+
+def test_mixup_gives_shares_of_classes_that_fit_the_pixels():
+    source = pictures()
+    plain, hard = joined(source, "crop_flip")
+    mixed, shares = joined(source, "mixup")
+    assert shares.shape == (GLOBAL, 5) and torch.allclose(shares.sum(1), torch.ones(GLOBAL))
+    looks = draw_looks("mixup", 3, 1, GLOBAL)
+    own = torch.from_numpy(looks.own_share).view(-1, 1, 1, 1)
+    assert torch.allclose(mixed, own * plain + (1 - own) * plain[looks.partners], atol=1e-5)
+    for i, partner in enumerate(looks.partners):
+        expected = torch.zeros(5)
+        expected[hard[i]] += own[i].item()
+        expected[hard[partner]] += 1 - own[i].item()
+        assert torch.allclose(shares[i], expected, atol=1e-6)
+
+
+def test_evaluation_is_not_augmented_and_has_the_model_s_size():
+    (found, *_) = evaluation_batches(pictures(), 8, Share(0, 1), "cpu")
+    (streamed, *_) = evaluation_batches(pictures(slow=True), 8, Share(0, 1), "cpu")
+    assert found[0].shape == (8, 3, 12, 12) and torch.equal(found[0], streamed[0])
+    assert found[0].min() >= -1 and found[0].max() <= 1
+
+
+def test_auto_residence_goes_by_size(monkeypatch):
+    small, large = pictures(), pictures()
+    monkeypatch.setattr(type(large), "bytes_stored", property(lambda self: (3 << 30) if self is large else 1))
+    assert resolve_residence("auto", small, "cpu") == "device"
+    assert resolve_residence("auto", large, "cpu") == "stream"
+    assert resolve_residence("device", large, "cpu") == "device"

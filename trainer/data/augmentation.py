@@ -1,0 +1,130 @@
+"""Augmentation on the device, with the same pixels for every strategy.
+
+All random numbers of a step are drawn on the host for the whole global batch, from (seed, step); a rank takes its rows.
+So a sample's look does not depend on rank, world size or micro-batch. A pixel is computed from its own sample alone,
+by operations whose result does not depend on how many samples they are given.
+
+    stored uint8 -> crop, flip, rotation... as one affine sampling -> colours (randaugment.py) -> mixed with its partner
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer.data import randaugment
+from trainer.data.residence import to_device
+
+CROP_FLIP = ("crop_flip", "randaugment", "mixup", "all")
+RANDAUGMENT = ("randaugment", "all")
+MIXUP = ("mixup", "all")
+
+SMALL_EDGE = 64
+PADDING = 1 / 8  # of the edge: 4 pixels for 32 (He et al. 2015, arXiv 1512.03385, section 4.2)
+CROP_AREA = (0.08, 1.0)  # Szegedy et al. 2014, arXiv 1409.4842, section 6
+CROP_RATIO = (3 / 4, 4 / 3)
+MIXUP_ALPHA = 0.2  # Zhang et al. 2017, arXiv 1710.09412, section 3.1: 0.1 to 0.4 on ImageNet
+COLUMNS = 5 + randaugment.COLUMNS
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How every sample of one global batch is to look; a row per position in that batch."""
+
+    numbers: NDArray[np.float64]
+    """Uniform in [0, 1), [sample, COLUMNS]."""
+    partners: NDArray[np.int64] | None
+    """Position in the batch of the sample to mix with; None = no mixup."""
+    own_share: NDArray[np.float32]
+    """Of the sample itself in the mixture."""
+
+
+def draw_looks(augment: str, seed: int, step: int, size: int) -> Looks:
+    """The looks of the `size` samples of `step`: a function of the arguments and of nothing else."""
+    random = np.random.default_rng([seed, step, 1])  # a third number: not the stream of the sample order
+    numbers = random.random((size, COLUMNS))
+    share = random.beta(MIXUP_ALPHA, MIXUP_ALPHA, size).astype(np.float32)
+    partners = random.permutation(size) if augment in MIXUP else None
+    return Looks(numbers, partners, share)
+
+
+def resize(stored: Tensor, image_size: int) -> Tensor:
+    """uint8 [m, C, H, W] -> float [m, C, image_size, image_size], still 0 to 255."""
+    images = stored.float()
+    if stored.shape[-2:] == (image_size, image_size):
+        return images
+    return F.interpolate(images, (image_size, image_size), mode="bilinear", antialias=True)
+
+
+def normalise(images: Tensor) -> Tensor:
+    """0..255 -> -1..1, in place: mean and deviation 0.5, as the published ViT weights were trained with."""
+    return images.div_(127.5).sub_(1.0)
+
+
+def augment_images(stored: Tensor, numbers: NDArray[np.float64], augment: str, image_size: int) -> Tensor:
+    """Stored images as they are to look, [m, C, image_size, image_size], 0 to 255.
+
+    Args:
+        stored: uint8 [m, C, H, W] on the device.
+        numbers: their rows of `Looks.numbers`.
+    """
+    if augment not in CROP_FLIP:
+        return resize(stored, image_size)
+    where = _crop_flip(numbers, stored.shape[-1])
+    if augment in RANDAUGMENT:
+        where = where @ randaugment.geometry(numbers[:, 5:])
+    images = _sample(stored.float(), where, image_size)
+    if augment in RANDAUGMENT:
+        images = randaugment.apply_colours(images, numbers[:, 5:])
+    return images
+
+
+def mix(own: Tensor, other: Tensor, own_share: Tensor) -> Tensor:
+    """own_share x own + the rest x other, by rows."""
+    share = own_share.view(-1, *[1] * (own.dim() - 1))
+    return own * share + other * (1 - share)
+
+
+def _crop_flip(numbers: NDArray[np.float64], edge: int) -> NDArray[np.float64]:
+    """Matrices [m, 3, 3] from coordinates in the result to those in the stored image, both -1 to 1.
+
+    Small images move by up to an eighth, black outside; of larger ones a part of random size and shape is taken.
+    """
+    u = numbers
+    if edge <= SMALL_EDGE:
+        pixels = int(edge * PADDING)
+        # whole pixels, as cutting a padded image would give
+        shift_x, shift_y = ((np.floor(u[:, i] * (2 * pixels + 1)) - pixels) * 2 / edge for i in (0, 1))
+        half_x = half_y = np.ones(len(u))
+    else:
+        area = CROP_AREA[0] + u[:, 2] * (CROP_AREA[1] - CROP_AREA[0])
+        low, high = np.log(CROP_RATIO)
+        ratio = np.exp(low + u[:, 3] * (high - low))
+        half_x, half_y = (np.minimum(1, np.sqrt(x)) for x in (area * ratio, area / ratio))
+        shift_x, shift_y = (1 - half_x) * (2 * u[:, 0] - 1), (1 - half_y) * (2 * u[:, 1] - 1)
+    mirrored = np.where(u[:, 4] < 0.5, -1, 1)
+    matrix = np.zeros((len(u), 3, 3))
+    matrix[:, 0, 0], matrix[:, 0, 2] = mirrored * half_x, shift_x
+    matrix[:, 1, 1], matrix[:, 1, 2] = half_y, shift_y
+    matrix[:, 2, 2] = 1
+    return matrix
+
+
+def _sample(images: Tensor, where: NDArray[np.float64], size: int) -> Tensor:
+    """Bilinear; black outside. Images are stored at 8/7 of `size` at most, so there is no antialiasing."""
+    m = to_device(where[:, :2].astype(np.float32), images.device)
+    line = (torch.arange(size, device=images.device, dtype=torch.float32) * 2 + 1) / size - 1
+    x, y = line.view(1, 1, size), line.view(1, size, 1)
+    # not affine_grid: a matrix product, whose rounding depends on the batch and on TF32
+    across, down = (
+        m[:, i, 0, None, None] * x + m[:, i, 1, None, None] * y + m[:, i, 2, None, None] for i in (0, 1)
+    )
+    grid = torch.stack((across, down), dim=-1)
+    # not padding_mode="zeros": it darkens the rim of an image that is not moved at all
+    found = F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return found * (grid.abs().amax(dim=-1) <= 1).unsqueeze(1)

@@ -1,0 +1,74 @@
+"""Which column holds the images and which the class: as asked for, else the data set's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.config import Config, ConfigError
+
+# Tried in this order where the types leave a choice (CIFAR-100 has fine_label and coarse_label) or say nothing.
+IMAGE_NAMES = ("image", "img")
+LABEL_NAMES = ("label", "fine_label", "labels")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the two columns."""
+
+    image: str
+    label: str
+
+    def as_images(self, table: Any) -> Any:
+        """The table with its images decoded when they are read.
+
+        Raises:
+            ConfigError: the column holds something else.
+        """
+        import datasets
+
+        if isinstance(table.features[self.image], datasets.Image):
+            return table
+        try:
+            return table.cast_column(self.image, datasets.Image())
+        except Exception as failure:
+            kind = table.features[self.image]
+            raise ConfigError(
+                [f"TRAINER_IMAGE_COLUMN={self.image!r}: holds {kind}, not images (PIL, bytes or paths)"]
+            ) from failure
+
+
+def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = None) -> Columns:
+    """The columns that were asked for, else those known for this data set, else those of the right type.
+
+    Raises:
+        ConfigError: a column that is not there, or none or several that could be meant; names all columns.
+    """
+    import datasets
+
+    image, label = known or ("", "")
+    problems: list[str] = []
+    found = Columns(
+        _pick("IMAGE", config.image_column or image, table, datasets.Image, IMAGE_NAMES, problems),
+        _pick("LABEL", config.label_column or label, table, datasets.ClassLabel, LABEL_NAMES, problems),
+    )
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _pick(what: str, given: str, table: Any, kind: type, usual: tuple[str, ...], problems: list[str]) -> str:
+    has = ", ".join(table.column_names)
+    if given:
+        if given not in table.column_names:
+            problems.append(f"TRAINER_{what}_COLUMN={given!r}: the data set has the columns {has}")
+        return given
+    typed = [name for name in table.column_names if isinstance(table.features[name], kind)]
+    if len(typed) == 1:
+        return typed[0]
+    named = [name for name in usual if name in (typed or table.column_names)]
+    if named:
+        return named[0]
+    reason = f"{', '.join(typed)} could be meant" if typed else f"none is of type {kind.__name__}"
+    problems.append(f"TRAINER_{what}_COLUMN: name one of the columns {has}; {reason}")
+    return ""

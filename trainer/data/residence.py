@@ -1,0 +1,128 @@
+"""Where the images of a split are when a step wants them: on the device from the start, or decoded just ahead of it.
+
+auto = on the device if the whole split fits into a quarter of its free memory (on a CPU: into the 2 GiB cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer.data.images import CACHE_LIMIT_BYTES, Images
+
+DEVICE_SHARE = 0.25
+CHUNK = 1024  # images decoded at once on the way to the device
+STREAM_THREADS = 2  # batches decoded at the same time; each uses the threads of its images
+
+Loaded = tuple[Tensor, Tensor]
+"""(uint8 [sample, channel, height, width], labels int64 [sample]) on the device."""
+
+
+class Source(Protocol):
+    """Images that a batch can be taken from."""
+
+    images: Images
+
+    def load(self, indices: NDArray[np.int64]) -> Loaded:
+        """These samples, on the device."""
+
+    def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
+        """What the next calls of `load` will ask for; changes nothing but how long they take."""
+
+
+def resolve_residence(asked: str, images: Images, device_type: str) -> str:
+    """`device` or `stream` for `auto`, by the size of the split and the memory that is free now."""
+    if asked != "auto":
+        return asked
+    if device_type == "cpu":
+        limit = CACHE_LIMIT_BYTES
+    else:
+        free, _ = torch.cuda.mem_get_info()
+        limit = int(free * DEVICE_SHARE)
+    return "device" if images.bytes_stored <= limit else "stream"
+
+
+def build_source(images: Images, residence: str, device: str) -> Source:
+    """The split `images` under a resolved residence; `device` moves all of it now."""
+    if residence == "stream":
+        return StreamSource(images, device)
+    return HostSource(images, device) if device == "cpu" else DeviceSource(images, device)
+
+
+class HostSource:
+    """In host memory, decoded when first asked for; on a CPU that is the device."""
+
+    def __init__(self, images: Images, device: str) -> None:
+        self.images = images
+        self._device = device
+
+    def load(self, indices: NDArray[np.int64]) -> Loaded:
+        pixels, labels = self.images.pixels(indices), self.images.labels[indices]
+        return to_device(pixels, self._device), to_device(labels, self._device)
+
+    def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
+        """Nothing to prepare."""
+
+
+class DeviceSource:
+    """All images in the accelerator's memory; a batch is one gather there."""
+
+    def __init__(self, images: Images, device: str) -> None:
+        self.images = images
+        self._pixels = torch.empty((len(images), *images.shape), dtype=torch.uint8, device=device)
+        for start in range(0, len(images), CHUNK):
+            chunk = np.arange(start, min(start + CHUNK, len(images)))
+            self._pixels[start : start + len(chunk)] = torch.from_numpy(images.pixels(chunk)).to(device)
+        self._labels = torch.from_numpy(images.labels).to(device)
+
+    def load(self, indices: NDArray[np.int64]) -> Loaded:
+        where = to_device(indices, self._pixels.device)
+        return self._pixels[where], self._labels[where]
+
+    def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
+        """Nothing to prepare."""
+
+
+class StreamSource:
+    """Decodes in background threads what was announced, in pinned memory; the rest when it is asked for."""
+
+    def __init__(self, images: Images, device: str) -> None:
+        self.images = images
+        self._device = device
+        self._threads = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="stream")
+        self._coming: dict[bytes, Future[Tensor]] = {}
+
+    def load(self, indices: NDArray[np.int64]) -> Loaded:
+        coming = self._coming.pop(indices.tobytes(), None)
+        pixels = coming.result() if coming else self._decode(indices)
+        return pixels.to(self._device, non_blocking=True), to_device(
+            self.images.labels[indices], self._device
+        )
+
+    def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
+        announced = {indices.tobytes(): indices for indices in wanted}
+        for key in self._coming.keys() - announced.keys():  # a jump to another step
+            self._coming.pop(key).cancel()
+        for key, indices in announced.items():
+            if key not in self._coming:
+                self._coming[key] = self._threads.submit(self._decode, indices)
+
+    def _decode(self, indices: NDArray[np.int64]) -> Tensor:
+        return pinned(self.images.pixels(indices), self._device)
+
+
+def to_device(array: NDArray[Any], device: Any) -> Tensor:
+    """An array as a tensor there. From pinned memory: a pageable copy would make the host wait for the stream."""
+    return pinned(array, device).to(device, non_blocking=True)
+
+
+def pinned(array: NDArray[Any], device: Any) -> Tensor:
+    """An array as a tensor that the device can fetch by itself."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor if torch.device(device).type == "cpu" else tensor.pin_memory()
