@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
+from trainer import native_state
 from trainer.config import Config
 from trainer.data.batches import Batch
-from trainer.observation import Observed, state_tensors
+from trainer.observation import Observed, local_part, state_tensors
 from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.precision import LossScale, Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Engine(Protocol):
     """Element types and bytes, known after the first step."""
     module: nn.Module
     """The model inside, as the strategy left it: whole, wrapped or sharded."""
+    settings: dict[str, Any]
+    """What a library behind the engine was configured with (DeepSpeed); empty for plain PyTorch."""
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         """All micro-batches and one update with learning rate `lr`."""
@@ -84,6 +89,12 @@ def build_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> Any:
     )
 
 
+def apply_compile(model: nn.Module, backend: str = "inductor") -> None:
+    """torch.compile for each block, in place: after gradient checkpointing, before anything is sharded."""
+    for block in model.blocks():  # type: ignore[operator]
+        block.compile(backend=backend)
+
+
 class TorchEngine:
     """Forward and backward per micro-batch, then one update.
 
@@ -106,8 +117,10 @@ class TorchEngine:
     ) -> None:
         self.observed = Observed()
         self.module = forward
+        self.settings: dict[str, Any] = {}
+        self.loss_scale = LossScale(precision.scales_loss)
         self._config = config
-        self._precision = precision
+        self._autocast_dtype = precision.autocast_dtype
         self._forward = forward
         self._phases = phases
         self._device_type = device_type
@@ -117,11 +130,12 @@ class TorchEngine:
         self._optimizer = build_optimizer(config, self._parameters)
 
     def _autocast(self) -> Any:
-        dtype = self._precision.autocast_dtype
+        dtype = self._autocast_dtype
         return torch.autocast(self._device_type, dtype=dtype, enabled=dtype is not None)
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         phases, last = self._phases, len(batch.micro) - 1
+        factor = self._loss_factor * self.loss_scale.scale
         total = None
         for i, (images, labels) in enumerate(batch.micro):
             if self._apply_sync:
@@ -131,30 +145,36 @@ class TorchEngine:
                     logits = self._forward(images)
                 loss = sample_loss(logits, labels, batch.global_samples, self._config.label_smoothing)
             with phases.backward:
-                (loss * self._loss_factor).backward()
+                (loss * factor).backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None, "a batch without micro-batches"
         with phases.optimizer:
-            norm = self._update(lr)
-        return StepResult(total, norm, batch.global_samples)
+            norm, skipped = self._update(lr)
+        return StepResult(total, norm, batch.global_samples, skipped)
 
-    def _update(self, lr: float) -> Tensor:
-        first = not self.observed.dtypes
+    def _update(self, lr: float) -> tuple[Tensor, int]:
+        """Clips and applies the gradients; gives their norm, and 1 if they were left out."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if self._config.clip_norm:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._config.clip_norm, norm)
-        if first:
-            self.observed.add("parameters", self._parameters)
+        norm = whole_norm(gradients, self._device_type)
+        skip = False
+        if self.loss_scale.enabled:
+            norm = norm / self.loss_scale.scale
+            torch._foreach_mul_([local_part(g) for g in gradients], 1.0 / self.loss_scale.scale)
+            skip = self.loss_scale.must_skip(float(norm))
+            self.loss_scale.update(skip)
+        if "parameters" not in self.observed.dtypes:
+            self.observed.add("parameters", self._forward.parameters())
             self.observed.add("gradients", gradients)
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        self._optimizer.step()
+        if not skip:
+            if self._config.clip_norm:
+                torch.nn.utils.clip_grads_with_norm_(self._parameters, self._config.clip_norm, norm)
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+            if "optimizer" not in self.observed.dtypes:
+                self.observed.add("optimizer", state_tensors(self._optimizer))
         self._optimizer.zero_grad(set_to_none=True)
-        if first:
-            self.observed.add("optimizer", state_tensors(self._optimizer))
-        whole = getattr(norm, "full_tensor", None)
-        return whole() if whole else norm
+        return norm, int(skip)
 
     def evaluate(self, images: Tensor) -> Tensor:
         self._forward.eval()
@@ -164,13 +184,30 @@ class TorchEngine:
         return logits
 
     def save(self, folder: Path) -> None:
-        raise NotImplementedError
+        native_state.save(self._forward, self._optimizer, self.loss_scale, folder)
 
     def load(self, folder: Path) -> None:
-        raise NotImplementedError
+        native_state.load(self._forward, self._optimizer, self.loss_scale, folder)
 
     def gather_state(self) -> dict[str, Tensor]:
-        raise NotImplementedError
+        return native_state.gather(self._forward)
 
     def close(self) -> None:
         """Nothing beyond what Python frees."""
+
+
+def whole_norm(gradients: list[Tensor], device_type: str) -> Tensor:
+    """Norm of the whole gradient, of which each rank may hold shards; equal on every rank.
+
+    Made of the local shards: DTensor's own way costs the host a dispatch per parameter, and reduces on the CPU, which
+    nccl does not see, where shards are kept in host memory (offload).
+    """
+    norm = torch.nn.utils.get_total_norm([local_part(gradient) for gradient in gradients])
+    first = gradients[0]
+    if not isinstance(first, DTensor):
+        return norm
+    squared = norm.to(device_type).square()
+    for axis, placement in enumerate(first.placements):
+        if not placement.is_replicate():
+            dist.all_reduce(squared, group=first.device_mesh.get_group(axis))
+    return squared.sqrt()

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 AXES = ("dp_replicate", "dp_shard")
 
-# The axes that a strategy may use; the first one takes the processes that nobody claimed.
+# The axes that a strategy may use; the first one takes the processes that nobody claimed. Where nobody claims any,
+# dp_shard of a strategy with two axes takes the processes of one node: the fast links.
 STRATEGY_AXES: dict[str, tuple[str, ...]] = {
     "single": (),
     "ddp": ("dp_replicate",),
@@ -50,8 +51,12 @@ class Axes:
         return asdict(self)
 
 
-def broken_rules(config: Config, world_size: int) -> list[str]:
-    """One sentence per rule that these settings break on `world_size` processes."""
+def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -> list[str]:
+    """One sentence per rule that these settings break on `world_size` processes.
+
+    Args:
+        processes_per_node: 0 = all on one node.
+    """
     problems = []
     allowed = STRATEGY_AXES[config.strategy]
     asked = {axis: getattr(config, axis) for axis in AXES}
@@ -64,11 +69,15 @@ def broken_rules(config: Config, world_size: int) -> list[str]:
             f"strategy {config.strategy} runs in 1 process, but there are {world_size} "
             "(nodes x processes per node)"
         )
-    sizes = _fill(asked, allowed, world_size)
+    sizes = _fill(asked, allowed, world_size, processes_per_node)
     product = sizes.world_size
     if allowed and product != world_size:
         factors = " x ".join(f"{axis}={getattr(sizes, axis)}" for axis in allowed)
-        problems.append(f"{factors} makes {product} processes, but there are {world_size}; 0 = fill up")
+        divisors = ", ".join(str(n) for n in range(1, world_size + 1) if world_size % n == 0)
+        problems.append(
+            f"{factors} makes {product} processes, but there are {world_size}; 0 = fill up, "
+            f"else each of {', '.join(allowed)} must be one of {divisors}"
+        )
     per_step = config.micro_batch_size * max(1, world_size)
     if config.global_batch_size % per_step:
         fits = max(1, config.global_batch_size // per_step) * per_step
@@ -80,7 +89,10 @@ def broken_rules(config: Config, world_size: int) -> list[str]:
     return problems
 
 
-def _fill(asked: dict[str, int], allowed: tuple[str, ...], world_size: int) -> Axes:
+def _fill(asked: dict[str, int], allowed: tuple[str, ...], world_size: int, processes_per_node: int) -> Axes:
+    asked = dict(asked)
+    if len(allowed) == 2 and not any(asked[axis] for axis in allowed):
+        asked["dp_shard"] = processes_per_node or world_size
     sizes = {axis: asked[axis] or 1 for axis in allowed}
     for axis in allowed:
         if asked[axis] == 0:
@@ -92,15 +104,16 @@ def _fill(asked: dict[str, int], allowed: tuple[str, ...], world_size: int) -> A
     return Axes(**sizes)
 
 
-def resolve_axes(config: Config, world_size: int) -> Axes:
-    """Axis sizes for `world_size` processes.
+def resolve_axes(config: Config, world_size: int, processes_per_node: int = 0) -> Axes:
+    """Axis sizes for `world_size` processes, `processes_per_node` on each node (0 = all on one).
 
     Raises:
         ConfigError: naming every broken rule.
     """
-    if problems := broken_rules(config, world_size):
+    if problems := broken_rules(config, world_size, processes_per_node):
         raise ConfigError(problems)
-    return _fill({axis: getattr(config, axis) for axis in AXES}, STRATEGY_AXES[config.strategy], world_size)
+    asked = {axis: getattr(config, axis) for axis in AXES}
+    return _fill(asked, STRATEGY_AXES[config.strategy], world_size, processes_per_node)
 
 
 def build_mesh(axes: Axes, device_type: str) -> DeviceMesh:

@@ -51,3 +51,29 @@ def test_a_broken_rule_says_what_would_work(settings, world_size, sentence):
 def test_all_broken_rules_are_named_at_once():
     wrong = config(strategy="ddp", dp_shard=2, dp_replicate=3, global_batch_size=10, micro_batch_size=4)
     assert len(broken_rules(wrong, 2)) == 3
+
+
+def test_replicas_of_shards_follow_the_nodes():
+    """dp_shard on the fast links of one node, dp_replicate between nodes; what is typed counts more."""
+    hsdp = config(strategy="hsdp")
+    assert resolve_axes(hsdp, 8, processes_per_node=4) == Axes(dp_replicate=2, dp_shard=4)
+    assert resolve_axes(hsdp, 4, processes_per_node=4) == Axes(dp_replicate=1, dp_shard=4)
+    assert resolve_axes(hsdp, 4, processes_per_node=1) == Axes(dp_replicate=4, dp_shard=1)
+    assert resolve_axes(hsdp, 4) == Axes(dp_replicate=1, dp_shard=4)
+    half = config(strategy="hsdp", dp_shard=2)
+    assert resolve_axes(half, 8, processes_per_node=4) == Axes(dp_replicate=4, dp_shard=2)
+    twice = config(strategy="hsdp", dp_replicate=2)
+    assert resolve_axes(twice, 8, processes_per_node=8) == Axes(dp_replicate=2, dp_shard=4)
+
+
+def test_sizes_that_do_not_multiply_name_the_ones_that_could():
+    wrong = config(strategy="hsdp", dp_shard=3)
+    assert broken_rules(wrong, 4, 2) == [
+        "dp_replicate=1 x dp_shard=3 makes 3 processes, but there are 4; 0 = fill up, "
+        "else each of dp_replicate, dp_shard must be one of 1, 2, 4"
+    ]
+
+
+def test_other_strategies_do_not_care_about_nodes():
+    assert resolve_axes(config(strategy="fsdp"), 4, 2) == Axes(dp_shard=4)
+    assert resolve_axes(config(strategy="ddp"), 4, 2) == Axes(dp_replicate=4)

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config import Config
-from trainer.engine import Engine, TorchEngine
+from trainer.engine import Engine, TorchEngine, apply_compile
 from trainer.phases import Phases
 from trainer.precision import Precision
 
@@ -25,6 +25,8 @@ from trainer.precision import Precision
 def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
     """The model replicated over the axis dp_replicate."""
     axis = mesh["dp_replicate"]
+    if config.compile:
+        apply_compile(model)
     replicated = DistributedDataParallel(
         model.to(mesh.device_type),
         process_group=axis.get_group(),

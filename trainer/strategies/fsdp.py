@@ -15,30 +15,14 @@ from __future__ import annotations
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trainer.config import Config
-from trainer.engine import Engine, TorchEngine
-from trainer.models import Classifier
+from trainer.engine import Engine
 from trainer.phases import Phases
 from trainer.precision import Precision
+from trainer.strategies.sharding import build_sharded
 
 
 def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
     """The model sharded over the axis dp_shard, block by block."""
-    model.to(mesh.device_type)
-    apply_sharding(model, mesh["dp_shard"])
-    return TorchEngine(config, model, phases, precision, mesh.device_type)
-
-
-def apply_sharding(model: nn.Module | Classifier, axis: DeviceMesh) -> None:
-    """Shards in place: each block on its own, what is left with the root."""
-    assert isinstance(model, nn.Module)
-    for block in model.blocks():  # type: ignore[operator]
-        fully_shard(block, mesh=axis)
-    fully_shard(model, mesh=axis)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            # pure sums: the loss is divided by the global batch already (gloo has no PREMUL_SUM)
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+    return build_sharded(config, mesh["dp_shard"], model, phases, precision)

@@ -11,11 +11,13 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.config import Config
-from trainer.engine import Engine, TorchEngine
+from trainer.engine import Engine, TorchEngine, apply_compile
 from trainer.phases import Phases
 from trainer.precision import Precision
 
 
 def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
     """The plain model."""
+    if config.compile:
+        apply_compile(model)
     return TorchEngine(config, model.to(mesh.device_type), phases, precision, mesh.device_type)

@@ -1,0 +1,155 @@
+"""What sharding costs the host: CPU time per step and per parameter tensor, as ratios to ddp in the same run.
+
+    OMP_NUM_THREADS=1 python benchmarks/sharding_host_cost.py
+
+Two stacks of small linear layers, with 50 and with 400 parameter tensors, SGD, batch 4 per process, 2 processes, gloo.
+Every rank holds one engine per strategy and steps them in turn, round after round, so that all see the same machine;
+CPU time of the process, because wall time on a shared machine measures the neighbours. The cost per parameter is the
+slope between the two models: (median of 400 - median of 50) / 350. In zero3 no parameter is kept whole, as in a large
+model. The model's own arithmetic and gloo's threads count too. It measures the host's work, not a device: no statement
+about speed on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch import Tensor, nn
+
+from trainer.config import Config
+from trainer.data.batches import Batch
+from trainer.engine import Engine
+from trainer.hardware import processor_name
+from trainer.mesh import build_mesh, resolve_axes
+from trainer.phases import Phases
+from trainer.precision import Precision
+from trainer.strategies import build_engine
+from trainer.strategies.deepspeed_config import ZERO
+
+STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
+SIZES = (50, 400)
+"""Parameter tensors."""
+WORLD_SIZE, WIDTH, BATCH = 2, 16, 4
+PER_BLOCK = 10
+# small parameters too are given back after use, as the large ones of a real model are
+GATHERED = {"stage3_param_persistence_threshold": 0}
+
+
+class Stack(nn.Module):
+    """Residual blocks of five linear layers: ten parameter tensors each."""
+
+    flops_per_sample = 1.0
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__()
+        layers = [
+            [nn.Linear(WIDTH, WIDTH) for _ in range(PER_BLOCK // 2)] for _ in range(parameters // PER_BLOCK)
+        ]
+        self.stack = nn.Sequential(*(nn.Sequential(*block) for block in layers))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.stack(images.flatten(1))
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.stack)
+
+
+def build(strategy: str, parameters: int) -> Engine:
+    config = Config(
+        run="bench",
+        strategy=strategy,
+        optimizer="sgd",
+        lr=1e-4,
+        global_batch_size=WORLD_SIZE * BATCH,
+        micro_batch_size=BATCH,
+    )
+    torch.manual_seed(0)
+    mesh = build_mesh(resolve_axes(config, WORLD_SIZE), "cpu")
+    return build_engine(config, mesh, Stack(parameters), Phases("cpu"), Precision("fp32"))
+
+
+def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:
+    """One rank: CPU microseconds per step of every strategy, one value per round."""
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE), LOCAL_WORLD_SIZE=str(WORLD_SIZE)
+    )
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", DS_ACCELERATOR="cpu")
+    torch.set_num_threads(1)
+    ZERO["zero3"] |= GATHERED
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
+    batch = Batch([(torch.randn(BATCH, 1, 4, 4), torch.randint(0, WIDTH, (BATCH,)))], WORLD_SIZE * BATCH)
+    found: dict[int, dict[str, list[float]]] = {}
+    for size in SIZES:
+        engines = {strategy: build(strategy, size) for strategy in STRATEGIES}
+        found[size] = {strategy: [] for strategy in STRATEGIES}
+        for number in range(rounds + 1):  # the first round warms up
+            for strategy, engine in engines.items():
+                dist.barrier()
+                began = time.process_time_ns()
+                for _ in range(steps):
+                    engine.train_step(batch, 1e-4)
+                if number:
+                    found[size][strategy].append((time.process_time_ns() - began) / steps / 1e3)
+            if rank == 0:
+                print(f"{size} parameters: round {number} of {rounds}", file=sys.stderr, flush=True)
+        for engine in engines.values():
+            engine.close()
+    if rank == 0:
+        Path(out).write_text(json.dumps(found))
+    dist.barrier()
+    os._exit(0)  # DeepSpeed's exit handlers want the process group that is going away
+
+
+def table(found: dict[str, dict[str, list[float]]], rounds: int, steps: int) -> str:
+    """Medians with quartiles, ratios to ddp of the same round, and the slope per parameter."""
+    lines = [
+        f"{'':6}" + "".join(f"{size + ' parameters':>44}" for size in found) + f"{'per parameter':>24}",
+        f"{'':6}"
+        + f"{'us/step':>10} {'quartiles':>19} {'to ddp':>13}" * len(found)
+        + f"{'us':>13}{'to ddp':>11}",
+    ]
+    small, large = (found[str(size)] for size in SIZES)
+    slopes = {s: _slope(small[s], large[s]) for s in STRATEGIES}
+    for strategy in STRATEGIES:
+        line = f"{strategy:6}"
+        for values in (small, large):
+            low, middle, high = statistics.quantiles(values[strategy], n=4)
+            ratios = [a / b for a, b in zip(values[strategy], values["ddp"], strict=True)]
+            line += f"{middle:10.0f} {f'{low:.0f} - {high:.0f}':>19} {statistics.median(ratios):13.2f}"
+        lines.append(line + f"{slopes[strategy]:13.2f}{slopes[strategy] / slopes['ddp']:11.2f}")
+    lines.append(
+        f"{WORLD_SIZE} processes, gloo, {rounds} rounds of {steps} steps, CPU time of rank 0; {processor_name()}; "
+        f"torch {torch.__version__}"
+    )
+    return "\n".join(lines)
+
+
+def _slope(small: list[float], large: list[float]) -> float:
+    return (statistics.median(large) - statistics.median(small)) / (SIZES[1] - SIZES[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=10, help="of one strategy in one round")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        arguments: tuple[Any, ...] = (f"{folder}/store", str(out), given.rounds, given.steps)
+        multiprocessing.spawn(measure, arguments, nprocs=WORLD_SIZE)  # type: ignore[no-untyped-call]
+        print(table(json.loads(out.read_text()), given.rounds, given.steps))
+
+
+if __name__ == "__main__":
+    main()

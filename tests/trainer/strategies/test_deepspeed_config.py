@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainer.config import Config, ConfigError
+from trainer.precision import Precision
+from trainer.strategies.deepspeed_config import FORCED_GATHERS, ZERO, build_settings
+from trainer.strategies.deepspeed_keys import KNOWN, check_keys
+
+
+def settings_of(strategy="zero2", *, precision="fp32", zero=None, device_type="cpu", **settings):
+    config = Config(**{"run": "try", "strategy": strategy} | settings)
+    return build_settings(
+        config,
+        Precision(precision, own_recipe=precision == "bf16_native"),
+        world_size=2,
+        processes_per_node=2,
+        parameters=1000,
+        device_type=device_type,
+        zero=zero,
+    )
+
+
+# Left to DeepSpeed on purpose: they name another value, or belong to a feature that is not used.
+LEFT_OUT = {"zenflow", "leaf_module"}
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3", "zeropp"])
+def test_every_value_of_the_zero_section_is_written_out(strategy):
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    fields = DeepSpeedZeroConfig.model_fields
+    known = {
+        field.alias or name
+        for name, field in fields.items()
+        if not (field.json_schema_extra or {}).get("deprecated")
+    }
+    if strategy in ("zero1", "zero2"):
+        known = {name for name in known if not name.startswith("stage3")}
+    offloads = {"offload": "all" if strategy in ("zero3", "zeropp") else "optimizer"}
+    written = settings_of(strategy, **offloads)["zero_optimization"].keys()
+    if "offload_param" not in written:
+        known.discard("offload_param")
+    assert written == known - LEFT_OUT
+
+
+def test_our_list_of_known_keys_is_deepspeeds():
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from deepspeed.runtime.zero.offload_config import (
+        DeepSpeedZeroOffloadOptimizerConfig,
+        DeepSpeedZeroOffloadParamConfig,
+    )
+
+    def names(model) -> set[str]:
+        return {field.alias or name for name, field in model.model_fields.items()}
+
+    for section, model in {
+        "zero_optimization": DeepSpeedZeroConfig,
+        "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
+        "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig,
+        "fp16": DeepSpeedFP16Config,
+        "bf16": DeepSpeedBF16Config,
+    }.items():
+        assert set(KNOWN[section]) <= names(model), section
+
+
+def test_our_list_of_top_level_keys_is_read_by_deepspeed():
+    from pathlib import Path
+
+    import deepspeed.runtime.config as read
+    import deepspeed.runtime.constants as constants
+
+    text = Path(read.__file__).read_text() + Path(constants.__file__).read_text()
+    for name in KNOWN:
+        leaf = name.rpartition(".")[2]
+        assert f'"{leaf}"' in text or f"'{leaf}'" in text or name.startswith("zero_optimization"), name
+
+
+MISSPELT = [
+    (
+        {"zero_optimisation": {}},
+        "DeepSpeed setting zero_optimisation: unknown, .* did you mean zero_optimization?",
+    ),
+    ({"gradient_cliping": 1.0}, "gradient_cliping: unknown, .* did you mean gradient_clipping?"),
+    ({"zero_optimization": {"stage3_max_live": 0}}, "zero_optimization.stage3_max_live: unknown"),
+    ({"torch_autocast": {"enable": True}}, "torch_autocast.enable: unknown, .* did you mean enabled?"),
+    (
+        {"zero_optimization": {"offload_param": {"dev": "cpu"}}},
+        "zero_optimization.offload_param.dev: unknown",
+    ),
+    ({"optimizer": {"params": {"momentun": 1}}}, "optimizer.params.momentun: unknown"),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), MISSPELT)
+def test_a_misspelt_key_is_refused(settings, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        check_keys(settings)
+
+
+def test_a_misspelt_override_is_refused_where_the_settings_are_built():
+    with pytest.raises(ConfigError, match="stage3_max_live_parameter: unknown"):
+        settings_of("zero3", zero={"stage3_max_live_parameter": 0})
+    assert FORCED_GATHERS.items() <= settings_of("zero3", zero=FORCED_GATHERS)["zero_optimization"].items()
+
+
+def test_all_misspelt_keys_are_named_at_once():
+    with pytest.raises(ConfigError) as failure:
+        check_keys({"a": 1, "bf16": {"b": 2}})
+    assert len(failure.value.problems) == 2
+
+
+def test_clipping_off_is_written_as_zero():
+    assert settings_of()["gradient_clipping"] == 0.0
+    assert settings_of(clip_norm=0.5)["gradient_clipping"] == 0.5
+
+
+def test_the_batch_arithmetic_is_deepspeeds():
+    settings = settings_of(global_batch_size=24, micro_batch_size=4)
+    assert settings["gradient_accumulation_steps"] * 2 * 4 == settings["train_batch_size"] == 24
+
+
+def test_no_optimizer_is_compiled_at_the_first_start():
+    for strategy, offload in (("zero1", "optimizer"), ("zero3", "all")):
+        settings = settings_of(strategy, offload=offload, device_type="cuda")
+        assert settings["optimizer"]["params"]["torch_adam"] and not settings["zero_force_ds_cpu_optimizer"]
+        assert settings["zero_optimization"]["offload_optimizer"]["pin_memory"] is True
+
+
+def test_the_parts_of_zero_plus_plus_are_what_was_asked_for():
+    def part(zeropp: str) -> tuple:
+        zero = settings_of("zeropp", zeropp=zeropp)["zero_optimization"]
+        return tuple(
+            zero[k] for k in ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients")
+        )
+
+    assert part("hpz") == (2, False, False)
+    assert part("qwz,qgz") == (1, True, True)
+    assert settings_of("zero3")["zero_optimization"]["zero_hpz_partition_size"] == 1
+
+
+def test_only_one_kind_of_mixed_precision_is_on():
+    on = {}
+    for name in ("fp32", "bf16", "bf16_native", "fp16"):
+        settings = settings_of(precision=name)
+        on[name] = [key for key in ("torch_autocast", "fp16", "bf16") if settings[key]["enabled"]]
+    assert on == {"fp32": [], "bf16": ["torch_autocast"], "bf16_native": ["bf16"], "fp16": ["torch_autocast"]}
+    assert settings_of(precision="fp16")["torch_autocast"]["dtype"] == "float16"
+
+
+def test_the_settings_can_be_written_to_the_run_directory():
+    settings = settings_of("zero3", offload="all")
+    assert json.loads(json.dumps(settings)) == settings
+
+
+def test_the_stages_differ_in_the_table_alone():
+    assert [ZERO[name]["stage"] for name in ("zero1", "zero2", "zero3", "zeropp")] == [1, 2, 3, 3]
+    one, two = settings_of("zero1"), settings_of("zero2")
+    two["zero_optimization"]["stage"] = 1
+    assert one == two

@@ -1,0 +1,104 @@
+"""What fsdp and hsdp share: PyTorch's fully_shard (FSDP2) over a mesh of one or two axes, from rank 0's weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from trainer.config import Config
+from trainer.engine import Engine, TorchEngine, apply_compile
+from trainer.phases import Phases
+from trainer.precision import Precision
+
+
+def build_sharded(
+    config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision
+) -> Engine:
+    """The model sharded over `mesh`, block by block: (dp_shard) or (dp_replicate, dp_shard).
+
+    Args:
+        model: rank 0's has the weights; on the other ranks it may be on the meta device.
+    """
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if config.compile:
+        apply_compile(model)
+    model.to("meta")
+    apply_sharding(model, mesh, config, precision)
+    offloads = config.offload == "all"
+    model.to_empty(device="cpu" if offloads else mesh.device_type)
+    _broadcast_weights(model, weights, mesh.device_type)
+    return TorchEngine(
+        config, model, phases, precision, mesh.device_type, apply_sync=_sync_switch(mesh, model)
+    )
+
+
+def apply_sharding(model: nn.Module, mesh: DeviceMesh, config: Config, precision: Precision) -> None:
+    """Shards in place: each block on its own, what is left with the root."""
+    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": _mixed_precision(precision)}
+    pin = mesh.device_type != "cpu"
+    settings["offload_policy"] = (
+        CPUOffloadPolicy(pin_memory=pin) if config.offload == "all" else OffloadPolicy()
+    )
+    for block in model.blocks():  # type: ignore[operator]
+        fully_shard(block, **settings)
+    fully_shard(model, **settings)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # pure sums: the loss is divided by the global batch already (gloo has no PREMUL_SUM)
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def _mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
+    """bf16_native alone: parameters are cast before they are gathered, gradients are reduced in fp32."""
+    if precision.name != "bf16_native":
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def _sync_switch(mesh: DeviceMesh, model: nn.Module) -> Any:
+    """With two axes the all-reduce between replicas waits for the last micro-batch; the reduce-scatter does not."""
+    assert isinstance(model, FSDPModule)
+    return model.set_requires_all_reduce if mesh.ndim == 2 else None
+
+
+@torch.no_grad()
+def _broadcast_weights(model: nn.Module, first: dict[str, Tensor], device_type: str) -> None:
+    """Rank 0's parameters and buffers, whole, one at a time over the device; each rank keeps its shard.
+
+    torch's set_model_state_dict leaves out buffers that are in no state, and sends from where the parameters are: for
+    offloaded ones that is the host, which nccl does not see.
+
+    Args:
+        first: rank 0's weights by name; of the other ranks' only the names and shapes count.
+    """
+
+    def whole(name: str) -> Tensor:
+        source = first[name]
+        tensor = torch.empty(source.shape, dtype=source.dtype, device=device_type)
+        if dist.get_rank() == 0:
+            tensor.copy_(source)
+        dist.broadcast(tensor, src=0)
+        return tensor
+
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, DTensor), name
+        shard = distribute_tensor(
+            whole(name), parameter.device_mesh, parameter.placements, src_data_rank=None
+        )
+        parameter.to_local().copy_(shard.to_local())
+    for name, _ in list(model.named_buffers()):  # on the device also where parameters are not
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, whole(name))
