@@ -50,6 +50,15 @@ PEER_LOST_WORDS = (
 )
 
 
+# What libraries that write files make of a full volume: the errno of the system is lost on the way.
+STORAGE_FULL_WORDS = (
+    "no space left on device",
+    "disk quota exceeded",
+    "pytorchstreamwriter failed writing",  # torch.save
+    "iostream error",  # torch.save to a path (torch 2.13)
+)
+
+
 class DataMissing(Exception):
     """The data set or the model is not there, or cannot be read as configured."""
 
@@ -81,13 +90,25 @@ def exit_code(failure: BaseException) -> int:
         return DEADLINE_PASSED
     if kind == "OutOfMemoryError":  # torch's; torch is not imported here
         return OUT_OF_MEMORY
-    if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_storage_full(failure):
         return STORAGE_FULL
     if kind in ("DistBackendError", "DistNetworkError", "DistStoreError") or kind.startswith("Rendezvous"):
         return PEER_LOST
     if isinstance(failure, RuntimeError) and any(words in text for words in PEER_LOST_WORDS):
         return PEER_LOST
     return CRASHED
+
+
+def is_storage_full(failure: BaseException) -> bool:
+    """Whether a failure, or what it was caused by, is a volume without space."""
+    cause: BaseException | None = failure
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if any(words in str(cause).lower() for words in STORAGE_FULL_WORDS):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def reason(code: int) -> str:

@@ -53,7 +53,8 @@ class Ledger:
 
     def seconds_left(self, config: Config) -> float:
         """Until the deadline; the clock runs from this pod's first start, also while the run is suspended."""
-        first = self._lines[0]["t"] if self._lines else time.time()
+        lines = self._since_done()
+        first = lines[0]["t"] if lines else time.time()
         return first + config.deadline_s - time.time()
 
     def deadline_sentence(self, config: Config) -> str:
@@ -74,9 +75,15 @@ class Ledger:
         self._lines.append(line)
 
     def _count_wasted(self) -> int:
-        stopped = {line["launcher"] for line in self._lines if line.get("exit_code") == failures.TERMINATED}
-        starts = [line for line in self._lines if line["event"] == "started"]
+        lines = self._since_done()
+        stopped = {line["launcher"] for line in lines if line.get("exit_code") == failures.TERMINATED}
+        starts = [line for line in lines if line["event"] == "started"]
         return sum(line["step"] == self._step and line["launcher"] not in stopped for line in starts)
+
+    def _since_done(self) -> list[dict[str, Any]]:
+        """A finished run starts again only to evaluate; what came before does not count for that."""
+        done = [i for i, line in enumerate(self._lines) if line.get("exit_code") == failures.DONE]
+        return self._lines[done[-1] + 1 :] if done else self._lines
 
     def _last_reason(self) -> str:
         last = self._lines[-1]

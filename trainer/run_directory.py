@@ -23,6 +23,10 @@ class RunDirectory:
         self.ranks = self.path / "ranks"
         self.traces = self.path / "traces"
         self.manifest = self.traces / "manifest.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.best_model = self.path / "best_model"
+        self.deepspeed = self.path / "deepspeed.json"
         self.evaluation = self.path / "evaluation.json"
         self.summary = self.path / "summary.json"
 

@@ -30,6 +30,18 @@ def build_plan(config: Config, train_samples: int) -> Plan:
     return Plan(steps, config.evaluate_every or per_epoch, first)
 
 
+def profile_first_from(config: Config, plan: Plan, done_steps: int, recorded: bool) -> int:
+    """First recorded step of an attempt that goes on behind `done_steps`; 0 = no profile.
+
+    Args:
+        recorded: an earlier attempt's traces are there.
+    """
+    if not done_steps or not plan.profile_first:
+        return plan.profile_first
+    first = max(plan.profile_first, done_steps + 1 + config.profile_warmup)
+    return 0 if recorded or first + config.profile_steps - 1 > plan.steps else first
+
+
 def plan_problems(config: Config, train_samples: int) -> list[str]:
     """Settings that do not fit the number of training samples."""
     if train_samples < config.global_batch_size:

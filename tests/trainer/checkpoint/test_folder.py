@@ -1,0 +1,146 @@
+"""Which checkpoint is taken, after every kind of damage; the files are real, their content is made up."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.manifest import find_problem, list_files, seal
+from trainer.checkpoint.training_state import TrainingState
+from trainer.run_directory import RunDirectory
+
+STATE = TrainingState(
+    step=0,
+    attempt=1,
+    strategy="ddp",
+    world_size=2,
+    axes={"dp_replicate": 2},
+    config_sha256="",
+    samples=0,
+    train_loss=1.0,
+    skipped_steps=0,
+    train_time_s=1.0,
+)
+
+
+@pytest.fixture
+def folder(tmp_path) -> CheckpointFolder:
+    return CheckpointFolder(RunDirectory(tmp_path, "default", "try"))
+
+
+def write(folder: CheckpointFolder, step: int, **state: object) -> Path:
+    """A committed checkpoint with a small and a larger file."""
+    temporary = folder.temporary(step)
+    (temporary / "engine").mkdir(parents=True)
+    (temporary / "engine" / "__0_0.distcp").write_bytes(bytes(range(256)) * 40)
+    (temporary / "engine" / ".metadata").write_bytes(b"metadata")
+    dataclasses.replace(STATE, step=step, **state).write(temporary)
+    seal(temporary, list_files(temporary))
+    folder.commit(step)
+    return folder.step(step)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+FILES = ("engine/__0_0.distcp", "engine/.metadata", "state.json", "manifest.json", "COMMIT")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
+def test_any_damage_to_any_file_is_found_and_the_older_checkpoint_taken(folder, name, damage):
+    write(folder, 10)
+    damage(write(folder, 20) / name)
+    chosen, skipped = folder.choose()
+    assert chosen is not None and (chosen.path, chosen.state.step) == (folder.step(10), 10)
+    if (name, damage) == ("COMMIT", Path.unlink):
+        assert skipped == []  # it never was a checkpoint
+    else:
+        assert "checkpoint of step 20 is broken, the one before it is taken" in skipped[0]
+        if name not in ("manifest.json", "COMMIT"):
+            assert name in skipped[0]
+
+
+def test_the_newest_whole_checkpoint_is_taken(folder):
+    assert folder.choose() == (None, [])
+    for step in (10, 20, 100_000_000 - 1):
+        assert find_problem(write(folder, step)) is None
+    chosen, skipped = folder.choose()
+    assert chosen is not None and chosen.state.step == 99_999_999 and skipped == []
+
+
+def test_nothing_is_left_where_everything_is_broken(folder):
+    for step in (10, 20):
+        flip(write(folder, step) / "state.json")
+    chosen, skipped = folder.choose()
+    assert chosen is None and len(skipped) == 2
+    assert folder.committed() == []  # a start from scratch saves step 10 again
+    assert find_problem(write(folder, 10)) is None
+    assert [path.name for path in folder.path.iterdir()] == [
+        "step_00000010"
+    ]  # and that replaces the broken ones
+
+
+def test_leftovers_are_never_taken_and_are_removed(folder):
+    write(folder, 10)
+    (folder.temporary(20) / "engine").mkdir(parents=True)
+    (folder.temporary(20) / "COMMIT").write_text("{}")
+    assert folder.committed() == [10]
+    folder.remove_leftovers()
+    assert [path.name for path in folder.path.iterdir()] == ["step_00000010"]
+
+
+def test_pruning_keeps_the_newest_and_the_best(folder):
+    for step in (10, 20, 30, 40, 50):
+        write(folder, step)
+    folder.prune(keep=2, best=20)
+    assert folder.committed() == [20, 40, 50]
+    folder.prune(keep=2, best=50)
+    assert folder.committed() == [40, 50]
+    folder.prune(keep=5, best=None)
+    assert sorted(path.name for path in folder.path.iterdir()) == ["step_00000040", "step_00000050"]
+
+
+def test_best_is_named_only_while_it_is_there(folder):
+    assert folder.read_best() is None
+    write(folder, 10)
+    folder.write_best({"step": 10, "loss": 1.0, "accuracy_pct": 50.0})
+    assert folder.read_best() == 10
+    folder.write_best({"step": 20, "loss": 1.0, "accuracy_pct": 50.0})
+    assert folder.read_best() is None
+
+
+def test_a_best_that_is_broken_is_forgotten(folder):
+    """The older checkpoint still knows a best that was pruned for the sake of the broken one."""
+    write(folder, 10, best={"step": 5, "loss": 1.0, "accuracy_pct": 50.0})
+    flip(write(folder, 20, best={"step": 20, "loss": 0.5, "accuracy_pct": 60.0}) / "state.json")
+    chosen, _ = folder.choose()
+    assert chosen is not None and chosen.state.step == 10 and chosen.state.best is None
+
+
+def test_a_run_that_starts_over_takes_none_of_them(folder):
+    write(folder, 10)
+    write(folder, 20)
+    folder.set_all_aside()
+    assert folder.committed() == [] and folder.choose() == (None, [])
+    write(folder, 10)
+    assert folder.committed() == [10]
+    assert [path.name for path in folder.path.iterdir()] == ["step_00000010"]
+
+
+def test_a_file_that_another_rank_wrote_and_this_one_cannot_see_is_an_error(folder):
+    temporary = folder.temporary(10)
+    temporary.mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"rank_00001\.pt"):
+        seal(temporary, ["ranks/rank_00001.pt"])
+    assert not (temporary / "COMMIT").exists()

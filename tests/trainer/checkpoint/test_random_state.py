@@ -1,0 +1,34 @@
+"""Random numbers go on where they were; the file holds no code."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+from trainer.checkpoint.random_state import load_random_state, rank_file, save_random_state
+
+
+def draw() -> tuple[float, ...]:
+    return (random.random(), random.gauss(0, 1), *np.random.randn(3), *torch.rand(3).tolist())
+
+
+def test_every_generator_goes_on_where_it_was(tmp_path):
+    draw()
+    random.gauss(0, 1)  # Python keeps the second number of a pair for later
+    np.random.randn()
+    save_random_state(tmp_path, 3, "cpu")
+    wanted = draw()
+    assert draw() != wanted
+    load_random_state(tmp_path, 3, seed=0, step=10)
+    assert draw() == wanted
+    torch.load(rank_file(tmp_path, 3), weights_only=True)
+
+
+def test_a_rank_that_is_new_gets_numbers_of_its_own(tmp_path):
+    found = []
+    for rank, step in ((1, 10), (2, 10), (1, 20), (1, 10)):
+        load_random_state(tmp_path, rank, seed=0, step=step)
+        found.append(draw())
+    assert found[0] == found[3] and len(set(found)) == 3

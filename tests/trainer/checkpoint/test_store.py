@@ -1,0 +1,261 @@
+"""Saving with two ranks, a crash at every stage, a full disk; the engine is a stand-in that saves one tensor."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.ranks import fork_ranks, run_ranks
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.run_directory import RunDirectory
+
+STEPS = 8
+
+
+def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto"):
+    """(checkpoints, engine, attempt) of this rank, in a process group of its own."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer.attempt import open_attempt
+    from trainer.checkpoint.store import Checkpoints
+    from trainer.config import Config
+    from trainer.engine import StepResult
+    from trainer.hardware import read_world
+    from trainer.mesh import resolve_axes
+    from trainer.observation import Observed
+    from trainer.tracking import Recorder
+
+    class StandIn:
+        def __init__(self) -> None:
+            self.observed = Observed({"parameters": 8}, {"parameters": ["float32"]})
+            self.module = torch.nn.Linear(1, 1)
+            self.value = torch.zeros(2)
+
+        def save(self, folder: Path) -> None:
+            torch.save(self.value, folder / f"rank{dist.get_rank()}.pt")
+
+        def load(self, folder: Path) -> None:
+            self.value = torch.load(folder / f"rank{dist.get_rank()}.pt", weights_only=True)
+
+    dist.init_process_group("gloo")
+    world = read_world(os.environ)
+    config = Config(
+        run="try",
+        results=str(results),
+        strategy="ddp",
+        checkpoint_every=every,
+        checkpoint_keep=keep,
+        resume=resume,
+    )
+    attempt = open_attempt(config, world, {}, "test")
+    recorder = Recorder(attempt.folder.metrics if world.rank == 0 else None, attempt.number, 1)
+    engine = StandIn()
+    axes = resolve_axes(config, world.size)
+    checkpoints = Checkpoints(config, STEPS, world, axes, engine, recorder, attempt)
+    checkpoints.load()
+
+    done = [attempt.from_step]
+
+    def step_until(last: int, accuracies: dict[int, float] | None = None) -> None:
+        for step in range(done.pop() + 1, last + 1):
+            engine.value = torch.tensor([step, world.rank])
+            result = StepResult(torch.tensor(1.0 / step), 1.0, 64)
+            recorder.record_step(step, 0.1, result, (1, 1, 1, 1, 1), False)
+            if accuracies and step in accuracies:
+                checkpoints.validation = {"step": step, "loss": 1.0, "accuracy_pct": accuracies[step]}
+            checkpoints.after_step(step)
+        done.append(last)
+
+    return checkpoints, engine, attempt, step_until
+
+
+def folder_of(results: Path) -> CheckpointFolder:
+    return CheckpointFolder(RunDirectory(results, "default", "try"))
+
+
+def test_saved_every_so_often_at_the_end_and_at_a_new_best(tmp_path):
+    def train() -> None:
+        *_, step_until = build(tmp_path, every=3, keep=2)
+        step_until(STEPS, {1: 10.0, 5: 30.0, 7: 30.0, 8: 20.0})
+
+    run_ranks(train, 2)
+    folder = folder_of(tmp_path)
+    assert folder.committed() == [5, 6, 8] and folder.read_best() == 5  # 1 and 3 are pruned, 7 is no better
+    system = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
+    saved = [line for line in system if "checkpoint_ms" in line]
+    assert [line["step"] for line in saved] == [1, 3, 5, 6, 8]
+    assert all(line["checkpoint_ms"] > 0 and line["checkpoint_gib"] > 0 for line in saved)
+    chosen, _ = folder.choose()
+    assert chosen is not None
+    state = chosen.state
+    assert (state.step, state.samples, state.world_size, state.axes["dp_replicate"]) == (8, 8 * 64, 2, 2)
+    assert state.train_loss == pytest.approx(2 / 8) and state.best == {
+        "step": 5,
+        "loss": 1.0,
+        "accuracy_pct": 30,
+    }
+    names = {str(path.relative_to(chosen.path)) for path in chosen.path.rglob("*") if path.is_file()}
+    assert names == {
+        *("engine/rank0.pt", "engine/rank1.pt", "ranks/rank_00000.pt", "ranks/rank_00001.pt"),
+        *("state.json", "manifest.json", "COMMIT"),
+    }
+
+
+def test_off_means_that_nothing_is_written(tmp_path):
+    def train() -> None:
+        *_, step_until = build(tmp_path, every=0)
+        step_until(STEPS, {1: 10.0})
+
+    run_ranks(train, 1)
+    assert not folder_of(tmp_path).path.exists()
+
+
+CRASHES = {
+    "before anything is written": ("trainer.checkpoint.store.shutil", "rmtree", 0),
+    "when an engine has written": ("trainer.checkpoint.store", "save_random_state", 1),
+    "before the manifest": ("trainer.checkpoint.store", "seal", 0),
+    "before the commit": ("trainer.checkpoint.manifest", "write_json", 0),
+    "before the rename": ("trainer.checkpoint.folder.os", "rename", 0),
+    "before pruning": ("trainer.checkpoint.folder.CheckpointFolder", "prune", 0),
+}
+
+
+@pytest.mark.parametrize("stage", CRASHES)
+def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, stage):
+    where, name, rank = CRASHES[stage]
+
+    def train() -> None:
+        import pkgutil
+
+        *_, step_until = build(tmp_path)
+        step_until(4)
+        if int(os.environ["RANK"]) == rank:
+            setattr(pkgutil.resolve_name(where), name, lambda *a, **k: os._exit(77))
+        step_until(6)
+
+    def go_on() -> None:
+        _, engine, attempt, step_until = build(tmp_path)
+        assert attempt.from_step == (6 if stage == "before pruning" else 4)
+        assert engine.value.tolist() == [attempt.from_step, int(os.environ["RANK"])]
+        step_until(STEPS)
+
+    codes = [r.exit_code for r in fork_ranks(train, 2, grace_s=1)]
+    assert codes[rank] == 77, codes
+    run_ranks(go_on, 2)
+    folder = folder_of(tmp_path)
+    assert folder.committed() == [6, 8]
+    assert sorted(p.name for p in folder.path.iterdir()) == ["step_00000006", "step_00000008"]
+    starts = RunDirectory(tmp_path, "default", "try").read_attempts()
+    assert [line["from_step"] for line in starts] == [0, 6 if stage == "before pruning" else 4]
+    assert {line["world_size"] for line in starts} == {2}
+
+
+@pytest.mark.parametrize("how", ["write", "torch.save"])
+def test_a_full_disk_ends_with_13_and_leaves_the_earlier_ones(tmp_path, how):
+    def train() -> None:
+        import torch
+
+        from trainer.failures import exit_code
+
+        _, engine, _, step_until = build(tmp_path)
+        step_until(4)
+
+        def save(folder: Path) -> None:
+            file = folder / f"full{os.environ['RANK']}"
+            file.symlink_to("/dev/full")  # ENOSPC at every write
+            if how == "write":
+                file.write_bytes(bytes(1 << 20))
+            else:
+                torch.save(torch.zeros(1 << 20), file)
+
+        engine.save = save
+        try:
+            step_until(6)
+        except Exception as failure:
+            raise SystemExit(exit_code(failure)) from failure
+
+    assert [r.exit_code for r in fork_ranks(train, 2)] == [13, 13]
+    folder = folder_of(tmp_path)
+    assert folder.committed() == [2, 4]
+    assert sorted(p.name for p in folder.path.iterdir()) == ["step_00000002", "step_00000004"]
+
+
+def test_never_starts_over(tmp_path):
+    def train() -> None:
+        *_, step_until = build(tmp_path)
+        step_until(4)
+
+    def start_over() -> None:
+        *_, attempt, step_until = build(tmp_path, resume="never")
+        assert attempt.from_step == 0
+        step_until(2)
+
+    run_ranks(train, 1)
+    run_ranks(start_over, 1)
+    assert folder_of(tmp_path).committed() == [2]
+
+
+def test_a_broken_one_is_reported_in_the_metrics(tmp_path):
+    def train() -> None:
+        *_, step_until = build(tmp_path)
+        step_until(4)
+
+    def go_on() -> None:
+        *_, attempt, _ = build(tmp_path)
+        assert attempt.from_step == 2
+
+    run_ranks(train, 1)
+    (folder_of(tmp_path).step(4) / "engine" / "rank0.pt").write_bytes(b"")
+    run_ranks(go_on, 1)
+    lines = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
+    event = next(line for line in lines if line.get("name") == "checkpoint skipped")
+    assert "engine/rank0.pt has 0 bytes" in event["text"] and event["attempt"] == 2
+
+
+def test_another_strategy_s_checkpoint_is_refused(tmp_path):
+    def train() -> None:
+        *_, step_until = build(tmp_path)
+        step_until(2)
+
+    def go_on() -> None:
+        from trainer.checkpoint import folder
+        from trainer.config import ConfigError
+
+        read = folder.TrainingState.read
+
+        def other(path: Path):
+            import dataclasses
+
+            return dataclasses.replace(read(path), strategy="zero2")
+
+        folder.TrainingState.read = other
+        with pytest.raises(ConfigError, match="was saved by strategy zero2, this run has ddp"):
+            build(tmp_path)
+
+    run_ranks(train, 1)
+    run_ranks(go_on, 1)
+
+
+def test_random_numbers_and_skipped_steps_go_on_on_every_rank(tmp_path):
+    def train() -> None:
+        import torch
+
+        checkpoints, *_, step_until = build(tmp_path)
+        torch.manual_seed(int(os.environ["RANK"]))
+        checkpoints._recorder.skipped_steps = 3
+        step_until(2)
+        (tmp_path / f"wanted{os.environ['RANK']}").write_text(str(torch.rand(1).item()))
+
+    def go_on() -> None:
+        import torch
+
+        checkpoints, *_ = build(tmp_path)
+        assert str(torch.rand(1).item()) == (tmp_path / f"wanted{os.environ['RANK']}").read_text()
+        assert checkpoints._recorder.skipped_steps == 3
+
+    run_ranks(train, 2)
+    run_ranks(go_on, 2)

@@ -1,0 +1,58 @@
+"""Short runs with checkpoints: real workers, real engines, digits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.ranks import fork_ranks
+
+STEPS = 12
+KEPT = {
+    "TRAINER_MODEL": "cnn",
+    "TRAINER_STEPS": str(STEPS),
+    "TRAINER_EVALUATE_EVERY": "6",
+    "TRAINER_CHECKPOINT_EVERY": "5",
+    "TRAINER_LOG_EVERY": "2",
+    "TRAINER_LR_SCHEDULE": "cosine",
+    "TRAINER_PROFILE_STEPS": "0",
+    "TRAINER_IMAGE_SIZE": "8",
+    "TRAINER_GLOBAL_BATCH_SIZE": "32",
+    "TRAINER_MICRO_BATCH_SIZE": "8",
+    "STRATLAB_LAUNCHER": "test",
+}
+
+
+def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
+    where = {"TRAINER_RUN": strategy, "TRAINER_RESULTS": str(results), "TRAINER_STRATEGY": strategy}
+    return {name: value for name, value in (where | KEPT | more).items() if value}  # "" = not given
+
+
+def be_worker() -> None:
+    from trainer import worker
+
+    raise SystemExit(worker.main())
+
+
+def train(
+    results: Path,
+    strategy: str,
+    ranks: int,
+    target: Callable[[], None] = be_worker,
+    codes: tuple[int, ...] = (0,),
+    **more: str,
+) -> Path:
+    """Runs `target` in every rank, checks how they end; the run directory."""
+    done = fork_ranks(target, ranks, env=settings(results, strategy, **more), grace_s=20)
+    ended = {r.exit_code for r in done}
+    assert ended == set(codes), "\n".join(r.output[-2500:] for r in done)
+    return results / "default" / strategy
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def read(folder: Path, name: str) -> dict:
+    return json.loads((folder / name).read_text())

@@ -1,0 +1,128 @@
+"""Names and life cycle of the checkpoint folders of one run, without torch: which are there, which may be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoint.manifest import COMMIT, find_problem
+from trainer.checkpoint.training_state import TrainingState
+from trainer.run_directory import RunDirectory, write_json
+
+STEP = re.compile(r"step_(\d{8})")
+TEMPORARY = ".tmp-"
+ASIDE = ".aside-"  # broken, or of a run that was started over; removed when a newer one is committed
+
+log = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The checkpoint that an attempt goes on from."""
+
+    path: Path
+    state: TrainingState
+
+
+class CheckpointFolder:
+    """`<run directory>/checkpoints`. Only rank 0 changes it."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.path = run.checkpoints
+        self._best = self.path / "best.json"
+
+    def step(self, step: int) -> Path:
+        return self.path / f"step_{step:08d}"
+
+    def temporary(self, step: int) -> Path:
+        return self.path / f"{TEMPORARY}step_{step:08d}"
+
+    def committed(self) -> list[int]:
+        """Steps with a committed checkpoint, the oldest first; their content is not looked at."""
+        if not self.path.is_dir():
+            return []
+        found = [(STEP.fullmatch(path.name), path) for path in self.path.iterdir()]
+        return sorted(int(match[1]) for match, path in found if match and (path / COMMIT).is_file())
+
+    def choose(self) -> tuple[Chosen | None, list[str]]:
+        """The newest checkpoint that is whole, and a sentence for each newer one that is not; reads every byte."""
+        skipped: list[str] = []
+        for step in reversed(self.committed()):
+            path = self.step(step)
+            problem = find_problem(path)
+            if problem is None:
+                return Chosen(path, self._known_best(TrainingState.read(path))), skipped
+            skipped.append(f"checkpoint of step {step} is broken, the one before it is taken: {problem}")
+            log.warning("%s", skipped[-1])
+            self._set_aside(path)
+        return None, skipped
+
+    def _known_best(self, state: TrainingState) -> TrainingState:
+        """Without a best that was pruned for the sake of a better one which is broken now."""
+        if state.best and int(state.best["step"]) not in self.committed():
+            return dataclasses.replace(state, best=None)
+        return state
+
+    def set_all_aside(self) -> None:
+        """For a run that starts over: its first own checkpoint replaces them."""
+        for step in self.committed():
+            self._set_aside(self.step(step))
+        self._best.unlink(missing_ok=True)
+
+    def remove_leftovers(self) -> None:
+        """What earlier attempts had not finished."""
+        for path in self._hidden(TEMPORARY):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def commit(self, step: int) -> None:
+        """Gives the finished temporary folder its name: from here on it is the newest checkpoint."""
+        final = self.step(step)
+        if final.exists():
+            self._set_aside(final)
+        os.rename(self.temporary(step), final)
+        sync_folder(self.path)
+        for path in self._hidden(ASIDE):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def prune(self, keep: int, best: int | None) -> None:
+        """Removes all but the newest `keep` and the best."""
+        for step in self.committed()[:-keep]:
+            if step != best:
+                doomed = self.path / f"{TEMPORARY}{self.step(step).name}-old"
+                os.rename(self.step(step), doomed)  # never half removed under its own name
+                shutil.rmtree(doomed, ignore_errors=True)
+
+    def write_best(self, best: dict[str, Any]) -> None:
+        write_json(self._best, best)
+
+    def read_best(self) -> int | None:
+        """The step of the best checkpoint, if it is there."""
+        try:
+            step = int(json.loads(self._best.read_text())["step"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
+        return step if step in self.committed() else None
+
+    def _set_aside(self, path: Path) -> None:
+        target = self.path / f"{ASIDE}{path.name}"
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(path, target)
+
+    def _hidden(self, prefix: str) -> list[Path]:
+        return list(self.path.glob(f"{prefix}*"))
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in a folder durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

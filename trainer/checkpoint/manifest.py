@@ -1,0 +1,75 @@
+"""Size and sha256 of every file of a checkpoint: what proves later that it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from trainer.run_directory import write_json
+
+MANIFEST = "manifest.json"
+COMMIT = "COMMIT"
+THREADS = 8  # hashlib leaves the interpreter's lock to others while it works
+
+
+def list_files(folder: Path) -> list[str]:
+    """Names of all files in `folder`, relative to it."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def seal(folder: Path, names: Iterable[str]) -> int:
+    """Reads every file back from the volume, writes manifest.json, then COMMIT; returns the bytes.
+
+    Args:
+        names: every file that any rank sees. On NFS a listing may be half a minute old, opening by name is not.
+
+    Raises:
+        OSError: a file that another rank wrote is not to be seen here, or the volume is full.
+    """
+    with ThreadPoolExecutor(THREADS) as pool:
+        entries = pool.map(lambda name: _describe(folder / name, sync=True), names := sorted(names))
+        files = dict(zip(names, entries, strict=True))
+    write_json(folder / MANIFEST, {"schema_version": 1, "files": files})
+    write_json(folder / COMMIT, {"manifest_sha256": _describe(folder / MANIFEST)["sha256"]})
+    return sum(entry["bytes"] for entry in files.values())
+
+
+def find_problem(folder: Path) -> str | None:
+    """What is wrong with a committed checkpoint, or None; reads every byte of it."""
+    try:
+        promised = json.loads((folder / COMMIT).read_text())["manifest_sha256"]
+        if _describe(folder / MANIFEST)["sha256"] != promised:
+            return f"{MANIFEST} is not the one that was committed"
+        files = json.loads((folder / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        return f"{COMMIT} or {MANIFEST} cannot be read ({failure})"
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(lambda item: _compare(folder, *item), files.items())
+        return next((problem for problem in found if problem), None)
+
+
+def _compare(folder: Path, name: str, promised: dict[str, Any]) -> str | None:
+    try:
+        size = (folder / name).stat().st_size
+        if size != promised["bytes"]:
+            return f"{name} has {size} bytes instead of {promised['bytes']}"
+        if _describe(folder / name)["sha256"] != promised["sha256"]:
+            return f"the content of {name} has changed"
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except OSError as failure:
+        return f"{name} cannot be read ({failure})"
+    return None
+
+
+def _describe(path: Path, sync: bool = False) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        if sync:  # what this machine wrote; a network volume flushes what others wrote when they close it
+            os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}

@@ -1,0 +1,209 @@
+"""Saves and loads the run as a whole; every rank calls the same functions at the same steps.
+
+    rank 0            every rank              every rank            rank 0
+    .tmp-step_N/  ─▶  engine/, ranks/rank_k  ─▶  barrier, names  ─▶  state, manifest, COMMIT, rename, best, prune
+
+A crash anywhere leaves the earlier checkpoints and a temporary folder that nobody reads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.profiler import record_function
+
+from trainer.attempt import Attempt
+from trainer.checkpoint.folder import CheckpointFolder, sync_folder
+from trainer.checkpoint.manifest import list_files, seal
+from trainer.checkpoint.random_state import load_random_state, save_random_state
+from trainer.checkpoint.training_state import TrainingState, hash_config
+from trainer.config import Config, ConfigError
+from trainer.engine import Engine
+from trainer.hardware import GIB, World
+from trainer.mesh import Axes
+from trainer.models.batch_norm import average_running_statistics
+from trainer.run_directory import RunDirectory
+from trainer.tracking import Recorder
+
+LABEL = "## Checkpoint ##"
+
+log = logging.getLogger("trainer")
+
+
+class Checkpoints:
+    """Decides when to save, and saves.
+
+    Args:
+        steps: of the whole run; the last one is always saved.
+        attempt: with the checkpoint that it goes on from.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        steps: int,
+        world: World,
+        axes: Axes,
+        engine: Engine,
+        recorder: Recorder,
+        attempt: Attempt,
+    ) -> None:
+        self._config = config
+        self._steps = steps
+        self._world = world
+        self._axes = axes
+        self._engine = engine
+        self._recorder = recorder
+        self._attempt = attempt
+        self._folder = CheckpointFolder(attempt.folder)
+        self._start = attempt.chosen.state if attempt.chosen else None
+        self._began = time.monotonic()
+        self.validation = self._start.validation if self._start else None
+        """The newest one, equal on every rank: step, loss, accuracy_pct."""
+        self.best = self._start.best if self._start else None
+        """That of the best checkpoint."""
+
+    def load(self) -> None:
+        """Puts engine, random numbers and counters back to where the chosen checkpoint was; collective.
+
+        Raises:
+            ConfigError: this strategy or this world size cannot go on from it.
+        """
+        for sentence in self._attempt.skipped:
+            self._recorder.record("event", 0, name="checkpoint skipped", text=sentence)
+        if self._attempt.chosen is None:
+            return
+        path, state = self._attempt.chosen.path, self._attempt.chosen.state
+        if state.strategy != self._config.strategy:
+            raise ConfigError(
+                [f"{path}: was saved by strategy {state.strategy}, this run has {self._config.strategy}"]
+            )
+        self._engine.load(path / "engine")
+        load_random_state(path, self._world.rank, self._config.seed, state.step)
+        self._recorder.skipped_steps = state.skipped_steps
+        if state.step >= self._steps and state.observed:  # no step will be left to observe anything
+            seen = state.observed[self._world.rank % len(state.observed)]
+            self._engine.observed.bytes_held, self._engine.observed.dtypes = (
+                seen["bytes_held"],
+                seen["dtypes"],
+            )
+        self._began = time.monotonic()
+
+    def train_time_s(self) -> float:
+        """Seconds of training up to now, those of earlier attempts included as far as their steps count."""
+        return time.monotonic() - self._began + (self._start.train_time_s if self._start else 0.0)
+
+    def numbers(self) -> dict[str, Any]:
+        """What the run has come to, for summary.json; on rank 0, after the last step."""
+        assert self.validation is not None, "a run ends with a validation"
+        return {
+            "train_loss": self._train_loss(),
+            "validation_loss": self.validation["loss"],
+            "validation_accuracy_pct": self.validation["accuracy_pct"],
+            "skipped_steps": self._recorder.skipped_steps,
+            "train_time_s": self.train_time_s(),
+        }
+
+    def after_step(self, step: int) -> None:
+        """Saves if it is time to; collective."""
+        if not self._config.checkpoint_every:
+            return
+        validation = self.validation
+        improved = validation is not None and validation["step"] == step and is_better(validation, self.best)
+        if step % self._config.checkpoint_every and step != self._steps and not improved:
+            return
+        if improved:
+            self.best = validation
+        self._recorder.flush()  # a loss that is not finite ends the run here, before it is saved
+        average_running_statistics(self._engine.module)
+        began = time.monotonic()
+        with record_function(LABEL):
+            size = self._save(step)
+        taken_ms = (time.monotonic() - began) * 1e3
+        self._recorder.record("system", step, checkpoint_ms=taken_ms, checkpoint_gib=size / GIB)
+
+    def _save(self, step: int) -> int:
+        """Bytes written, on rank 0; 0 elsewhere."""
+        temporary = self._folder.temporary(step)
+        size = 0
+        try:
+            if self._writes:
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+            dist.barrier()
+            (temporary / "engine").mkdir(parents=True, exist_ok=True)
+            self._engine.save(temporary / "engine")
+            save_random_state(temporary, self._world.rank, self._world.device_type)
+            dist.barrier()
+            ranks = self._gather({"names": list_files(temporary), **self._observed()})
+            if self._writes:
+                size = self._commit(temporary, step, ranks)
+        except BaseException:
+            if self._writes:  # it may be what fills the volume
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        dist.barrier()
+        return size
+
+    def _commit(self, temporary: Path, step: int, ranks: list[dict[str, Any]]) -> int:
+        state = TrainingState(
+            step=step,
+            attempt=self._attempt.number,
+            strategy=self._config.strategy,
+            world_size=self._world.size,
+            axes=self._axes.as_dict(),
+            config_sha256=hash_config(self._config),
+            samples=step * self._config.global_batch_size,
+            train_loss=self._train_loss(),
+            skipped_steps=self._recorder.skipped_steps,
+            train_time_s=self.train_time_s(),
+            validation=self.validation,
+            best=self.best,
+            mlflow_run_id=_read_mlflow_run(self._attempt.folder),
+            observed=[{key: seen[key] for key in ("bytes_held", "dtypes")} for seen in ranks],
+        )
+        state.write(temporary)
+        names = {"state.json"}.union(*(seen["names"] for seen in ranks))
+        size = seal(temporary, names)
+        for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
+            sync_folder(folder)
+        self._folder.commit(step)
+        if self.best:
+            self._folder.write_best(self.best)
+        self._folder.prune(self._config.checkpoint_keep, int(self.best["step"]) if self.best else None)
+        return size
+
+    def _train_loss(self) -> float:
+        if self._attempt.from_step >= self._steps and self._start:
+            return self._start.train_loss
+        return float(self._recorder.last["loss"])
+
+    @property
+    def _writes(self) -> bool:
+        return self._world.rank == 0
+
+    def _observed(self) -> dict[str, Any]:
+        observed = self._engine.observed
+        return {"bytes_held": observed.bytes_held, "dtypes": observed.dtypes}
+
+    def _gather(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self._world.size
+        dist.all_gather_object(values, value)
+        return values
+
+
+def is_better(validation: dict[str, float], best: dict[str, float] | None) -> bool:
+    """Higher accuracy, or the same with a lower loss."""
+    if best is None:
+        return True
+    return (validation["accuracy_pct"], -validation["loss"]) > (best["accuracy_pct"], -best["loss"])
+
+
+def _read_mlflow_run(folder: RunDirectory) -> str | None:
+    return json.loads(folder.mlflow.read_text())["run_id"] if folder.mlflow.exists() else None

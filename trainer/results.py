@@ -1,0 +1,110 @@
+"""What a finished run leaves: the facts of its ranks, evaluation.json, summary.json, and its weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.config import Config
+from trainer.engine import Engine
+from trainer.evaluation import Evaluation
+from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib, peak_reserved_memory_gib
+from trainer.run_directory import RunDirectory, write_json
+from trainer.summary import build_summary
+from trainer.tracking import Recorder
+
+log = logging.getLogger("trainer")
+
+
+def write_results(
+    config: Config,
+    world: World,
+    folder: RunDirectory,
+    resolved: dict[str, Any],
+    engine: Engine,
+    recorder: Recorder,
+    data_order_sha256: str,
+    last: dict[str, Any],
+    test: Evaluation,
+    class_names: list[str],
+) -> None:
+    """Every rank's facts, then on rank 0 evaluation.json and summary.json; collective."""
+    facts = {
+        "rank": world.rank,
+        "local_rank": world.local_rank,
+        "host": world.host,
+        "device_type": world.device_type,
+        "device_name": world.device_name,
+        "peak_memory_gib": peak_device_memory_gib(world),
+        "peak_host_memory_gib": peak_host_memory_gib(),
+        "state_memory_gib": engine.observed.memory_gib(),
+        "dtypes": engine.observed.dtypes,
+        "peak_reserved_gib": peak_reserved_memory_gib(world),
+        "collectives_per_step": recorder.wire.operations if recorder.wire else None,
+        "wire_bytes_per_step": recorder.wire.wire_bytes if recorder.wire else None,
+        "data_order_sha256": data_order_sha256,
+        "initial_weights_sha256": resolved["initial_weights_sha256"],
+        "samples_seen": resolved["steps"] * config.global_batch_size // world.size,
+        "done": True,
+    }
+    write_json(folder.rank_facts(world.rank), facts)
+    ranks: list[Any] = [None] * world.size
+    dist.all_gather_object(ranks, facts)
+    if world.rank:
+        return
+    write_json(folder.evaluation, test.report("test", class_names))
+    summary = build_summary(config, resolved, ranks, recorder.measured, recorder.samples, last, test)
+    write_json(folder.summary, summary)
+
+
+def export_weights(
+    config: Config,
+    engine: Engine,
+    model: nn.Module,
+    best: dict[str, float] | None,
+    steps: int,
+    facts: dict[str, Any],
+    folder: RunDirectory,
+    writes: bool,
+) -> None:
+    """model/ from the final weights, best_model/ from the best checkpoint if an earlier one is best; collective.
+
+    Only where checkpoints are on.
+    The engine holds the best weights afterwards.
+
+    Args:
+        model: as built, what the exporter takes the architecture from.
+        best: validation of the best checkpoint.
+        steps: of the whole run.
+        facts: image_size, channels, num_labels, class_names.
+    """
+    if not config.checkpoint_every:
+        return
+    _export(config, engine, model, facts, folder.model, writes)
+    if best and int(best["step"]) != steps:
+        engine.load(CheckpointFolder(folder).step(int(best["step"])) / "engine")
+        _export(config, engine, model, facts, folder.best_model, writes)
+
+
+def _export(
+    config: Config, engine: Engine, model: nn.Module, facts: dict[str, Any], target: Path, writes: bool
+) -> None:
+    from trainer.models.export import export_model
+
+    state = engine.gather_state()
+    if writes:
+        aside = target.with_name(f".tmp-{target.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        export_model(model, state, config, facts, aside)
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(aside, target)
+        log.info("weights in Hugging Face format: %s", target)
+    dist.barrier()
