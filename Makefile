@@ -21,6 +21,9 @@ demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 test: setup .tools/scan/ready lint ## every check that needs neither GPU nor cluster
 	$(BIN)/python -m pytest -m "not gpu and not cluster" --durations=10
 
+parity: setup ## every strategy against one process, and planted faults: a table, and reports/parity.json
+	$(BIN)/python -m pytest tests/parity -vv
+
 images: .tools/scan/ready ## build both images: make images VARIANT=cpu
 	images/build --variant $(VARIANT)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import os
 import pickle
@@ -111,6 +112,7 @@ def _be_nursery() -> None:
     os.dup2(2, 1)  # what the packages print must not get between the answers
     for name in HEAVY:
         importlib.import_module(name)
+    gc.freeze()  # what lives here lives for ever: a rank's collections need not look at it
     while True:
         try:
             target, world_size, env, timeout_s, grace_s = _receive(sys.stdin.buffer)
@@ -144,15 +146,9 @@ def _be_rank(target: bytes, rank: int, world: int, port: int, log: int, env: Map
     try:
         os.dup2(log, 1)
         os.dup2(log, 2)
-        os.environ.update(
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(world),
-            LOCAL_WORLD_SIZE=str(world),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-            **env,
-        )
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in (own | address).items()} | dict(env))
         cloudpickle.loads(target)()
         code = 0
     except SystemExit as stop:

@@ -1,0 +1,145 @@
+"""What is compared with one process: every strategy x model x world size, in several variants.
+
+A variant changes how the work is cut up (accumulation, recomputation, gathers) and must change nothing, or changes the
+update itself (clipping, precision) and then has a reference of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from trainer.config import Strategy
+
+GLOBAL_BATCH = 24
+WORLD_SIZES = (1, 2, 4)
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+MODELS: dict[str, dict[str, Any]] = {
+    "vit_tiny": {"model": "vit_tiny"},
+    "cnn": {"model": "cnn"},
+    "vit_tiny + LoRA": {"model": "vit_tiny", "lora_rank": 4},
+}
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Largest allowed differences. `gradient` is relative, per parameter, after the first step."""
+
+    loss: float = 1e-5
+    grad_norm: float = 1e-4
+    gradient: float = 1e-4
+
+
+# bf16 keeps 8 bits: one process differs from itself with another micro-batch by about as much.
+BF16 = Gates(loss=1e-2, grad_norm=5e-2, gradient=5e-2)
+# Each strategy's own recipe against the common one: parameters and activations are rounded elsewhere.
+BF16_NATIVE = Gates(loss=2e-2, grad_norm=2e-1, gradient=2e-1)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a case.
+
+    Attributes:
+        accumulate: micro-batches per step.
+        settings: of the run, on top of the case's.
+        changes_result: settings that the reference has as well.
+        only: strategies that have it; empty = all.
+        world_sizes: where it is tried; one thing at a time on 2 processes, all at once on every number.
+        force_gathers: ZeRO-3 gathers every parameter anew instead of keeping the small ones.
+    """
+
+    accumulate: int = 1
+    settings: dict[str, Any] = field(default_factory=dict)
+    changes_result: dict[str, Any] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    world_sizes: tuple[int, ...] = WORLD_SIZES
+    force_gathers: bool = False
+    gates: Gates = Gates()
+
+
+SHARDS_PARAMETERS = ("zero3", "zeropp")
+OWN_BF16 = ("fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp")
+VARIANTS: dict[str, Variant] = {
+    "plain": Variant(),
+    "adamw": Variant(changes_result={"optimizer": "adamw", "lr": 5e-4}),
+    "accumulated": Variant(accumulate=3, world_sizes=(2,)),
+    "clipped": Variant(changes_result={"clip_norm": 0.5}, world_sizes=(2,)),
+    "checkpointed": Variant(settings={"grad_checkpointing": True}, world_sizes=(2,)),
+    "all three": Variant(
+        accumulate=2, settings={"grad_checkpointing": True}, changes_result={"clip_norm": 0.5}
+    ),
+    "forced gathers": Variant(accumulate=2, only=SHARDS_PARAMETERS, force_gathers=True),
+    "bf16": Variant(changes_result={"precision": "bf16"}, gates=BF16),
+    "bf16_native": Variant(
+        settings={"precision": "bf16_native"},
+        changes_result={"precision": "bf16"},
+        only=OWN_BF16,
+        world_sizes=(2,),
+        gates=BF16_NATIVE,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run that has to equal its reference."""
+
+    strategy: str
+    model: str
+    world_size: int
+    variant: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.strategy}, {self.model}, {self.world_size}, {self.variant}"
+
+    @property
+    def gates(self) -> Gates:
+        return VARIANTS[self.variant].gates
+
+    @property
+    def force_gathers(self) -> bool:
+        return VARIANTS[self.variant].force_gathers
+
+    def settings(self) -> dict[str, Any]:
+        variant = VARIANTS[self.variant]
+        return {
+            "strategy": self.strategy,
+            "micro_batch_size": GLOBAL_BATCH // (self.world_size * variant.accumulate),
+            **mesh_of(self.strategy, self.world_size),
+            **MODELS[self.model],
+            **variant.changes_result,
+            **variant.settings,
+        }
+
+    def reference(self) -> Case:
+        """One process, the whole batch at once, with nothing of what must not matter."""
+        changes = VARIANTS[self.variant].changes_result
+        plain = next(n for n, v in VARIANTS.items() if v.changes_result == changes and not v.settings)
+        return Case("single", self.model, 1, plain)
+
+
+def mesh_of(strategy: str, world_size: int) -> dict[str, int]:
+    """hsdp on 4 processes is 2 x 2, which neither ddp nor fsdp is; the others fill up by themselves."""
+    if strategy != "hsdp":
+        return {}
+    return {"dp_replicate": max(1, world_size // 2), "dp_shard": min(2, world_size)}
+
+
+def processes_per_node(strategy: str, world_size: int) -> int:
+    """hpZ keeps a second copy inside a node: 4 processes are 2 nodes of 2, so that it is not the whole world."""
+    return 2 if strategy == "zeropp" and world_size == 4 else world_size
+
+
+def cases_of(strategy: str, world_size: int) -> list[Case]:
+    """Every model in every variant; `single` exists in one process only."""
+    if strategy == "single" and world_size > 1:
+        return []
+    return [
+        Case(strategy, model, world_size, name)
+        for model in MODELS
+        for name, variant in VARIANTS.items()
+        if (not variant.only or strategy in variant.only)
+        and (world_size in variant.world_sizes or strategy == "single")
+    ]

@@ -1,0 +1,131 @@
+"""Deliberate faults, each of a kind that has been published as a result. The suite fails if one is not caught."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from tests.parity.cases import Case
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault and the case that has to notice it."""
+
+    name: str
+    case: Case
+    plant: Callable[[], AbstractContextManager[Any]]
+
+
+def _averaged_gradients() -> AbstractContextManager[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return mock.patch.object(FSDPModule, "set_gradient_divide_factor", lambda *_: None)
+
+
+def _mean_of_the_rank() -> AbstractContextManager[Any]:
+    from trainer import engine
+
+    whole = engine.sample_loss
+
+    def local(logits: Any, labels: Any, global_samples: int, *smoothing: float) -> Any:
+        return whole(logits, labels, len(labels), *smoothing)
+
+    return mock.patch.object(engine, "sample_loss", local)
+
+
+def _clipping_per_rank() -> AbstractContextManager[Any]:
+    import torch
+
+    from trainer import engine
+    from trainer.observation import local_part
+
+    def local(gradients: Any, device_type: str) -> Any:
+        return torch.nn.utils.get_total_norm([local_part(gradient) for gradient in gradients])
+
+    return mock.patch.object(engine, "whole_norm", local)
+
+
+def _order_by_world_size() -> AbstractContextManager[Any]:
+    from trainer.data.order import SampleOrder
+
+    whole = SampleOrder.batch
+
+    def shifted(self: Any, step: int, size: int) -> Any:
+        return whole(self, step + int(os.environ["WORLD_SIZE"]) - 1, size)
+
+    return mock.patch.object(SampleOrder, "batch", shifted)
+
+
+def _state_in_bf16() -> AbstractContextManager[Any]:
+    import torch
+
+    whole = torch.optim.AdamW.step
+
+    def lossy(self: Any, *arguments: Any) -> Any:
+        result = whole(self, *arguments)
+        for state in self.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name].copy_(state[name].to(torch.bfloat16))
+        return result
+
+    return mock.patch.object(torch.optim.AdamW, "step", lossy)
+
+
+def _accumulation_not_scaled() -> AbstractContextManager[Any]:
+    from trainer.strategies.zero_engine import DeepSpeedEngine
+
+    whole = DeepSpeedEngine.__init__
+
+    def forgetful(self: Any, *arguments: Any) -> None:
+        whole(self, *arguments)
+        self._loss_factor /= self._engine.gradient_accumulation_steps()
+
+    return mock.patch.object(DeepSpeedEngine, "__init__", forgetful)
+
+
+def _never_synchronised() -> AbstractContextManager[Any]:
+    from trainer.strategies import ddp
+
+    whole = ddp.TorchEngine
+
+    def deaf(*arguments: Any, **options: Any) -> Any:
+        sync = options.pop("apply_sync")
+        return whole(*arguments, **options, apply_sync=lambda _: sync(False))
+
+    return mock.patch.object(ddp, "TorchEngine", deaf)
+
+
+def _last_micro_batch_only() -> AbstractContextManager[Any]:
+    from trainer.engine import TorchEngine
+
+    whole = TorchEngine.train_step
+
+    def forgetful(self: Any, batch: Any, lr: float) -> Any:
+        import dataclasses
+
+        return whole(self, dataclasses.replace(batch, micro=batch.micro[-1:]), lr)
+
+    return mock.patch.object(TorchEngine, "train_step", forgetful)
+
+
+MUTATIONS = (
+    Mutation(
+        "gradients averaged instead of summed", Case("fsdp", "vit_tiny", 2, "plain"), _averaged_gradients
+    ),
+    Mutation("mean over the rank's own samples", Case("ddp", "vit_tiny", 2, "plain"), _mean_of_the_rank),
+    Mutation("clipping by each rank's own norm", Case("fsdp", "vit_tiny", 2, "clipped"), _clipping_per_rank),
+    Mutation("order of samples depends on world size", Case("ddp", "cnn", 2, "plain"), _order_by_world_size),
+    Mutation("optimizer state in bf16", Case("ddp", "cnn", 2, "adamw"), _state_in_bf16),
+    Mutation(
+        "accumulated gradients not scaled", Case("zero2", "cnn", 2, "accumulated"), _accumulation_not_scaled
+    ),
+    Mutation("gradients never synchronised", Case("ddp", "cnn", 2, "plain"), _never_synchronised),
+    Mutation(
+        "only the last micro-batch counts", Case("fsdp", "cnn", 2, "accumulated"), _last_micro_batch_only
+    ),
+)

@@ -1,0 +1,102 @@
+"""One rank that trains cases and keeps what is compared: losses, gradient norms, first-step gradients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.parity.cases import GLOBAL_BATCH, Case
+
+STEPS = {"sgd": 3, "adamw": 6}
+"""Rounding errors in the state of Adam take some steps to show."""
+IMAGE_SIZE = 16
+RATE, LATER_RATE = 0.5, 1 / 32
+"""Of SGD's first step, large so that the gradient can be read off the weights, and of the steps after it."""
+
+
+def train_cases(
+    cases: list[Case], out: Path, bug: Callable[[], AbstractContextManager] | None = None
+) -> None:
+    """Runs the cases one after the other in one process group; rank 0 writes `<name>.pt` for each."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for case in cases:
+        with bug() if bug else nullcontext():
+            found = _train(case)
+        if dist.get_rank() == 0:
+            torch.save(found, out / f"{case.name}.pt")
+        dist.barrier()
+
+
+def _train(case: Case) -> dict[str, Any]:
+    """Losses, norms, and {parameter: gradient} of the first step, on rank 0.
+
+    The gradient is what the first step of SGD takes away from the weights, divided by the rate: so it is the one that
+    was applied, whoever owns it. After a step of Adam it cannot be told any more; there it stays empty.
+    """
+    import torch.distributed as dist
+
+    engine, next_batch, config = _build(case)
+    is_sgd = config.optimizer == "sgd"
+    before = {name: value.clone() for name, value in engine.gather_state().items()} if is_sgd else {}
+    losses, norms, gradients = [], [], {}
+    for step in range(1, STEPS[config.optimizer] + 1):
+        lr = LATER_RATE if is_sgd and step > 1 else config.lr
+        result = engine.train_step(next_batch(step), lr)
+        assert result.samples == GLOBAL_BATCH and result.skipped == 0
+        loss = result.loss.clone()
+        dist.all_reduce(loss)
+        losses.append(float(loss))
+        norms.append(float(result.grad_norm))
+        if step == 1 and is_sgd:
+            after = engine.gather_state()
+            gradients = {n: (before[n] - after[n]) / lr for n in after if after[n].is_floating_point()}
+    engine.close()
+    return {"losses": losses, "norms": norms, "gradients": gradients}
+
+
+def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
+    from trainer.config import Config
+    from trainer.data import open_data
+    from trainer.data.batches import Share, build_batch
+    from trainer.data.order import SampleOrder
+    from trainer.mesh import build_mesh, resolve_axes
+    from trainer.models import build_model
+    from trainer.phases import Phases
+    from trainer.precision import resolve_precision
+    from trainer.strategies import build_engine, builds_empty
+
+    sizes = {"run": "parity", "image_size": IMAGE_SIZE, "global_batch_size": GLOBAL_BATCH}
+    sgd = {"optimizer": "sgd", "lr": RATE, "weight_decay": 0.0}
+    config = Config(**sizes | sgd | case.settings())
+    rank, local_size = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    axes = resolve_axes(config, case.world_size, local_size)
+    data = open_data(config, IMAGE_SIZE)
+    model = build_model(
+        config, image_size=IMAGE_SIZE, channels=1, num_labels=10, empty=builds_empty(config, rank)
+    )
+    precision = resolve_precision(config, "cpu")
+    with _forced_gathers(case.strategy) if case.force_gathers else nullcontext():
+        engine = build_engine(config, build_mesh(axes, "cpu"), model, Phases("cpu"), precision)
+    order = SampleOrder(config.seed, len(data.train))
+    share = Share(rank, axes.dp)
+
+    def next_batch(step: int) -> Any:
+        micro = config.micro_batch_size
+        return build_batch(data.train, order, step, GLOBAL_BATCH, micro, share, "cpu")
+
+    return engine, next_batch, config
+
+
+def _forced_gathers(strategy: str) -> AbstractContextManager:
+    """Without it DeepSpeed keeps every parameter of a small model, and its stage 3 gathers nothing."""
+    from trainer.strategies.deepspeed_config import FORCED_GATHERS, ZERO
+
+    return mock.patch.dict(ZERO, {strategy: ZERO[strategy] | FORCED_GATHERS})
