@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 NOT_POINTS = ("t", "step", "attempt")  # the fields of a line of metrics.jsonl that the trainer does not send
+OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
 Point = tuple[int, int, float]
 """Step, time stamp in ms, value: MLflow keeps equal ones once."""
 
@@ -168,8 +170,15 @@ def read_points(lines: Iterable[Mapping[str, Any]]) -> dict[str, set[Point]]:
         for key, value in line.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if key not in NOT_POINTS and is_number and math.isfinite(value):
-                points.setdefault(key, set()).add((line["step"], int(line["t"] * 1000), float(value)))
+                name = _metric(line.get("kind"), key)
+                points.setdefault(name, set()).add((line["step"], int(line["t"] * 1000), float(value)))
     return points
+
+
+def _metric(kind: str | None, key: str) -> str:
+    """`rank3_host_memory_gib` of a system line is system/rank3/host_memory_gib in MLflow."""
+    found = OF_A_RANK.fullmatch(key) if kind == "system" else None
+    return f"system/rank{found[1]}/{found[2]}" if found else key
 
 
 def compare_points(expected: Mapping[str, set[Point]], held: Mapping[str, set[Point]]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from trainer import failures, preflight
 from trainer.config import Config, ConfigError
 from trainer.failures import DataMissing, DeadlinePassed, NoProgress, first_failure
 from trainer.ledger import Ledger, read_pod_name
+from trainer.node_rank import read_node_rank
 from trainer.run_directory import RunDirectory
 from trainer.sender import Sender
 from trainer.termination import end
@@ -120,7 +121,10 @@ def _launch(pods: preflight.Pods, launcher: str) -> tuple[int, str]:
     try:
         run.run(run.parse_args(options))
     except ChildFailedError as failure:
-        rank, code = first_failure({r: f.exitcode for r, f in failure.failures.items()})
+        node = read_node_rank(os.environ, read_pod_name(os.environ))
+        first = 0 if node is None else node * pods.processes_per_node
+        exits = {r if node is None else first + f.local_rank: f.exitcode for r, f in failure.failures.items()}
+        rank, code = first_failure(exits)
         return code, f"rank {rank}: {failures.reason(code)}"
     except SignalException as failure:
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"

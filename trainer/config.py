@@ -53,7 +53,7 @@ class Config(BaseModel):
     )
     mode: Literal["train", "evaluate"] = Field(
         default="train",
-        description="evaluate = test split only, from the run's best checkpoint or model_path.",
+        description="evaluate = the test split only, with the weights of model_path or of the run of this name.",
     )
     seed: int = Field(default=0, ge=0, description="Seeds initial weights and data order.")
 

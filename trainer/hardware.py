@@ -15,14 +15,15 @@ GIB = 2**30
 
 # Dense peaks in FLOP/s from the vendors' data sheets, by a part of the device name; the first match counts.
 PEAK_FLOPS: tuple[tuple[str, dict[str, float]], ...] = (
-    ("H200", {"bf16": 989e12, "fp32": 67e12}),
-    ("H100 PCIe", {"bf16": 756e12, "fp32": 51e12}),
-    ("H100", {"bf16": 989e12, "fp32": 67e12}),
-    ("A100", {"bf16": 312e12, "fp32": 19.5e12}),
-    ("L40S", {"bf16": 362e12, "fp32": 91.6e12}),
-    ("L4", {"bf16": 121e12, "fp32": 30.3e12}),
-    ("V100", {"fp32": 15.7e12}),
-    ("T4", {"fp32": 8.1e12}),
+    ("H200", {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12}),
+    ("H100 PCIe", {"bf16": 756e12, "fp16": 756e12, "fp32": 51e12}),
+    ("H100", {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12}),
+    ("A100", {"bf16": 312e12, "fp16": 312e12, "fp32": 19.5e12}),
+    ("L40S", {"bf16": 362e12, "fp16": 362e12, "fp32": 91.6e12}),
+    ("L4", {"bf16": 121e12, "fp16": 121e12, "fp32": 30.3e12}),
+    ("V100-PCIE", {"fp16": 112e12, "fp32": 14e12}),
+    ("V100", {"fp16": 125e12, "fp32": 15.7e12}),
+    ("T4", {"fp16": 65e12, "fp32": 8.1e12}),
 )
 
 
@@ -77,16 +78,24 @@ def processor_name() -> str:
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s of one device in this precision, or None where no data sheet is known."""
+    """FLOP/s of one device in this precision, or None where no data sheet is known.
+
+    fp32 is the peak without TF32, which is off (torch's default).
+    """
     for part, peaks in PEAK_FLOPS:
         if part in device_name:
-            return peaks.get(precision)
+            return peaks.get(precision.removesuffix("_native"))
     return None
 
 
 def peak_host_memory_gib() -> float:
     """Largest resident set of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+
+
+def peak_reserved_memory_gib(world: World) -> float | None:
+    """Largest memory that torch's allocator had taken from the device so far; None on CPU."""
+    return torch.cuda.max_memory_reserved(world.device) / GIB if world.device_type == "cuda" else None
 
 
 def peak_device_memory_gib(world: World) -> float | None:

@@ -16,27 +16,32 @@ from trainer.tracking import Recorder
 def train(
     config: Config,
     plan: Plan,
+    first_step: int,
     engine: Engine,
     next_batch: Callable[[int], Batch],
     phases: Phases,
     recorder: Recorder,
     profiler: StepProfiler,
     validate: Callable[[int], None],
+    after_step: Callable[[int], None],
 ) -> None:
-    """Steps 1 to `plan.steps`. Nothing in here waits for the network, the disk or the device.
+    """Steps `first_step` to `plan.steps`. Nothing in here waits for the network, the disk or the device, except
+    `validate` and `after_step` (checkpoints) at their steps.
 
     Raises:
         NotFinite: when a written loss is not finite.
     """
-    for step in range(1, plan.steps + 1):
+    for step in range(first_step, plan.steps + 1):
         profiler.begin_step(step)
         lr = learning_rate(config, step, plan.steps)
         with phases.begin_step(step):
             with phases.data:
                 batch = next_batch(step)
-            result = engine.train_step(batch, lr)
+            with recorder.count_wire(profiler.active):
+                result = engine.train_step(batch, lr)
         recorder.record_step(step, lr, result, phases.take(), profiler.active)
         profiler.end_step(step)
         if step % plan.evaluate_every == 0 or step == plan.steps:
             recorder.flush()
             validate(step)
+        after_step(step)

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from trainer.checkpoint.folder import CheckpointFolder
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
+from trainer.deepspeed_rules import broken_deepspeed_rules, has_gpu
+from trainer.exported import evaluated
 from trainer.mesh import broken_rules
-from trainer.model_shapes import default_image_size, image_size_problem
+from trainer.model_shapes import default_image_size, image_size_problem, model_problems
 from trainer.run_directory import RunDirectory
 from trainer.schedule import plan_problems
 
@@ -58,7 +61,10 @@ def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
         ConfigError: naming every setting that does not fit.
         DataMissing: no data set, or images that cannot be decoded.
     """
-    problems = broken_rules(config, world_size)
+    if config.mode == "evaluate":
+        config = evaluated(config)
+    per_node = read_pods(env).processes_per_node
+    problems = broken_rules(config, world_size, per_node) + model_problems(config)
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
     problems += [size_problem] if size_problem else []
@@ -68,6 +74,10 @@ def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
     except ConfigError as failure:
         raise ConfigError(problems + failure.problems) from None
     problems += plan_problems(config, len(data.train))
+    labels = len(data.class_names)
+    problems += broken_deepspeed_rules(
+        config, world_size, per_node, num_labels=labels, env=env, gpu=has_gpu()
+    )
     if problems:
         raise ConfigError(problems)
     for split in (data.train, data.validation, data.test):
@@ -83,18 +93,31 @@ def _tracking_problems(env: Mapping[str, str]) -> list[str]:
 
 def _folder_problems(config: Config, world_size: int) -> list[str]:
     folder = RunDirectory(config.results, config.comparison, config.run)
+    if config.mode == "evaluate":
+        return _evaluation_problems(config, folder)
     if folder.summary.exists():
         return [
             f"{folder.path}: this run has finished already; choose another release name "
             "(or another TRAINER_COMPARISON), or remove the folder"
         ]
     if folder.config.exists():
-        changed = _changed_settings(json.loads(folder.config.read_text()), config, world_size)
+        goes_on = config.resume == "auto" and bool(CheckpointFolder(folder).committed())
+        changed = _changed_settings(json.loads(folder.config.read_text()), config, world_size, goes_on)
         if changed:
+            resize = ""
+            if not goes_on and any(text.startswith("processes=") for text in changed):
+                resize = (
+                    ", or start it with as many processes as before: another number can only go on from a "
+                    "checkpoint (TRAINER_CHECKPOINT_EVERY above 0, TRAINER_RESUME='auto')"
+                )
             return [
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
-                "choose another release name, or remove the folder"
+                f"choose another release name, or remove the folder{resize}"
             ]
+    return _writable_problems(config)
+
+
+def _writable_problems(config: Config) -> list[str]:
     parent = Path(config.results)
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
@@ -103,9 +126,25 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
     return []
 
 
-def _changed_settings(before: dict[str, Any], config: Config, world_size: int) -> list[str]:
-    """What differs from an earlier attempt's config.json; what may differ is how a fault gets mended."""
+def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
+    """What keeps `mode: evaluate` from having weights, or a place for its numbers."""
+    problems = _writable_problems(config)
+    if config.model_path == str(folder.model) and not (folder.model / "config.json").is_file():
+        problems.append(
+            f"TRAINER_MODE='evaluate': {folder.model} is not there (a run leaves its weights there at its end if "
+            "TRAINER_CHECKPOINT_EVERY is above 0); name another model in Hugging Face format in TRAINER_MODEL_PATH"
+        )
+    return problems
+
+
+def _changed_settings(before: dict[str, Any], config: Config, world_size: int, goes_on: bool) -> list[str]:
+    """What differs from an earlier attempt's config.json; what may differ is how a fault gets mended.
+
+    Args:
+        goes_on: from a checkpoint, which every strategy reads with another number of processes too.
+    """
     then = {**before["config"], "processes": before["resolved"]["world_size"]}
     now = {**config.model_dump(), "processes": world_size}
-    names = [name for name in now if name not in MAY_CHANGE and then.get(name) != now[name]]
+    may_change = (*MAY_CHANGE, "processes") if goes_on else MAY_CHANGE
+    names = [name for name in now if name not in may_change and then.get(name) != now[name]]
     return [f"{name}={now[name]!r} (was {then.get(name)!r})" for name in names]

@@ -16,7 +16,9 @@ from torch import nn
 
 from trainer.config import Config
 
-PACKAGES = ("torch", "deepspeed", "transformers", "datasets", "numpy")
+PACKAGES = (
+    *("torch", "torchvision", "deepspeed", "transformers", "peft", "safetensors", "datasets", "numpy"),
+)
 
 
 def read_versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ POLL_S = 0.5
 LONGEST_PAUSE_S = 5.0
 LAST_TRY_S = 30.0
 NOT_POINTS = ("t", "step", "attempt")
+OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
 
 log = logging.getLogger("trainer")
 
@@ -133,21 +135,29 @@ def send_new_lines(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> None:
 def _send(
     folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[dict[str, Any]], offset: int
 ) -> None:
-    if points:
-        mlflow.log_batch(run_id, points)
+    for start in range(0, len(points), BATCH):  # one line of a thousand ranks is more than a batch
+        mlflow.log_batch(run_id, points[start : start + BATCH])
     temporary = folder.sent.with_name(".metrics.sent.tmp")
     temporary.write_text(str(offset))
     os.replace(temporary, folder.sent)
 
 
 def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in ms."""
+    """The MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in ms.
+
+    In a line of kind system `rank3_host_memory_gib` becomes `system/rank3/host_memory_gib`.
+    """
     timestamp, step = int(line["t"] * 1000), line["step"]
     return [
-        {"key": key, "value": value, "timestamp": timestamp, "step": step}
+        {"key": _key(line.get("kind"), key), "value": value, "timestamp": timestamp, "step": step}
         for key, value in line.items()
         if key not in NOT_POINTS and isinstance(value, int | float) and not isinstance(value, bool)
     ]
+
+
+def _key(kind: str | None, name: str) -> str:
+    found = OF_A_RANK.fullmatch(name) if kind == "system" else None
+    return f"system/rank{found[1]}/{found[2]}" if found else name
 
 
 def _flat(resolved: Mapping[str, Any]) -> dict[str, Any]:

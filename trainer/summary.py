@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from trainer.config import Config
-from trainer.evaluate import Evaluation
+from trainer.evaluation import Evaluation
 from trainer.hardware import peak_flops
 from trainer.tracking import TIMES
 
@@ -45,6 +45,14 @@ def build_summary(
 ) -> dict[str, Any]:
     """The content of summary.json.
 
+    mfu_pct = 100 x samples_per_s x flops_per_sample / (peak_flops_per_device x world_size): model FLOP utilisation as
+    defined in the PaLM paper (arXiv 2204.02311, appendix B). flops_per_sample is forward and backward of one image
+    without recomputation, the peak is the dense one of the data sheet in the precision that is computed in. It is null
+    on devices without a known peak, such as CPUs.
+
+    wire_bytes_per_step are what the busiest rank sends in one step (trainer/wire.py), collectives_per_step the
+    operations of rank 0.
+
     Args:
         resolved: of config.json.
         ranks: the facts of every rank (ranks/rank*.json).
@@ -74,7 +82,9 @@ def build_summary(
         "samples_per_s": samples_per_s,
         "peak_flops_per_device": peak,
         "mfu_pct": mfu_pct,
+        "trainable_parameters_pct": 100.0 * resolved["trainable_parameters"] / resolved["parameters"],
         **_largest(ranks),
+        **_traffic(ranks),
         **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},
         **{
             f"dtype_{short}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
@@ -88,7 +98,10 @@ def build_summary(
 
 
 def _largest(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
-    device = [r["peak_memory_gib"] for r in ranks if r["peak_memory_gib"] is not None]
+    device, reserved = (
+        max((r[name] for r in ranks if r[name] is not None), default=None)
+        for name in ("peak_memory_gib", "peak_reserved_gib")
+    )
     state = {
         f"{name}_memory_gib": max(r["state_memory_gib"][kind] for r in ranks)
         for name, kind in (
@@ -98,7 +111,16 @@ def _largest(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
         )
     }
     host = max(r["peak_host_memory_gib"] for r in ranks)
-    return {"peak_memory_gib": max(device, default=None), "peak_host_memory_gib": host, **state}
+    return {"peak_memory_gib": device, "peak_reserved_gib": reserved, "peak_host_memory_gib": host, **state}
+
+
+def _traffic(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
+    sent = [r["wire_bytes_per_step"] for r in ranks if r["wire_bytes_per_step"] is not None]
+    counted = ranks[0]["collectives_per_step"]
+    return {
+        "wire_bytes_per_step": max(sent, default=None),
+        "collectives_per_step": sum(count for count, _ in counted.values()) if counted is not None else None,
+    }
 
 
 def _percentile(values: tuple[float, ...], share: float) -> float:

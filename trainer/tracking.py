@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
@@ -17,9 +18,15 @@ import torch.distributed as dist
 
 from trainer.engine import StepResult
 from trainer.failures import NotFinite
+from trainer.gpu import NAMES as SYSTEM
 from trainer.phases import read_ms
 
+if TYPE_CHECKING:
+    from trainer.wire import WireCounter
+
 WARM_UP_STEPS = 5
+COUNTED_STEP = 3  # of an attempt: behind what sets itself up in the first ones, before what is measured
+_UNCOUNTED = nullcontext()
 TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 
 
@@ -58,6 +65,7 @@ class Recorder:
     Args:
         path: metrics.jsonl, or None on the ranks that do not write.
         on_flush: called with the newest line after each flush on the writing rank, for the console.
+        read_system: this rank's memory, utilisation... in the order of `trainer.gpu.NAMES`; None = not recorded.
     """
 
     def __init__(
@@ -66,19 +74,25 @@ class Recorder:
         attempt: int,
         log_every: int,
         on_flush: Callable[[dict[str, Any]], None] | None = None,
+        read_system: Callable[[], list[float]] | None = None,
     ) -> None:
         self._file = open(path, "ab") if path else None  # noqa: SIM115 - closed in close()
         self._attempt = attempt
         self._log_every = log_every
         self._on_flush = on_flush
+        self._read_system = read_system
         self._encode = msgspec.json.Encoder().encode
         self._waiting: list[_Waiting] = []
         self._after_profile = False
+        self._steps = 0  # of this attempt, written
+        self._begun = 0  # of this attempt
         self.measured: list[tuple[float, ...]] = []
         """(step, data, forward, backward, optimizer) in ms of the steps that count, in the order of TIMES."""
         self.samples = 0
         """Samples of the measured steps."""
         self.skipped_steps = 0
+        self.wire: WireCounter | None = None
+        """The collectives of the step that was counted; None if the attempt was too short."""
         self._newest: _TrainLine | None = None
 
     @property
@@ -95,8 +109,23 @@ class Recorder:
         if step % self._log_every == 0:
             self.flush()
 
+    def count_wire(self, profiling: bool) -> AbstractContextManager[Any]:
+        """Around the computation of a step: counts the collectives of one step, the third of an attempt or, if
+        that is profiled, the next one that is not. DDP sorts its buckets anew after the first step.
+
+        Args:
+            profiling: this step is in the profile.
+        """
+        self._begun += 1
+        if self.wire is not None or self._begun < COUNTED_STEP or profiling:
+            return _UNCOUNTED
+        from trainer.wire import WireCounter  # its imports take long and are needed once
+
+        self.wire = WireCounter()
+        return self.wire
+
     def flush(self) -> None:
-        """Adds up the ranks' losses and writes the waiting steps.
+        """Adds up the ranks' losses and writes the waiting steps, and one line of kind system.
 
         Raises:
             NotFinite: on every rank, after the lines are written.
@@ -104,12 +133,10 @@ class Recorder:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        losses = torch.stack([entry.result.loss for entry in waiting])
-        if dist.get_world_size() > 1:
-            dist.all_reduce(losses)
+        losses, system = self._gather([entry.result.loss for entry in waiting])
         norms = _numbers([entry.result.grad_norm for entry in waiting])
         first_bad = None
-        for entry, loss, norm in zip(waiting, losses.tolist(), norms, strict=True):
+        for entry, loss, norm in zip(waiting, losses, norms, strict=True):
             times = read_ms(entry.taken)
             self._count(entry, times)
             if not math.isfinite(loss):
@@ -117,6 +144,8 @@ class Recorder:
             if self._file is not None:
                 self._write_step(entry, loss, norm, times)
         if self._file is not None:
+            if system:
+                self._write_system(waiting[-1].step, system)
             self._file.flush()
             if self._on_flush:
                 self._on_flush(self.last)
@@ -125,35 +154,46 @@ class Recorder:
                 f"the loss of step {first_bad} is not finite; lower TRAINER_LR or set TRAINER_CLIP_NORM"
             )
 
+    def _gather(self, shares: list[Any]) -> tuple[list[float], list[float]]:
+        """(losses over all ranks, every rank's system numbers one after the other), in one collective.
+
+        The numbers travel as a table [rank, number] that is zero but for one's own row.
+        """
+        losses = torch.stack(shares)
+        ranks, steps = dist.get_world_size(), len(shares)
+        if self._read_system:
+            table = torch.zeros(ranks, len(SYSTEM), dtype=losses.dtype)
+            table[dist.get_rank()] = torch.tensor(self._read_system(), dtype=losses.dtype)
+            losses = torch.cat([losses, table.flatten().to(losses.device, non_blocking=True)])
+        if ranks > 1:
+            dist.all_reduce(losses)
+        numbers = losses.tolist()
+        return numbers[:steps], numbers[steps:]
+
+    def _write_system(self, step: int, numbers: list[float]) -> None:
+        values = {
+            f"rank{i // len(SYSTEM)}_{SYSTEM[i % len(SYSTEM)]}": value
+            for i, value in enumerate(numbers)
+            if math.isfinite(value)  # NaN: not to be had on this machine
+        }
+        self.record("system", step, **values)
+
     def _count(self, entry: _Waiting, times: tuple[float, ...]) -> None:
         self.skipped_steps += entry.result.skipped
         # the traces are written after the last profiled step, which disturbs the next one
         disturbed = entry.profiled or self._after_profile
         self._after_profile = entry.profiled
-        if entry.step > WARM_UP_STEPS and not disturbed:
+        self._steps += 1
+        if self._steps > WARM_UP_STEPS and not disturbed:
             self.measured.append(times)
             self.samples += entry.result.samples
 
     def _write_step(self, entry: _Waiting, loss: float, norm: float, times: tuple[float, ...]) -> None:
         assert self._file is not None
         result = entry.result
-        step_time_ms, data_ms, forward_ms, backward_ms, optimizer_ms = times
         line = _TrainLine(
-            entry.time,
-            self._attempt,
-            entry.step,
-            "train",
-            loss,
-            norm,
-            entry.lr,
-            result.samples,
-            result.skipped,
-            step_time_ms,
-            data_ms,
-            forward_ms,
-            backward_ms,
-            optimizer_ms,
-            entry.profiled,
+            *(entry.time, self._attempt, entry.step, "train", loss, norm, entry.lr),
+            *(result.samples, result.skipped, *times, entry.profiled),  # type: ignore[arg-type]
         )
         self._newest = line
         if math.isfinite(loss) and math.isfinite(norm):

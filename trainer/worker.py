@@ -5,35 +5,42 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from trainer import failures
-from trainer.config import Config
+from trainer import evaluate_run, failures
+from trainer.attempt import open_attempt
+from trainer.checkpoint.store import Checkpoints
+from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
 from trainer.data.images import ImageData, Images
 from trainer.data.order import SampleOrder
+from trainer.data.residence import build_source, resolve_residence
+from trainer.deepspeed_rules import missing_rank_variables
 from trainer.engine import Engine
-from trainer.evaluate import Evaluation, evaluate
-from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib, read_world
+from trainer.evaluation import Evaluation, evaluate
+from trainer.gpu import Meter
+from trainer.hardware import World, read_world
+from trainer.ledger import read_pod_name
 from trainer.loop import train
 from trainer.mesh import build_mesh, resolve_axes
 from trainer.model_shapes import default_image_size
 from trainer.models import build_model
+from trainer.models.batch_norm import average_running_statistics
+from trainer.node_rank import read_rank
 from trainer.phases import Phases
 from trainer.precision import resolve_precision
 from trainer.profiler import StepProfiler
 from trainer.progress import Progress
-from trainer.provenance import describe_run, hash_weights
-from trainer.run_directory import RunDirectory, write_json
-from trainer.schedule import build_plan
+from trainer.provenance import hash_weights
+from trainer.results import export_weights, write_results
+from trainer.run_directory import write_json
+from trainer.schedule import build_plan, profile_first_from
 from trainer.strategies import build_engine, builds_empty
-from trainer.summary import build_summary
 from trainer.tracking import Recorder
 
 log = logging.getLogger("trainer")
@@ -47,10 +54,11 @@ def run(config: Config, world: World, launcher: str) -> None:
     """
     precision = resolve_precision(config, world.device_type)
     dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
-    axes = resolve_axes(config, world.size)
+    axes = resolve_axes(config, world.size, world.local_size)
     mesh = build_mesh(axes, world.device_type)
     image_size = config.image_size or default_image_size(config)
     data = open_data(config, image_size)
+    residence = resolve_residence(config.data_residence, data.train, world.device_type)
     plan = build_plan(config, len(data.train))
     model = build_model(
         config,
@@ -70,6 +78,7 @@ def run(config: Config, world: World, launcher: str) -> None:
         "evaluate_every": plan.evaluate_every,
         "profile_first_step": plan.profile_first,
         **_data_facts(data, image_size),
+        "data_residence": residence,
         "precision": precision.name,
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -79,70 +88,59 @@ def run(config: Config, world: World, launcher: str) -> None:
         "device_name": world.device_name,
         "backend": world.backend,
     }
-    folder, attempt = _open_folder(config, world, resolved, launcher)
+    attempt = open_attempt(config, world, resolved, launcher)
+    folder = attempt.folder
 
     phases = Phases(world.device_type)
     engine = build_engine(config, mesh, model, phases, precision)
+    source = build_source(data.train, residence, world.device)
     order = SampleOrder(config.seed, len(data.train))
     share = Share(world.rank, axes.dp)
     writes = world.rank == 0
     progress = Progress(plan.steps)
-    recorder = Recorder(folder.metrics if writes else None, attempt, config.log_every, progress.show)
-    profiler = StepProfiler(config, plan.profile_first, phases, folder, world.rank)
-    validation: list[Evaluation] = []
+    meter = Meter(world)
+    recorder = Recorder(
+        *(folder.metrics if writes else None, attempt.number, config.log_every, progress.show, meter.read)
+    )
+    profile_first = profile_first_from(config, plan, attempt.from_step, attempt.traces_complete)
+    profiler = StepProfiler(config, profile_first, phases, folder, world.rank)
+    checkpoints = Checkpoints(config, plan.steps, world, axes, engine, recorder, attempt)
+    checkpoints.load()
+    for step in range(1, attempt.from_step + 1):  # the hash of the order covers the whole run
+        order.batch(step, config.global_batch_size)
+    if writes and engine.settings:
+        write_json(folder.deepspeed, engine.settings)
 
     def next_batch(step: int) -> Batch:
         return build_batch(
-            data.train, order, step, config.global_batch_size, config.micro_batch_size, share, world.device
+            *(source, order, step, config.global_batch_size, config.micro_batch_size),
+            *(share, world.device, config.augment, config.seed),
         )
 
     def validate(step: int) -> None:
         found = _evaluate(engine, data.validation, config, share, data, world)
-        validation[:] = [found]
+        checkpoints.validation = {"step": step, "loss": found.loss, "accuracy_pct": found.accuracy_pct}
         recorder.record("eval", step, validation_loss=found.loss, validation_accuracy_pct=found.accuracy_pct)
-        recorder.record(
-            "system",
-            step,
-            peak_host_memory_gib=peak_host_memory_gib(),
-            peak_memory_gib=peak_device_memory_gib(world),
-        )
 
-    began = time.monotonic()
-    train(config, plan, engine, next_batch, phases, recorder, profiler, validate)
-    train_time_s = time.monotonic() - began
+    first_step = attempt.from_step + 1
+    train(
+        *(config, plan, first_step, engine, next_batch, phases, recorder, profiler),
+        *(validate, checkpoints.after_step),
+    )
+    last = checkpoints.numbers() if writes else {}
     test = _evaluate(engine, data.test, config, share, data, world)
-
-    facts = {
-        "rank": world.rank,
-        "local_rank": world.local_rank,
-        "host": world.host,
-        "device_type": world.device_type,
-        "device_name": world.device_name,
-        "peak_memory_gib": peak_device_memory_gib(world),
-        "peak_host_memory_gib": peak_host_memory_gib(),
-        "state_memory_gib": engine.observed.memory_gib(),
-        "dtypes": engine.observed.dtypes,
-        "data_order_sha256": order.sha256,
-        "initial_weights_sha256": weights_sha256,
-        "samples_seen": plan.steps * config.global_batch_size // axes.dp,
-        "done": True,
-    }
-    write_json(folder.rank_facts(world.rank), facts)
-    ranks: list[Any] = [None] * world.size
-    dist.all_gather_object(ranks, facts)
+    export_weights(
+        *(config, engine, model, checkpoints.best, plan.steps),
+        *(_model_facts(data, image_size), folder, writes),
+    )
+    write_results(
+        *(config, world, folder, resolved, engine, recorder),
+        *(order.sha256, last, test, data.class_names),
+    )
     if writes:
-        last = {
-            "train_loss": recorder.last["loss"],
-            "validation_loss": validation[-1].loss,
-            "validation_accuracy_pct": validation[-1].accuracy_pct,
-            "skipped_steps": recorder.skipped_steps,
-            "train_time_s": train_time_s,
-        }
-        write_json(folder.evaluation, test.report("test", data.class_names))
-        summary = build_summary(config, resolved, ranks, recorder.measured, recorder.samples, last, test)
-        write_json(folder.summary, summary)
-        log.info("done: test accuracy %.2f %%, %.1f s of training", test.accuracy_pct, train_time_s)
+        log.info("done: test accuracy %.2f %%, %.1f s of training", test.accuracy_pct, last["train_time_s"])
     recorder.close()
+    meter.close()
     dist.barrier()  # the job counts as succeeded when the first pod ends: nobody leaves before the files are there
     engine.close()
     if dist.is_initialized():
@@ -168,51 +166,43 @@ def _data_facts(data: ImageData, image_size: int) -> dict[str, Any]:
     }
 
 
+def _model_facts(data: ImageData, image_size: int) -> dict[str, Any]:
+    names = data.class_names
+    return {
+        "image_size": image_size,
+        "channels": data.channels,
+        "num_labels": len(names),
+        "class_names": names,
+    }
+
+
 def _evaluate(
     engine: Engine, images: Images, config: Config, share: Share, data: ImageData, world: World
 ) -> Evaluation:
+    average_running_statistics(engine.module)
     batches = evaluation_batches(images, config.micro_batch_size, share, world.device)
-    return evaluate(engine, batches, len(data.class_names), world.device)
-
-
-def _open_folder(
-    config: Config, world: World, resolved: dict[str, Any], launcher: str
-) -> tuple[RunDirectory, int]:
-    """Rank 0 makes the run directory and starts an attempt; every rank then logs into it."""
-    folder = RunDirectory(config.results, config.comparison, config.run)
-    hosts: list[Any] = [None] * world.size
-    dist.all_gather_object(hosts, world.host)
-    attempt = [0]
-    if world.rank == 0:
-        folder.create()
-        attempt = [1 + max((line["attempt"] for line in folder.read_attempts()), default=0)]
-        if attempt[0] == 1:
-            write_json(folder.config, describe_run(config, resolved, hosts))
-        folder.append_attempt("started", attempt[0], launcher, from_step=0, host=world.host)
-    dist.broadcast_object_list(attempt)
-    handler = logging.FileHandler(folder.rank_log(world.rank))
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger().addHandler(handler)
-    log.info(
-        "%s: attempt %d, rank %d of %d on %s, %s",
-        *(config.run, attempt[0], world.rank, world.size, world.device_name, world.backend),
-    )
-    return folder, attempt[0]
+    return evaluate(engine.evaluate, batches, len(data.class_names), world.device)
 
 
 def main() -> int:
     """Runs this rank; the return value is the exit code of trainer/failures.py."""
-    rank = int(os.environ["RANK"])
+    problems = missing_rank_variables(os.environ)
+    rank = 0 if problems else read_rank(os.environ, read_pod_name(os.environ))
+    os.environ["RANK"] = str(rank)  # read by torch and DeepSpeed as well
     level = logging.INFO if rank == 0 else logging.WARNING
     console = logging.StreamHandler(sys.stdout)
     console.setLevel(level)
     console.setFormatter(logging.Formatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[console], force=True)
     try:
+        if problems:
+            raise ConfigError(problems)
         world = read_world(os.environ)
         if world.device_type == "cuda":
             torch.cuda.set_device(world.local_rank)
-        run(Config.from_env(os.environ), world, os.environ.get("STRATLAB_LAUNCHER", ""))
+        config = Config.from_env(os.environ)
+        task = evaluate_run.run if config.mode == "evaluate" else run
+        task(config, world, os.environ.get("STRATLAB_LAUNCHER", ""))
     except Exception as failure:
         code = failures.exit_code(failure)
         expected = code not in (failures.CRASHED, failures.PEER_LOST)

@@ -67,7 +67,13 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
     }
     attempts = _read_lines(folder / "attempts.jsonl", problems)
     status, ending = _status(attempts, bool(files["summary"]))
-    world_size = files["config"].get("resolved", {}).get("world_size") or 1
+    if files["config"].get("config", {}).get("mode") == "evaluate":
+        return RunRecord(
+            folder.name, folder, "not a run", "it only judged weights (run.config.mode=evaluate)"
+        )
+    # a further attempt may have gone on with another number of processes
+    sizes = [line["world_size"] for line in attempts if line.get("world_size")]
+    world_size = (sizes or [files["config"].get("resolved", {}).get("world_size") or 1])[-1]
     return RunRecord(
         name=folder.name,
         folder=folder,

@@ -11,7 +11,18 @@ from typing import Any
 
 Path = tuple[str, ...]
 
-IMPLIED = {"run", "comparison", "results", "image", "strategy", "dp_replicate", "dp_shard", "axes"}
+IMPLIED = {
+    "run",
+    "comparison",
+    "results",
+    "image",
+    "strategy",
+    "dp_replicate",
+    "dp_shard",
+    "axes",
+    "offload",
+    "zeropp",
+}
 
 
 @dataclass(frozen=True)
@@ -47,16 +58,24 @@ def _resolved(name: str, why: str, matters: bool = True) -> Rule:
     return Rule(name, "config", ("resolved", name), matters, why)
 
 
+def _decided(name: str, why: str, matters: bool = True, absent: str = "") -> Rule:
+    """What became of a setting of the same name."""
+    return Rule(f"resolved.{name}", "config", ("resolved", name), matters, why, absent=absent)
+
+
 RULES: tuple[Rule, ...] = (
     # data
     _setting("dataset", "other data"),
     _setting("dataset_path", "the same data may lie elsewhere; data_sha256 tells", matters=False),
     _setting("image_column", "other inputs"),
     _setting("label_column", "other labels"),
+    _setting("augment", "other inputs"),
+    _setting("data_residence", "asked for; where the images are decides", matters=False),
+    _decided("data_residence", "other work to fetch a batch"),
     _setting("validation_fraction", "other training samples"),
     _setting("train_samples", "a cap on the training samples", matters=False),  # its effect is in the hashes
     _resolved("data_sha256", "other data"),
-    Rule("resolved.train_samples", "config", ("resolved", "train_samples"), True, "other training samples"),
+    _decided("train_samples", "other training samples"),
     _resolved("validation_samples", "other samples behind the validation numbers"),
     _resolved("test_samples", "other samples behind the test numbers"),
     _resolved("num_labels", "another task"),
@@ -65,18 +84,23 @@ RULES: tuple[Rule, ...] = (
         "data_order_sha256 of the ranks", "ranks", ("data_order_sha256",), False, "per rank, for the record"
     ),
     # model
+    _setting("mode", "one trained, one only evaluated"),
     _setting("model", "another model"),
+    _setting("model_path", "the same model may lie elsewhere; its weights' hash tells", matters=False),
+    _setting("init", "training started elsewhere"),
+    _setting("lora_rank", "other parameters are trained"),
+    _setting("lora_alpha", "other updates of the adapters"),
+    _setting("lora_targets", "other parameters are trained"),
     _setting("image_size", "asked for; the resolved size decides", matters=False),
-    Rule(
-        "resolved.image_size", "config", ("resolved", "image_size"), True, "more pixels, more work per sample"
-    ),
+    _decided("image_size", "more pixels, more work per sample"),
     _resolved("image_channels", "another work per sample"),
     _resolved("parameters", "another model"),
+    _resolved("trainable_parameters", "other parameters are trained"),
     _resolved("flops_per_sample", "another amount of work per sample"),
     _resolved("initial_weights_sha256", "training started elsewhere"),
     _setting("seed", "other initial weights and another order of the data"),
     # work
-    Rule("resolved.steps", "config", ("resolved", "steps"), True, "more training, other accuracy"),
+    _decided("steps", "more training, other accuracy"),
     Rule("steps done", "summary", ("steps",), True, "more training, other accuracy"),
     _setting("epochs", "the resolved number of steps decides", matters=False),
     _setting("steps", "asked for; the resolved number decides", matters=False),
@@ -89,7 +113,11 @@ RULES: tuple[Rule, ...] = (
     _setting("warmup_steps", "other updates"),
     _setting("weight_decay", "other updates"),
     # numerics
-    _setting("precision", "other kernels, other rounding, other memory"),
+    _setting("precision", "asked for; what the device made of it decides", matters=False),
+    _decided("precision", "other kernels, other rounding, other memory"),
+    _setting("grad_checkpointing", "more computation, less memory"),
+    _setting("compile", "other kernels"),
+    _setting("label_smoothing", "another loss"),
     _setting("clip_norm", "other updates, and a norm to compute"),
     Rule(
         "parameter dtypes", "ranks", ("dtypes", "parameters"), True, "as observed: other memory and rounding"
@@ -127,28 +155,19 @@ RULES: tuple[Rule, ...] = (
     ),
     # measuring
     _setting("profile_first_step", "asked for; the resolved step decides", matters=False),
-    Rule(
-        "resolved.profile_first_step",
-        "config",
-        ("resolved", "profile_first_step"),
-        True,
-        "traces of other steps",
-        absent="as asked",
-    ),
+    _decided("profile_first_step", "traces of other steps", absent="as asked"),
     _setting("profile_warmup", "the profiler costs time while it warms up"),
     _setting("profile_steps", "traces of other steps, and other steps left out of the times"),
     _setting("profile_shapes", "recording costs time in the traced steps"),
     _setting("profile_memory", "recording costs time in the traced steps"),
     _setting("evaluate_every", "asked for; validation is outside the step times", matters=False),
-    Rule(
-        "resolved.evaluate_every",
-        "config",
-        ("resolved", "evaluate_every"),
-        False,
-        "outside the step times",
-        absent="as asked",
-    ),
+    _decided("evaluate_every", "outside the step times", matters=False, absent="as asked"),
     _setting("log_every", "how often lines are written", matters=False),
+    _setting("checkpoint_every", "outside the step times", matters=False),
+    _setting("checkpoint_keep", "outside the step times", matters=False),
+    _setting(
+        "resume", "where a further attempt starts; `attempts` tells whether there was one", matters=False
+    ),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
     _setting("max_attempts", "when a run that fails again and again is given up", matters=False),
     _setting("deadline_s", "when a run is stopped", matters=False),

@@ -1,0 +1,90 @@
+"""What every rank uses reaches rank 0 inside the collective that adds up the losses, and MLflow under its own names."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import pytest
+
+from tests.ranks import run_ranks
+from trainer.gpu import NAMES
+from trainer.sender import line_points
+
+
+def record(folder, steps: int = 6, log_every: int = 4) -> None:
+    """A rank with made-up system numbers; writes how many collectives there were."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer.engine import StepResult
+    from trainer.tracking import Recorder
+    from trainer.wire import WireCounter
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+
+    def read_system() -> list[float]:
+        return [math.nan if name.startswith("gpu") else rank + i / 8 for i, name in enumerate(NAMES)]
+
+    path = folder / "metrics.jsonl" if rank == 0 else None
+    recorder = Recorder(path, 1, log_every, read_system=read_system)
+    with WireCounter() as wire:
+        for step in range(1, steps + 1):
+            loss = torch.tensor(0.25 * (rank + 1))
+            recorder.record_step(step, 0.1, StepResult(loss, torch.tensor(1.0), 8), (0, 0, 0, 0, 0), False)
+        recorder.flush()
+        recorder.flush()  # nothing is waiting: no collective and no line
+    recorder.close()
+    (folder / f"rank{rank}.json").write_text(json.dumps(wire.operations))
+    dist.barrier()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_rank_s_numbers_are_in_one_line_per_flush(ranks, tmp_path):
+    run_ranks(lambda: record(tmp_path), ranks)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines if line["kind"] == "train"] == [0.25 * ranks * (ranks + 1) / 2] * 6
+    system = [line for line in lines if line["kind"] == "system"]
+    assert [line["step"] for line in system] == [4, 6]
+    expected = {
+        f"rank{rank}_{name}": rank + i / 8
+        for rank in range(ranks)
+        for i, name in enumerate(NAMES)
+        if not name.startswith("gpu")
+    }
+    assert {key: value for key, value in system[0].items() if key.startswith("rank")} == expected
+    collectives = json.loads((tmp_path / "rank0.json").read_text())
+    assert collectives == ({} if ranks == 1 else {"all_reduce": [2, (6 + 2 * ranks * len(NAMES)) * 4]})
+
+
+def test_mlflow_gets_them_under_system():
+    line = {"t": 1.5, "attempt": 1, "step": 3, "kind": "system", "rank12_gpu_power_w": 300.0, "other": 1}
+    assert [(p["key"], p["value"]) for p in line_points(line)] == [
+        ("system/rank12/gpu_power_w", 300.0),
+        ("other", 1),
+    ]
+    assert [p["key"] for p in line_points(line | {"kind": "train"})] == ["rank12_gpu_power_w", "other"]
+
+
+def test_a_line_of_very_many_ranks_is_sent_in_batches(tmp_path):
+    from trainer.run_directory import RunDirectory
+    from trainer.sender import send_new_lines
+
+    folder = RunDirectory(tmp_path, "wide", "run")
+    folder.create()
+    values = {f"rank{rank}_host_memory_gib": 1.0 for rank in range(2500)}
+    line = json.dumps({"t": 1.0, "attempt": 1, "step": 1, "kind": "system", **values}) + "\n"
+    folder.metrics.write_text(line * 2)
+    sent: list[int] = []
+
+    class Server:
+        """A stand-in that counts."""
+
+        def log_batch(self, run_id, points):
+            sent.append(len(points))
+
+    send_new_lines(folder, Server(), "id")
+    assert sum(sent) == 5000 and max(sent) <= 1000
+    assert int(folder.sent.read_text()) == os.path.getsize(folder.metrics)

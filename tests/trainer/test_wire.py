@@ -1,0 +1,251 @@
+"""The bytes and the operations of a step equal the closed formula; what DeepSpeed sends beyond it is written down.
+
+Our own paths (ddp, fsdp, hsdp, single): measured / formula = 1.000, operations equal, at world size 2 and 4, with one
+and with two micro-batches. fsdp differs from the textbook's 3 (n-1)/n P by under 4 %: fully_shard pads the first
+dimension of every parameter, which adds, and gathers the root once instead of twice.
+
+DeepSpeed 0.19.8 against the textbook, vit_tiny on 16x16 images (P = 547,624 bytes), m = 2 micro-batches, 2 and 4 ranks:
+
+    strategy  operations per step                            sent / textbook and why
+    zero1     2 all-reduce, 1 all-gather                     1.500  gradients are all-reduced in whole buckets,
+                                                                    which is twice a reduce to their owners
+    zero2     3 all-reduce, 1 all-gather                     1.667  the same in every micro-batch: (2 m + 1) / (m + 1)
+    zero3     2 reduce-scatter, 72 all-gather, 1 all-reduce  0.500  every parameter has fewer elements than
+                                                                    stage3_param_persistence_threshold and stays whole:
+                                                                    gathered once after the update, (m + 1) / 3 m
+
+The extra all-reduce is the gradient norm: 4 bytes, 8 with zero3. Flat vectors are padded to a multiple of twice the
+ranks; zero3 pads each parameter to a multiple of the ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ranks import run_ranks
+from trainer.wire_formulas import (
+    Parameter,
+    Traffic,
+    ddp_buckets,
+    ddp_traffic,
+    sharded_traffic,
+    single_traffic,
+    textbook_bytes,
+)
+
+GLOBAL = 16
+
+
+def measure(out: Path, **settings: Any) -> None:
+    """One rank: step 3 of a small vit_tiny under the counter; rank 0 writes what it saw, and the parameters' shapes."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer.config import Config
+    from trainer.data import open_data
+    from trainer.data.batches import Share, build_batch
+    from trainer.data.order import SampleOrder
+    from trainer.mesh import build_mesh, resolve_axes
+    from trainer.models import build_model
+    from trainer.phases import Phases
+    from trainer.precision import resolve_precision
+    from trainer.strategies import build_engine, builds_empty
+    from trainer.wire import WireCounter
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    config = Config(**{"run": "wire", "image_size": 16, "global_batch_size": GLOBAL} | settings)
+    rank, axes = dist.get_rank(), resolve_axes(config, dist.get_world_size())
+    data = open_data(config, 16)
+    model = build_model(config, image_size=16, channels=1, num_labels=10, empty=builds_empty(config, rank))
+    inside = {id(p) for block in model.blocks() for p in block.parameters()}
+    shapes = {
+        "root": [(tuple(p.shape), p.requires_grad) for p in model.parameters() if id(p) not in inside],
+        "blocks": [[(tuple(p.shape), p.requires_grad) for p in b.parameters()] for b in model.blocks()],
+    }
+    mesh = build_mesh(axes, "cpu")
+    engine = build_engine(config, mesh, model, Phases("cpu"), resolve_precision(config, "cpu"))
+    order, share = SampleOrder(0, len(data.train)), Share(rank, axes.dp)
+    for step in (1, 2):
+        batch = build_batch(data.train, order, step, GLOBAL, config.micro_batch_size, share, "cpu")
+        engine.train_step(batch, 0.01)
+    batch = build_batch(data.train, order, 3, GLOBAL, config.micro_batch_size, share, "cpu")
+    with WireCounter() as wire:
+        engine.train_step(batch, 0.01)
+    found = {"operations": wire.operations, "wire_bytes": wire.wire_bytes, "shapes": shapes}
+    (out / f"rank{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+
+
+def run(
+    out: Path, ranks: int, micro_batches: int, **settings: Any
+) -> tuple[Traffic, list[Any], list[list[Any]]]:
+    micro = GLOBAL // ranks // micro_batches
+    run_ranks(lambda: measure(out, micro_batch_size=micro, **settings), ranks)
+    every = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+    assert all(found["wire_bytes"] == every[0]["wire_bytes"] for found in every)
+    operations = {kind: tuple(pair) for kind, pair in every[0]["operations"].items()}
+
+    def parameters(rows: list[Any]) -> list[Parameter]:
+        return [Parameter(tuple(shape), trainable) for shape, trainable in rows]
+
+    shapes = every[0]["shapes"]
+    return (
+        Traffic(operations, every[0]["wire_bytes"]),
+        parameters(shapes["root"]),
+        [parameters(block) for block in shapes["blocks"]],
+    )
+
+
+def trainable(root: list[Any], blocks: list[list[Any]]) -> list[Parameter]:
+    return [p for group in (*blocks, root) for p in group]
+
+
+def test_a_single_process_sends_nothing(tmp_path):
+    assert run(tmp_path, 1, 2, strategy="single")[0] == single_traffic()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}], ids=["whole", "lora"])
+def test_ddp(ranks, micro_batches, settings, tmp_path):
+    found, root, blocks = run(tmp_path, ranks, micro_batches, strategy="ddp", **settings)
+    parameters = trainable(root, blocks)
+    assert found == ddp_traffic(parameters, ranks)
+    size = sum(p.elements for p in parameters if p.trainable) * 4
+    assert found.wire_bytes / textbook_bytes("ddp", size, ranks) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 1), (2, 2), (4, 1), (4, 2)])
+def test_fsdp(ranks, micro_batches, tmp_path):
+    found, root, blocks = run(tmp_path, ranks, micro_batches, strategy="fsdp")
+    formula = sharded_traffic(root, blocks, shards=ranks, micro_batches=micro_batches)
+    assert found == formula and found.wire_bytes / formula.wire_bytes == 1.0
+    size = sum(p.elements for p in trainable(root, blocks)) * 4
+    assert found.wire_bytes / textbook_bytes("fsdp", size, ranks, micro_batches) == pytest.approx(1, abs=0.04)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("axes", [(2, 1), (1, 2), (2, 2)])
+def test_hsdp(axes, micro_batches, tmp_path):
+    replicas, shards = axes
+    settings = {"strategy": "hsdp", "dp_replicate": replicas, "dp_shard": shards}
+    found, root, blocks = run(tmp_path, replicas * shards, micro_batches, **settings)
+    formula = sharded_traffic(root, blocks, shards=shards, replicas=replicas, micro_batches=micro_batches)
+    assert found == formula
+
+
+# strategy, ranks -> operations of rank 0, sent / textbook. Two micro-batches. The causes are in the docstring above.
+DEEPSPEED = {
+    ("zero1", 2): ({"all_reduce": (2, 547_628), "all_gather": (1, 273_816)}, 1.500),
+    ("zero1", 4): ({"all_reduce": (2, 547_628), "all_gather": (1, 136_912)}, 1.500),
+    ("zero2", 2): ({"all_reduce": (3, 1_095_252), "all_gather": (1, 273_816)}, 1.667),
+    ("zero2", 4): ({"all_reduce": (3, 1_095_252), "all_gather": (1, 136_912)}, 1.667),
+    ("zero3", 2): (
+        {"reduce_scatter": (2, 1_095_248), "all_reduce": (1, 8), "all_gather": (72, 273_812)},
+        0.500,
+    ),
+    ("zero3", 4): (
+        {"reduce_scatter": (2, 1_095_264), "all_reduce": (1, 8), "all_gather": (72, 136_908)},
+        0.500,
+    ),
+}
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), DEEPSPEED)
+def test_what_deepspeed_sends_beyond_the_formula(strategy, ranks, tmp_path):
+    operations, excess = DEEPSPEED[strategy, ranks]
+    found, root, blocks = run(tmp_path, ranks, 2, strategy=strategy)
+    size = sum(p.elements for p in trainable(root, blocks)) * 4
+    assert size == 547_624 and found.operations == operations
+    assert found.wire_bytes / textbook_bytes(strategy, size, ranks, 2) == pytest.approx(excess, abs=1e-3)
+
+
+def test_buckets_are_as_many_as_ddp_makes(tmp_path):
+    """Linear layers of 4 MB and more: the first bucket is closed at 1 MiB, the others at 25 MiB."""
+
+    def wide() -> None:
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+        from trainer.wire import WireCounter
+
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        layers = [nn.Linear(1024, 1024, bias=False) for _ in range(16)]
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers), gradient_as_bucket_view=True)
+        for _ in range(2):
+            model(torch.ones(1, 1024)).sum().backward()
+        with WireCounter() as wire:
+            model(torch.ones(1, 1024)).sum().backward()
+        (tmp_path / f"{dist.get_rank()}.json").write_text(json.dumps([wire.operations, wire.wire_bytes]))
+
+    run_ranks(wide, 2)
+    operations, sent = json.loads((tmp_path / "0.json").read_text())
+    formula = ddp_traffic([Parameter((1024, 1024))] * 16, 2)
+    assert operations == {"all_reduce": list(formula.operations["all_reduce"])} and sent == formula.wire_bytes
+    assert formula.operations["all_reduce"][0] == 4
+
+
+def test_buckets():
+    mib = 1 << 20
+    assert ddp_buckets([]) == []
+    assert ddp_buckets([mib // 2]) == [mib // 2]
+    assert ddp_buckets([4 * mib] * 8) == [4 * mib, 28 * mib]
+    assert ddp_buckets([4 * mib] * 9) == [4 * mib, 28 * mib, 4 * mib]
+
+
+def test_every_collective_is_counted_with_its_own_formula(tmp_path):
+    """The calls that a program makes, in a group of three among four, against sizes counted by hand."""
+
+    def call_everything() -> None:
+        import torch
+        import torch.distributed as dist
+        import torch.distributed._functional_collectives as functional
+
+        from trainer.wire import WireCounter
+
+        dist.init_process_group("gloo")
+        rank, group = dist.get_rank(), dist.new_group([0, 1, 2])
+        if rank < 3:
+            whole, part = torch.ones(12), torch.ones(4)  # 48 and 16 bytes
+            with WireCounter() as wire:
+                dist.all_reduce(whole, group=group)
+                dist.all_gather([torch.ones(4) for _ in range(3)], part, group=group)
+                dist.all_gather_into_tensor(torch.ones(12), part, group=group)
+                dist.reduce_scatter_tensor(part, whole, group=group)
+                dist.broadcast(whole, 0, group=group)
+                dist.reduce(whole, 0, group=group)
+                dist.all_to_all_single(torch.ones(12), whole, group=group)
+                dist.gather(part, [torch.ones(4) for _ in range(3)] if rank == 0 else None, 0, group=group)
+                dist.scatter(part, [torch.ones(4) for _ in range(3)] if rank == 0 else None, 0, group=group)
+                functional.all_reduce(whole, "sum", group).wait()
+                functional.all_gather_tensor(part, 0, group).wait()
+                dist.barrier(group=group)  # no bytes
+            third = 2 / 3
+            expected = {
+                "all_reduce": [2, 96],
+                "all_gather": [3, 48],
+                "reduce_scatter": [1, 48],
+                "broadcast": [1, 48],
+                "reduce": [1, 48],
+                "all_to_all": [1, 48],
+                "gather": [1, 16],
+                "scatter": [1, 16],
+            }
+            assert {kind: list(pair) for kind, pair in wire.operations.items()} == expected
+            sent = 2 * third * 96 + 2 * 48 + third * (48 * 4 + 16 * 2)
+            assert abs(wire.wire_bytes - sent) < 1e-9 and wire.collectives == 11
+        with WireCounter() as wire:
+            if rank == 0:
+                dist.send(torch.ones(3, dtype=torch.bfloat16), 3)
+            elif rank == 3:
+                dist.recv(torch.ones(3, dtype=torch.bfloat16), 0)
+        assert wire.operations == ({"send": (1, 6)} if rank == 0 else {}) and wire.wire_bytes in (0, 6)
+
+    run_ranks(call_everything, 4)

@@ -1,0 +1,123 @@
+"""What a rank's GPU and its own process use, cheap enough to ask at every write of the metrics.
+
+NVML answers in up to some milliseconds, so a thread asks it once per second and `read` takes the mean of what has come
+since the last time. Memory counters are torch's own, on the host: no call here waits for the device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import os
+import threading
+from typing import Any
+
+import torch
+
+from trainer.hardware import GIB, World
+
+SAMPLE_EVERY_S = 1.0
+NVML_NAMES = ("gpu_utilisation_pct", "gpu_temperature_c", "gpu_power_w")
+NAMES = ("memory_allocated_gib", "memory_reserved_gib", "memory_peak_gib", *NVML_NAMES, "host_memory_gib")
+"""What `Meter.read` returns, in this order."""
+
+log = logging.getLogger("trainer")
+
+
+class Meter:
+    """Memory, utilisation, temperature and power of this rank; NaN where something is not to be had."""
+
+    def __init__(self, world: World) -> None:
+        self._device = world.device if world.device_type == "cuda" else None
+        self._host = os.open("/proc/self/statm", os.O_RDONLY)
+        self._page_gib = os.sysconf("SC_PAGE_SIZE") / GIB
+        self._sampler = open_sampler(world.device) if self._device else None
+
+    def read(self) -> list[float]:
+        """The numbers called `NAMES`. Device memory is that of torch's allocator, utilisation a mean over the time
+        since the last call."""
+        memory = [math.nan] * 3
+        if self._device:
+            stats = torch.cuda.memory_stats_as_nested_dict(self._device)
+            allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+            memory = [x / GIB for x in (allocated["current"], reserved["current"], allocated["peak"])]
+        nvml = self._sampler.take() if self._sampler else [math.nan] * len(NVML_NAMES)
+        resident = int(os.pread(self._host, 100, 0).split()[1]) * self._page_gib
+        return [*memory, *nvml, resident]
+
+    def close(self) -> None:
+        """Ends the thread."""
+        os.close(self._host)
+        if self._sampler:
+            self._sampler.stop()
+
+
+class Sampler(threading.Thread):
+    """Asks NVML once per second. A number that this GPU does not give (a MIG slice has no utilisation) is NaN.
+
+    Args:
+        nvml: the module pynvml, initialised.
+        handle: NVML's of the GPU.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, every_s: float = SAMPLE_EVERY_S) -> None:
+        super().__init__(name="nvml-sampler", daemon=True)
+        self._nvml = nvml
+        self._handle = handle
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._samples: list[list[float]] = []
+        self._last = [math.nan] * len(NVML_NAMES)
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            sample = self._ask()  # not inside append(): `take` may put a new list there meanwhile
+            self._samples.append(sample)
+            self._stopped.wait(self._every_s)
+
+    def _ask(self) -> list[float]:
+        nvml, handle = self._nvml, self._handle
+        questions = (
+            lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,  # it counts in milliwatts
+        )
+        answers = []
+        for question in questions:
+            try:
+                answers.append(float(question()))
+            except nvml.NVMLError:
+                answers.append(math.nan)
+        return answers
+
+    def take(self) -> list[float]:
+        """Means since the last call, in the order of `NVML_NAMES`; the last ones where nothing has come since."""
+        samples, self._samples = self._samples, []
+        if samples:
+            self._last = [sum(column) / len(column) for column in zip(*samples, strict=True)]
+        return self._last
+
+    def stop(self) -> None:
+        """Ends the thread; a question that NVML has not answered yet is left alone."""
+        self._stopped.set()
+        self.join(timeout=1.0)
+
+
+def open_sampler(device: str) -> Sampler | None:
+    """A running sampler for this CUDA device, or None with the reason in the log."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        log.warning("no GPU utilisation, temperature and power: the package nvidia-ml-py is not installed")
+        return None
+    try:
+        nvml.nvmlInit()
+        # by UUID: NVML counts all GPUs of the node, CUDA only those of CUDA_VISIBLE_DEVICES
+        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except nvml.NVMLError as failure:
+        log.warning("no GPU utilisation, temperature and power: %s", failure)
+        return None
+    sampler = Sampler(nvml, handle)
+    sampler.start()
+    return sampler

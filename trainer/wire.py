@@ -1,0 +1,143 @@
+"""Counts what this rank gives to collectives, by watching the operators c10d::* and _c10d_functional::*.
+
+Every path ends there: DDP's reducer in C++, FSDP2, DeepSpeed, functional collectives; autograd hands the watching mode
+on to its threads. While it watches, every operator passes through Python, so a run watches one step.
+
+Bytes on the wire are those of ring algorithms, sent per rank of n, for a payload of S bytes (Patarasuk and Yuan 2009;
+NVIDIA's nccl-tests, PERFORMANCE.md). A library that chooses a tree or the switch (NVLS) sends less:
+
+    all_reduce          2 (n-1)/n S                    reduce_scatter, all_to_all    (n-1)/n S, S = whole input
+    all_gather            (n-1)   S, S = own shard     broadcast, reduce, gather, scatter
+    send                          S                                   (n-1)/n S: the mean over the ranks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Operator -> the collective that it is. Left out: barrier, wait_tensor, recv (its bytes are the sender's), and
+# whatever a group of one does.
+KINDS = {
+    **dict.fromkeys(("allreduce_", "allreduce_coalesced_"), "all_reduce"),
+    **dict.fromkeys(
+        ("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_"), "all_reduce"
+    ),
+    **dict.fromkeys(
+        ("allgather_", "allgather_coalesced_", "_allgather_base_", "allgather_into_tensor_coalesced_"),
+        "all_gather",
+    ),
+    **dict.fromkeys(
+        ("all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced"),
+        "all_gather",
+    ),
+    **dict.fromkeys(
+        ("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"), "reduce_scatter"
+    ),
+    **dict.fromkeys(
+        ("reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced"),
+        "reduce_scatter",
+    ),
+    **dict.fromkeys(("alltoall_", "alltoall_base_", "all_to_all_single"), "all_to_all"),
+    **dict.fromkeys(("broadcast_", "broadcast"), "broadcast"),
+    "reduce_": "reduce",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    **dict.fromkeys(("send", "isend"), "send"),
+}
+NAMESPACES = ("c10d", "_c10d_functional")
+# What a rank gives is called so in the operators' schemas; the first name that is there counts.
+PAYLOAD = (
+    "input_tensors",
+    "input_tensor",
+    "input_list",
+    "inputs",
+    "input",
+    "tensors",
+    "tensor",
+    "output_tensors",
+)
+
+_ONCE: Callable[[int], float] = lambda n: (n - 1) / n  # noqa: E731
+WIRE: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: n - 1.0,
+    "reduce_scatter": _ONCE,
+    "all_to_all": _ONCE,
+    "broadcast": _ONCE,
+    "reduce": _ONCE,
+    "gather": _ONCE,
+    "scatter": _ONCE,
+    "send": lambda n: 1.0,
+}
+
+
+class WireCounter(TorchDispatchMode):
+    """Counts the collectives of the code under `with`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: dict[str, tuple[int, int]] = {}
+        """collective -> (how often, bytes of this rank's payload)."""
+        self.wire_bytes = 0.0
+        """Bytes that this rank sends, by the formulas above."""
+
+    @property
+    def collectives(self) -> int:
+        """Operations of all kinds."""
+        return sum(count for count, _ in self.operations.values())
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled blocks stay compiled; they hold no collectives."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it takes itself apart first, and the collectives come by here
+        given = kwargs or {}
+        if getattr(func, "namespace", "") in NAMESPACES:
+            self._count(func, args, given)
+        return func(*args, **given)
+
+    def _count(self, func: Any, args: Any, kwargs: Any) -> None:
+        kind = KINDS.get(func._schema.name.split("::")[1])
+        if kind is None:
+            return
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        payload = given[next(name for name in PAYLOAD if name in given)]
+        if kind == "scatter":  # the other ranks give nothing: what each one gets
+            payload = given["output_tensors"]
+        ranks = _ranks(given)
+        if ranks == 1:  # an axis of the mesh that nobody is on
+            return
+        size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(payload))
+        count, total = self.operations.get(kind, (0, 0))
+        self.operations[kind] = count + 1, total + size
+        self.wire_bytes += WIRE[kind](ranks) * size
+
+
+def _tensors(payload: Any) -> Iterator[Tensor]:
+    if isinstance(payload, Tensor):
+        yield payload
+    else:
+        for part in payload:
+            yield from _tensors(part)
+
+
+def _ranks(given: dict[str, Any]) -> int:
+    """Size of the group that an operator was called with: boxed, or by its name."""
+    group = given.get("process_group", given.get("group_name"))
+    if isinstance(group, str):
+        return dist.distributed_c10d._resolve_process_group(group).size()
+    if isinstance(group, torch.ScriptObject):
+        return dist.ProcessGroup.unbox(group).size()
+    assert isinstance(group, dist.ProcessGroup)
+    return group.size()
