@@ -45,7 +45,10 @@ def write_results(
         "peak_memory_gib": peak_device_memory_gib(world),
         "peak_host_memory_gib": peak_host_memory_gib(),
         "state_memory_gib": engine.observed.memory_gib(),
-        "dtypes": engine.observed.dtypes,
+        "dtypes": {
+            **engine.observed.dtypes,
+            "reductions": sorted(recorder.wire.reduced_dtypes) if recorder.wire else [],
+        },
         "peak_reserved_gib": peak_reserved_memory_gib(world),
         "collectives_per_step": recorder.wire.operations if recorder.wire else None,
         "wire_bytes_per_step": recorder.wire.wire_bytes if recorder.wire else None,

@@ -87,12 +87,8 @@ def build_summary(
         **_traffic(ranks),
         **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},
         **{
-            f"dtype_{short}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
-            for short, kind in (
-                ("parameters", "parameters"),
-                ("gradients", "gradients"),
-                ("optimizer", "optimizer"),
-            )
+            f"dtype_{kind}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
+            for kind in ("parameters", "gradients", "optimizer", "reductions")
         },
     }
 

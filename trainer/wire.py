@@ -87,6 +87,8 @@ class WireCounter(TorchDispatchMode):
         """collective -> (how often, bytes of this rank's payload)."""
         self.wire_bytes = 0.0
         """Bytes that this rank sends, by the formulas above."""
+        self.reduced_dtypes: set[str] = set()
+        """Element types of what was added up over ranks; single numbers (norms, flags) are left out."""
 
     @property
     def collectives(self) -> int:
@@ -118,7 +120,11 @@ class WireCounter(TorchDispatchMode):
         ranks = _ranks(given)
         if ranks == 1:  # an axis of the mesh that nobody is on
             return
-        size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(payload))
+        tensors = list(_tensors(payload))
+        if kind in ("all_reduce", "reduce_scatter", "reduce"):
+            added = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel() > 1]
+            self.reduced_dtypes |= {str(tensor.dtype).removeprefix("torch.") for tensor in added}
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         count, total = self.operations.get(kind, (0, 0))
         self.operations[kind] = count + 1, total + size
         self.wire_bytes += WIRE[kind](ranks) * size

@@ -126,6 +126,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "optimizer dtypes", "ranks", ("dtypes", "optimizer"), True, "as observed: other memory and rounding"
     ),
+    Rule(
+        "reduction dtypes",
+        "ranks",
+        ("dtypes", "reductions"),
+        True,
+        "as observed: other traffic and rounding",
+        absent="nothing was added up",
+    ),
     # place
     _resolved("world_size", "more devices"),
     _resolved("nodes", "traffic crosses the network"),

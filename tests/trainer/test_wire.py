@@ -13,6 +13,9 @@ DeepSpeed 0.19.8 against the textbook, vit_tiny on 16x16 images (P = 547,624 byt
     zero3     2 reduce-scatter, 72 all-gather, 1 all-reduce  0.500  every parameter has fewer elements than
                                                                     stage3_param_persistence_threshold and stays whole:
                                                                     gathered once after the update, (m + 1) / 3 m
+    zero3, every parameter gathered anew                     1.000
+    zeropp, the same, 4 ranks as 2 nodes of 2                0.833  only the step's first gather crosses nodes, all
+                                                                    others take hpZ's copy inside the node
 
 The extra all-reduce is the gradient norm: 4 bytes, 8 with zero3. Flat vectors are padded to a multiple of twice the
 ranks; zero3 pads each parameter to a multiple of the ranks.
@@ -23,6 +26,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -40,7 +44,7 @@ from trainer.wire_formulas import (
 GLOBAL = 16
 
 
-def measure(out: Path, **settings: Any) -> None:
+def measure(out: Path, zero: dict[str, Any], **settings: Any) -> None:
     """One rank: step 3 of a small vit_tiny under the counter; rank 0 writes what it saw, and the parameters' shapes."""
     import torch
     import torch.distributed as dist
@@ -54,6 +58,7 @@ def measure(out: Path, **settings: Any) -> None:
     from trainer.phases import Phases
     from trainer.precision import resolve_precision
     from trainer.strategies import build_engine, builds_empty
+    from trainer.strategies.deepspeed_config import ZERO
     from trainer.wire import WireCounter
 
     torch.set_num_threads(1)
@@ -68,7 +73,8 @@ def measure(out: Path, **settings: Any) -> None:
         "blocks": [[(tuple(p.shape), p.requires_grad) for p in b.parameters()] for b in model.blocks()],
     }
     mesh = build_mesh(axes, "cpu")
-    engine = build_engine(config, mesh, model, Phases("cpu"), resolve_precision(config, "cpu"))
+    with mock.patch.dict(ZERO, {config.strategy: ZERO.get(config.strategy, {}) | zero}):
+        engine = build_engine(config, mesh, model, Phases("cpu"), resolve_precision(config, "cpu"))
     order, share = SampleOrder(0, len(data.train)), Share(rank, axes.dp)
     for step in (1, 2):
         batch = build_batch(data.train, order, step, GLOBAL, config.micro_batch_size, share, "cpu")
@@ -82,10 +88,11 @@ def measure(out: Path, **settings: Any) -> None:
 
 
 def run(
-    out: Path, ranks: int, micro_batches: int, **settings: Any
+    out: Path, ranks: int, micro_batches: int, zero: dict[str, Any] | None = None, **settings: Any
 ) -> tuple[Traffic, list[Any], list[list[Any]]]:
     micro = GLOBAL // ranks // micro_batches
-    run_ranks(lambda: measure(out, micro_batch_size=micro, **settings), ranks)
+    env = {"LOCAL_WORLD_SIZE": "2"} if settings["strategy"] == "zeropp" else {}  # hpZ: nodes of 2
+    run_ranks(lambda: measure(out, zero or {}, micro_batch_size=micro, **settings), ranks, env=env)
     every = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(ranks)]
     assert all(found["wire_bytes"] == every[0]["wire_bytes"] for found in every)
     operations = {kind: tuple(pair) for kind, pair in every[0]["operations"].items()}
@@ -154,6 +161,20 @@ DEEPSPEED = {
         0.500,
     ),
 }
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(("strategy", "ranks", "node"), [("zero3", 2, 2), ("zero3", 4, 4), ("zeropp", 4, 2)])
+def test_forced_gathers_are_the_formula(strategy, ranks, node, micro_batches, tmp_path):
+    from trainer.strategies.deepspeed_config import FORCED_GATHERS
+
+    found, root, blocks = run(tmp_path, ranks, micro_batches, FORCED_GATHERS, strategy=strategy)
+    size = sum(p.elements for p in trainable(root, blocks)) * 4
+    everywhere, inside = (ranks - 1) / ranks, (node - 1) / node
+    formula = size * (everywhere * (1 + micro_batches) + inside * (2 * micro_batches - 1))
+    assert found.wire_bytes / formula == pytest.approx(1, abs=1e-4)  # padding and the norm's 8 bytes
+    if strategy == "zero3":
+        assert formula == pytest.approx(textbook_bytes("zero3", size, ranks, micro_batches))
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), DEEPSPEED)
@@ -249,3 +270,21 @@ def test_every_collective_is_counted_with_its_own_formula(tmp_path):
         assert wire.operations == ({"send": (1, 6)} if rank == 0 else {}) and wire.wire_bytes in (0, 6)
 
     run_ranks(call_everything, 4)
+
+
+def test_the_element_types_that_are_added_up_are_kept():
+    def call() -> None:
+        import torch
+        import torch.distributed as dist
+
+        from trainer.wire import WireCounter
+
+        dist.init_process_group("gloo")
+        with WireCounter() as wire:
+            dist.all_reduce(torch.ones(4, dtype=torch.bfloat16))
+            dist.all_reduce(torch.ones(1, dtype=torch.float64))  # a single number: a norm, a flag
+            dist.all_reduce(torch.ones(4, dtype=torch.int64))
+            dist.broadcast(torch.ones(4, dtype=torch.float16), 0)
+        assert wire.reduced_dtypes == {"bfloat16"}
+
+    run_ranks(call, 2)
