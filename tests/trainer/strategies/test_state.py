@@ -78,13 +78,35 @@ def test_native_state_is_resharded_and_read_by_another_strategy(optimizer, tmp_p
         assert largest_difference(read(tmp_path / "two"), read(out)) < 1e-5
 
 
-@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-def test_zero_state_goes_to_another_world_size_through_the_universal_format(strategy, tmp_path):
-    folder = tmp_path / "state"
-    folder.mkdir()
-    run_ranks(lambda: save_at_3(folder, tmp_path / "two", strategy), 2)
-    run_ranks(lambda: load_and_continue(folder, tmp_path / "one", strategy), 1, timeout_s=300)
-    assert largest_difference(read(tmp_path / "two"), read(tmp_path / "one")) < 1e-5
+def go_on(source: Path | None, last: int, target: Path, strategy: str) -> None:
+    """One rank: loads `source` if there is one, trains up to step `last`, saves into the folder `target`."""
+    import os
+
+    config = make_config(strategy, int(os.environ["WORLD_SIZE"]))
+    engine, first = start(config), 1
+    if source:
+        engine.load(source / "engine")
+        first = int((source / "last").read_text()) + 1
+    steps(engine, config, first, last)
+    (target / "engine").mkdir(parents=True, exist_ok=True)
+    engine.save(target / "engine")
+    (target / "last").write_text(str(last))
+    leave(engine, target / "state")
+
+
+@pytest.mark.parametrize("sizes", [(4, 2, 1), (2, 4)], ids=["4 to 2 to 1", "2 to 4"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp", *ZERO])
+def test_a_run_goes_on_with_another_number_of_processes(strategy, sizes, tmp_path):
+    """ZeRO through its universal format, 4 to 10 s per change."""
+    source = None
+    for i, world_size in enumerate(sizes):
+        target = tmp_path / str(i)
+        run_ranks(
+            lambda s=source, i=i, t=target: go_on(s, 2 * (i + 1), t, strategy), world_size, timeout_s=300
+        )
+        source = target
+    run_ranks(lambda: go_on(None, 2 * len(sizes), tmp_path / "whole", strategy), 2)
+    assert largest_difference(read(tmp_path / "whole" / "state"), read(source / "state")) < 1e-5
 
 
 def test_the_loss_scale_is_part_of_the_state(tmp_path):
