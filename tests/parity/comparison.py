@@ -52,9 +52,8 @@ def _furthest(left: list[float], right: list[float]) -> float:
 def within(found: Difference, case: Case) -> bool:
     """Whether all three stay inside the case's gates; a number that is not finite does not."""
     gates = case.gates
-    return (
-        found.loss <= gates.loss and found.grad_norm <= gates.grad_norm and found.gradient <= gates.gradient
-    )
+    gradient_holds = found.gradient is None or found.gradient <= gates.gradient
+    return found.loss <= gates.loss and found.grad_norm <= gates.grad_norm and gradient_holds
 
 
 def build_row(case: Case, found: Difference) -> dict[str, Any]:
