@@ -36,8 +36,9 @@ lint: setup ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup ## host cost of tracking, phases, metrics and profiler schedule
+bench: setup ## host cost of tracking, phases, metrics and profiler schedule; of each way to shard
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/host_tax.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sharding_host_cost.py
 
 schema: setup ## regenerate the charts' values schema from trainer/config.py
 	$(BIN)/python charts/values_schema.py charts/run/values.schema.json
@@ -91,4 +92,4 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 clean: ## remove the demo's results
 	rm -rf $(DEMO)
 
-.PHONY: help demo test images e2e lint bench schema golden chart lock setup clean
+.PHONY: help demo test parity images e2e lint bench schema golden chart lock setup clean
