@@ -12,7 +12,7 @@ from tests.ranks import fork_ranks
 from tests.trainer.data.cifar_like import build_cifar_like
 from tests.trainer.test_worker import be_worker
 
-STEPS = 4
+STEPS = 3
 RUNS = {  # strategy, processes, further settings
     "ddp": ("ddp", 2, {}),
     "zero2": ("zero2", 2, {}),
@@ -43,7 +43,7 @@ def fine_tune(results: Path, checkpoint: Path, run: str, data: dict[str, str]) -
     strategy, processes, more = RUNS[run]
     env = {
         "TRAINER_RUN": run, "TRAINER_RESULTS": str(results), "TRAINER_STRATEGY": strategy,
-        "TRAINER_MODEL_PATH": str(checkpoint), "TRAINER_INIT": "pretrained", "TRAINER_IMAGE_SIZE": "32",
+        "TRAINER_MODEL_PATH": str(checkpoint), "TRAINER_INIT": "pretrained", "TRAINER_IMAGE_SIZE": "16",
         "TRAINER_GLOBAL_BATCH_SIZE": "8", "TRAINER_MICRO_BATCH_SIZE": "4", "TRAINER_STEPS": str(STEPS),
         "TRAINER_OPTIMIZER": "sgd", "TRAINER_LR": "0.01", "TRAINER_LOG_EVERY": "1", "TRAINER_PROFILE_STEPS": "0",
         "TRAINER_EVALUATE_EVERY": "1000", "HF_HUB_OFFLINE": "1", **data, **more,
@@ -79,5 +79,5 @@ def test_every_strategy_fine_tunes_the_same_checkpoint(tmp_path, checkpoint, cif
         assert len(run["losses"]) == STEPS and run["summary"]["test_accuracy_pct"] is not None
 
 
-# Position embeddings: 14 x 14 in the checkpoint, 2 x 2 for images of 32 pixels.
-PATCHES_LEFT_OUT = (196 - 4) * 768
+# Position embeddings: 14 x 14 in the checkpoint, a single one for images of 16 pixels.
+PATCHES_LEFT_OUT = (196 - 1) * 768

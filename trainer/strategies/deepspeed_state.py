@@ -140,7 +140,9 @@ def convert_to_universal(folder: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     aside = [str(unfinished) if part == str(folder / UNIVERSAL) else part for part in command]
     done = subprocess.run(aside, capture_output=True, text=True)
-    if done.returncode:
+    if done.returncode == 0 and not (folder / UNIVERSAL).exists():
+        unfinished.rename(folder / UNIVERSAL)
+    else:
         raise ConfigError(
             [
                 f"{folder}: saved by another number of processes, and converting it failed: "
@@ -148,7 +150,6 @@ def convert_to_universal(folder: Path) -> None:
                 "or continue with as many processes as before"
             ]
         )
-    unfinished.rename(folder / UNIVERSAL)
 
 
 def _first_line(failure: Exception) -> str:
