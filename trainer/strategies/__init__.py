@@ -11,7 +11,7 @@ from trainer.phases import Phases
 from trainer.precision import Precision
 
 # Every rank but the first builds the model without memory; the weights arrive in shards.
-BUILT_EMPTY: tuple[str, ...] = ("fsdp", "hsdp")
+BUILT_EMPTY: tuple[str, ...] = ("fsdp", "hsdp", "zero3", "zeropp")
 
 
 def builds_empty(config: Config, rank: int) -> bool:

@@ -24,6 +24,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,9 +39,11 @@ from trainer.strategies.zero_engine import DeepSpeedEngine
 
 
 def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
-    """The model under ZeRO. It is built whole on every rank and given to DeepSpeed, which shards it.
+    """The model under ZeRO.
 
-    deepspeed.zero.Init around a Hugging Face constructor gives wrong initial weights silently.
+    Stages 1 and 2 hold it whole on every rank. In stage 3 rank 0's is dealt out parameter by parameter, so that no
+    device ever holds more than its shards and one parameter. deepspeed.zero.Init as a context around a Hugging Face
+    constructor gives wrong initial weights silently; on a finished module it does what it says.
     """
     device_type, world_size = mesh.device_type, mesh["dp_shard"].size()
     if device_type == "cpu":
@@ -66,11 +69,33 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, pr
         apply_compile(model)
     with _timeout_for_groups(config.collective_timeout_s):
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+        if settings["zero_optimization"]["stage"] == 3:
+            _deal_out(model, settings, device_type)
+        else:
+            model.to(device_type)
         trainable = [p for p in model.parameters() if p.requires_grad]
-        engine, *_ = deepspeed.initialize(
-            model=model.to(device_type), config=settings, model_parameters=trainable
-        )
+        engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
     return DeepSpeedEngine(config, engine, phases, precision, settings)
+
+
+def _deal_out(model: nn.Module, settings: dict[str, Any], device_type: str) -> None:
+    """Rank 0's weights in shards to all ranks, in place; the other ranks' models may be on the meta device."""
+    import deepspeed
+    from deepspeed.utils import groups
+
+    if any(parameter.is_meta for parameter in model.parameters()):
+        model.to_empty(device="cpu")  # memory that is never written to is never taken
+    if settings["bf16"]["enabled"]:
+        model.to(torch.bfloat16)
+    node = (
+        groups._get_zero_param_intra_parallel_group()
+    )  # hpZ's, of an earlier engine: it may exist only once
+    deepspeed.zero.Init(module=model, config_dict_or_path=settings, zero_param_parallel_group=node)
+    for name, buffer in list(model.named_buffers()):
+        owner, _, leaf = name.rpartition(".")
+        whole = buffer.to(device_type)
+        torch.distributed.broadcast(whole, src=0)
+        setattr(model.get_submodule(owner), leaf, whole)
 
 
 @contextlib.contextmanager
