@@ -27,9 +27,11 @@ from torch import nn
 from trainer.config import Config
 from trainer.data.batches import Batch
 from trainer.engine import StepResult, TorchEngine
-from trainer.hardware import processor_name
+from trainer.gpu import Meter
+from trainer.hardware import processor_name, read_world
 from trainer.loop import train
 from trainer.phases import Phases
+from trainer.precision import Precision
 from trainer.profiler import StepProfiler
 from trainer.run_directory import RunDirectory
 from trainer.schedule import Plan, learning_rate
@@ -75,7 +77,8 @@ class IdleEngine:
 def build_engine(phases: object) -> TorchEngine:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(25)))
-    return TorchEngine(Config(run="bench", optimizer="sgd"), model, phases, "cpu")  # type: ignore[arg-type]
+    config = Config(run="bench", optimizer="sgd")
+    return TorchEngine(config, model, phases, Precision("fp32"), "cpu")  # type: ignore[arg-type]
 
 
 def time_steps(engine: Any, phases: Phases, batch: Batch, folder: Path) -> tuple[list[float], list[float]]:
@@ -87,7 +90,8 @@ def time_steps(engine: Any, phases: Phases, batch: Batch, folder: Path) -> tuple
     directory = RunDirectory(config.results, config.comparison, config.run)
     directory.create()
     bare_engine = build_engine(BarePhases()) if not isinstance(engine, IdleEngine) else None
-    recorder = Recorder(directory.metrics, 1, config.log_every)
+    meter = Meter(read_world(os.environ))
+    recorder = Recorder(directory.metrics, 1, config.log_every, read_system=meter.read)
     profiler = StepProfiler(config, config.profile_first_step, phases, directory, 0)
     plan = Plan(LONG, evaluate_every=LONG, profile_first=config.profile_first_step)
     real_ns: list[int] = []
@@ -104,8 +108,9 @@ def time_steps(engine: Any, phases: Phases, batch: Batch, folder: Path) -> tuple
         bare_ns.append(left - came)
         return batch
 
-    train(config, plan, engine, next_batch, phases, recorder, profiler, lambda _: None)
+    train(config, plan, 1, engine, next_batch, phases, recorder, profiler, lambda _: None, lambda _: None)
     recorder.close()
+    meter.close()
     size = config.log_every
 
     def windows(values: list[int]) -> list[float]:
@@ -118,7 +123,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     torch.set_num_threads(1)
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
