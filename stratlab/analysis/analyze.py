@@ -15,9 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.chunks import LIMITS, Limits, TraceError
-from stratlab.analysis.discover import Finding, Found, find_traces
-from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits, run_hta
+from stratlab.analysis.hta.bridge import HTA_LIMITS, HtaLimits, run_hta
 from stratlab.analysis.mlflow_log import log_analysis
 from stratlab.analysis.page import build_html
 from stratlab.analysis.quality import find_gaps, keep_one_source
@@ -25,6 +23,8 @@ from stratlab.analysis.rank import RankAnalysis, analyse_rank
 from stratlab.analysis.report import build_report
 from stratlab.analysis.run_facts import read_facts
 from stratlab.analysis.tables import write_tables
+from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.discover import Finding, Found, find_traces
 
 Progress = Callable[[str], None]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stratlab.analysis.intervals import Intervals, build_union, clip, common_length, join, length
-from stratlab.analysis.labels import PHASES, Window
 from stratlab.analysis.lanes import Lanes, Source
+from stratlab.traces.intervals import Intervals, build_union, clip, common_length, join, length
+from stratlab.traces.labels import PHASES, Window
 
 
 @dataclass(frozen=True)

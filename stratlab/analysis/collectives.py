@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stratlab.analysis.intervals import Times
-from stratlab.analysis.labels import Window
 from stratlab.analysis.lanes import Lanes
+from stratlab.traces.intervals import Times
+from stratlab.traces.labels import Window
 
 
 @dataclass(frozen=True)

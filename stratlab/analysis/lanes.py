@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.analysis.intervals import Intervals, Times, build_union
-from stratlab.analysis.labels import PROFILER_STEP, STEP, Window
-from stratlab.analysis.trace import COPY_CATEGORIES, LABEL_CATEGORIES, LAUNCH_CATEGORIES, Mask, Trace
+from stratlab.traces.intervals import Intervals, Times, build_union
+from stratlab.traces.labels import PROFILER_STEP, STEP, Window
+from stratlab.traces.trace import COPY_CATEGORIES, LABEL_CATEGORIES, LAUNCH_CATEGORIES, Mask, Trace
 
 Source = Literal["gpu", "cpu"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratlab.analysis.discover import Finding, Manifest
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
+from stratlab.traces.discover import Finding, Manifest
 
 
 def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[Finding]]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratlab.analysis.breakdown import StepRow, build_rows
-from stratlab.analysis.chunks import LIMITS, Limits, TraceError
 from stratlab.analysis.collectives import Calls, find_calls
-from stratlab.analysis.discover import Finding
-from stratlab.analysis.labels import PHASES, STEP, build_phase_labels, build_windows, find_phases
 from stratlab.analysis.lanes import Source, build_lanes
 from stratlab.analysis.timeline import Activity, MemoryPoint, build_activity, build_memory_curve
-from stratlab.analysis.trace import load_trace
+from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.discover import Finding
+from stratlab.traces.labels import PHASES, STEP, build_phase_labels, build_windows, find_phases
+from stratlab.traces.trace import load_trace
 
 
 @dataclass(frozen=True)

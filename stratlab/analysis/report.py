@@ -8,10 +8,10 @@ from typing import Any
 
 from stratlab.analysis.breakdown import build_means
 from stratlab.analysis.collectives import build_collectives
-from stratlab.analysis.discover import Finding
-from stratlab.analysis.hta_bridge import HtaStatus
+from stratlab.analysis.hta.bridge import HtaStatus
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
+from stratlab.traces.discover import Finding
 
 CPU_NOTE = "CPU trace: host operator time, not GPU utilisation"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.discover import Finding
+from stratlab.traces.discover import Finding
 
 FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
 

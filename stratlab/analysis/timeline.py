@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stratlab.analysis.intervals import Intervals, Times, build_covered_share, clip
 from stratlab.analysis.lanes import Lanes
-from stratlab.analysis.trace import MemoryEvents
+from stratlab.traces.intervals import Intervals, Times, build_covered_share, clip
+from stratlab.traces.trace import MemoryEvents
 
 BINS = 600
 DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu"}  # c10::DeviceType

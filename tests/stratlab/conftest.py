@@ -1,4 +1,4 @@
-"""A real MLflow server for every test that wants one; started once per session."""
+"""What tests of several verbs share, made once per session: a real MLflow server, traces and their analyses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from stratlab.tracking_server import run_server
+from tests.stratlab.trace_fixtures import gloo_report, gloo_run, gloo_traces, gpu_report, gpu_run
+
+__all__ = ["gloo_report", "gloo_run", "gloo_traces", "gpu_report", "gpu_run", "mlflow_server"]
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stratlab.analysis import NoTraces, analyze, analyze_run
-from stratlab.analysis.hta_bridge import HtaLimits
-from tests.stratlab.analysis.synthetic import (
+from stratlab.analysis.hta.bridge import HtaLimits
+from tests.stratlab.simulated.small import (
     STEP_MS,
     build_cpu_trace,
     build_gpu_trace,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stratlab.analysis.breakdown import StepRow, build_means
-from stratlab.analysis.chunks import TraceError
 from stratlab.analysis.rank import RankAnalysis, analyse_rank
-from tests.stratlab.analysis.synthetic import (
+from stratlab.traces.chunks import TraceError
+from tests.stratlab.simulated.small import (
     STEP_MS,
     TraceWriter,
     add_gpu_step,

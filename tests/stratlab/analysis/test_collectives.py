@@ -9,7 +9,7 @@ import pytest
 
 from stratlab.analysis.collectives import Calls, build_collectives
 from stratlab.analysis.rank import analyse_rank
-from tests.stratlab.analysis.synthetic import build_gpu_trace
+from tests.stratlab.simulated.small import build_gpu_trace
 
 
 def calls(rank: int, name: str, *durations_us: float) -> Calls:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis import hta_bridge
-from stratlab.analysis.hta_analyses import ANALYSES, Analysis, Scene
-from stratlab.analysis.hta_bridge import HtaLimits, run_hta
-from stratlab.analysis.hta_calls import run_analysis
-from stratlab.analysis.intervals import common_length, length
-from stratlab.analysis.labels import build_windows
+from stratlab.analysis.hta import bridge as hta_bridge
+from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
+from stratlab.analysis.hta.bridge import HtaLimits, run_hta
+from stratlab.analysis.hta.calls import run_analysis
 from stratlab.analysis.lanes import build_lanes
 from stratlab.analysis.rank import analyse_rank
-from stratlab.analysis.trace import load_trace
-from tests.stratlab.analysis.synthetic import (
+from stratlab.traces.intervals import common_length, length
+from stratlab.traces.labels import build_windows
+from stratlab.traces.trace import load_trace
+from tests.stratlab.simulated.small import (
     ALL_REDUCE,
     COMM_STREAM,
     COPY_STREAM,
@@ -148,7 +148,7 @@ def test_status_of_an_analysis(tmp_path: Path) -> None:
 def test_large_tables_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pandas as pd
 
-    monkeypatch.setattr("stratlab.analysis.hta_calls.MOST_ROWS", 2)
+    monkeypatch.setattr("stratlab.analysis.hta.calls.MOST_ROWS", 2)
     outcome = run_analysis(
         Analysis("big", lambda scene: pd.DataFrame({"a": [1, 2, 3]})), build_scene(), tmp_path
     )

@@ -12,9 +12,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from stratlab.analysis import analyze_run
-from stratlab.analysis.hta_bridge import HtaLimits
+from stratlab.analysis.hta.bridge import HtaLimits
 from tests.ranks import free_port
-from tests.stratlab.analysis.synthetic import build_cpu_trace, build_gpu_trace, write_run
+from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace, write_run
 
 
 def build_run(folder: Path, run_id: str | None) -> Path:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stratlab.analysis import analyze_run
-from stratlab.analysis.hta_bridge import HtaLimits
-from tests.stratlab.analysis.synthetic import TraceWriter, build_cpu_trace, build_gpu_trace, write_run
+from stratlab.analysis.hta.bridge import HtaLimits
+from tests.stratlab.simulated.small import TraceWriter, build_cpu_trace, build_gpu_trace, write_run
 
 NOTE = "CPU trace: host operator time, not GPU utilisation"
 HOSTILE = "<script>alert(1)</script>"

@@ -8,7 +8,7 @@ import pytest
 
 from stratlab.analysis.rank import analyse_rank
 from stratlab.analysis.timeline import BINS, build_shares
-from tests.stratlab.analysis.synthetic import build_gpu_trace
+from tests.stratlab.simulated.small import build_gpu_trace
 
 
 def test_activity_covers_the_steps(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from stratlab.analysis.chunks import LIMITS, Limits, TraceError
-from stratlab.analysis.trace import read_rank
+from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.trace import read_rank
 
 MANIFEST = "manifest.json"
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)

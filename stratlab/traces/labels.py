@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stratlab.analysis.chunks import TraceError
-from stratlab.analysis.intervals import Intervals
-from stratlab.analysis.trace import LABEL_CATEGORIES, Trace
+from stratlab.traces.chunks import TraceError
+from stratlab.traces.intervals import Intervals
+from stratlab.traces.trace import LABEL_CATEGORIES, Trace
 
 STEP = re.compile(r"^## ?Training Step (\d+) ?##$", re.IGNORECASE)
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")

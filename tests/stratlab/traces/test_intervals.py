@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratlab.analysis.intervals import (
+from stratlab.traces.intervals import (
     Intervals,
     build_covered_share,
     build_union,

@@ -1,6 +1,6 @@
 """Runs Holistic Trace Analysis, one analysis after the other, and says of each how it went.
 
-    python -m stratlab.analysis.hta_calls REQUEST.json
+    python -m stratlab.analysis.hta.calls REQUEST.json
 
 A process of its own, started by hta_bridge: HTA can run out of memory or hang, and pandas takes seconds to import.
 Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel.
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.hta_analyses import ANALYSES, NO_GPU, Analysis, Scene
+from stratlab.analysis.hta.analyses import ANALYSES, NO_GPU, Analysis, Scene
 
 MOST_ROWS = 20_000  # of one table
 

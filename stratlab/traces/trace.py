@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.analysis.chunks import LIMITS, Limits, TraceError, read_head, split_events
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_events
 
 # A GPU event is known by its category, not by having a stream: Triton's CPU ops carry stream 0.
 COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")

@@ -1,6 +1,6 @@
 """Records real traces: two gloo ranks of a tiny DDP training on the CPU, with the trainer's labels.
 
-    python -m tests.stratlab.analysis.record_gloo FOLDER
+    python -m tests.stratlab.simulated.record_gloo FOLDER
 
 A process of its own, so that torch stays out of the tests' process. Rank 1 is late: its data take 50 ms longer.
 """

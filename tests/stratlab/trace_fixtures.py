@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from stratlab.analysis import analyze_run
-from tests.stratlab.analysis.synthetic import build_gpu_trace, write_manifest, write_run
+from tests.stratlab.simulated.small import build_gpu_trace, write_manifest, write_run
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
 def gloo_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with rank0_trace.json and rank1_trace.json of a real training."""
     folder = tmp_path_factory.mktemp("gloo")
-    command = [sys.executable, "-m", "tests.stratlab.analysis.record_gloo", str(folder)]
+    command = [sys.executable, "-m", "tests.stratlab.simulated.record_gloo", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]

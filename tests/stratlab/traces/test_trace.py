@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stratlab.analysis import chunks
-from stratlab.analysis.chunks import Limits, TraceError
-from stratlab.analysis.trace import load_trace, read_rank
-from tests.stratlab.analysis.synthetic import TraceWriter, build_gpu_trace
+from stratlab.traces import chunks
+from stratlab.traces.chunks import Limits, TraceError
+from stratlab.traces.trace import load_trace, read_rank
+from tests.stratlab.simulated.small import TraceWriter, build_gpu_trace
 
 
 def plain(path: Path) -> list[dict[str, Any]]:

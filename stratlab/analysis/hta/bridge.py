@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import stratlab
-from stratlab.analysis.hta_analyses import ANALYSES
+from stratlab.analysis.hta.analyses import ANALYSES
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _run(folder: Path, timeout_s: float) -> str:
         "HTA_DISABLE_NS_ROUNDING": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")])),
     }
-    command = [sys.executable, "-m", "stratlab.analysis.hta_calls", str(folder / "request.json")]
+    command = [sys.executable, "-m", "stratlab.analysis.hta.calls", str(folder / "request.json")]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True

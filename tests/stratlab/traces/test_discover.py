@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.discover import Found, find_traces
-from tests.stratlab.analysis.synthetic import build_gpu_trace, write_manifest
+from stratlab.traces.discover import Found, find_traces
+from tests.stratlab.simulated.small import build_gpu_trace, write_manifest
 
 
 def write(folder: Path, names: dict[str, int | None]) -> None:

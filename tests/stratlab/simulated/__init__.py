@@ -1,0 +1,1 @@
+"""Traces that were never recorded, with known answers."""
