@@ -56,7 +56,7 @@ def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
 
     Example: stratlab analyze results/demo/ddp
     """
-    from stratlab.analysis import NoTraces, analyze_run
+    from stratlab.analysis.analyze import NoTraces, analyze_run
 
     try:
         report = analyze_run(run_dir, tracking_uri=tracking_uri or None, progress=_print_line)
@@ -109,6 +109,13 @@ def compare(
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out.")
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Explain the others against this run; the fastest if left out."),
+    ] = None,
+    memory_limit_gib: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Of one device: name the fastest run that fits.")
+    ] = None,
     on_cluster: Annotated[
         bool, typer.Option("--on-cluster", help="DIR names a comparison on the results volume of a cluster.")
     ] = False,
@@ -119,7 +126,7 @@ def compare(
     mount: Annotated[str, typer.Option(help="With --on-cluster: where runs see the claim.")] = "/results",
     image: Annotated[str, typer.Option(help="With --on-cluster: image of the pod.")] = "stratlab-lab:0.1.0",
 ) -> None:
-    """Compare the runs in DIR, or those of an MLflow experiment, and write a report.
+    """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
 
     With --on-cluster a pod compares the runs where they are, and the report comes back to --output.
 
@@ -134,7 +141,8 @@ def compare(
 
         if experiment:
             raise ValueError("--on-cluster compares a folder of the volume; leave --experiment out")
-        compare_for_user(str(folder), namespace, claim, mount, image, output, as_json)
+        asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib}
+        compare_for_user(str(folder), namespace, claim, mount, image, output, as_json, asked)
         return
     if experiment and not tracking_uri:
         raise ValueError("--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI")
@@ -146,7 +154,7 @@ def compare(
     else:
         assert experiment
         runs = comparing.load_experiment(experiment, tracking_uri, output / "runs")
-    report = comparing.compare(runs)
+    report = comparing.compare(runs, baseline=baseline, memory_limit_gib=memory_limit_gib)
     page = comparing.write_report(report, runs, output)
     if as_json == "-":
         print(page.with_name("report.json").read_text(), end="")

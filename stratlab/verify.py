@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 NOT_POINTS = ("t", "step", "attempt")  # the fields of a line of metrics.jsonl that the trainer does not send
+REPORT_PAGES = ("report.html", "report.json", "summary.md")
+REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # what every analysis leaves, besides the merged trace
 OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
 Point = tuple[int, int, float]
 """Step, time stamp in ms, value: MLflow keeps equal ones once."""
@@ -107,7 +109,10 @@ def _check_traces(run_dir: Path) -> Check:
 
 
 def _check_report(run_dir: Path) -> Check:
-    names = [f"analysis/{name}" for name in ("report.html", "report.json")]
+    names = [f"analysis/{name}" for name in REPORT_FILES]
+    merged = (_read_object(run_dir / "analysis" / "report.json").get("merged") or {}).get("file")
+    if merged:
+        names.append(f"analysis/{merged}")
     missing = [name for name in names if not _size(run_dir / name)]
     if missing:
         return Check("report", "failed", f"missing or empty: {', '.join(missing)}; stratlab analyze makes it")
@@ -158,9 +163,10 @@ def _check_mlflow_run(
         yield Check("mlflow report", "skipped", "no analysis belongs to this run")
         return
     files = {entry.path for entry in client.list_artifacts(run_id, "analysis")}
-    there = "analysis/report.html" in files
-    text = "analysis/report.html is " + ("an artifact of the run" if there else "no artifact of the run")
-    yield Check("mlflow report", "ok" if there else "failed", text)
+    missing = [name for name in REPORT_PAGES if f"analysis/{name}" not in files]
+    text = ", ".join(f"analysis/{name}" for name in missing or REPORT_PAGES)
+    state: Literal["ok", "failed"] = "failed" if missing else "ok"
+    yield Check("mlflow report", state, f"{text}: {'no artifact' if missing else 'artifacts'} of the run")
 
 
 def read_points(lines: Iterable[Mapping[str, Any]]) -> dict[str, set[Point]]:

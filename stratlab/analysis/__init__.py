@@ -1,5 +1,4 @@
-"""What the traces of a run say: where each step's time went, on which rank, in which phase."""
+"""What the traces of a run say: where each step's time went, on which rank, in which phase; `analyze.py` is the way in.
 
-from stratlab.analysis.analyze import NoTraces, analyze_run
-
-__all__ = ["NoTraces", "analyze_run"]
+Nothing is imported here: a process that only reads one trace must not pay for pages and tables.
+"""

@@ -10,23 +10,25 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stratlab.analysis.hta.bridge import HTA_LIMITS, HtaLimits, run_hta
+from stratlab.analysis.markdown import build_markdown
+from stratlab.analysis.measure import Progress, measure_traces
 from stratlab.analysis.mlflow_log import log_analysis
 from stratlab.analysis.page import build_html
 from stratlab.analysis.quality import find_gaps, keep_one_source
-from stratlab.analysis.rank import RankAnalysis, analyse_rank
+from stratlab.analysis.recommendations import build_recommendations
 from stratlab.analysis.report import build_report
 from stratlab.analysis.run_facts import read_facts
 from stratlab.analysis.tables import write_tables
-from stratlab.traces.chunks import LIMITS, Limits, TraceError
-from stratlab.traces.discover import Finding, Found, find_traces
+from stratlab.traces.chunks import LIMITS, Limits
+from stratlab.traces.clocks import find_offsets
+from stratlab.traces.discover import Finding, find_traces
+from stratlab.traces.merge import merge_traces
 
-Progress = Callable[[str], None]
+MERGED = "merged_trace.json.gz"
 
 
 class NoTraces(Exception):
@@ -57,9 +59,10 @@ def analyze_run(
     """
     facts = read_facts(run_dir)
     found = find_traces(run_dir / "traces", facts.world_size, limits)
-    loaded, failures = _analyse_ranks(found, limits, progress)
-    ranks, mixed = keep_one_source(loaded)
-    findings = [*facts.findings, *found.findings, *failures, *(f for r in ranks for f in r.findings), *mixed]
+    measures = measure_traces(found.files, facts.axes, limits=limits, progress=progress)
+    ranks, mixed = keep_one_source(measures.ranks)
+    remarks = [finding for rank in ranks for finding in rank.findings]
+    findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]
     if not ranks:
         raise NoTraces(_explain(run_dir / "traces", findings))
     skipped = {finding.rank for finding in findings if finding.action == "skipped"}
@@ -71,15 +74,20 @@ def analyze_run(
     folder = run_dir / f".analysis-{uuid.uuid4().hex[:8]}"
     try:
         (folder / "tables" / "hta").mkdir(parents=True)
-        progress("Holistic Trace Analysis ...")
         files = {rank.rank: rank.file for rank in ranks}
+        progress("one trace of all ranks ...")
+        clocks = find_offsets({rank: measures.call_ends_ns[rank] for rank in files})
+        merged = merge_traces(
+            files, folder / MERGED, offsets_ns=clocks.offsets_ns, limits=limits, progress=progress
+        )
+        progress("Holistic Trace Analysis ...")
         raw_bytes = sum(rank.raw_bytes for rank in ranks)
         hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)
-        report = build_report(facts, ranks, findings, hta)
-        memory = [asdict(point) for rank in ranks for point in rank.memory]
-        names = ("steps", "ranks", "collectives", "quality", "hta")
-        write_tables(folder / "tables", {name: report[name] for name in names} | {"memory": memory})
-        (folder / "report.html").write_text(build_html(report, facts, ranks), encoding="utf-8")
+        report = build_report(facts, ranks, findings, hta, clocks, merged)
+        report["recommendations"] = build_recommendations(report, facts)
+        write_tables(folder / "tables", report, ranks)
+        (folder / "report.html").write_text(build_html(report, facts, ranks, folder), encoding="utf-8")
+        (folder / "summary.md").write_text(build_markdown(report), encoding="utf-8")
         _write_json(folder / "report.json", report)
         _replace(folder, run_dir / "analysis")
     finally:
@@ -91,19 +99,6 @@ def analyze_run(
         )
     _write_json(run_dir / "analysis" / "report.json", report)
     return report
-
-
-def _analyse_ranks(
-    found: Found, limits: Limits, progress: Progress
-) -> tuple[list[RankAnalysis], list[Finding]]:
-    ranks, failures = [], []
-    for rank, path in found.files.items():
-        progress(f"rank {rank}: {path.name}")
-        try:
-            ranks.append(analyse_rank(rank, path, limits))
-        except (TraceError, OSError) as failure:
-            failures.append(Finding("skipped", str(failure), path.name, rank))
-    return ranks, failures
 
 
 def _explain(folder: Path, findings: list[Finding]) -> str:

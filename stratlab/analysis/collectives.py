@@ -1,79 +1,77 @@
-"""Communication by name, and how long each rank waited in it for the others.
-
-A collective ends on all ranks together but each rank enters it when it is ready. So over the calls of one
-collective the shortest duration is the transfer, what is above it is waiting, and the rank with the shortest
-one came last.
-"""
+"""Communication by name: how much of it, how much of it is exposed, and how long each rank waited for the others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from stratlab.analysis.lanes import Lanes
-from stratlab.traces.intervals import Times
-from stratlab.traces.labels import Window
-
-
-@dataclass(frozen=True)
-class Calls:
-    """The calls of one collective on one rank, in the order in which they were issued."""
-
-    rank: int
-    name: str
-    durations_us: Times
+from stratlab.analysis.calls import CallKind, Calls
+from stratlab.analysis.matching import Match
+from stratlab.analysis.partition import Partition
 
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One collective on one rank over all analysed steps.
+    """One collective on one rank over all analysed steps; all times in ms.
 
-    `wait_ms` and `arrived_last` (calls in which this rank came last) are None where calls cannot be matched.
+    `bytes` is None where the trace does not tell; waiting and `arrived_last` (calls in which this rank came last)
+    are None where the calls of ranks cannot be matched.
     """
 
     rank: int
     name: str
+    collective: str
+    axis: str | None
     count: int
+    bytes: int | None
     total_ms: float
+    exposed_ms: float
     wait_ms: float | None
+    exposed_wait_ms: float | None
     arrived_last: int | None
 
 
-def find_calls(rank: int, lanes: Lanes, windows: list[Window]) -> list[Calls]:
-    """The collectives issued in any of the steps."""
-    inside = np.zeros(len(lanes.issued), bool)
-    for window in windows:
-        inside |= (lanes.issued >= window.start_us) & (lanes.issued < window.end_us)
-    chosen = np.flatnonzero(inside & lanes.is_communication)
-    chosen = chosen[np.argsort(lanes.issued[chosen], kind="stable")]
-    names = np.array([lanes.names[i].partition("(")[0] for i in lanes.name[chosen]], object)
-    durations = (lanes.ends - lanes.starts)[chosen]
-    return [Calls(rank, name, durations[names == name]) for name in sorted(set(names))]
-
-
-def build_collectives(calls: Sequence[Calls], one_group: bool) -> list[CollectiveRow]:
-    """One row per collective and rank, the longest first.
-
-    Args:
-        calls: of all ranks.
-        one_group: every collective spans all ranks. With several process groups the calls of two ranks with
-            the same
-            number are not the same collective, and no waiting is given.
-    """
+def build_collectives(
+    calls: Calls, partition: Partition, matches: Mapping[CallKind, Match]
+) -> list[CollectiveRow]:
+    """Of one rank, one row per name and axis."""
     rows = []
-    ranks = {c.rank for c in calls}
-    for name in {c.name for c in calls}:
-        peers = sorted((c for c in calls if c.name == name), key=lambda c: c.rank)
-        counts = {len(c.durations_us) for c in peers}
-        matched = one_group and len(peers) == len(ranks) > 1 and len(counts) == 1
-        shortest = np.min([c.durations_us for c in peers], axis=0) if matched else None
-        last = np.argmin([c.durations_us for c in peers], axis=0) if matched else None
-        for i, c in enumerate(peers):
-            total_ms = float(c.durations_us.sum()) / 1000
-            wait_ms = None if shortest is None else float((c.durations_us - shortest).sum()) / 1000
-            arrived_last = None if last is None else int((last == i).sum())
-            rows.append(CollectiveRow(c.rank, name, len(c.durations_us), total_ms, wait_ms, arrived_last))
-    longest = {name: max(r.total_ms for r in rows if r.name == name) for name in {r.name for r in rows}}
-    return sorted(rows, key=lambda r: (-longest[r.name], r.name, r.rank))
+    durations = calls.ends - calls.starts
+    for key in dict.fromkeys(kind.key for kind in calls.kinds):
+        mine = calls.of(key)
+        kinds = [i for i, kind in enumerate(calls.kinds) if kind.key == key]
+        matched = all(calls.kinds[i] in matches for i in kinds)
+        waits = [
+            int((durations[calls.kind == i] - matches[calls.kinds[i]].shortest).sum())
+            for i in kinds
+            if matched
+        ]
+        came_last = [matches[calls.kinds[i]].count_last(calls.rank) for i in kinds if matched]
+        sizes = calls.bytes[mine]
+        rows.append(
+            CollectiveRow(
+                rank=calls.rank,
+                name=key.name,
+                collective=key.collective,
+                axis=key.axis or None,
+                count=int(mine.sum()),
+                bytes=int(sizes.sum()) if np.all(sizes >= 0) else None,
+                total_ms=int(durations[mine].sum()) / 1e6,
+                exposed_ms=int(partition.exposed[key].sum()) / 1e6,
+                wait_ms=sum(waits) / 1e6 if matched else None,
+                exposed_wait_ms=int(partition.exposed_wait[key].sum()) / 1e6 if matched else None,
+                arrived_last=sum(came_last) if matched else None,
+            )
+        )
+    return rows
+
+
+def sort_collectives(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
+    """The longest first, all ranks of one together."""
+    longest: dict[tuple[str, str | None], float] = {}
+    for row in rows:
+        key = (row.name, row.axis)
+        longest[key] = max(longest.get(key, 0.0), row.total_ms)
+    return sorted(rows, key=lambda r: (-longest[r.name, r.axis], r.name, r.axis or "", r.rank))

@@ -10,15 +10,16 @@ time and says nothing about a GPU.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stratlab.traces.decode import COPY_CATEGORIES, LAUNCH_CATEGORIES
 from stratlab.traces.intervals import Intervals, Times, build_union
-from stratlab.traces.labels import PROFILER_STEP, STEP, Window
-from stratlab.traces.trace import COPY_CATEGORIES, LABEL_CATEGORIES, LAUNCH_CATEGORIES, Mask, Trace
+from stratlab.traces.labels import PROFILER_STEP, STEP
+from stratlab.traces.trace import LABEL_CATEGORIES, Mask, Trace
 
 Source = Literal["gpu", "cpu"]
 
@@ -34,76 +35,92 @@ NO_COMPUTE_OP = re.compile(
 
 @dataclass(frozen=True)
 class Lanes:
-    """Events and their kinds, and the steps on the time line on which the events ran. Times in us."""
+    """Events and their kinds on the time line on which they ran. Times in ns."""
 
     source: Source
-    windows: list[Window | None]  # one per step of the host; None = nothing of it ran on the GPU
+    event: NDArray[np.int32] | Times  # which events of the trace these are
     starts: Times
     ends: Times
     issued: Times  # when the host launched the event; on the host itself, its start
     is_compute: Mask
     is_communication: Mask
+    is_copy: Mask
     names: list[str]
     name: NDArray[np.int32]
     unlaunched: int  # GPU events without a launch in the trace; they count by their own start
+    _order: Times = field(init=False, repr=False)  # by issue
+    _issued: Times = field(init=False, repr=False)  # sorted
+    _done: Times = field(init=False, repr=False)  # when all that was issued up to there had ended
 
-    def union(self, mask: Mask | slice = slice(None)) -> Intervals:
+    def __post_init__(self) -> None:
+        order = np.argsort(self.issued, kind="stable")
+        object.__setattr__(self, "_order", order)
+        object.__setattr__(self, "_issued", self.issued[order])
+        object.__setattr__(self, "_done", np.maximum.accumulate(self.ends[order]))
+
+    def union(self, chosen: Mask | Times | slice = slice(None)) -> Intervals:
         """Time covered by the chosen events."""
-        return build_union(self.starts[mask], self.ends[mask])
+        return build_union(self.starts[chosen], self.ends[chosen])
+
+    def issued_within(self, low: int, high: int) -> Times:
+        """The events that the host issued in [low, high), in that order."""
+        return self._order[slice(*np.searchsorted(self._issued, [low, high]))]
+
+    def settle(self, at: Times) -> Times:
+        """When the lane had ended what was issued before each point of the host's time, but not before it: on a GPU a
+        step begins and ends there. On the host itself that is the point."""
+        if self.source == "cpu" or not len(self._issued):
+            return at
+        before = np.searchsorted(self._issued, at, side="left")
+        return np.where(before > 0, np.maximum(at, self._done[np.maximum(before - 1, 0)]), at)
 
 
-def build_lanes(trace: Trace, windows: list[Window]) -> Lanes:
+def build_lanes(trace: Trace) -> Lanes:
     """GPU lanes if the trace holds any GPU event, else the host's."""
+    return _build_gpu_lanes(trace) if len(trace.gpu) else _build_cpu_lanes(trace)
+
+
+def _build_gpu_lanes(trace: Trace) -> Lanes:
     gpu = trace.gpu
-    return _build_gpu_lanes(trace, windows, gpu) if len(gpu) else _build_cpu_lanes(trace, windows)
-
-
-def _build_gpu_lanes(trace: Trace, windows: list[Window], gpu: NDArray[np.int64]) -> Lanes:
-    starts, ends = trace.ts[gpu], trace.end[gpu]
-    launched = _find_launches(trace, gpu)
-    issued = np.where(launched >= 0, launched, starts)
-    is_communication = trace.matches(COMMUNICATION_KERNEL)[gpu]
+    launched = find_launches(trace)
+    starts = trace.ts[gpu]
+    communicates = _named(trace, gpu, COMMUNICATION_KERNEL)
+    copies = trace.in_category(COPY_CATEGORIES)[gpu]
     return Lanes(
         source="gpu",
-        windows=_build_gpu_windows(windows, ends, issued),
+        event=gpu,
         starts=starts,
-        ends=ends,
-        issued=issued,
-        is_compute=~is_communication & ~trace.in_category(COPY_CATEGORIES)[gpu],
-        is_communication=is_communication,
+        ends=trace.end[gpu],
+        issued=np.where(launched >= 0, launched, starts),
+        is_compute=~communicates & ~copies,
+        is_communication=communicates,
+        is_copy=copies & ~communicates,
         names=trace.names,
         name=trace.name[gpu],
         unlaunched=int((launched < 0).sum()),
     )
 
 
-def _find_launches(trace: Trace, gpu: NDArray[np.int64]) -> Times:
-    """Host time of the launch of each GPU event, us; -1 where the trace does not hold it."""
-    launches = np.flatnonzero(trace.in_category(LAUNCH_CATEGORIES) & (trace.correlation > 0))
-    if not len(launches):
-        return np.full(len(gpu), -1.0)
-    launches = launches[np.argsort(trace.correlation[launches], kind="stable")]
-    ids = trace.correlation[launches]
-    at = np.minimum(np.searchsorted(ids, trace.correlation[gpu]), len(ids) - 1)
-    return np.where(ids[at] == trace.correlation[gpu], trace.ts[launches][at], -1.0)
+def _named(trace: Trace, events: NDArray[np.int32], pattern: re.Pattern[str]) -> Mask:
+    """Only of these: a mask over all events would cost as much as the trace."""
+    return np.array([bool(pattern.search(name)) for name in trace.names], bool)[trace.name[events]]
 
 
-def _build_gpu_windows(windows: list[Window], ends: Times, issued: Times) -> list[Window | None]:
-    """A step on the GPU: from when the host has begun it and the GPU has ended everything issued before,
-    until the host has ended it and the GPU has ended everything issued in it. Such steps never overlap, and
-    waiting for the host, as for data, stays in the step.
-    """
-    steps: list[Window | None] = []
-    for window in windows:
-        before = ends[issued < window.start_us]
-        own = ends[(issued >= window.start_us) & (issued < window.end_us)]
-        start = max(window.start_us, float(before.max(initial=-np.inf)))
-        end = max(window.end_us, float(own.max(initial=-np.inf)))
-        steps.append(Window(window.step, start, end) if len(own) and start < end else None)
-    return steps
+def find_launches(trace: Trace) -> Times:
+    """Host time of the launch of each event of `trace.gpu`, ns; -1 where the trace does not hold it."""
+    wanted = trace.linked_correlation[np.searchsorted(trace.linked, trace.gpu)]
+    codes = [i for i, name in enumerate(trace.categories) if name in LAUNCH_CATEGORIES]
+    launches = np.isin(trace.cat[trace.linked], codes) & (trace.linked_correlation > 0)
+    events, ids = trace.linked[launches], trace.linked_correlation[launches]
+    if not len(events):
+        return np.full(len(trace.gpu), -1, np.int64)
+    order = np.argsort(ids, kind="stable")
+    events, ids = events[order], ids[order]
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[at] == wanted, trace.ts[events[at]], -1)
 
 
-def _build_cpu_lanes(trace: Trace, windows: list[Window]) -> Lanes:
+def _build_cpu_lanes(trace: Trace) -> Lanes:
     label = trace.in_category(LABEL_CATEGORIES)
     communicates = label & trace.matches(COMMUNICATION_LABEL)
     main = trace.thread[label & (trace.matches(STEP) | trace.matches(PROFILER_STEP))]
@@ -113,12 +130,13 @@ def _build_cpu_lanes(trace: Trace, windows: list[Window]) -> Lanes:
     used = np.flatnonzero(communicates | computes)
     return Lanes(
         source="cpu",
-        windows=list(windows),
+        event=used,
         starts=trace.ts[used],
         ends=trace.end[used],
         issued=trace.ts[used],
         is_compute=computes[used],
         is_communication=communicates[used],
+        is_copy=np.zeros(len(used), bool),
         names=trace.names,
         name=trace.name[used],
         unlaunched=0,

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from stratlab.analysis.part_names import ON_CPU, sum_named_parts
 
 RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")
 RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}
@@ -22,6 +25,13 @@ IMPATIENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # its thread changes os.environ in the middle of a request (3.17.2)
 }
 PREFIX = "trace/"
+NOT_OF_A_KEY = re.compile(r"[^\w\-. ]")
+PAGES = ("report.html", "summary.md")
+MERGED_BYTES = (
+    200 << 20
+)  # larger merged traces stay on the volume: MLflow's viewer only offers them for download
+UPLOAD_TIMEOUT_S = "300"  # of the merged trace: the server answers when it has stored it
+LONGEST_TAG = 200
 
 
 def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None) -> dict[str, str]:
@@ -29,18 +39,19 @@ def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None
 
     Returns:
         status: `logged`, `unreachable` (no answer), `failed` (an answer, but an error) or `not configured`;
-            reason.
+            reason, also of what was left out of what is logged.
     """
     if not tracking_uri:
         return {"status": "not configured", "reason": "no tracking URI given"}
     run_id = _read_run_id(run_dir / "mlflow.json")
     if not run_id:
         return {"status": "not configured", "reason": "mlflow.json names no run"}
-    with _impatience():
+    chosen = {name: value for name, value in IMPATIENT.items() if name not in os.environ}
+    with _environment(chosen):  # short waits, unless the user has chosen others
         from mlflow.exceptions import MlflowException, RestException  # 3 s: only who logs pays
 
         try:
-            _log(run_dir, report, tracking_uri, run_id)
+            left_out = _log(run_dir, report, tracking_uri, run_id)
         except RestException as failure:
             return {"status": "failed", "reason": f"{tracking_uri}: {failure.message[:500]}"}
         except (MlflowException, OSError) as failure:
@@ -50,18 +61,19 @@ def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None
                 "status": "failed",
                 "reason": f"{tracking_uri}: {type(failure).__name__}: {str(failure)[:500]}",
             }
-    return {"status": "logged", "reason": ""}
+    return {"status": "logged", "reason": left_out}
 
 
-def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) -> None:
+def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) -> str:
+    """Everything but what is too large; the text says what that was."""
     from mlflow.entities import Metric, RunTag
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri)
     start_ms = client.get_run(run_id).info.start_time
-    numbers = {name: value for name, value in report["mean"].items() if isinstance(value, int | float)}
+    numbers = build_numbers(report)
     metrics = [Metric(PREFIX + name, float(value), start_ms, 0) for name, value in numbers.items()]
-    client.log_batch(run_id, metrics=metrics, tags=[RunTag("trace_source", report["source"])])
+    client.log_batch(run_id, metrics=metrics, tags=[RunTag(*tag) for tag in build_tags(report).items()])
     for name in RUN_FILES:
         if (run_dir / name).is_file():
             client.log_artifact(run_id, str(run_dir / name), "run")
@@ -70,11 +82,61 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
             client.log_artifact(run_id, str(path), f"run/{folder}")
     analysis = run_dir / "analysis"
     client.log_artifacts(run_id, str(analysis / "tables"), "analysis/tables")
-    client.log_artifact(run_id, str(analysis / "report.html"), "analysis")
+    for name in PAGES:
+        client.log_artifact(run_id, str(analysis / name), "analysis")
+    left_out = _log_merged(client, run_id, analysis, report)
     with tempfile.TemporaryDirectory() as folder:  # the copy says that it was logged; it is the last one
         copy = Path(folder) / "report.json"
-        copy.write_text(json.dumps(report | {"mlflow": {"status": "logged", "reason": ""}}, indent=1))
+        status = {"mlflow": {"status": "logged", "reason": left_out}}
+        copy.write_text(json.dumps(report | status, indent=1))
         client.log_artifact(run_id, str(copy), "analysis")
+    return left_out
+
+
+def build_numbers(report: dict[str, Any]) -> dict[str, float]:
+    """Metric, without PREFIX -> value: the means, each part of the step, and how much was found."""
+    means = {
+        n: v for n, v in report["mean"].items() if isinstance(v, int | float) and not isinstance(v, bool)
+    }
+    parts: dict[str, float] = {}
+    for part in report.get("parts") or []:
+        collective = NOT_OF_A_KEY.sub("_", part["collective"]) if part["collective"] else ""
+        name = f"part/{part['part']}{'/' if collective else ''}{collective}_ms"
+        parts[name] = parts.get(name, 0.0) + (part["ms"] or 0.0)
+    counts = {"findings": len(report["quality"]), "recommendations": len(report.get("recommendations") or [])}
+    return means | parts | counts
+
+
+def build_tags(report: dict[str, Any]) -> dict[str, str]:
+    """What MLflow's table of runs can show: where the numbers come from, and the answer in short."""
+    parts, advice = sum_named_parts(report), report.get("recommendations") or []
+    losses = {name: ms for name, ms in parts.items() if name not in ("compute", ON_CPU["compute"])}
+    largest = {"trace_main_part": next(iter(parts), ""), "trace_main_loss": next(iter(losses), "")}
+    first = {"trace_top_recommendation": f"{advice[0]['rule']}: {advice[0]['title']}"} if advice else {}
+    found = {"trace_source": report["source"], **largest, "trace_top_recommendation": "none", **first}
+    return {
+        name: text if len(text) <= LONGEST_TAG else f"{text[: LONGEST_TAG - 1]}…"
+        for name, text in found.items()
+    }
+
+
+def _log_merged(client: Any, run_id: str, analysis: Path, report: dict[str, Any]) -> str:
+    """Uploads the merged trace, patiently, for the server is there. A failure costs the merged trace alone."""
+    from mlflow.exceptions import MlflowException
+
+    name = (report.get("merged") or {}).get("file")
+    if not name or not (analysis / name).is_file():
+        return ""
+    size = (analysis / name).stat().st_size
+    if size > MERGED_BYTES:
+        return f"{name} is not uploaded: {size >> 20} MiB, above {MERGED_BYTES >> 20} MiB; it is in the run directory"
+    impatient = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == IMPATIENT["MLFLOW_HTTP_REQUEST_TIMEOUT"]
+    with _environment({"MLFLOW_HTTP_REQUEST_TIMEOUT": UPLOAD_TIMEOUT_S} if impatient else {}):
+        try:
+            client.log_artifact(run_id, str(analysis / name), "analysis")
+        except (MlflowException, OSError) as failure:
+            return f"{name} is not uploaded: {str(failure)[:200]}"
+    return ""
 
 
 def _read_run_id(path: Path) -> str | None:
@@ -87,12 +149,15 @@ def _read_run_id(path: Path) -> str | None:
 
 
 @contextmanager
-def _impatience() -> Iterator[None]:
-    """Short waits, unless the user has chosen others."""
-    added = {name: value for name, value in IMPATIENT.items() if name not in os.environ}
-    os.environ.update(added)
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """These variables for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        for name in added:
-            del os.environ[name]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

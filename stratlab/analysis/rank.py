@@ -1,52 +1,167 @@
-"""All that is computed from one rank's trace; the trace itself is dropped before the next is loaded."""
+"""All that is computed from one rank's trace, in two goes: alone, and then knowing when the others were ready.
+
+The trace itself is dropped in between; what is kept depends on the number of collectives, not of events.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stratlab.analysis.breakdown import StepRow, build_rows
-from stratlab.analysis.collectives import Calls, find_calls
-from stratlab.analysis.lanes import Source, build_lanes
+import numpy as np
+
+from stratlab.analysis.bandwidth import CopyRow, build_copies
+from stratlab.analysis.calls import CallKind, find_calls
+from stratlab.analysis.collectives import CollectiveRow, build_collectives
+from stratlab.analysis.exposure import build_exposure
+from stratlab.analysis.idle import IdleRow, build_idle
+from stratlab.analysis.kernels import Durations, KernelRow, build_durations, build_kernels
+from stratlab.analysis.lanes import Lanes, Source, build_lanes
+from stratlab.analysis.matching import Match
+from stratlab.analysis.partition import Measured, build_measured, build_partition, sum_parts
+from stratlab.analysis.rows import PhaseRow, StepRow, build_label_times, build_phase_rows, build_step_rows
+from stratlab.analysis.segments import Segments, build_segments
 from stratlab.analysis.timeline import Activity, MemoryPoint, build_activity, build_memory_curve
 from stratlab.traces.chunks import LIMITS, Limits, TraceError
 from stratlab.traces.discover import Finding
-from stratlab.traces.labels import PHASES, STEP, build_phase_labels, build_windows, find_phases
-from stratlab.traces.trace import load_trace
+from stratlab.traces.intervals import Intervals, build_empty
+from stratlab.traces.labels import PHASES, STEP, Window, build_phase_labels, build_windows, find_phases
+from stratlab.traces.trace import Trace, load_trace
 
 
 @dataclass(frozen=True)
-class RankAnalysis:
-    """One rank: at least one row. `phases` are those that its trace labels."""
+class Reading:
+    """One rank, read; `labels` as in `build_label_times`."""
 
     rank: int
     file: Path
     source: Source
     backend: str | None
-    rows: list[StepRow]
+    host: str | None
     phases: list[str]
-    calls: list[Calls]
+    labels: dict[str, list[int]]
+    measured: Measured
+    origin_ns: int
+    kernels: list[KernelRow]
+    durations: Durations
+    copies: list[CopyRow]
+    idle: list[IdleRow]
     activity: Activity
     memory: list[MemoryPoint]
+    allocations: int | None
     raw_bytes: int
     findings: list[Finding]
 
 
-def analyse_rank(rank: int, file: Path, limits: Limits = LIMITS) -> RankAnalysis:
+@dataclass(frozen=True)
+class RankAnalysis:
+    """One rank: at least one row. `phases` are those that its trace labels; `parts_ns` as in `sum_parts`."""
+
+    rank: int
+    file: Path
+    source: Source
+    backend: str | None
+    host: str | None
+    rows: list[StepRow]
+    phase_rows: list[PhaseRow]
+    phases: list[str]
+    parts_ns: dict[tuple[str, str, str], int]
+    collectives: list[CollectiveRow]
+    kernels: list[KernelRow]
+    durations: Durations
+    copies: list[CopyRow]
+    idle: list[IdleRow]
+    activity: Activity
+    memory: list[MemoryPoint]
+    allocations: int | None
+    raw_bytes: int
+    findings: list[Finding]
+
+
+def read_rank_trace(
+    rank: int, file: Path, axes: Mapping[str, int] | None = None, limits: Limits = LIMITS
+) -> Reading:
     """Loads one trace and takes it apart.
 
     Raises:
         TraceError: the trace cannot be decoded or holds no step.
     """
-    trace = load_trace(file, limits)
+    trace = load_trace(file, limits, operators=False)
     windows = build_windows(trace)
-    lanes = build_lanes(trace, windows)
-    phases = find_phases(trace)
-    rows = build_rows(rank, lanes, windows, build_phase_labels(trace, windows))
-    if not rows:
-        raise TraceError("no GPU event was issued in any step")
-    remarks = [f"has no label of the phase {phase}" for phase in PHASES if phase not in phases]
-    if not trace.matches(STEP).any():
+    lanes = build_lanes(trace)
+    labels = build_phase_labels(trace, windows)
+    segments = build_segments(lanes, windows, labels)
+    if not segments.windows:
+        raise TraceError(
+            "no GPU event was issued in any step" if lanes.source == "gpu" else "no step ran anything"
+        )
+    calls = find_calls(rank, trace, lanes, segments.hosts, dict(axes or {}))
+    numbers = [windows.index(host) for host in segments.hosts]
+    told: dict[str, Any] = {
+        "rank": rank,
+        "file": file,
+        "source": lanes.source,
+        "backend": trace.distributed.get("backend"),
+        "host": str(trace.head["host_name"]) if "host_name" in trace.head else None,
+        "phases": find_phases(trace),
+        "labels": build_label_times(lanes, segments, numbers, labels),
+        "origin_ns": trace.origin_ns,
+        "kernels": build_kernels(rank, trace, lanes),
+        "durations": build_durations(trace, lanes),
+        "copies": build_copies(rank, trace),
+        "idle": build_idle(rank, trace),
+        "memory": build_memory_curve(rank, trace.memory),
+        "allocations": _count_allocations(trace, windows),
+        "raw_bytes": trace.raw_bytes,
+        "findings": [
+            Finding("noted", text, file.name, rank) for text in _describe(trace, lanes, segments, windows)
+        ],
+    }
+    del trace  # what follows needs as much memory again
+    low, high = segments.windows[0].start_ns, segments.windows[-1].end_ns
+    exposure = build_exposure(lanes, calls, _join_labels(labels.get("data")), low, high)
+    return Reading(
+        **told,
+        activity=build_activity(rank, exposure.sets, low, high),
+        measured=build_measured(segments, exposure, calls),
+    )
+
+
+def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline: bool) -> RankAnalysis:
+    """The rest, which needs the calls of all ranks."""
+    partition = build_partition(reading.measured, matches, is_pipeline)
+    segments = reading.measured.segments
+    same = ("rank", "file", "source", "backend", "host", "phases", "kernels", "durations", "copies", "idle")
+    also = ("activity", "memory", "allocations", "raw_bytes", "findings")
+    return RankAnalysis(
+        **{name: getattr(reading, name) for name in (*same, *also)},
+        parts_ns=sum_parts([partition]),
+        rows=build_step_rows(reading.rank, reading.source, segments, partition, reading.labels),
+        phase_rows=build_phase_rows(reading.rank, segments, partition),
+        collectives=build_collectives(reading.measured.calls, partition, matches),
+    )
+
+
+def _join_labels(steps: list[Intervals] | None) -> Intervals:
+    if not steps:
+        return build_empty()
+    return np.concatenate([s for s, _ in steps]), np.concatenate([e for _, e in steps])
+
+
+def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
+    """The allocator's events in the steps, None where memory was not recorded."""
+    if not len(trace.memory.ts):
+        return None
+    at = np.sort(trace.memory.ts)
+    return sum(int(np.diff(np.searchsorted(at, [w.start_ns, w.end_ns]))[0]) for w in windows)
+
+
+def _describe(trace: Trace, lanes: Lanes, segments: Segments, windows: list[Window]) -> list[str]:
+    present = find_phases(trace)
+    remarks = [f"has no label of the phase {phase}" for phase in PHASES if phase not in present]
+    if not any(STEP.search(name) for name in trace.names):
         remarks.append(
             "has no '## Training Step i ##', the steps are the profiler's own and count from its start"
         )
@@ -57,20 +172,7 @@ def analyse_rank(rank: int, file: Path, limits: Limits = LIMITS) -> RankAnalysis
         remarks.append(
             f"{lanes.unlaunched} of {total} GPU events have no launch in it, they count by their start"
         )
-    if len(rows) < len(windows):
-        remarks.append(
-            f"{len(windows) - len(rows)} of {len(windows)} steps ran nothing on the GPU and are left out"
-        )
-    return RankAnalysis(
-        rank=rank,
-        file=file,
-        source=lanes.source,
-        backend=trace.distributed.get("backend"),
-        rows=rows,
-        phases=phases,
-        calls=find_calls(rank, lanes, windows),
-        activity=build_activity(rank, lanes),
-        memory=build_memory_curve(rank, trace.memory),
-        raw_bytes=trace.raw_bytes,
-        findings=[Finding("noted", remark, file.name, rank) for remark in remarks],
-    )
+    if len(segments.windows) < len(windows):
+        missing = len(windows) - len(segments.windows)
+        remarks.append(f"{missing} of {len(windows)} steps ran nothing on the GPU and are left out")
+    return remarks

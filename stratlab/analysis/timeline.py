@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stratlab.analysis.lanes import Lanes
-from stratlab.traces.intervals import Intervals, Times, build_covered_share, clip
+from stratlab.traces.intervals import Intervals, build_covered_share
 from stratlab.traces.trace import MemoryEvents
 
 BINS = 600
@@ -16,12 +17,12 @@ DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu"}  # c10::DeviceType
 
 @dataclass(frozen=True)
 class Activity:
-    """When a rank computed and communicated; us from the start of its first analysed step."""
+    """Which share of each of BINS equal parts of the analysed steps a rank computed and communicated."""
 
     rank: int
-    span_us: float
-    compute: Intervals
-    communication: Intervals
+    span_ms: float
+    compute: NDArray[np.float32]
+    communication: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,18 @@ class MemoryPoint:
     reserved_mib: float | None
 
 
-def build_activity(rank: int, lanes: Lanes) -> Activity:
-    """Of one rank; `lanes` has at least one step."""
-    steps = [window for window in lanes.windows if window]
-    low, high = steps[0].start_us, steps[-1].end_us
-    inside = (clip(lanes.union(mask), low, high) for mask in (lanes.is_compute, lanes.is_communication))
-    compute, communication = ((starts - low, ends - low) for starts, ends in inside)
-    return Activity(rank, high - low, compute, communication)
+def build_activity(rank: int, sets: Mapping[str, Intervals], low: int, high: int) -> Activity:
+    """Of one rank from `low` to `high`, ns; `sets` as in `Exposure`."""
+    shares = (build_covered_share(sets[name], low, high, BINS) for name in ("compute", "comm"))
+    return Activity(rank, (high - low) / 1e6, *(share.astype(np.float32) for share in shares))
 
 
-def build_shares(busy: Intervals, span_us: float) -> Times:
-    """Covered share (0 to 1) per bin of [0, span]; shape (BINS,)."""
-    return build_covered_share(busy, 0.0, span_us, BINS)
+def build_shares(shares: NDArray[np.float32], span_ms: float, whole_ms: float) -> NDArray[np.float64]:
+    """The shares of a rank on a time line of `whole_ms`, which may be longer than its own: BINS equal parts of it."""
+    ends = np.linspace(0.0, whole_ms, BINS + 1)
+    busy_ms = np.concatenate([[0.0], np.cumsum(shares, dtype=np.float64)]) * span_ms / BINS
+    covered = np.interp(ends, np.linspace(0.0, span_ms, BINS + 1), busy_ms)
+    return np.clip(np.diff(covered) * BINS / whole_ms, 0.0, 1.0)
 
 
 def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
@@ -63,7 +64,7 @@ def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
                 MemoryPoint(
                     rank,
                     name,
-                    float(ts[peak]) / 1000,
+                    float(ts[peak]) / 1e6,
                     float(allocated[peak]) / 2**20,
                     float(reserved[part].max()) / 2**20 if reserved[part].max() > 0 else None,
                 )

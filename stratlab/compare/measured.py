@@ -1,4 +1,4 @@
-"""The parts of the page that show what was measured: speed, memory, traces, learning."""
+"""The parts of the page that show what was measured: speed, memory, traces."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.record import RunRecord
-from stratlab.compare.report import PHASES, STATE_FIELDS
+from stratlab.compare.rows import PHASES, STATE_FIELDS
 from stratlab.compare.winners import ON_CPU
 from stratlab.drawing import (
     Column,
     Section,
     badge,
     details,
-    heat_map,
     html_table,
-    line_chart,
     note,
     paragraph,
     stacked_bars,
@@ -30,18 +27,26 @@ HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
 STATUS_BADGES = {"finished": "good", "failed": "bad", "unfinished": "warn"}
 
 
-def build_speed(rows: Rows) -> Section:
-    """Throughput, step times and their parts."""
+def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
+    """Throughput, step times and their parts, with the band of the repeats."""
     columns: list[Column | str] = [
         *("run", "strategy", "status", Column("samples_per_s", "samples", "per s", 1)),
-        *(Column("step_time_ms_p50", "step p50", "ms", 2), Column("step_time_ms_p95", "p95", "ms", 2)),
+        Column("step_time_ms_p50", "step p50", "ms", 2),
+        *([Column("noise_ms", "±", "ms", 2)] if noise["repeats"] else []),
+        Column("step_time_ms_p95", "p95", "ms", 2),
         *(Column(f"{phase}_ms_p50", phase, "ms", 2) for phase in PHASES),
         *(Column("mfu_pct", "MFU", "%", 1), Column("measured_steps", "steps timed")),
     ]
-    table = html_table([{**row, "status": _status(row)} for row in rows], columns)
+    table = html_table([{**row, "status": _status(row)} for row in rows], columns) + note(_say_noise(noise))
+    unsettled = [row["run"] for row in rows if row["warmup"] and not row["warmup"]["settled"]]
+    if unsettled:
+        table += note(
+            f"Still changing when half of the steps were left out, or too short to tell: {', '.join(unsettled)}."
+        )
     bars = {row["run"]: {phase: row[f"{phase}_ms_p50"] for phase in PHASES} for row in _finished(rows)}
     remark = note(
-        "Medians of the phases over the measured steps; their sum need not be the median of the whole step."
+        "Medians of the phases over the measured steps; their sum need not be the median of the whole step. "
+        "The steps left out first are found by a rule, the same for every run (see the last section)."
     )
     on_cpu = any(row["device_type"] == "cpu" for row in rows)
     warning = paragraph(badge("CPU", "warn") + f" {ON_CPU}.") if on_cpu else Markup("")
@@ -116,43 +121,14 @@ def build_traces(rows: Rows) -> Section:
     return Section("Traces", html)
 
 
-def build_learning(rows: Rows, runs: Sequence[RunRecord]) -> Section:
-    """Losses and accuracies, with their curves."""
-    names = ("train_loss", "validation_loss", "validation_accuracy_pct", "test_loss", "test_accuracy_pct")
-    html = html_table(
-        rows, ["run", *(Column(name, digits=2 if name.endswith("pct") else 4) for name in names)]
+def _say_noise(noise: Mapping[str, Any]) -> str:
+    """Where the ± comes from, or that there is none."""
+    if not noise["repeats"]:
+        return "One repeat per strategy: no band, and differences below 2 % count as none."
+    return (
+        f"±: {noise['method']}; {noise['repeats']} repeats, {noise['degrees']} degrees of freedom, "
+        f"{noise['relative_pct']:.2g} % of the median. Taken to be the same share for every strategy."
     )
-    curves = (
-        ("Training loss", "train", "loss", "training loss"),
-        ("Validation loss", "eval", "validation_loss", "validation loss"),
-        ("Validation accuracy", "eval", "validation_accuracy_pct", "validation accuracy (%)"),
-    )
-    for title, kind, value, label in curves:
-        series = {run.name: list(run.series(kind, value).items()) for run in runs}
-        chart = line_chart({name: points for name, points in series.items() if points}, "step", label)
-        html += subtitle(title) + chart
-    return Section("Learning", html)
-
-
-def build_classes(runs: Sequence[RunRecord]) -> Section:
-    """Per class and confusion matrix of each run, folded."""
-    html = Markup("")
-    for run in runs:
-        found = run.evaluation
-        classes, matrix = found.get("per_class") or [], found.get("confusion_matrix") or []
-        names = [str(name) for name in found.get("class_names") or []]
-        if not classes:
-            html += note(f"{run.name}: no evaluation of the test split.")
-            continue
-        content = html_table(
-            classes, ["label", Column("samples"), Column("accuracy_pct", "accuracy", "%", 1)]
-        )
-        if len(matrix) == len(names) and all(len(line) == len(names) for line in matrix):
-            content += heat_map(matrix, names, names, "truth", "prediction", by_row=True)
-        html += details(
-            f"{run.name}: {found.get('samples')} samples of the {found.get('split')} split", content
-        )
-    return Section("Classes", html)
 
 
 def _finished(rows: Rows) -> list[Mapping[str, Any]]:

@@ -11,8 +11,9 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from stratlab.cluster import ClusterError
@@ -24,11 +25,12 @@ LARGEST_MIB = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 WRONG_INPUT, TOO_LARGE = 2, 4
 
-# Runs in the pod. argv: the folder of the comparison, the largest archive in MiB.
+# Runs in the pod. argv: the folder of the comparison, the largest archive in MiB, options of the verb.
 SCRIPT = f"""
 import base64, hashlib, io, subprocess, sys, tarfile
 folder, largest_mib = sys.argv[1], int(sys.argv[2])
-code = subprocess.run([sys.executable, "-m", "stratlab", "compare", folder], stderr=subprocess.STDOUT).returncode
+command = [sys.executable, "-m", "stratlab", "compare", folder, *sys.argv[3:]]
+code = subprocess.run(command, stderr=subprocess.STDOUT).returncode
 if code:
     sys.exit(code)
 buffer = io.BytesIO()
@@ -52,8 +54,13 @@ def compare_for_user(
     image: str,
     output: Path | None,
     as_json: str | None,
+    asked: Mapping[str, str | float | None] = MappingProxyType({}),
 ) -> None:
-    """What `stratlab compare --on-cluster` does and prints; the arguments are its options."""
+    """What `stratlab compare --on-cluster` does and prints; the arguments are its options.
+
+    Args:
+        asked: options of the comparison itself, by their name in Python; None = left out.
+    """
     from rich.console import Console
 
     from stratlab.cluster.connection import connect
@@ -71,6 +78,7 @@ def compare_for_user(
             mount=mount,
             image=image,
             output=output,
+            options=build_options(asked),
             progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         )
     text = (output / "report.json").read_text()
@@ -93,8 +101,12 @@ def compare_on_cluster(
     image: str,
     output: Path,
     progress: Callable[[str], None],
+    options: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Compares the runs in `<mount>/<comparison>` on the claim; the report is there afterwards, and in `output`.
+
+    Args:
+        options: of `stratlab compare`, passed on.
 
     Returns:
         the content of report.json.
@@ -113,7 +125,7 @@ def compare_on_cluster(
         claim=claim,
         mount=mount,
         image=image,
-        command=["python", "-c", SCRIPT, folder, str(LARGEST_MIB)],
+        command=["python", "-c", SCRIPT, folder, str(LARGEST_MIB), *options],
         read_only=False,
         progress=progress,
     )
@@ -132,6 +144,11 @@ def compare_on_cluster(
     write_report_folder(unpack_payload(payload), output)
     report: dict[str, Any] = json.loads((output / "report.json").read_bytes())
     return report
+
+
+def build_options(asked: Mapping[str, str | float | None]) -> list[str]:
+    """`--name=value` of each that was given: in one word, so that no value is taken for an option."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
 
 
 def unpack_payload(payload: bytes) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 Status = Literal["finished", "failed", "unfinished", "not a run"]
 
@@ -42,7 +42,7 @@ class RunRecord:
     def series(self, kind: str, value: str) -> dict[int, float]:
         """step -> value of the lines of one kind; a step that a later attempt repeated counts as repeated."""
         lines = (line for line in self.metrics if line.get("kind") == kind)
-        found = {line["step"]: line[value] for line in lines if "step" in line and _number(line.get(value))}
+        found = {line["step"]: line[value] for line in lines if "step" in line and is_number(line.get(value))}
         return dict(sorted(found.items()))
 
 
@@ -146,5 +146,6 @@ def _read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     return lines
 
 
-def _number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
+    """A finite number; a truth value is none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -8,52 +8,52 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stratlab.compare.agreement import loss_agreement
+from stratlab.compare.attribution import build_attribution
 from stratlab.compare.fairness import audit
+from stratlab.compare.goals import build_goals
+from stratlab.compare.noise import build_noise, get_band
+from stratlab.compare.pareto import build_pareto
 from stratlab.compare.record import RunRecord
+from stratlab.compare.rows import apply_others, build_row
+from stratlab.compare.scaling import build_scaling
+from stratlab.compare.variants import build_variants
 from stratlab.compare.winners import ON_CPU, name_group_winners, name_winners
 
-SUMMARY_FIELDS = (
-    *("strategy", "model", "dataset", "seed", "precision", "backend", "device_type", "device_name"),
-    *("world_size", "nodes", "dp_replicate", "dp_shard", "steps"),
-    *("global_batch_size", "micro_batch_size", "grad_accum_steps"),
-    *("train_loss", "validation_loss", "validation_accuracy_pct", "test_loss", "test_accuracy_pct"),
-    *("measured_steps", "samples_per_s", "step_time_ms_p50", "step_time_ms_p95"),
-    *("data_ms_p50", "forward_ms_p50", "backward_ms_p50", "optimizer_ms_p50"),
-    *("peak_memory_gib", "peak_host_memory_gib"),
-    *("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib"),
-    *("mfu_pct", "flops_per_sample", "peak_flops_per_device", "parameters", "train_time_s", "skipped_steps"),
-)
-STATE_FIELDS = ("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib")
-TRACE_FIELDS = (
-    *(
-        "step_ms",
-        "compute_pct",
-        "comm_pct",
-        "comm_exposed_pct",
-        "comm_overlap_pct",
-        "copy_exposed_pct",
-        "idle_pct",
-    ),
-    *("data_ms", "forward_ms", "backward_ms", "optimizer_ms"),
-)
-PHASES = ("data", "forward", "backward", "optimizer")
 ORIGIN_FIELDS = ("backend", "device_type", "device_name", "world_size", "nodes", "steps", "measured_steps")
 
 
-def compare(runs: Sequence[RunRecord]) -> dict[str, Any]:
+def compare(
+    runs: Sequence[RunRecord], *, baseline: str | None = None, memory_limit_gib: float | None = None
+) -> dict[str, Any]:
     """Everything that can be said about the runs of a comparison; every value is plain JSON.
 
+    Args:
+        baseline: the run that the others are explained against; None = the fastest.
+        memory_limit_gib: of one device, for the goal "fastest within"; None = no such goal.
+
     Raises:
-        ValueError: there is no run.
+        ValueError: there is no run, no such baseline, or the limit is none.
     """
     records = [run for run in runs if run.status != "not a run"]
     if not records:
         raise ValueError("no run to compare")
-    rows = [_row(run) for run in records]
+    rows = [build_row(run) for run in records]
     fairness = audit(records)
+    variants = [[run.name for run in group] for group in build_variants(records)]
+    noise = build_noise(rows, variants)
+    scaling = build_scaling(records, rows)
+    attribution = build_attribution(
+        rows,
+        {run.name: run.analysis for run in records},
+        fairness,
+        variants,
+        get_band(rows, variants),
+        baseline,
+    )
+    rows = [apply_others(row, noise, scaling, attribution) for row in rows]
     winners, reasons = name_winners(rows, fairness)
     report = {
-        "schema_version": 1,
+        "schema_version": 2,
         "comparison": _names(
             [run.config.get("comparison") or run.summary.get("comparison") for run in records]
         ),
@@ -67,39 +67,15 @@ def compare(runs: Sequence[RunRecord]) -> dict[str, Any]:
         "winners": winners,
         "winner_reasons": reasons,
         "group_winners": name_group_winners(rows, fairness),
+        "attribution": attribution,
+        "noise": noise,
+        "warmup": {row["run"]: row["warmup"] for row in rows},
+        "scaling": scaling,
+        "pareto": build_pareto(rows, fairness["groups"]),
+        "goals": build_goals(rows, fairness, memory_limit_gib),
         "remarks": _remarks(rows),
     }
     return _plain(report)
-
-
-def _row(run: RunRecord) -> dict[str, Any]:
-    """One flat row: identity, the summary's numbers, the traces' numbers, and what is missing."""
-    trace = run.analysis.get("mean") or {}  # over all steps and ranks
-    state = [run.summary.get(name) for name in STATE_FIELDS]
-    return {
-        "run": run.name,
-        "run_dir": str(run.folder),
-        "status": run.status,
-        "ending": run.ending,
-        "complete": not run.missing and not run.problems,
-        "missing": run.missing,
-        "problems": run.problems,
-        "attempts": sum(line.get("event") == "started" for line in run.attempts),
-        "mlflow_run_id": run.mlflow_run_id,
-        **{name: run.summary.get(name) for name in SUMMARY_FIELDS},
-        "strategy": run.strategy,
-        "state_memory_gib": None if None in state else sum(value for value in state if value is not None),
-        "trace_source": run.analysis.get("source"),
-        "trace_steps": trace.get("steps"),
-        **{name: trace.get(name) for name in TRACE_FIELDS},
-        "hta": [entry for entry in run.analysis.get("hta") or [] if isinstance(entry, dict)],
-        "phases_present": _phases(run.analysis.get("phases_present") or {}),
-    }
-
-
-def _phases(found: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
-    """{rank: {phase: found in its trace}}, from the phases that each trace holds."""
-    return {rank: {phase: phase in present for phase in PHASES} for rank, present in found.items()}
 
 
 def _origin(runs: Sequence[RunRecord], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

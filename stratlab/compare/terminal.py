@@ -35,8 +35,11 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         f"{report['fairness']['verdict']}: {report['fairness']['reason']}",
         *groups,
         f"best: {', '.join(best) if best else 'nobody is named'}",
+        *_list_goals(report),
         f"{hardware}, backend {backend}, world size {world_size}, {steps} steps",
         *report["remarks"],
+        *([""] if report["attribution"]["pairs"] else []),
+        *(pair["sentence"] for pair in report["attribution"]["pairs"]),
     ]
     table = Table(title=escape(f"comparison {report['comparison']}"), caption=escape("\n".join(lines)))
     table.caption_justify = "left"
@@ -48,6 +51,14 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         cells = [format_number(row[name], digits) for name, _, digits in columns]
         table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
     return table
+
+
+def _list_goals(report: Mapping[str, Any]) -> list[str]:
+    """Only the goal that was asked for: the others are among the best."""
+    if report["goals"]["memory_limit_gib"] is None:
+        return []
+    found = [entry for group in report["goals"]["groups"] for entry in group["goals"][2:]]
+    return [f"{e['goal']}: {e['run'] or 'nobody is named'} ({e['reason']})" for e in found]
 
 
 def _has_no_device(report: Mapping[str, Any]) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.agreement import FIRST_STEPS
+from stratlab.compare.tradeoffs import build_goals_html
+from stratlab.compare.warmup import RULE
 from stratlab.drawing import Column, Section, badge, details, format_number, html_table, note, paragraph
 
 NAMES = {
@@ -48,6 +50,7 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
         html += paragraph(f"Comparable with each other are {names}. Among them:") + _winners(group)
     if not comparable and not report["group_winners"]:
         html += paragraph("No run is named as the best in anything.")
+    html += build_goals_html(report)
     return Section("Verdict", html)
 
 
@@ -113,10 +116,13 @@ def build_sources(report: Mapping[str, Any]) -> Section:
     """Where each number comes from, and which files are missing."""
     sources = [
         (
-            "step times, throughput",
-            "metrics.jsonl: without the first 5 steps, the profiled ones and the one after them",
+            "step times, throughput, phases",
+            "metrics.jsonl, without the profiled steps, the one after them, and the warm-up, which is cut by a rule: "
+            f"{RULE}; summary.json for runs without metrics",
         ),
         ("p50, p95", "over the measured steps of one run: spread within a run, not between repeats"),
+        ("±", "from repeats of the same settings with any seed; without repeats there is none"),
+        ("why", "parts of analysis/report.json of both runs; the step times from the untraced steps"),
         ("memory held by the state", "ranks/rank*.json: bytes of the tensors, the largest rank"),
         ("peak on the device", "torch's allocator; there is none on CPU"),
         ("communication, idle", "analysis/report.json, from the traced steps only"),
@@ -126,6 +132,7 @@ def build_sources(report: Mapping[str, Any]) -> Section:
     rows = [
         {
             **row,
+            "warmup": f"{cut['steps']} steps: {cut['method']}" if (cut := row["warmup"]) else None,
             "complete": badge("complete", "good") if row["complete"] else badge("not complete", "warn"),
             "lacks": ", ".join([*row["missing"], *row["problems"]]) or None,
         }
@@ -137,6 +144,8 @@ def build_sources(report: Mapping[str, Any]) -> Section:
         "lacks",
         "attempts",
         Column("ending", "how it ended"),
+        Column("step_times_from", "step times from"),
+        Column("warmup", "warm-up left out"),
         "run_dir",
         "mlflow_run_id",
     ]

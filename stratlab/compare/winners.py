@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stratlab.compare.noise import Band, build_band
 from stratlab.drawing import format_number
 
 LEAST_LEAD_PCT = (
@@ -24,6 +25,7 @@ class Metric:
         highest: the highest value is best, else the lowest.
         on_cpu: why nobody is named on a CPU; empty = the number is as good there.
         counted: exact, so that any lead counts; else measured.
+        timed: follows from the step times, so that their noise is its noise.
     """
 
     key: str
@@ -31,11 +33,12 @@ class Metric:
     highest: bool
     on_cpu: str = ON_CPU
     counted: bool = False
+    timed: bool = False
 
 
 METRICS = (
-    Metric("samples_per_s", "samples per s", highest=True),
-    Metric("step_time_ms_p50", "ms", highest=False),
+    Metric("samples_per_s", "samples per s", highest=True, timed=True),
+    Metric("step_time_ms_p50", "ms", highest=False, timed=True),
     Metric("comm_exposed_pct", "% of the step", highest=False),
     Metric("peak_memory_gib", "GiB", highest=False, on_cpu="measured on CPU: there is no device memory"),
     Metric("state_memory_gib", "GiB", highest=False, on_cpu="", counted=True),
@@ -101,7 +104,8 @@ def _best(
 
 
 def _judge(metric: Metric, ranked: list[list[Mapping[str, Any]]], sign: int) -> tuple[str | None, str]:
-    """Best strategy against all others: the repeats must not overlap; single ones must lead clearly."""
+    """Best strategy against all others: the repeats must not overlap, and lie further apart than their noise; single
+    ones must lead clearly."""
     best = sorted(ranked[0], key=lambda row: sign * row[metric.key])
     rivals = sorted(
         (row for repeats in ranked[1:] for row in repeats), key=lambda row: sign * row[metric.key]
@@ -124,8 +128,26 @@ def _judge(metric: Metric, ranked: list[list[Mapping[str, Any]]], sign: int) -> 
     if metric.counted:
         return winner["run"], f"{numbers}; counted, exact on any hardware"
     repeats = min(len(group) for group in ranked)
-    if repeats == 1:
+    band = _find_band(metric, ranked)
+    if band is None:
         if lead_pct < LEAST_LEAD_PCT:
             return None, f"{numbers}: less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
         return winner["run"], f"{numbers}; one repeat, so no confidence interval"
-    return winner["run"], f"{numbers}; every one of {repeats} repeats is ahead"
+    mine, other = (statistics.median(row[metric.key] for row in group) for group in ranked[:2])
+    noise = band.of_difference(mine, other, len(ranked[0]), len(ranked[1]))
+    if abs(mine - other) <= noise:
+        return None, f"{numbers}: within the noise of repeats, {format_number(noise)} {metric.unit}"
+    how = (
+        f"every one of {repeats} repeats is ahead" if repeats > 1 else "one repeat, but others were repeated"
+    )
+    return winner["run"], f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
+
+
+def _find_band(metric: Metric, ranked: list[list[Mapping[str, Any]]]) -> Band | None:
+    """Of the step times over the whole comparison where the number follows from them, else of its own repeats."""
+    shares = [
+        row["noise_ms"] / row["step_time_ms_p50"] for group in ranked for row in group if row.get("noise_ms")
+    ]
+    if metric.timed and shares:
+        return Band(shares[0], 0, 0)  # one share for all
+    return build_band([[row[metric.key] for row in group] for group in ranked])

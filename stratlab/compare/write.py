@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.compare import measured, verdict
+from stratlab.compare.learning import build_classes, build_learning
 from stratlab.compare.record import RunRecord
-from stratlab.compare.report import STATE_FIELDS, SUMMARY_FIELDS, TRACE_FIELDS
+from stratlab.compare.rows import AXES, STATE_FIELDS, SUMMARY_FIELDS, TRACE_FIELDS
+from stratlab.compare.tradeoffs import build_choice
+from stratlab.compare.why import build_why
+from stratlab.compare.winners import LEAST_LEAD_PCT
 from stratlab.drawing import build_page
 
 CSV_FIELDS = (
     *("run", "status", "complete", "attempts"),
     *SUMMARY_FIELDS,
-    *("state_memory_gib", "trace_source", *TRACE_FIELDS, "mlflow_run_id"),
+    *("torch", *AXES, "step_time_ms_mean", "step_times_from", "warmup_steps", "noise_ms"),
+    *("baseline", "speedup_vs_baseline", "main_cause", "scaling_efficiency_pct"),
+    *("state_memory_gib", "memory_fragmentation_pct", "trace_source", "trace_steps", *TRACE_FIELDS),
+    *("trace_findings", "mlflow_run_id"),
 )
 assert set(STATE_FIELDS) <= set(CSV_FIELDS)
 
@@ -50,13 +57,15 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
     rows = report["runs"]
     sections = [
         verdict.build_verdict(report),
-        measured.build_speed(rows),
+        build_why(report, LEAST_LEAD_PCT),
+        measured.build_speed(rows, report["noise"]),
         measured.build_memory(rows),
+        *build_choice(report),
         measured.build_traces(rows),
-        measured.build_learning(rows, records),
+        build_learning(rows, records),
         verdict.build_fairness(report),
         verdict.build_agreement(report),
-        measured.build_classes(records),
+        build_classes(records),
         verdict.build_sources(report),
     ]
     return build_page(f"Comparison {report['comparison']}", verdict.describe_origin(report), sections)

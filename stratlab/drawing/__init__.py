@@ -4,9 +4,11 @@ Every function returns `Markup`: text from outside (names of kernels, runs, clas
 """
 
 from stratlab.drawing.canvas import note
+from stratlab.drawing.histogram import histogram
 from stratlab.drawing.matrix import heat_map
 from stratlab.drawing.number import format_number
 from stratlab.drawing.page import Section, build_page, details, paragraph, subtitle
+from stratlab.drawing.scatter import scatter
 from stratlab.drawing.svg import line_chart, stacked_bars, strips
 from stratlab.drawing.table import Column, badge, html_table
 
@@ -18,10 +20,12 @@ __all__ = [
     "details",
     "format_number",
     "heat_map",
+    "histogram",
     "html_table",
     "line_chart",
     "note",
     "paragraph",
+    "scatter",
     "stacked_bars",
     "strips",
     "subtitle",

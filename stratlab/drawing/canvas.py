@@ -6,7 +6,7 @@ Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -64,7 +64,7 @@ def shorten(label: str, letters: int) -> str:
 def label_width(labels: Iterable[str], least: float = 50.0, most: float = 240.0) -> float:
     """Pixels that the longest of the labels needs."""
     longest = max((len(label) for label in labels), default=0)
-    return min(max(longest * LETTER + 14, least), most)
+    return min(max(longest * LETTER + 20, least), most)
 
 
 def row_label(label: str, y: float, width: float) -> Markup:
@@ -73,8 +73,16 @@ def row_label(label: str, y: float, width: float) -> Markup:
     return Markup("<g><title>{}</title>{}</g>").format(label, text(width - 8, y, shown, "end"))
 
 
-def legend(names: Sequence[str], left: float, lines: bool = False) -> tuple[Markup, float]:
+def colour_of(names: Sequence[str], colours: Mapping[str, int]) -> list[int]:
+    """Index into the palette of each name: the given one, else its position."""
+    return [colours.get(name, i) % COLOURS for i, name in enumerate(names)]
+
+
+def legend(
+    names: Sequence[str], left: float, lines: bool = False, colours: Mapping[str, int] | None = None
+) -> tuple[Markup, float]:
     """Coloured keys (pieces of line, or fields) in reading order, wrapped. Returns them and their height."""
+    fills = colour_of(names, colours or {})
     key = 30 if lines else 14
     parts, x, y = [], left, 12.0
     for i, name in enumerate(names):
@@ -82,7 +90,7 @@ def legend(names: Sequence[str], left: float, lines: bool = False) -> tuple[Mark
         needed = key + 6 + len(shown) * LETTER + 18
         if x + needed > WIDTH and x > left:
             x, y = left, y + 18
-        field = rect(x, y - 9, key, 10, f"f{i % COLOURS}")
+        field = rect(x, y - 9, key, 10, f"f{fills[i]}")
         parts.append(line(x, y - 4, x + key, y - 4, line_style(i)) if lines else field)
         parts.append(text(x + key + 5, y, shown))
         x += needed

@@ -1,6 +1,7 @@
 """Three charts as inline SVG: lines, stacked bars, strips over time.
 
-Colours go by position: the first name of every chart is blue. Hover shows a value (`<title>`).
+Colours go by position, the first name is blue, unless `colours` gives a name its place in the palette: where
+one name stands in several charts of a page it has one colour. Hover shows a value (`<title>`).
 8 ranks x 600 bins are 0.1 MB; a page with an embedded plotting library is 5 MB.
 """
 
@@ -18,6 +19,7 @@ from stratlab.drawing.canvas import (
     WIDTH,
     Scale,
     build_svg,
+    colour_of,
     dot,
     label_width,
     legend,
@@ -97,11 +99,14 @@ def line_chart(
     return build_svg(top + height + 40, parts, f"{y_label} over {x_label}") + remark
 
 
-def stacked_bars(rows: Mapping[str, Mapping[str, float | None]], unit: str) -> Markup:
+def stacked_bars(
+    rows: Mapping[str, Mapping[str, float | None]], unit: str, colours: Mapping[str, int] | None = None
+) -> Markup:
     """One horizontal bar per row, from zero, its parts side by side and its total at the end.
 
     Args:
-        rows: label -> {part: value in `unit`}; a value None is not drawn, and its absence is in the tooltip.
+        rows: label -> {part: value in `unit`}; a value None is not drawn.
+        colours: part -> place in the palette.
     """
     names = list(dict.fromkeys(part for row in rows.values() for part in row))
     rows = {
@@ -112,7 +117,8 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float | None]], unit: str) -> M
     if not names or not any(totals.values()):
         return note(f"No values to draw in {unit}.")
     left, pitch = label_width(rows), 30
-    keys, top = legend(names, left)
+    keys, top = legend(names, left, colours=colours)
+    fills = dict(zip(names, colour_of(names, colours or {}), strict=True))
     top += 4
     across = Scale(0.0, max(totals.values()), left, WIDTH - 80)
     bottom = top + pitch * len(rows)
@@ -126,7 +132,7 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float | None]], unit: str) -> M
             width = across(value) - left
             share = f"{100 * value / totals[label]:.1f} %"
             tooltip = f"{label}, {part}: {format_number(value)} {unit} ({share})"
-            parts.append(rect(x, y, width, pitch - 10, f"f{names.index(part) % COLOURS}", tooltip))
+            parts.append(rect(x, y, width, pitch - 10, f"f{fills[part]}", tooltip))
             x += width
         known = any(value is not None for value in row.values())
         parts.append(text(x + 6, y + 15, format_number(totals[label]) if known else "not known", css="n"))
@@ -137,18 +143,21 @@ def strips(
     tracks: Mapping[str, Mapping[str, np.ndarray]],
     x_label: str = "",
     x_range: tuple[float, float] | None = None,
+    colours: Mapping[str, int] | None = None,
 ) -> Markup:
     """Time from left to right; per label one lane for each class, its height the covered fraction of the bin.
 
     Args:
         tracks: label -> {class: fractions in [0, 1], shape (bins,)}; 600 to 1500 bins suffice for a screen.
         x_label: name and unit of the axis below; x_range: values at its two ends.
+        colours: class -> place in the palette.
     """
     names = list(dict.fromkeys(name for track in tracks.values() for name in track))
     if not names:
         return note("No activity to draw.")
     left, lane = label_width(tracks), 18.0
-    keys, top = legend(names, left)
+    keys, top = legend(names, left, colours=colours)
+    fills = colour_of(names, colours or {})
     pitch = lane * len(names) + 10
     bottom, span = top + pitch * len(tracks), WIDTH - 20 - left
     parts = [keys]
@@ -162,7 +171,7 @@ def strips(
             fractions = np.clip(np.nan_to_num(np.asarray(track[name], dtype=float)), 0, 1)
             base, width = top + pitch * i + lane * (k + 1), span / max(len(fractions), 1)
             path = "".join(
-                f"M{left + b * width:.1f} {base:.0f}v{-(lane - 3) * f:.1f}h{width:.2f}v{(lane - 3) * f:.1f}z"
+                f"M{left + b * width:.2f} {base:.0f}v{-(lane - 3) * f:.1f}h{width:.2f}v{(lane - 3) * f:.1f}z"
                 for b, f in enumerate(fractions)
                 if f > 0.02
             )
@@ -171,7 +180,7 @@ def strips(
             )
             lane_area = rect(left, base - lane + 3, span, lane - 3, "lane", tooltip)
             drawn = Markup('<path d="{}" class="f{}"><title>{}</title></path>').format(
-                path, k % COLOURS, tooltip
+                path, fills[k], tooltip
             )
             parts += [lane_area, drawn, line(left, base, WIDTH - 20, base, "g")]
     return build_svg(bottom + (40 if x_range is not None else 6), parts, f"Strips over {x_label or 'time'}")

@@ -1,20 +1,37 @@
 """Reads a trace file in pieces of whole events, so that memory stays bounded whatever the file holds.
 
-Kineto ends every event with "\\n  },\\n": there the file is cut. Any other formatting stays in one piece.
-A file that unpacks to more than the limits is refused before it fills the memory.
+Kineto's own formatting is cut by looking for the text between two events. Any other formatting is scanned: strings are
+masked and brackets counted with numpy. A file above the limits is refused before it fills the memory.
 """
 
 from __future__ import annotations
 
 import gzip
+import os
+import re
+import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-BLOCK_BYTES = 8 << 20
-EVENT_END = b"\n  },\n"
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_BYTES = 2 << 20  # with larger blocks the decoded events leave the processor's cache
+SCAN_BYTES = 256 << 10  # numpy needs up to 20 times as much for a moment
 EVENTS_KEY = b'"traceEvents"'
+EVENTS = re.compile(rb'"traceEvents"\s*:\s*(\[|[^\s\[])')
+KINETO_STYLE = re.compile(rb"\s*\n  \{\n    \"")
+KINETO_BORDER = b"\n  },\n  {"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+DEEPEST = 200  # brackets inside one another; Kineto's reach 6
+
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_QUOTE, _OPENING = ord('"'), ord("{")
+_STEP = np.zeros(256, np.int8)
+_STEP[[ord("{"), ord("[")]], _STEP[[ord("}"), ord("]")]] = 1, -1
+_IS_MARK = (_STEP != 0) | (np.arange(256) == _QUOTE)
 
 
 class TraceError(ValueError):
@@ -25,11 +42,11 @@ class TraceError(ValueError):
 class Limits:
     """What one trace file may cost."""
 
-    raw_bytes: int = 4 << 30  # after unpacking
+    raw_bytes: int = 4 << 30  # on the disk, and after unpacking
     ratio: int = 200  # unpacked to packed size; Kineto traces reach 18
     ratio_from_bytes: int = 64 << 20  # small files may be more repetitive
-    head_bytes: int = 16 << 20  # before the first event
-    piece_bytes: int = 512 << 20  # one piece that cannot be cut
+    head_bytes: int = 4 << 20  # before the first event
+    piece_bytes: int = 8 << 20  # one event, and what stands after the last one
 
 
 LIMITS = Limits()
@@ -39,12 +56,17 @@ def read_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
     """The file's bytes, unpacked if it is gzip (told by its content, not by its name).
 
     Raises:
-        TraceError: damaged gzip, or above the limits.
+        TraceError: no regular file, damaged gzip, or above the limits.
+        OSError: not readable.
     """
-    packed_bytes = path.stat().st_size
-    with open(path, "rb") as raw:
-        is_packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
+    # without O_NONBLOCK, opening a pipe waits for its writer
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as raw:
+        status = os.fstat(raw.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise TraceError("not a regular file")
+        if status.st_size > limits.raw_bytes:
+            raise TraceError(f"takes more than {limits.raw_bytes / 2**30:g} GiB on the disk")
+        is_packed = raw.peek(2)[:2] == b"\x1f\x8b"
         file = gzip.GzipFile(fileobj=raw) if is_packed else raw
         read_bytes = 0
         while True:
@@ -57,7 +79,7 @@ def read_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
             read_bytes += len(block)
             if read_bytes > limits.raw_bytes:
                 raise TraceError(f"holds more than {limits.raw_bytes / 2**30:g} GiB")
-            if read_bytes > max(limits.ratio_from_bytes, packed_bytes * limits.ratio):
+            if read_bytes > max(limits.ratio_from_bytes, status.st_size * limits.ratio):
                 raise TraceError(f"unpacks to more than {limits.ratio} times its size")
             yield block
 
@@ -66,7 +88,8 @@ def read_head(path: Path, limits: Limits = LIMITS) -> bytes:
     """The JSON object that stands before the events: rank, world size, devices.
 
     Raises:
-        TraceError: no events, or no JSON.
+        TraceError: no events, damaged, or above the limits.
+        OSError: not readable.
     """
     return next(split_events(path, limits))
 
@@ -74,32 +97,103 @@ def read_head(path: Path, limits: Limits = LIMITS) -> bytes:
 def split_events(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
     """First the head as a JSON object, then JSON arrays of events; last an object with the remaining events.
 
-    The last piece is everything from the last cut on, `{"traceEvents": [...], ...}`: it decodes only if the
-    file is complete.
+    The last piece is everything from the last cut on, `{"traceEvents": [...], ...}`: it decodes only if the file is
+    complete and nothing stands behind it. A byte order mark is left out; everything else passes as it is, and whether
+    it is JSON is for the reader to find.
 
     Raises:
         TraceError: no events, damaged, or above the limits.
+        OSError: not readable.
     """
     blocks = read_blocks(path, limits)
-    buffer = bytearray()
-    while (key := buffer.find(EVENTS_KEY)) < 0 or (opening := buffer.find(b"[", key)) < 0:
-        block = next(blocks, None)
-        if block is None or len(buffer) > limits.head_bytes:
-            raise TraceError("holds no traceEvents" if buffer or block else "empty file")
-        buffer += block
-    yield bytes(buffer[:key]).rstrip().rstrip(b",") + b"}"
-    del buffer[: opening + 1]
-    searched = 0
+    head, rest = _read_head(blocks, limits)
+    yield head
+    kineto, scan = bool(KINETO_STYLE.match(rest)), _Scan()
+    buffer = rest
     while True:
-        cut = buffer.rfind(EVENT_END, searched)
-        if cut >= 0:
-            yield b"[" + buffer[: cut + 4] + b"]"
-            del buffer[: cut + 5]
-        searched = len(buffer)
+        cut = buffer.rfind(KINETO_BORDER) if kineto else scan.find_cut(buffer)
+        if kineto and cut < 0 and len(buffer) > 2 * BLOCK_BYTES:
+            kineto, cut = False, scan.find_cut(buffer)
+        if cut > 0:
+            # of Kineto's border the event keeps `\n  }`; a scan cuts where the next event begins
+            comma = cut + 4 if kineto else len(buffer[:cut].rstrip()) - 1
+            if comma > 0 and buffer[comma] == ord(","):
+                yield b"".join((b"[", memoryview(buffer)[:comma], b"]"))
+            elif comma >= 0:
+                raise TraceError("truncated or not JSON (no comma between two events)")
+            buffer = buffer[comma + 1 if kineto else cut :]
         if len(buffer) > limits.piece_bytes:
-            raise TraceError(f"not in Kineto's formatting and above {limits.piece_bytes >> 20} MiB")
+            raise TraceError(
+                f"holds more than {limits.piece_bytes >> 20} MiB in one event or behind the events"
+            )
         block = next(blocks, None)
         if block is None:
             break
         buffer += block
+    if EVENTS.search(buffer):
+        raise TraceError("holds traceEvents twice")
     yield b"{" + EVENTS_KEY + b": [" + buffer
+
+
+def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[bytes, bytes]:
+    """The head, and what was read behind the bracket that opens the events."""
+    buffer, searched = b"", 0
+    while not (found := EVENTS.search(buffer, searched)):
+        if len(buffer) > limits.head_bytes:
+            raise TraceError(f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB")
+        # the key, and the white space behind it, may go on in the next block
+        key = buffer.rfind(EVENTS_KEY, searched)
+        searched = max(0, key if key >= 0 else len(buffer) - len(EVENTS_KEY))
+        block = next(blocks, None)
+        if block is None:
+            raise TraceError("holds no traceEvents" if buffer else "empty file")
+        buffer += block
+    if found[1] != b"[":
+        raise TraceError("its traceEvents are not a list")
+    head = buffer[: found.start()].removeprefix(BYTE_ORDER_MARK).rstrip().removesuffix(b",")
+    if len(head) > limits.head_bytes:
+        raise TraceError(f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB")
+    return head + b"}", buffer[found.end() :]
+
+
+class _Scan:
+    """Where top-level events begin in text of any formatting. Every byte is looked at once.
+
+    The text grows at its end and is cut where `find_cut` says, so it always begins inside the list of events.
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0  # bytes of the text that were looked at
+        self.depth = 1  # open brackets: 1 = between events, 0 = behind the list
+        self.in_string = False
+        self.start = -1  # of the last event, in the text
+
+    def find_cut(self, text: bytes) -> int:
+        """Where the last event begins; -1 if no event has begun, or only the first."""
+        while self.depth and self._look(text[self.seen : self.seen + SCAN_BYTES]):
+            pass
+        cut = self.start
+        if cut > 0:
+            self.start, self.seen = 0, self.seen - cut
+        return cut
+
+    def _look(self, new: bytes) -> int:
+        """How many bytes of `new` were looked at: all of them, but for half an escape at the end."""
+        masked = _ESCAPED.sub(b"__", new) if b"\\" in new else new
+        marks = np.frombuffer(masked.removesuffix(b"\\"), np.uint8)
+        at: NDArray[np.int64] = np.flatnonzero(_IS_MARK[marks])
+        kinds = marks[at]
+        quotes = np.cumsum(kinds == _QUOTE, dtype=np.int32) + self.in_string
+        outside = (quotes & 1) == 0
+        depth = np.cumsum(np.where(outside, _STEP[kinds], 0), dtype=np.int32) + self.depth
+        closed = np.flatnonzero(depth == 0)
+        inside = len(at) if not len(closed) else int(closed[0])
+        if inside and int(depth[:inside].max()) > DEEPEST:
+            raise TraceError(f"nests more than {DEEPEST} brackets")
+        starts = np.flatnonzero((depth[:inside] == 2) & (kinds[:inside] == _OPENING) & outside[:inside])
+        if len(starts):
+            self.start = self.seen + int(at[starts[-1]])
+        if len(at):
+            self.in_string, self.depth = bool(quotes[-1] & 1), 0 if len(closed) else int(depth[-1])
+        self.seen += len(marks)
+        return len(marks)

@@ -7,18 +7,22 @@ comes from manifest.json, else from distributedInfo in the file, else from the f
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError
-from stratlab.traces.trace import read_rank
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head
 
 MANIFEST = "manifest.json"
-RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
+MANIFEST_BYTES = 16 << 20  # 160 bytes per rank
+RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
+SUFFIXES = (".json", ".gz", ".tmp")
+KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
 
 
 class Entry(msgspec.Struct):
@@ -37,6 +41,15 @@ class Manifest(msgspec.Struct):
     files: list[Entry]
     first_step: int = 0
     steps: int = 0
+
+
+class _Process(msgspec.Struct):
+    rank: Any = None
+
+
+class _Head(msgspec.Struct):
+    distributedInfo: _Process | None = None
+    mergedTrace: Any = None  # written by merge.py
 
 
 @dataclass(frozen=True)
@@ -58,99 +71,143 @@ class Found:
     manifest: Manifest | None
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A file that may be the trace of `rank`; `problem`: why it is not used; `remark`: what else is odd."""
+
+    file: str
+    rank: int | None
+    problem: str | None = None
+    remark: str | None = None
+
+
 def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -> Found:
-    """Looks through `folder` (the run's traces/), which may be missing or empty."""
-    findings: list[Finding] = []
-    manifest = _read_manifest(folder / MANIFEST, findings)
+    """Looks through `folder` (the run's traces/), which may be missing or empty. Never raises for what lies there."""
+    manifest, findings = _read_manifest(folder / MANIFEST)
+    listed = [_check_entry(folder, entry, limits) for entry in (manifest.files if manifest else [])]
+    names = _list_names(folder, findings) - {MANIFEST} - {candidate.file for candidate in listed}
+    is_closed = manifest is not None and manifest.complete
+    others = [_check_unlisted(folder, name, is_closed, limits) for name in sorted(names)]
     files: dict[int, Path] = {}
-    listed = {entry.file for entry in manifest.files} if manifest else set()
-    for rank, name, problem in [
-        *(_check_entry(folder, entry, limits) for entry in (manifest.files if manifest else [])),
-        *(_check_unlisted(path, manifest, limits) for path in _unlisted(folder, listed)),
-    ]:
-        if problem is None and world_size is not None and not 0 <= (rank or 0) < world_size:
-            problem = f"rank {rank} of a run with {world_size} processes"
-        if problem is None and rank in files:
+    # of two traces of a rank, the one whose name says so too is used
+    for candidate in listed + sorted(
+        others, key=lambda c: c.remark is not None or c.rank != _rank_of(c.file)
+    ):
+        rank, problem = candidate.rank, candidate.problem
+        if problem is None and rank is None:
+            problem = "names no rank"
+        elif problem is None and rank is not None and not 0 <= rank < (world_size or rank + 1):
+            problem = f"rank {rank} of a run with {world_size or 'any number of'} processes"
+        elif problem is None and rank in files:
             problem = f"a second trace of rank {rank}, {files[rank].name} is used"
-        if problem is None and rank is not None:
-            files[rank] = folder / name
-        else:
-            findings.append(Finding("skipped", problem or "names no rank", name, rank))
+        if problem is not None or rank is None:
+            findings.append(Finding("skipped", problem or "", candidate.file, rank))
+            continue
+        files[rank] = folder / candidate.file
+        if candidate.remark:
+            findings.append(Finding("noted", candidate.remark, candidate.file, rank))
     return Found(dict(sorted(files.items())), findings, manifest)
 
 
-def _read_manifest(path: Path, findings: list[Finding]) -> Manifest | None:
-    if not path.is_file():
-        findings.append(Finding("noted", "is missing, the traces are found by their content", MANIFEST))
-        return None
+def _read_manifest(path: Path) -> tuple[Manifest | None, list[Finding]]:
+    speak = "the traces are found by their content"
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as failure:
-        reason = f"is not readable ({failure}), the traces are found by their content"
-        findings.append(Finding("noted", reason, MANIFEST))
-        return None
-    if not manifest.complete:
-        findings.append(Finding("noted", "says that the traces are not complete", MANIFEST))
-    return manifest
+        problem = _find_problem(path, MANIFEST_BYTES)
+        if problem is None:
+            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+            partial = Finding("noted", "says that the traces are not complete", MANIFEST)
+            return manifest, [] if manifest.complete else [partial]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
+        problem = f"is not readable ({failure})"
+    return None, [Finding("noted", f"{problem}, {speak}", MANIFEST)]
 
 
-def _unlisted(folder: Path, listed: set[str]) -> list[Path]:
-    """Files that may be traces. First those whose name and content agree, so that they win over copies."""
-    if not folder.is_dir():
-        return []
-    names = [p for p in folder.iterdir() if p.name.endswith((".json", ".json.gz", ".tmp", ".gz"))]
-    rest = [p for p in names if p.name != MANIFEST and p.name not in listed]
-    return sorted(rest, key=lambda p: (not _agrees(p), p.name))
-
-
-def _agrees(path: Path) -> bool:
+def _find_problem(path: Path, most_bytes: int) -> str | None:
+    """Why this is no file to open, without opening it: a pipe would wait for its writer."""
     try:
-        return path.is_file() and not path.is_symlink() and read_rank(path) == _rank_of_name(path.name)
-    except (TraceError, OSError):
-        return False
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    except (OSError, ValueError) as failure:  # a name too long, or with a zero byte
+        return f"is not readable ({failure})"
+    if not stat.S_ISREG(status.st_mode):
+        return f"is {KINDS.get(stat.S_IFMT(status.st_mode), 'a pipe or a device')}, not a file"
+    if status.st_size > most_bytes:
+        return f"takes more than {most_bytes / 2**30:g} GiB on the disk"
+    return None
 
 
-def _check_entry(folder: Path, entry: Entry, limits: Limits) -> tuple[int, str, str | None]:
+def _list_names(folder: Path, findings: list[Finding]) -> set[str]:
+    """Files that may be traces: by their ending, or by a rank in their name."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return set()
+    except OSError as failure:
+        findings.append(Finding("noted", f"is not readable ({failure.strerror})", folder.name))
+        return set()
+    return {name for name in names if name.endswith(SUFFIXES) or RANK_IN_NAME.search(name)}
+
+
+def _check_entry(folder: Path, entry: Entry, limits: Limits) -> _Candidate:
+    def skip(problem: str) -> _Candidate:
+        return _Candidate(entry.file, entry.rank, problem)
+
     path = folder / entry.file
-    if Path(entry.file).name != entry.file or path.is_symlink():
-        return entry.rank, entry.file, "the manifest points outside the traces"
-    if not path.is_file():
-        return entry.rank, entry.file, "listed in the manifest, but missing"
-    size = path.stat().st_size
-    if size != entry.bytes:
-        return entry.rank, entry.file, f"has {size} bytes, {entry.bytes} in the manifest"
-    with open(path, "rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-            return entry.rank, entry.file, "differs from the manifest (sha256)"
+    if Path(entry.file).name != entry.file:
+        return skip("the manifest points outside the traces")
+    if problem := _find_problem(path, limits.raw_bytes):
+        return skip("listed in the manifest, but missing" if problem == "is missing" else problem)
+    try:
+        if (size := path.stat().st_size) != entry.bytes:
+            return skip(f"has {size} bytes, {entry.bytes} in the manifest")
+        with open(path, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                return skip("differs from the manifest (sha256)")
+    except OSError as failure:
+        return skip(f"is not readable ({failure.strerror})")
     rank, problem = _read_rank(path, limits)
     if problem is None and rank not in (None, entry.rank):
         problem = f"rank {entry.rank} in the manifest, rank {rank} in the file"
-    return entry.rank, entry.file, problem
+    return _Candidate(entry.file, entry.rank, problem)
 
 
-def _check_unlisted(
-    path: Path, manifest: Manifest | None, limits: Limits
-) -> tuple[int | None, str, str | None]:
-    in_name = _rank_of_name(path.name)
-    if path.name.startswith(".") or ".tmp" in path.suffixes:
-        return in_name, path.name, "a temporary file: its writer did not finish"
-    if not path.is_file() or path.is_symlink():
-        return in_name, path.name, "not a regular file"
-    if manifest and manifest.complete:
-        return in_name, path.name, "not in the manifest, which is complete"
+def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) -> _Candidate:
+    in_name, path = _rank_of(name), folder / name
+    if not name.isprintable():  # also what is not UTF-8: a report could not be written with it
+        return _Candidate(ascii(name)[1:-1], in_name, "its name holds bytes that are no text")
+    problem = _find_problem(path, limits.raw_bytes)
+    if problem is None and (name.startswith(".") or ".tmp" in path.suffixes):
+        problem = "a temporary file: its writer did not finish"
+    if problem is None and is_closed:
+        problem = "not in the manifest, which is complete"
+    if problem is not None:
+        return _Candidate(name, in_name, problem)
     rank, problem = _read_rank(path, limits)
-    return in_name if rank is None else rank, path.name, problem
+    if problem is not None or rank is None:
+        return _Candidate(name, in_name, problem)
+    differs = in_name not in (None, rank)
+    return _Candidate(name, rank, None, f"named as rank {in_name}, but of rank {rank}" if differs else None)
 
 
 def _read_rank(path: Path, limits: Limits) -> tuple[int | None, str | None]:
+    """The rank in the file's distributedInfo, None if it names none, and why the file is no trace."""
     try:
-        return read_rank(path, limits), None
+        head = msgspec.json.decode(read_head(path, limits), type=_Head)
     except TraceError as failure:
         return None, str(failure)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+        return None, f"not JSON before the events ({failure})"
     except OSError as failure:
-        return None, f"not readable ({failure.strerror})"
+        return None, f"is not readable ({failure.strerror})"
+    rank = head.distributedInfo.rank if head.distributedInfo else None
+    if head.mergedTrace is not None:
+        return None, "a merged trace, not that of one rank"
+    if rank is not None and type(rank) is not int:
+        return None, "its distributedInfo names no whole number as rank"
+    return rank, None
 
 
-def _rank_of_name(name: str) -> int | None:
+def _rank_of(name: str) -> int | None:
     found = RANK_IN_NAME.search(name)
     return int(found[1]) if found else None

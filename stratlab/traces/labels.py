@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stratlab.traces.chunks import TraceError
-from stratlab.traces.intervals import Intervals
+from stratlab.traces.intervals import Intervals, Times
 from stratlab.traces.trace import LABEL_CATEGORIES, Trace
 
 STEP = re.compile(r"^## ?Training Step (\d+) ?##$", re.IGNORECASE)
@@ -23,11 +23,11 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Window:
-    """One training step on the host, us since the first event."""
+    """One training step on the host, ns since the first event."""
 
     step: int
-    start_us: float
-    end_us: float
+    start_ns: int
+    end_ns: int
 
 
 def build_windows(trace: Trace) -> list[Window]:
@@ -36,13 +36,14 @@ def build_windows(trace: Trace) -> list[Window]:
     Raises:
         TraceError: the trace has neither.
     """
+    labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
     for pattern in (STEP, PROFILER_STEP):
-        found = np.flatnonzero(trace.in_category(LABEL_CATEGORIES) & trace.matches(pattern))
+        found = _matching(trace, labels, pattern)
         if len(found):
             found = found[np.argsort(trace.ts[found], kind="stable")]
             numbers = [int(pattern.match(trace.names[trace.name[i]])[1]) for i in found]  # type: ignore[index]
             return [
-                Window(number, float(trace.ts[i]), float(trace.end[i]))
+                Window(number, int(trace.ts[i]), int(trace.end[i]))
                 for number, i in zip(numbers, found, strict=True)
             ]
     raise TraceError("holds neither '## Training Step i ##' nor 'ProfilerStep#i'")
@@ -50,8 +51,13 @@ def build_windows(trace: Trace) -> list[Window]:
 
 def find_phases(trace: Trace) -> list[str]:
     """Which phases are labelled at all."""
-    label = trace.in_category(LABEL_CATEGORIES)
-    return [phase for phase, pattern in PHASES.items() if (label & trace.matches(pattern)).any()]
+    labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
+    return [phase for phase, pattern in PHASES.items() if len(_matching(trace, labels, pattern))]
+
+
+def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:
+    """Of these few events: a mask over all would cost as much as the trace."""
+    return events[[bool(pattern.search(trace.names[code])) for code in trace.name[events].tolist()]]
 
 
 def build_phase_labels(trace: Trace, windows: list[Window]) -> dict[str, list[Intervals]]:
@@ -60,11 +66,11 @@ def build_phase_labels(trace: Trace, windows: list[Window]) -> dict[str, list[In
 
     A label belongs to the step in which it starts; one that lies between two steps belongs to the next.
     """
-    label = trace.in_category(LABEL_CATEGORIES)
-    ends = [window.end_us for window in windows]
+    all_labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
+    ends = [window.end_ns for window in windows]
     labels = {}
     for phase in find_phases(trace):
-        found = np.flatnonzero(label & trace.matches(PHASES[phase]))
+        found = _matching(trace, all_labels, PHASES[phase])
         owner = np.searchsorted(ends, trace.ts[found], side="right")
         steps = [found[owner == i] for i in range(len(windows))]
         labels[phase] = [(trace.ts[mine], trace.end[mine]) for mine in steps]

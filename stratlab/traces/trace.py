@@ -1,13 +1,9 @@
-"""One rank's trace as numpy columns: typed decode of Kineto JSON, piece by piece.
-
-171 MB with 638,000 events take 2.8 s of CPU and 140 MiB of memory, most of it Python's loops over the events. With an
-object or a data frame row per event it is ten times both (HTA: 33 s and 2.4 GiB for 525 MB).
-"""
+"""One rank's trace as numpy columns, in whole nanoseconds."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,75 +12,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_events
+from stratlab.traces.decode import GPU_CATEGORIES, Columns, decode_events, decode_rest
+from stratlab.traces.intervals import Times
 
-# A GPU event is known by its category, not by having a stream: Triton's CPU ops carry stream 0.
-COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
-GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
-LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime")
 LABEL_CATEGORIES = ("user_annotation",)
-
-Number = int | float | str | None
+NOT_KEPT = frozenset({"Trace"})  # the profiler's own span
+OPERATORS = frozenset({"cpu_op"})
 Mask = NDArray[np.bool_]
-
-
-class _Args(msgspec.Struct, gc=False):
-    correlation: Number = None
-    allocated: Number = msgspec.field(default=None, name="Total Allocated")
-    reserved: Number = msgspec.field(default=None, name="Total Reserved")
-    device_type: Number = msgspec.field(default=None, name="Device Type")
-    device_id: Number = msgspec.field(default=None, name="Device Id")
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    ts: int | float = 0
-    dur: int | float | None = None
-    pid: int | str | None = None
-    tid: int | str | None = None
-    args: _Args | None = None
-
-
-class _Rest(msgspec.Struct):
-    traceEvents: list[_Event]
-    distributedInfo: dict[str, Any] | None = None
-
-
-_NO_ARGS = _Args()
-_decode_events = msgspec.json.Decoder(list[_Event]).decode
-_decode_rest = msgspec.json.Decoder(_Rest).decode
 
 
 @dataclass(frozen=True)
 class MemoryEvents:
-    """The profiler's `[memory]` instants: totals after each allocation. Bytes; times in us like the
-    trace's."""
+    """The profiler's `[memory]` instants: totals after each allocation. Bytes; ns like the trace's."""
 
-    ts: NDArray[np.float64]
-    allocated: NDArray[np.int64]
-    reserved: NDArray[np.int64]
-    device_type: NDArray[np.int64]  # 0 = host
-    device_id: NDArray[np.int64]
+    ts: Times
+    allocated: Times
+    reserved: Times
+    device_type: Times  # 0 = host
+    device_id: Times
+
+
+@dataclass(frozen=True)
+class Communication:
+    """What NCCL kernels say of themselves, one entry per kernel that does. `index` counts the trace's events."""
+
+    index: Times
+    collective: NDArray[np.int32]  # into `collectives`
+    group: NDArray[np.int32]  # into `groups`
+    bytes: Times  # the larger of what goes in and what comes out; -1 = not told
+    collectives: list[str]
+    groups: list[tuple[str, str, str]]  # process group: name, description, ranks as text
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Events with a duration, as columns; times in us since the first event; name and cat index the
-    tables."""
+    """Events with a duration, as columns; times in ns since the first event; name and cat index the tables."""
 
-    distributed: dict[str, Any]  # Kineto's distributedInfo: rank, world_size, backend
-    ts: NDArray[np.float64]
-    end: NDArray[np.float64]
+    head: dict[str, Any]  # what stands before the events
+    distributed: dict[str, Any]  # Kineto's distributedInfo: rank, world_size, backend, pg_config
+    origin_ns: int  # of the first event, since 1970 where the trace tells its base
+    ts: Times
+    end: Times
     name: NDArray[np.int32]
-    cat: NDArray[np.int32]
-    correlation: NDArray[np.int64]  # joins a kernel to its launch; -1 = none
+    cat: NDArray[np.int16]
     thread: NDArray[np.int32]
     names: list[str]
     categories: list[str]
+    linked: NDArray[np.int32]  # launches and GPU events, in ascending order
+    linked_correlation: Times  # what joins a GPU event to its launch, one per `linked`; -1 = none
+    gpu: NDArray[np.int32]  # the events that ran on a GPU
+    stream: NDArray[np.int32]  # one per `gpu`; -1 = none
+    bytes: Times  # copied by it, one per `gpu`; -1 = not told
+    communication: Communication
     memory: MemoryEvents
     left_out: int  # events without a usable time (pytorch#188481 writes 0.000)
     raw_bytes: int  # unpacked
+
+    @property
+    def correlation(self) -> Times:
+        """One per event; -1 = none."""
+        whole = np.full(len(self.ts), -1, np.int64)
+        whole[self.linked] = self.linked_correlation
+        return whole
 
     def in_category(self, categories: tuple[str, ...]) -> Mask:
         """Which events are of these categories."""
@@ -94,54 +83,6 @@ class Trace:
         """Which events' names match; each name is looked at once."""
         return np.array([bool(pattern.search(name)) for name in self.names], bool)[self.name]
 
-    @property
-    def gpu(self) -> NDArray[np.int64]:
-        """Indices of the events that ran on a GPU."""
-        return np.flatnonzero(self.in_category(GPU_CATEGORIES))
-
-
-@dataclass
-class _Columns:
-    """Grows by pieces; the tables give every name and thread its number."""
-
-    names: dict[str, int] = field(default_factory=dict)
-    categories: dict[str, int] = field(default_factory=dict)
-    threads: dict[tuple[Any, Any], int] = field(default_factory=dict)
-    pieces: list[dict[str, NDArray[Any]]] = field(default_factory=list)
-    left_out: int = 0
-
-    def apply(self, events: list[_Event]) -> None:
-        timed = [e for e in events if e.ph == "X" and e.dur is not None and e.cat and e.cat != "Trace"]
-        kept = [e for e in timed if e.ts > 0 and e.dur >= 0]  # type: ignore[operator]
-        points = [(e.ts, e.args) for e in events if e.name == "[memory]" and e.ph == "i" and e.args]
-        self.left_out += len(timed) - len(kept)
-        names, categories, threads = self.names, self.categories, self.threads
-        self.pieces.append(
-            {
-                "ts": np.array([e.ts for e in kept], np.float64),
-                "dur": np.array([e.dur for e in kept], np.float64),
-                "name": np.array([names.setdefault(e.name, len(names)) for e in kept], np.int32),
-                "cat": np.array([categories.setdefault(e.cat, len(categories)) for e in kept], np.int32),
-                "correlation": np.array([_integer((e.args or _NO_ARGS).correlation) for e in kept], np.int64),
-                "thread": np.array(
-                    [threads.setdefault((e.pid, e.tid), len(threads)) for e in kept], np.int32
-                ),
-                "memory_ts": np.array([ts for ts, _ in points], np.float64),
-                "allocated": np.array([_integer(a.allocated) for _, a in points], np.int64),
-                "reserved": np.array([_integer(a.reserved) for _, a in points], np.int64),
-                "device_type": np.array([_integer(a.device_type) for _, a in points], np.int64),
-                "device_id": np.array([_integer(a.device_id) for _, a in points], np.int64),
-            }
-        )
-
-
-def _integer(value: Number) -> int:
-    try:
-        number = -1 if value is None else int(value)
-    except (ValueError, OverflowError):
-        return -1
-    return number if -(2**63) <= number < 2**63 else -1
-
 
 def read_rank(path: Path, limits: Limits = LIMITS) -> int | None:
     """The rank in the file's distributedInfo; None if it names none there.
@@ -149,56 +90,96 @@ def read_rank(path: Path, limits: Limits = LIMITS) -> int | None:
     Raises:
         TraceError: what stands before the events is not readable.
     """
-    rank = (_decode_head(read_head(path, limits)).get("distributedInfo") or {}).get("rank")
+    rank = _object(_decode_head(read_head(path, limits)).get("distributedInfo")).get("rank")
     return rank if isinstance(rank, int) else None
 
 
-def load_trace(path: Path, limits: Limits = LIMITS) -> Trace:
+def load_trace(path: Path, limits: Limits = LIMITS, operators: bool = True) -> Trace:
     """Decodes one file completely.
+
+    Args:
+        operators: False = the host's operators are left out where the trace holds GPU events; they are most of it.
 
     Raises:
         TraceError: not JSON, cut off, empty, above the limits, or without a single event of known duration.
     """
     pieces = split_events(path, limits)
-    about = _decode_head(next(pieces))
-    columns = _Columns()
+    head = _decode_head(next(pieces))
+    columns = Columns(
+        without=NOT_KEPT if operators or not head.get("deviceProperties") else NOT_KEPT | OPERATORS
+    )
     raw_bytes = 0
     try:
         for piece in pieces:
             raw_bytes += len(piece)
             if piece.startswith(b"["):
-                columns.apply(_decode_events(piece))
+                columns.apply(decode_events(piece), piece)
             else:
-                rest = _decode_rest(piece)
-                columns.apply(rest.traceEvents)
-                about.setdefault("distributedInfo", rest.distributedInfo)
-    except (msgspec.DecodeError, UnicodeDecodeError) as failure:
+                rest = decode_rest(piece)
+                columns.apply(rest.traceEvents, piece)
+                head.setdefault("distributedInfo", rest.distributedInfo)
+                head.setdefault("baseTimeNanoseconds", rest.baseTimeNanoseconds)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise TraceError(f"truncated or not JSON ({failure})") from failure
-    whole = {key: np.concatenate([p[key] for p in columns.pieces]) for key in columns.pieces[0]}
-    if not len(whole["ts"]):
+    if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
+        return load_trace(path, limits)  # it had a GPU in sight and did not use it
+    if not columns.count:
         raise TraceError("holds no event with a duration")
-    # Shift before adding: float64 has steps of 0.25 us at 1.7e15 us.
-    origin = whole["ts"].min()
-    whole["ts"] -= origin
+    return _build_trace(columns, head, raw_bytes)
+
+
+def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int) -> Trace:
+    ts, end = columns.take("ts"), columns.take("dur")
+    first = int(ts.min())
+    ts -= first
+    end += ts
+    base = head.get("baseTimeNanoseconds")
     return Trace(
-        distributed=about.get("distributedInfo") or {},
-        ts=whole["ts"],
-        end=whole["ts"] + whole["dur"],
+        head=head,
+        distributed=_object(head.get("distributedInfo")),
+        origin_ns=first + (base if isinstance(base, int) else 0),
+        ts=ts,
+        end=end,
+        **{key: columns.take(key) for key in ("name", "cat", "thread", "stream", "bytes")},
+        **{key: columns.take(key, np.int32) for key in ("linked", "gpu")},
+        linked_correlation=columns.take("correlation"),
         names=list(columns.names),
         categories=list(columns.categories),
+        communication=Communication(
+            columns.take("talks"),
+            columns.take("collective", np.int32),
+            columns.take("group", np.int32),
+            columns.take("talk_bytes"),
+            list(columns.collectives),
+            list(columns.groups),
+        ),
+        memory=MemoryEvents(
+            columns.take("memory_ts") - first,
+            *(columns.take(key) for key in ("allocated", "reserved", "device_type", "device_id")),
+        ),
         left_out=columns.left_out,
         raw_bytes=raw_bytes,
-        memory=MemoryEvents(
-            whole["memory_ts"] - origin,
-            *(whole[k] for k in ("allocated", "reserved", "device_type", "device_id")),
-        ),
-        **{key: whole[key] for key in ("name", "cat", "correlation", "thread")},
     )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _decode_head(head: bytes) -> dict[str, Any]:
     try:
         about = msgspec.json.decode(head)
-    except (msgspec.DecodeError, UnicodeDecodeError) as failure:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise TraceError(f"not JSON before the events ({failure})") from failure
-    return about if isinstance(about, dict) else {}
+    return _object(about)
+
+
+__all__ = [
+    "GPU_CATEGORIES",
+    "LABEL_CATEGORIES",
+    "Communication",
+    "MemoryEvents",
+    "Trace",
+    "load_trace",
+    "read_rank",
+]

@@ -18,8 +18,18 @@ LABELS = (  # name, start and length in us
 )
 
 
-def build_metrics(config: dict[str, Any], pace: float, loss_shift: float) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; `pace` scales the step times."""
+# exposed communication of a strategy by collective, shares
+TALK = {
+    "ddp": {"all_reduce": 1.0},
+    "fsdp": {"all_gather": 0.7, "reduce_scatter": 0.3},
+    "zero2": {"reduce_scatter": 0.6, "all_gather": 0.4},
+}
+
+
+def build_metrics(
+    config: dict[str, Any], pace: float, loss_shift: float, step_ms: float | None = None
+) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; `pace` scales the step times. `step_ms`: of every step, instead."""
     settings, steps = config["config"], config["resolved"]["steps"]
     lines: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
@@ -27,6 +37,14 @@ def build_metrics(config: dict[str, Any], pace: float, loss_shift: float) -> lis
         loss = 2.3 * math.exp(-step / 25) + 0.05 + 0.01 * math.sin(5 * step)
         wobble = pace * (1 + 0.04 * math.sin(3 * step))
         times = {"data_ms": 0.2, "forward_ms": 4.0 * wobble, "backward_ms": 6.0 * wobble, "optimizer_ms": 1.0}
+        if step_ms is not None:
+            left_ms = step_ms - 1.3
+            times = {
+                "data_ms": 0.2,
+                "forward_ms": 0.4 * left_ms,
+                "backward_ms": 0.6 * left_ms,
+                "optimizer_ms": 1.0,
+            }
         train = {
             "kind": "train",
             "loss": loss + loss_shift,
@@ -75,6 +93,9 @@ def build_summary(
         "step_time_ms_p95": times["step_time_ms"][int(0.95 * (len(measured) - 1))],
         "samples_per_s": samples_per_s,
         "peak_memory_gib": ranks[0]["peak_memory_gib"],
+        "peak_reserved_gib": 1.25 * ranks[0]["peak_memory_gib"] if ranks[0]["peak_memory_gib"] else None,
+        "wire_bytes_per_step": 1.6e6,
+        "collectives_per_step": 1,
         "peak_host_memory_gib": 0.8,
         "parameter_memory_gib": held["parameters"],
         "gradient_memory_gib": held["gradients"],
@@ -107,27 +128,64 @@ def build_evaluation(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def build_analysis(summary: dict[str, Any], world_size: int) -> dict[str, Any]:
-    """What the comparison reads of analysis/report.json."""
-    exposed = 0.0 if world_size == 1 else {"ddp": 8.0, "fsdp": 14.0}.get(summary["strategy"], 11.0)
+def build_analysis(summary: dict[str, Any], world_size: int, pace: float) -> dict[str, Any]:
+    """What the comparison reads of analysis/report.json. Every strategy computes as long as ddp; the rest of its step
+    is exposed communication."""
     on_gpu = summary["device_type"] == "cuda"
+    step_ms = summary["step_time_ms_p50"]
+    plain_ms = step_ms / pace  # of ddp
+    talk = TALK.get(summary["strategy"], {}) if world_size > 1 else {}
+    ms = {
+        "copy": 0.01 * plain_ms,
+        "data": 0.02 * plain_ms,
+        "host": 0.03 * plain_ms,
+        "other_idle": 0.01 * plain_ms,
+    }
+    ms |= {"compute": 0.85 * plain_ms if talk else step_ms - sum(ms.values())}
+    exposed_ms = step_ms - sum(ms.values())
+    exposed = {name: share * exposed_ms for name, share in talk.items()}
+    entries = [{"part": part, "collective": None, "axis": None, "ms": value} for part, value in ms.items()]
+    entries += [
+        {"part": "comm", "collective": name, "axis": None, "ms": value} for name, value in exposed.items()
+    ]
+    hidden_ms = 0.4 if talk else 0.0
+    row = {
+        "step_ms": step_ms,
+        "compute_pct": 100 * ms["compute"] / step_ms,
+        "comm_pct": 100 * (exposed_ms + hidden_ms) / step_ms if talk else 0.0,
+        "comm_exposed_pct": 100 * exposed_ms / step_ms if talk else 0.0,
+        "comm_overlap_pct": 100 * hidden_ms / (exposed_ms + hidden_ms) if talk else None,
+        "copy_exposed_pct": 100 * ms["copy"] / step_ms,
+        "idle_pct": 100 * (ms["data"] + ms["host"] + ms["other_idle"]) / step_ms,
+        "data_wait_pct": 100 * ms["data"] / step_ms,
+        "host_wait_pct": 100 * ms["host"] / step_ms,
+        "straggler_pct": 0.0,
+        **{f"{phase}_ms": summary[f"{phase}_ms_p50"] for phase in PHASES},
+    }
     hta = {"status": "ok", "reason": "", "seconds": 0.1, "tables": []}
     if not on_gpu:
         hta |= {"status": "unsupported", "reason": "needs GPU kernels, and these are CPU traces"}
     return {
+        "schema_version": 2,
         "source": "gpu" if on_gpu else "cpu",
-        "mean": {
-            "ranks": world_size,
-            "steps": 3,
-            "step_ms": summary["step_time_ms_p50"],
-            "compute_pct": 80.0,
-            "comm_pct": exposed + 4,
-            "comm_exposed_pct": exposed,
-            "comm_overlap_pct": 400 / (exposed + 4),
-            "copy_exposed_pct": 1.0,
-            "idle_pct": 19.0 - exposed,
-            **{f"{phase}_ms": summary[f"{phase}_ms_p50"] for phase in PHASES},
-        },
+        "mean": {"ranks": world_size, "steps": 3, **row, "slowest_rank": None, "kernels_per_step": 900.0},
+        "parts": entries,
+        "ranks": [{"rank": rank, "steps": 3, **row} for rank in range(world_size)],
+        "collectives": [
+            {
+                "rank": rank,
+                "name": name,
+                "collective": name,
+                "axis": None,
+                "bytes": 3_000_000,
+                "total_ms": 3 * (value + hidden_ms * talk[name]),
+                "exposed_ms": 3 * value,
+                "wait_ms": 0.0,
+            }
+            for rank in range(world_size)
+            for name, value in exposed.items()
+        ],
+        "quality": [],
         "hta": [{"analysis": name, **hta} for name in ("temporal_breakdown", "idle_time")],
         "phases_present": {str(rank): list(PHASES) for rank in range(world_size)},
     }

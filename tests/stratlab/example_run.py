@@ -49,7 +49,7 @@ def build_run_dir(
         analysis: with analysis/report.json, as `stratlab analyze` leaves it.
         loss_shift: added to every training loss and gradient norm.
         changes: value of a setting, a resolved fact, a version, a fact of a rank or a number of the summary,
-            by its name, set wherever that name occurs.
+            by its name, set wherever that name occurs. samples_per_s makes all steps equally long.
 
     Raises:
         TypeError: a change names nothing that a run directory holds.
@@ -58,7 +58,9 @@ def build_run_dir(
     _change(config, changes)
     ranks = [_rank(i, config) for i in range(config["resolved"]["world_size"])]
     _change(ranks, changes)
-    metrics = build_metrics(config, PACE.get(strategy, 1.0), loss_shift)
+    pace, speed = PACE.get(strategy, 1.0), changes.get("samples_per_s")
+    step_ms = 1e3 * config["config"]["global_batch_size"] / speed if speed else None
+    metrics = build_metrics(config, pace, loss_shift, step_ms)
     summary = build_summary(config, ranks, metrics)
     unused = changes.keys() - _names(config) - _names(ranks) - summary.keys()
     if unused:
@@ -84,7 +86,7 @@ def build_run_dir(
     if config["config"]["profile_steps"]:
         write_json(folder / "traces/manifest.json", write_traces(folder / "traces", config, len(ranks)))
     if analysis:
-        write_json(folder / "analysis/report.json", build_analysis(summary, len(ranks)))
+        write_json(folder / "analysis/report.json", build_analysis(summary, len(ranks), pace))
     return folder
 
 

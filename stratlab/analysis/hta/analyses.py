@@ -25,6 +25,7 @@ class Scene:
     has_gpu: bool
     names: list[str]
     scratch: str
+    memory_bytes: int = 0  # the process's limit
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs Holistic Trace Analysis in a process of its own, with limits on its input and its time."""
+"""Runs Holistic Trace Analysis in a process of its own, with limits on its input, its time and its memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import stratlab
 from stratlab.analysis.hta.analyses import ANALYSES
+from stratlab.analysis.hta.memory import describe_failure, find_memory_bytes
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class HtaLimits:
 
     timeout_s: float = 600
     raw_bytes: int = 300 << 20  # of all ranks together, unpacked
+    memory_bytes: int = 8 << 30  # of each of its processes, one per rank; never more than there is
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,19 @@ def run_hta(
         return [HtaStatus(analysis.name, "unsupported", reason) for analysis in ANALYSES]
     with tempfile.TemporaryDirectory(prefix="stratlab-hta-") as scratch:
         folder = Path(scratch)
+        memory_bytes = min(limits.memory_bytes, find_memory_bytes())
         request = {
             "files": {str(rank): str(_link(path, rank, folder)) for rank, path in files.items()},
             "has_gpu": has_gpu,
             "out": str(out),
             "status": str(folder / "status.jsonl"),
             "scratch": str(folder / "sequences"),
+            "memory_bytes": memory_bytes,
         }
         (folder / "sequences").mkdir()
         (folder / "request.json").write_text(json.dumps(request))
         ending = _run(folder, limits.timeout_s)
-        return _read_statuses(folder / "status.jsonl", ending)
+        return _read_statuses(folder / "status.jsonl", describe_failure(ending, memory_bytes))
 
 
 def _link(path: Path, rank: int, folder: Path) -> Path:

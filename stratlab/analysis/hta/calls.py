@@ -2,8 +2,9 @@
 
     python -m stratlab.analysis.hta.calls REQUEST.json
 
-A process of its own, started by hta_bridge: HTA can run out of memory or hang, and pandas takes seconds to import.
-Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel.
+A process of its own, started by the bridge: HTA can run out of memory or hang, and pandas takes seconds to import.
+Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel. The memory limit is set before
+pandas is imported, and holds for the processes that read the ranks as well.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from stratlab.analysis.hta.analyses import ANALYSES, NO_GPU, Analysis, Scene
+from stratlab.analysis.hta.memory import apply_memory_limit, describe_failure
 
 MOST_ROWS = 20_000  # of one table
 
@@ -46,7 +48,7 @@ def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
     try:
         frames = _non_empty(analysis.call(scene))
     except Exception as failure:  # any: it is foreign code on data it was not made for
-        reason = f"{type(failure).__name__}: {failure}"
+        reason = describe_failure(f"{type(failure).__name__}: {failure}", scene.memory_bytes)
         return {"analysis": analysis.name, "status": "failed", "reason": reason[:500]}
     if not frames:
         return {"analysis": analysis.name, "status": "unsupported", "reason": "HTA returned nothing"}
@@ -64,6 +66,19 @@ def main(arguments: Iterable[str]) -> int:
     """Reads the request, appends one JSON line per analysis to its status file."""
     (path,) = arguments
     request = json.loads(Path(path).read_text())
+    apply_memory_limit(request["memory_bytes"])
+    scene = build_scene(request)
+    with open(request["status"], "a") as status:
+        for analysis in ANALYSES:
+            began = time.monotonic()
+            outcome = run_analysis(analysis, scene, Path(request["out"]))
+            status.write(json.dumps(outcome | {"seconds": round(time.monotonic() - began, 3)}) + "\n")
+            status.flush()
+    return 0
+
+
+def build_scene(request: Mapping[str, Any]) -> Scene:
+    """Lets HTA load the traces."""
     warnings.simplefilter("ignore")
     import plotly.io
     from hta.trace_analysis import TraceAnalysis
@@ -73,17 +88,15 @@ def main(arguments: Iterable[str]) -> int:
     )
     logging.disable(logging.ERROR)
     files = {int(rank): file for rank, file in request["files"].items()}
-    with open(request["status"], "a") as status:
-        hta = TraceAnalysis(trace_files=files, include_last_profiler_step=True)
-        scene = Scene(
-            hta, list(files), request["has_gpu"], hta.t.symbol_table.get_sym_table(), request["scratch"]
-        )
-        for analysis in ANALYSES:
-            began = time.monotonic()
-            outcome = run_analysis(analysis, scene, Path(request["out"]))
-            status.write(json.dumps(outcome | {"seconds": round(time.monotonic() - began, 3)}) + "\n")
-            status.flush()
-    return 0
+    hta = TraceAnalysis(trace_files=files, include_last_profiler_step=True)
+    return Scene(
+        hta=hta,
+        ranks=list(files),
+        has_gpu=request["has_gpu"],
+        names=hta.t.symbol_table.get_sym_table(),
+        scratch=request["scratch"],
+        memory_bytes=request["memory_bytes"],
+    )
 
 
 if __name__ == "__main__":

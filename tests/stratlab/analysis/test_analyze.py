@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis import NoTraces, analyze, analyze_run
+from stratlab.analysis import analyze
+from stratlab.analysis.analyze import NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
 from tests.stratlab.simulated.small import (
     STEP_MS,

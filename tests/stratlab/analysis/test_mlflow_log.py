@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from stratlab.analysis import analyze_run
+from stratlab.analysis.analyze import analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
 from tests.ranks import free_port
 from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace, write_run

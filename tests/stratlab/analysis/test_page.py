@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis import analyze_run
+from stratlab.analysis.analyze import analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
 from tests.stratlab.simulated.small import TraceWriter, build_cpu_trace, build_gpu_trace, write_run
 

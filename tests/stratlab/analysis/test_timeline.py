@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.rank import analyse_rank
+from stratlab.analysis.rank import read_rank_trace
 from stratlab.analysis.timeline import BINS, build_shares
 from tests.stratlab.simulated.small import build_gpu_trace
 
@@ -14,14 +14,14 @@ from tests.stratlab.simulated.small import build_gpu_trace
 def test_activity_covers_the_steps(tmp_path: Path) -> None:
     trace = build_gpu_trace(0)
     trace.kernel("warm-up", 3000, 3010, 3900)
-    activity = analyse_rank(0, trace.write(tmp_path / "0.json")).activity
-    assert activity.span_us == pytest.approx(3000)
-    compute = build_shares(activity.compute, 3000)
+    activity = read_rank_trace(0, trace.write(tmp_path / "0.json")).activity
+    assert activity.span_ms == pytest.approx(3)
+    compute = build_shares(activity.compute, activity.span_ms, 3)
     assert compute.shape == (BINS,)
     assert compute.mean() == pytest.approx(0.65)
     assert compute[:40].max() == 0 and compute[40:100].min() == pytest.approx(1)  # 200 to 500 us
     # on the axis of a slower rank the same work fills half as much
-    assert build_shares(activity.communication, 6000).mean() == pytest.approx(0.15)
+    assert build_shares(activity.communication, activity.span_ms, 6).mean() == pytest.approx(0.15)
 
 
 def test_memory_curve_keeps_the_peak_per_device(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_memory_curve_keeps_the_peak_per_device(tmp_path: Path) -> None:
     for i in range(5000):
         trace.memory(5000.5 + i / 10, peaks.get(i, i % 100) << 20, 8192 << 20)
     trace.memory(5100.5, 7 << 20, 0, device_type=0)
-    points = analyse_rank(0, trace.write(tmp_path / "0.json")).memory
+    points = read_rank_trace(0, trace.write(tmp_path / "0.json")).memory
     assert {point.device for point in points} == {"cpu", "cuda:0"}
     cuda = [point for point in points if point.device == "cuda:0"]
     assert len(cuda) == BINS
@@ -43,4 +43,4 @@ def test_memory_curve_keeps_the_peak_per_device(tmp_path: Path) -> None:
 
 
 def test_no_memory_events_no_curve(tmp_path: Path) -> None:
-    assert analyse_rank(0, build_gpu_trace(0).write(tmp_path / "0.json")).memory == []
+    assert read_rank_trace(0, build_gpu_trace(0).write(tmp_path / "0.json")).memory == []

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from stratlab.compare import RunRecord, compare, load_runs, terminal_table, write_report
-from stratlab.compare.report import SUMMARY_FIELDS, TRACE_FIELDS
+from stratlab.compare.rows import SUMMARY_FIELDS, TRACE_FIELDS
 from stratlab.compare.winners import ON_CPU
 from tests.stratlab.example_run import build_run_dir
 

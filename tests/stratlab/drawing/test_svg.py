@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
-from stratlab.drawing import heat_map, line_chart, stacked_bars, strips
+from stratlab.drawing import heat_map, histogram, line_chart, scatter, stacked_bars, strips
 from stratlab.drawing.canvas import WIDTH
 from stratlab.drawing.svg import MOST_POINTS
 
@@ -31,6 +31,8 @@ def _charts(name: str) -> dict[str, Markup]:
         "line_chart": line_chart({name: [(1, 2.0), (2, 3.0)]}, name, name),
         "stacked_bars": stacked_bars({name: {name: 1.0}}, name),
         "strips": strips({name: {name: np.array([0.5, 1.0])}}, name, (0, 1)),
+        "histogram": histogram([1, 10, 100], {name: [1, 2]}, name, name),
+        "scatter": scatter({name: (1.0, 2.0)}, name, name, front=(name,)),
         "heat_map": heat_map([[1.0]], [name], [name], name, name),
     }
 
@@ -42,6 +44,24 @@ def test_every_chart_escapes_names_and_says_what_it_is(chart: str) -> None:
     root = _svg(drawn)  # is well-formed
     assert root.get("role") == "img" and root.get("aria-label")
     assert any(HOSTILE in title for title in _titles(drawn))
+
+
+def test_a_name_keeps_the_colour_that_it_is_given() -> None:
+    bars = stacked_bars({"a": {"idle": 1.0, "compute": 2.0}}, "ms", colours={"idle": 7, "compute": 0})
+    lanes = strips(
+        {"a": {"idle": np.array([1.0]), "compute": np.array([1.0])}}, colours={"idle": 7, "compute": 0}
+    )
+    for chart, shape in ((bars, "rect"), (lanes, "path")):
+        fills = {
+            title.text.partition(":")[0]: element.get("class")
+            for element in _svg(chart).iter(shape)
+            for title in element.iter("title")
+            if title.text and element.get("class") != "lane"
+        }
+        assert fills == {"a, idle": "f7", "a, compute": "f0"}
+        assert [r.get("class") for r in _svg(chart).iter("rect")][:2] == ["f7", "f0"]  # the keys
+    by_place = stacked_bars({"a": {"idle": 1.0, "compute": 2.0}}, "ms")
+    assert [r.get("class") for r in _svg(by_place).iter("rect")][:2] == ["f0", "f1"]
 
 
 def test_bars_are_in_proportion_and_labelled() -> None:

@@ -79,6 +79,12 @@ def test_other_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.json").touch()
     (tmp_path / "rank1_trace.json.tmp").write_text("{")
     (tmp_path / "summary.json").write_text('{"loss": 1}')
+    (tmp_path / "execution.json").write_text('{"schema": "1.1.1-chakra", "nodes": [{"id": 1}]}')
+    merged = build_gpu_trace(0, steps=1)
+    merged.head["mergedTrace"] = True
+    merged.write(tmp_path / "merged_trace.json.gz")
+    (tmp_path / "rank1_trace.json.part").touch()
+    (tmp_path / os.fsdecode(b"rank0\xff.json")).touch()
     (tmp_path / "notes.txt").write_text("not looked at")
     (tmp_path / "link.json").symlink_to(tmp_path / "rank0_trace.json")
     (tmp_path / "folder.json").mkdir()
@@ -91,14 +97,75 @@ def test_other_files_are_named(tmp_path: Path) -> None:
         "none.json": "names no rank",
         "empty.json": "empty file",
         "summary.json": "holds no traceEvents",
-        "link.json": "not a regular file",
-        "folder.json": "not a regular file",
+        "link.json": "is a symbolic link, not a file",
+        "folder.json": "is a folder, not a file",
+        "execution.json": "holds no traceEvents",
+        "merged_trace.json.gz": "a merged trace, not that of one rank",
+        "rank1_trace.json.part": "empty file",
+        "rank0\\udcff.json": "its name holds bytes that are no text",
     }
 
 
-def test_named_pipe_does_not_block(tmp_path: Path) -> None:
+@pytest.mark.parametrize("listed", [False, True])
+def test_named_pipe_does_not_block(tmp_path: Path, listed: bool) -> None:
+    reason = "is a pipe or a device, not a file"
+    if listed:
+        write(tmp_path, {"rank0_trace.json": 0})
+        write_manifest(tmp_path)
+        (tmp_path / "rank0_trace.json").unlink()
+    else:
+        os.mkfifo(tmp_path / "manifest.json")
     os.mkfifo(tmp_path / "rank0_trace.json")
-    assert skipped(find_traces(tmp_path, 1)) == {"rank0_trace.json": "not a regular file"}
+    found = find_traces(tmp_path, 1)
+    assert skipped(found) == {"rank0_trace.json": reason}
+    assert listed or f"{reason}, the traces are found" in found.findings[0].reason
+
+
+def test_file_above_the_limit_is_not_read(tmp_path: Path) -> None:
+    """Four TiB without a block on the disk: to hash it would take an hour."""
+    write(tmp_path, {"rank0_trace.json": 0, "rank1_trace.json": 1})
+    os.truncate(tmp_path / "rank1_trace.json", 1 << 42)
+    reason = "takes more than 4 GiB on the disk"
+    assert skipped(find_traces(tmp_path, 2)) == {"rank1_trace.json": reason}
+    names = {"rank0_trace.json": (0, 100), "rank1_trace.json": (1, 1 << 42)}
+    entries = [{"rank": r, "file": name, "bytes": size, "sha256": "0"} for name, (r, size) in names.items()]
+    (tmp_path / "manifest.json").write_text(json.dumps({"complete": True, "files": entries}))
+    found = skipped(find_traces(tmp_path, 2))
+    assert found["rank1_trace.json"] == reason and "100 in the manifest" in found["rank0_trace.json"]
+
+
+def test_rank_of_the_file_counts_more_than_its_name(tmp_path: Path) -> None:
+    write(tmp_path, {"rank0_trace.json": 1, "rank1_trace.json": 0, "rank2_trace.json": 2})
+    found = find_traces(tmp_path, 3)
+    assert used(found) == {0: "rank1_trace.json", 1: "rank0_trace.json", 2: "rank2_trace.json"}
+    assert {f.file: f.reason for f in found.findings if f.file != "manifest.json"} == {
+        "rank0_trace.json": "named as rank 0, but of rank 1",
+        "rank1_trace.json": "named as rank 1, but of rank 0",
+    }
+
+
+@pytest.mark.parametrize("rank", ["0", 1.5, True, [0], {"rank": 0}])
+def test_rank_that_is_no_number(tmp_path: Path, rank: object) -> None:
+    trace = build_gpu_trace(0, steps=1)
+    trace.head["distributedInfo"]["rank"] = rank
+    trace.write(tmp_path / "rank0_trace.json")
+    reason = "its distributedInfo names no whole number as rank"
+    assert skipped(find_traces(tmp_path, 1)) == {"rank0_trace.json": reason}
+
+
+@pytest.mark.parametrize("rank", [-1, 2, 10**30])
+def test_rank_that_the_run_does_not_have(tmp_path: Path, rank: int) -> None:
+    write(tmp_path, {"a.json": rank})
+    assert f"rank {rank} of a run with 2 processes" in skipped(find_traces(tmp_path, 2))["a.json"]
+    assert bool(skipped(find_traces(tmp_path, None))) == (rank < 0)
+
+
+def test_nested_head_is_named(tmp_path: Path) -> None:
+    deep = "[" * 1_000_000 + "]" * 1_000_000
+    (tmp_path / "rank0_trace.json").write_text(f'{{"x": {deep}, "traceEvents": []}}')
+    assert "not JSON before the events" in skipped(find_traces(tmp_path, 1))["rank0_trace.json"]
+    (tmp_path / "manifest.json").write_text(deep)
+    assert "is not readable" in find_traces(tmp_path, 1).findings[0].reason
 
 
 def test_complete_manifest_excludes_other_files(tmp_path: Path) -> None:
@@ -112,11 +179,17 @@ def test_complete_manifest_excludes_other_files(tmp_path: Path) -> None:
     assert [f.reason for f in found.findings] == ["says that the traces are not complete"]
 
 
-@pytest.mark.parametrize("name", ["../secret.json", "/etc/passwd", "sub/rank0_trace.json"])
+@pytest.mark.parametrize("name", ["../secret.json", "/etc/passwd", "sub/rank0_trace.json", "."])
 def test_manifest_cannot_point_outside(tmp_path: Path, name: str) -> None:
     entry = {"rank": 0, "file": name, "bytes": 1, "sha256": "0"}
     write_manifest(tmp_path / "traces", files=[entry])
     assert skipped(find_traces(tmp_path / "traces", 1)) == {name: "the manifest points outside the traces"}
+
+
+@pytest.mark.parametrize("name", ["", "..", "rank0\0.json", "x" * 300])
+def test_impossible_name_in_the_manifest(tmp_path: Path, name: str) -> None:
+    write_manifest(tmp_path, files=[{"rank": 0, "file": name, "bytes": 1, "sha256": "0"}])
+    assert set(skipped(find_traces(tmp_path, 1))) == {name}
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"files": 3}', '["rank0_trace.json"]'])
@@ -132,7 +205,9 @@ def test_bomb_without_an_end_is_named(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "rank0_trace.json.gz", "wb") as file:
         for _ in range(100):
             file.write(b" " * (1 << 20))
-    assert skipped(find_traces(tmp_path, 1)) == {"rank0_trace.json.gz": "holds no traceEvents"}
+    assert skipped(find_traces(tmp_path, 1)) == {
+        "rank0_trace.json.gz": "holds no traceEvents in its first 4 MiB"
+    }
 
 
 def test_missing_and_empty_folder(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.breakdown import StepRow, build_means
-from stratlab.analysis.rank import RankAnalysis, analyse_rank
+from stratlab.analysis.rows import StepRow, build_means
+from stratlab.analysis.rank import RankAnalysis, finish_rank, read_rank_trace
 from stratlab.traces.chunks import TraceError
 from tests.stratlab.simulated.small import (
     STEP_MS,
@@ -20,7 +20,7 @@ from tests.stratlab.simulated.small import (
 
 
 def analyse(trace: TraceWriter, folder: Path) -> RankAnalysis:
-    return analyse_rank(0, trace.write(folder / "rank0_trace.json"))
+    return finish_rank(read_rank_trace(0, trace.write(folder / "rank0_trace.json")), {}, is_pipeline=False)
 
 
 def times(row: StepRow) -> dict[str, float]:
@@ -44,10 +44,11 @@ def test_kernel_counts_by_its_launch_when_the_gpu_lags(tmp_path: Path) -> None:
     """The GPU works 700 us behind: kernels of a step run under the next step's label, and still count as its own."""
     found = analyse(build_gpu_trace(0, lag_us=700), tmp_path)
     first, second, third = found.rows
-    # the first step has to wait for its first kernel: 700 us more
-    assert times(first) == pytest.approx(STEP_MS | {"step_ms": 1.65, "idle_ms": 0.23 + 0.65})
+    # the first step has to wait for its first kernel, which was launched after it began: 700 us more
+    waiting = {"idle_ms": 0.23 + 0.65, "host_wait_ms": 0.75}
+    assert times(first) == pytest.approx(STEP_MS | {"step_ms": 1.65} | waiting)
     # from the end of the last kernel before to the end of its own last one
-    steady = STEP_MS | {"step_ms": 1.0}
+    steady = STEP_MS | {"data_wait_ms": 0.0, "host_wait_ms": 0.0, "other_idle_ms": 0.23}
     assert times(second) == pytest.approx(steady)
     assert times(third) == pytest.approx(steady)
     assert sum(row.step_ms for row in found.rows) == pytest.approx(3.65)
@@ -77,8 +78,15 @@ def test_cpu_step_has_the_known_answer(tmp_path: Path) -> None:
                     "comm_ms": 0.04,
                     "comm_overlap_ms": 0.02,
                     "comm_exposed_ms": 0.02,
+                    "straggler_ms": 0.0,
+                    "bubble_ms": 0.0,
+                    "copy_ms": 0.0,
                     "copy_exposed_ms": 0.0,
                     "idle_ms": 0.01,
+                    "data_wait_ms": 0.0,
+                    "host_wait_ms": 0.01,
+                    "kernel_wait_ms": 0.0,
+                    "other_idle_ms": 0.0,
                     "data_ms": 0.005,
                     "forward_ms": 0.03,  # twice: two micro-batches
                     "backward_ms": 0.03,

@@ -1,0 +1,237 @@
+"""Speed and memory of our trace analysis against Holistic Trace Analysis, on the same files in the same run.
+
+    python -m benchmarks.traces                       # everything: about an hour, of which HTA takes most
+    python -m benchmarks.traces --events 100000 400000 --ranks 1 8
+
+Traces are simulated GPU traces in Kineto's formatting (tests/stratlab/simulated). Each tool reads each file in a
+process of its own. Ours: everything of an analysis but HTA, merging and pages: decoding, the partition of every step,
+kernels, collectives, idle time, memory. HTA (traceinsight): loading, temporal breakdown, overlap of communication; no more.
+CPU time is user and system time of the process; memory is its peak resident size above what it had after its imports.
+The slope is the increase of memory per event between the smallest and the largest file.
+
+Many ranks: 8 simulated ranks of one team, each read as often as it takes, so that 512 ranks need no 45 GB of disk.
+Memory there is the sum of the peaks of all processes, imports included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.stratlab.simulated.kineto_text import build_tail
+from tests.stratlab.simulated.team import Scene, stream
+
+EVENTS = (100_000, 400_000, 1_600_000, 10_000_000)
+RANKS = (1, 8, 64, 512)
+PER_RANK = 400_000
+TEAM = 8
+STEPS = 10
+MIB = 2**20
+
+
+def write_traces(folder: Path, ranks: int, events: int) -> tuple[list[Path], int]:
+    """Traces of at least so many events (of any kind) per rank, and how many the first one has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"rank{rank}_trace.json" for rank in range(ranks)]
+    written = 0
+    # about 44 events per layer; few long steps, as in a real trace, because HTA's time grows with their number
+    scene = Scene(ranks=ranks, layers=min(max(events // STEPS // 44, 8), 2000), steps=1_000_000)
+    pieces = stream(scene)
+    with ExitStack() as stack:
+        files = [stack.enter_context(open(path, "w")) for path in paths]
+        while written < events:
+            texts = next(pieces)
+            written += texts[0].count('"ph"')
+            for rank, text in texts.items():
+                files[rank].write(text)
+        for rank, file in enumerate(files):
+            file.write(build_tail(rank, 0))
+    return paths, written
+
+
+def peak_bytes() -> int:
+    """Of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run_ours(path: str) -> dict[str, Any]:
+    """The whole analysis of one rank."""
+    from stratlab.analysis.measure import measure_traces
+
+    before, began = peak_bytes(), time.process_time()
+    measures = measure_traces({0: Path(path)}, {"dp_replicate": 1}, processes=1)
+    assert not measures.findings or measures.ranks, measures.findings
+    rows = measures.ranks[0].rows
+    mean = {"compute_us": sum(row.compute_ms for row in rows) * 1000}
+    return {"cpu_s": time.process_time() - began, "peak_bytes": peak_bytes() - before, **mean}
+
+
+def run_hta(path: str) -> dict[str, Any]:
+    """Loading and two analyses."""
+    import logging
+    import warnings
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    from hta.trace_analysis import TraceAnalysis
+
+    before, began = peak_bytes(), time.process_time()
+    hta = TraceAnalysis(trace_files={0: path}, include_last_profiler_step=True)
+    breakdown = hta.get_temporal_breakdown(visualize=False)
+    hta.get_comm_comp_overlap(visualize=False)
+    mean = {"compute_us": float(breakdown["compute_time(us)"].iloc[0])}
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = time.process_time() - began + children.ru_utime + children.ru_stime
+    return {"cpu_s": cpu_s, "peak_bytes": peak_bytes() - before, **mean}
+
+
+def run_ranks(folder: str, ranks: int) -> dict[str, Any]:
+    """The whole analysis of so many ranks, in as many processes as there are cores."""
+    from stratlab.analysis.measure import measure_traces
+
+    variants = sorted(Path(folder).glob("rank*_trace.json"))
+    files = {rank: variants[rank % len(variants)] for rank in range(ranks)}
+    peaks: dict[int, int] = {}
+    stop = threading.Event()
+    watcher = threading.Thread(target=_watch_peaks, args=(peaks, stop))
+    watcher.start()
+    began = time.monotonic()
+    measures = measure_traces(files, {"dp_replicate": ranks})
+    wall_s = time.monotonic() - began
+    stop.set()
+    watcher.join()
+    assert len(measures.ranks) == ranks, measures.findings
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return {
+        "ranks": ranks,
+        "wall_s": wall_s,
+        "cpu_s": sum(u.ru_utime + u.ru_stime for u in usage),
+        "peak_bytes": sum(peaks.values()),
+        "processes": len(peaks),
+    }
+
+
+def _watch_peaks(peaks: dict[int, int], stop: threading.Event) -> None:
+    """VmHWM of this process and its children, which the kernel keeps, so nothing between two looks is lost."""
+    while not stop.wait(0.2):
+        for pid in [os.getpid(), *(child.pid for child in multiprocessing.active_children() if child.pid)]:
+            try:
+                status = Path(f"/proc/{pid}/status").read_text()
+            except OSError:
+                continue
+            for line in status.splitlines():
+                if line.startswith("VmHWM:"):
+                    peaks[pid] = max(peaks.get(pid, 0), int(line.split()[1]) * 1024)
+
+
+def run_apart(*arguments: str) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.traces", "--measure", *arguments]
+    environment = os.environ | {"HTA_DISABLE_NS_ROUNDING": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        return {"failed": (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]}
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def compare_sizes(folder: Path, sizes: list[int]) -> dict[str, Any]:
+    """Ours and HTA on files of growing size."""
+    rows = []
+    for size in sizes:
+        (path,), events = write_traces(folder, 1, size)
+        row: dict[str, Any] = {"events": events, "file_bytes": path.stat().st_size}
+        for name in ("ours", "hta"):
+            _say(f"{events:,} events: {name} ...")
+            row[name] = run_apart(name, str(path))
+        path.unlink()
+        if "cpu_s" in row["hta"]:
+            row["cpu_ratio"] = row["hta"]["cpu_s"] / row["ours"]["cpu_s"]
+            row["compute_us_difference"] = row["ours"]["compute_us"] - row["hta"]["compute_us"]
+        rows.append(row)
+        _say(json.dumps(row))
+    slopes = {name: _slope(rows, name) for name in ("ours", "hta")}
+    ratio = slopes["hta"] / slopes["ours"] if slopes["hta"] and slopes["ours"] else None
+    return {"sizes": rows, "bytes_per_event": slopes, "memory_slope_ratio": ratio}
+
+
+def _slope(rows: list[dict[str, Any]], name: str) -> float | None:
+    """Bytes per event between the smallest and the largest file that went through."""
+    done = [row for row in rows if "peak_bytes" in row[name]]
+    if len(done) < 2:
+        return None
+    low, high = done[0], done[-1]
+    more: float = high[name]["peak_bytes"] - low[name]["peak_bytes"]
+    return more / (high["events"] - low["events"])
+
+
+def compare_ranks(folder: Path, counts: list[int]) -> list[dict[str, Any]]:
+    """Growing numbers of ranks."""
+    _say(f"writing {TEAM} ranks of {PER_RANK:,} events ...")
+    _, events = write_traces(folder, TEAM, PER_RANK)
+    rows = []
+    for count in counts:
+        _say(f"{count} ranks ...")
+        row = run_apart("ranks", str(folder), str(count)) | {"events": count * events}
+        if "cpu_s" in row:
+            row |= {
+                "cpu_us_per_event": row["cpu_s"] / row["events"] * 1e6,
+                "peak_mib": row["peak_bytes"] / MIB,
+            }
+        rows.append(row)
+        _say(json.dumps(row))
+    return rows
+
+
+def name_processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, nargs="*", default=list(EVENTS))
+    parser.add_argument("--ranks", type=int, nargs="*", default=list(RANKS))
+    parser.add_argument("--scratch", type=Path, help="folder for the traces; 2.5 GB at 10 million events")
+    parser.add_argument("--output", type=Path, default=Path("reports/traces.json"))
+    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        what, path, *rest = arguments.measure
+        result = {"ours": run_ours, "hta": run_hta}[what](path) if not rest else run_ranks(path, int(rest[0]))
+        print(json.dumps(result))
+        return
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
+        report: dict[str, Any] = {
+            "processor": name_processor(),
+            "cores": len(os.sched_getaffinity(0)),
+            "versions": {name: version(name) for name in ("traceinsight", "pandas", "numpy", "msgspec")},
+            "repeats": 1,
+        }
+        if arguments.events:
+            report |= compare_sizes(Path(scratch) / "sizes", arguments.events)
+        if arguments.ranks:
+            report["ranks"] = compare_ranks(Path(scratch) / "ranks", arguments.ranks)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

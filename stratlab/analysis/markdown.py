@@ -1,0 +1,164 @@
+"""summary.md: the same answer as the page, as text with tables, for places that show Markdown (MLflow does)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stratlab.analysis.part_names import say_headline
+from stratlab.analysis.summaries import (
+    build_collective_summary,
+    build_copy_summary,
+    build_kernel_summary,
+    build_phase_parts,
+    choose_ranks,
+)
+from stratlab.drawing import Column, format_number
+
+SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
+MOST_KERNELS, MOST_FINDINGS, LONGEST = 10, 30, 100
+
+Columns = Sequence[Column | str]
+
+
+def build_markdown(report: dict[str, Any]) -> str:
+    """The text of summary.md. Every text from outside is escaped."""
+    run, mean = report["run"], report["mean"]
+    origin = (
+        f"Strategy {run.get('strategy')}, {run.get('world_size')} processes on {run.get('nodes')} node(s), "
+        f"{report['device'] or 'unknown device'}, backend {report['backend']}, source {report['source']}, "
+        f"{mean['ranks']} trace(s), {mean.get('steps')} recorded step(s)."
+    )
+    blocks = [f"# Trace analysis of {escape(run['run'])}"]
+    if report["note"]:
+        blocks.append(f"**{escape(report['note'])}.**")
+    blocks += [escape(origin), f"**{escape(say_headline(report))}**", *_recommendations(report)]
+    blocks += ["## Where the time of a step goes", *_phases(report), *_ranks(report)]
+    blocks += [*_communication(report), *_kernels(report), *_quality(report), *_files(report)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def escape(text: Any) -> str:
+    """On one line, with every character that could be markup behind a backslash."""
+    line = " ".join(str(text).split())
+    return "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in line)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Columns) -> str:
+    """A table with numbers at the right; `-` where a value is not known."""
+    shown = [column if isinstance(column, Column) else Column(column) for column in columns]
+    titles = [
+        " ".join(filter(None, (name, f"({unit})" if unit else "")))
+        for name, unit in (c.title() for c in shown)
+    ]
+    numeric = [
+        all(isinstance(row.get(c.key), int | float) for row in rows if row.get(c.key) is not None)
+        for c in shown
+    ]
+    lines = [titles, ["---:" if right else "---" for right in numeric]]
+    lines += [[_cell(row.get(column.key), column) for column in shown] for row in rows]
+    head, rule, *body = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in ([escape(t) for t in head], rule, *body))
+
+
+def _cell(value: Any, column: Column) -> str:
+    text = format_number(value, column.digits)
+    return escape(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+
+
+def _recommendations(report: dict[str, Any]) -> list[str]:
+    entries = report.get("recommendations") or []
+    if not entries:
+        return ["## Recommendations", "None of the rules R1 to R12 fires."]
+    lines = []
+    for entry in entries:
+        settings = "; ".join(f"{name}={value}" for name, value in entry["settings"].items())
+        numbers = ", ".join(f"{name} {format_number(value)}" for name, value in entry["evidence"].items())
+        text = (
+            f"**{escape(entry['title'])}** ({entry['severity']}, {entry['rule']}) {escape(entry['advice'])}"
+        )
+        text += f" Set: {escape(settings)}." if settings else ""
+        lines.append(f"- {text} Because: {escape(numbers)}.")
+    return ["## Recommendations", "\n".join(lines)]
+
+
+def _phases(report: dict[str, Any]) -> list[str]:
+    parts = build_phase_parts(report)
+    if not parts:
+        return []
+    rows = [{"phase": phase, **row} for phase, row in parts.items()]
+    table = _table(rows, ["phase", *(Column(name, name, "ms") for name in rows[0] if name != "phase")])
+    return ["Mean over ranks and recorded steps, by phase:", table]
+
+
+def _ranks(report: dict[str, Any]) -> list[str]:
+    chosen = set(choose_ranks(report))
+    rows = [row | {"rank": str(row["rank"])} for row in report["ranks"] if row["rank"] in chosen]
+    rows.append({**report["mean"], "rank": "all"})
+    columns = ["rank", "step_ms", "compute_pct", "comm_exposed_pct", "comm_overlap_pct", "straggler_pct"]
+    columns += ["data_wait_pct", "host_wait_pct", "idle_pct"]
+    if report["mean"].get("bubble_ideal_pct") is not None:
+        columns += ["bubble_pct", "bubble_ideal_pct"]
+    left = len(report["ranks"]) - len(chosen)
+    more = [f"{left} ranks are left out here, tables/rank\\_metrics.csv has all."] if left else []
+    return [_table(rows, columns), *more]
+
+
+def _communication(report: dict[str, Any]) -> list[str]:
+    rows = build_collective_summary(report)
+    if not rows:
+        return ["## Communication", "No communication was recorded."]
+    columns: list[Column | str] = [
+        "collective",
+        "ranks",
+        "count",
+        "bytes",
+        "total_ms",
+        "exposed_ms",
+        "wait_ms",
+    ]
+    return ["## Communication", _table(rows[:20], [*columns, Column("came_last", "came last")])]
+
+
+def _kernels(report: dict[str, Any]) -> list[str]:
+    rows, copies = build_kernel_summary(report, MOST_KERNELS), build_copy_summary(report)
+    blocks = []
+    if rows:
+        columns: Columns = [
+            "name",
+            "type",
+            "count",
+            "sum_ms",
+            Column("pct", "of GPU event time", "%", 1),
+            "mean_us",
+        ]
+        blocks += ["## Kernels", _table(rows, columns)]
+    if copies:
+        blocks += ["## Copies", _table(copies, ["kind", "count", "bytes", Column("gbps", "rate", "GB/s")])]
+    return blocks
+
+
+def _quality(report: dict[str, Any]) -> list[str]:
+    if not report["quality"]:
+        return ["## Quality of the traces", "Every rank has a complete trace with all labels."]
+    rows = sorted(report["quality"], key=lambda row: row["action"] != "skipped")
+    shown = [
+        row | {"rank": None if row["rank"] is None else str(row["rank"])} for row in rows[:MOST_FINDINGS]
+    ]
+    table = _table(shown, ["action", "rank", "file", "reason"])
+    left = len(rows) - len(shown)
+    return ["## Quality of the traces", table, *([f"{left} more are in tables/quality.csv."] if left else [])]
+
+
+def _files(report: dict[str, Any]) -> list[str]:
+    merged = report.get("merged") or {}
+    trace = (
+        f"{escape(merged['file'])}: one trace of {merged.get('ranks')} ranks, for Perfetto."
+        if merged.get("file")
+        else f"No merged trace: {escape(merged.get('reason') or 'it was not written')}."
+    )
+    states: dict[str, int] = {}
+    for row in report["hta"]:
+        states[row["status"]] = states.get(row["status"], 0) + 1
+    said = ", ".join(f"{count} {state}" for state, count in states.items())
+    return ["## Files", f"{trace} report.html has the charts. Holistic Trace Analysis: {said or 'not run'}."]

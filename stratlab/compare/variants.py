@@ -1,0 +1,56 @@
+"""Which runs are the same thing, done again: equal in all that matters but some facts that are set aside."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from stratlab.compare.fairness import UNKNOWN, read_fact
+from stratlab.compare.record import RunRecord
+from stratlab.compare.rules import RULES
+
+# what another seed changes; a repeat may or may not have one
+SEED = {"seed", "repeat", "initial_weights_sha256", "data_order_sha256"}
+# settings that say what a strategy is; the audit leaves them out, because they are what is compared
+STRATEGY = ("strategy", "offload", "zeropp")
+
+
+def build_variants(
+    runs: Sequence[RunRecord], aside: Collection[str] = (), with_axes: bool = True
+) -> list[list[RunRecord]]:
+    """Groups of finished runs that are equal in everything that matters, besides their seed, in order of appearance.
+
+    Args:
+        aside: fields of the rules that may differ as well.
+        with_axes: runs with other sizes of the axes are another variant.
+    """
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        if run.status == "finished":
+            found.setdefault(_read_identity(run, {*SEED, *aside}, with_axes), []).append(run)
+    return list(found.values())
+
+
+def _read_identity(run: RunRecord, aside: Collection[str], with_axes: bool) -> str:
+    settings = run.config.get("config") or {}
+    listed = {rule.path[1] for rule in RULES if rule.path[:1] == ("config",)}
+    own = {"run", "comparison", "results", "image", "dp_replicate", "dp_shard", *STRATEGY}
+    facts: dict[str, Any] = {
+        **{rule.field: read_fact(run, rule) for rule in RULES if rule.matters and rule.field not in aside},
+        **{name: settings.get(name) for name in STRATEGY},
+        **{name: settings[name] for name in settings.keys() - listed - own if name not in aside},
+        "strategy": run.strategy,
+    }
+    if UNKNOWN in facts.values():  # what is not known cannot be equal
+        facts["alone"] = run.name
+    if with_axes:
+        facts["axes"] = (run.config.get("resolved") or {}).get("axes")
+    return json.dumps(facts, sort_keys=True, default=str)
+
+
+def find_typical(names: Sequence[str], values: Mapping[str, float]) -> str:
+    """The run whose value is the (lower) median of the repeats; of equal ones the first."""
+    middle = statistics.median_low([values[name] for name in names])
+    return next(name for name in names if values[name] == middle)

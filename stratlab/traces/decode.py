@@ -1,0 +1,238 @@
+"""Kineto's JSON, piece by piece, into numpy columns.
+
+Every event is decoded by msgspec into a typed struct and read once per column it is needed for: links to launches only
+of GPU events and launches, facts of a collective only of communication kernels. That, and no object per event that
+stays, is the whole difference to a parser that builds dictionaries or a data frame (benchmarks/traces.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import compress
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+# A GPU event is known by its category, not by having a stream: Triton's CPU ops carry stream 0.
+COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
+GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
+LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+
+Number = int | float | str | None
+Column = NDArray[Any]
+
+EXACT_BELOW_US = 2.0**43  # up to here a float64 of microseconds still tells every nanosecond
+LATEST_US, LONGEST_US = 4e15, 4e15  # more does not fit 63 bits of nanoseconds
+
+
+class Args(msgspec.Struct, gc=False):
+    """What is read of an event's `args`."""
+
+    correlation: Number = None
+    stream: Number = None
+    bytes: Number = None
+    collective: str | None = msgspec.field(default=None, name="Collective name")
+    group: Number = msgspec.field(default=None, name="Process Group Name")
+    description: str | None = msgspec.field(default=None, name="Process Group Description")
+    ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    in_elements: Number = msgspec.field(default=None, name="In msg nelems")
+    out_elements: Number = msgspec.field(default=None, name="Out msg nelems")
+    dtype: str | None = None
+    allocated: Number = msgspec.field(default=None, name="Total Allocated")
+    reserved: Number = msgspec.field(default=None, name="Total Reserved")
+    device_type: Number = msgspec.field(default=None, name="Device Type")
+    device_id: Number = msgspec.field(default=None, name="Device Id")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event; times in us."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: int | float = 0
+    dur: int | float | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+class _ExactTimes(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    ts: Decimal = Decimal(0)
+    dur: Decimal = Decimal(-1)
+
+
+class _ExactRest(msgspec.Struct):
+    traceEvents: list[_ExactTimes]
+
+
+class Rest(msgspec.Struct):
+    """The end of a file: its last events and what stands behind them."""
+
+    traceEvents: list[Event]
+    distributedInfo: dict[str, Any] | None = None
+    baseTimeNanoseconds: int | None = None
+
+
+NO_ARGS = Args()
+_SHORT = {"Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
+ELEMENT_BYTES = _SHORT | {"Double": 8, "Long": 8}  # by the names that torch writes
+decode_events = msgspec.json.Decoder(list[Event]).decode
+decode_rest = msgspec.json.Decoder(Rest).decode
+_decode_exact = msgspec.json.Decoder(list[_ExactTimes]).decode
+_decode_exact_rest = msgspec.json.Decoder(_ExactRest).decode
+
+
+class Codes(dict[Any, int]):
+    """Numbers what it is asked for, from 0 in the order of appearance."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = code = len(self)
+        return code
+
+
+@dataclass
+class Growing:
+    """A column that grows in place: pieces that are joined at the end would need twice the memory."""
+
+    values: Column
+    count: int = 0
+
+    def apply(self, piece: Column) -> None:
+        needed = self.count + len(piece)
+        if needed > len(self.values):
+            self.values.resize(max(needed, len(self.values) * 5 // 4), refcheck=False)
+        self.values[self.count : needed] = piece
+        self.count = needed
+
+    def take(self) -> Column:
+        self.values.resize(self.count, refcheck=False)
+        return self.values
+
+
+@dataclass
+class Columns:
+    """Grows by pieces. All times in ns on the trace's own clock."""
+
+    names: Codes = field(default_factory=Codes)
+    categories: Codes = field(default_factory=Codes)
+    threads: Codes = field(default_factory=Codes)
+    collectives: Codes = field(default_factory=Codes)
+    groups: Codes = field(default_factory=Codes)  # (name, description, ranks)
+    without: frozenset[str] = frozenset({"Trace"})  # categories that are not kept
+    columns: dict[str, Growing] = field(default_factory=dict)
+    count: int = 0
+    left_out: int = 0
+
+    def apply(self, events: list[Event], text: bytes) -> None:
+        """Adds the events of one piece; `text` is what they were decoded from."""
+        if b'"[memory]"' in text:
+            self._apply_memory([e for e in events if e.name == "[memory]" and e.ph == "i" and e.args])
+        kept, times = self._keep([e for e in events if e.ph == "X" and e.cat not in self.without], text)
+        if not kept:
+            return
+        names, categories, threads = self.names, self.categories, self.threads
+        category = np.array([categories[e.cat] for e in kept], np.int16)
+        self._add("ts", times[0])
+        self._add("dur", times[1])
+        self._add("name", np.array([names[e.name] for e in kept], np.int32))
+        self._add("cat", category)
+        self._add("thread", np.array([threads[e.tid] for e in kept], np.int32))
+        on_gpu = self._which(category, GPU_CATEGORIES)
+        linked = np.flatnonzero(on_gpu | self._which(category, LAUNCH_CATEGORIES))
+        args = [kept[i].args or NO_ARGS for i in linked.tolist()]
+        self._add("linked", (linked + self.count).astype(np.int32))
+        self._add("correlation", read_integers([a.correlation for a in args]))
+        gpu = np.flatnonzero(on_gpu)
+        args = [kept[i].args or NO_ARGS for i in gpu.tolist()]
+        self._add("gpu", (gpu + self.count).astype(np.int32))
+        self._add("stream", read_integers([a.stream for a in args]).astype(np.int32))
+        self._add("bytes", read_integers([a.bytes for a in args]))
+        talks = [i for i, a in enumerate(args) if a.collective is not None]
+        if talks:
+            self._apply_communication(gpu[talks] + self.count, [args[i] for i in talks])
+        self.count += len(kept)
+
+    def _keep(self, events: list[Event], text: bytes) -> tuple[list[Event], tuple[Column, Column]]:
+        """Those with a usable time, and their times, ns: start and duration."""
+        timed = [e for e in events if e.dur is not None and e.cat]
+        try:
+            ts, dur = (np.array([getattr(e, key) for e in timed], np.float64) for key in ("ts", "dur"))
+        except OverflowError:  # an integer that no float64 holds
+            return self._keep([e for e in timed if e.ts < LATEST_US and e.dur < LONGEST_US], text)  # type: ignore[operator]
+        usable = (ts > 0) & (ts < LATEST_US) & (dur >= 0) & (dur < LONGEST_US)
+        if not usable.all():
+            self.left_out += int((~usable).sum())
+            timed, ts, dur = list(compress(timed, usable)), ts[usable], dur[usable]
+        if len(ts) and ts.max() >= EXACT_BELOW_US:
+            return timed, _exact(text, self.without)
+        return timed, (to_ns(ts), to_ns(dur))
+
+    def take(self, key: str, dtype: type = np.int64) -> Column:
+        """A whole column; it is given up here."""
+        column = self.columns.pop(key, None)
+        return np.empty(0, dtype) if column is None else column.take()
+
+    def _which(self, category: Column, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
+        return np.isin(category, [self.categories[name] for name in wanted if name in self.categories])
+
+    def _apply_communication(self, index: Column, args: list[Args]) -> None:
+        elements = np.maximum(
+            read_integers([a.in_elements for a in args]), read_integers([a.out_elements for a in args])
+        )
+        sizes = np.array([ELEMENT_BYTES.get(str(a.dtype), 0) for a in args], np.int64)
+        self._add("talks", index)
+        self._add("talk_bytes", np.where((elements >= 0) & (sizes > 0), elements * sizes, -1))
+        self._add("collective", np.array([self.collectives[a.collective] for a in args], np.int32))
+        groups = [(str(a.group), str(a.description or ""), str(a.ranks or "")) for a in args]
+        self._add("group", np.array([self.groups[key] for key in groups], np.int32))
+
+    def _apply_memory(self, events: list[Event]) -> None:
+        if not events:
+            return
+        args = [e.args or NO_ARGS for e in events]
+        self._add("memory_ts", to_ns(np.array([min(max(e.ts, 0), LATEST_US) for e in events], np.float64)))
+        for key in ("allocated", "reserved", "device_type", "device_id"):
+            self._add(key, read_integers([getattr(a, key) for a in args]))
+
+    def _add(self, key: str, piece: Column) -> None:
+        if key not in self.columns:
+            self.columns[key] = Growing(np.empty(0, piece.dtype))
+        self.columns[key].apply(piece)
+
+
+def to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Whole nanoseconds of times in us with three decimals; exact below EXACT_BELOW_US."""
+    whole = np.floor(us)
+    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+
+
+def _exact(text: bytes, without: frozenset[str]) -> tuple[Column, Column]:
+    """The same for times since 1970, of which a float64 knows only every fourth of a microsecond."""
+    events = _decode_exact_rest(text).traceEvents if text.startswith(b"{") else _decode_exact(text)
+    timed = [e for e in events if e.ph == "X" and e.cat not in without and e.cat]
+    kept = [e for e in timed if 0 < e.ts < LATEST_US and 0 <= e.dur < LONGEST_US]
+    return (
+        np.array([int((e.ts * 1000).to_integral_value()) for e in kept], np.int64),
+        np.array([int((e.dur * 1000).to_integral_value()) for e in kept], np.int64),
+    )
+
+
+def read_integers(values: list[Any]) -> NDArray[np.int64]:
+    """The values as integers, -1 for what is none."""
+    try:
+        return np.array(values, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_integer(value) for value in values], np.int64)
+
+
+def _integer(value: Number) -> int:
+    try:
+        number = -1 if value is None else int(value)
+    except (ValueError, OverflowError):
+        return -1
+    return number if -(2**63) <= number < 2**63 else -1

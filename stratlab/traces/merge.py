@@ -1,0 +1,169 @@
+"""Puts the traces of all ranks into one file that opens in Perfetto. Only people read it: every analysis reads the ranks' own.
+
+Streamed piece by piece. Facts and reasons: renamed.py.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, split_events
+from stratlab.traces.packed import PackedFile
+from stratlab.traces.renamed import Renamed, find_first_ns
+
+RAW_BYTES = 1 << 30  # of all ranks together: about what Perfetto still opens in a browser
+HOUR_NS = 3_600_000_000_000
+
+
+@dataclass(frozen=True)
+class Merged:
+    """`file` is None if no rank could be merged. `reason`: which ranks are not in it and what else to know."""
+
+    file: Path | None
+    ranks: list[int]
+    events: int  # without names of processes and threads
+    flows: int  # ends of arrows
+    bytes: int  # of the file
+    reason: str
+
+
+class _Head(msgspec.Struct):
+    baseTimeNanoseconds: int = 0
+
+
+class _TooMuch(Exception):
+    """A rank does not fit below the limit on all ranks."""
+
+
+def merge_traces(
+    files: dict[int, Path],
+    out: Path,
+    *,
+    offsets_ns: dict[int, int],
+    limits: Limits = LIMITS,
+    raw_bytes: int = RAW_BYTES,
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> Merged:
+    """Writes `out` (gzip) under a temporary name and renames it. Ranks are taken whole or not at all.
+
+    Times count from a whole hour before the first event, so that a float64 of us keeps every nanosecond; the head's
+    baseTimeNanoseconds says which hour.
+
+    Args:
+        files: one decodable trace per rank.
+        out: must not lie in the folder of the traces, where it would be found as one more rank.
+        offsets_ns: what to take from a rank's times (clocks.py); 0 where a rank is missing.
+        raw_bytes: of all ranks together, unpacked; the lowest ranks that stay below are merged.
+
+    Raises:
+        OSError: `out` cannot be written.
+    """
+    problems: dict[int, str] = {}
+    bases: dict[int, int] = {}
+    starts: dict[int, int] = {}
+    for rank, path in sorted(files.items()):
+        try:
+            bases[rank], first_ns = _find_start(path, limits)
+            starts[rank] = bases[rank] + first_ns - offsets_ns.get(rank, 0)
+        except TraceError as failure:
+            problems[rank] = str(failure)
+    origin = (min(starts.values(), default=0) // HOUR_NS - 1) * HOUR_NS
+    merged: list[Renamed] = []
+    temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with open(temporary, "wb") as raw:
+            packed = PackedFile(raw)
+            head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": origin}
+            packed.write(msgspec.json.encode(head | {"mergedTrace": True})[:-1] + b',"traceEvents":[\n')
+            left = raw_bytes
+            for rank in starts:
+                renamed = Renamed(rank, bases[rank] - offsets_ns.get(rank, 0) - origin)
+                mark = packed.mark()
+                try:
+                    left -= _write_rank(renamed, files[rank], packed, limits, left, b",\n" if merged else b"")
+                except (TraceError, _TooMuch) as failure:
+                    packed.take_back(mark)
+                    if isinstance(failure, _TooMuch):
+                        above = [other for other in starts if other >= rank]
+                        size = f"{raw_bytes / 2**20:.0f} MiB"
+                        problems |= dict.fromkeys(above, f"beyond the limit of {size} for all ranks")
+                        break
+                    problems[rank] = str(failure)
+                    continue
+                merged.append(renamed)
+                progress(f"merged rank {rank}: {renamed.events} events")
+            packed.write(b"\n]" + b',"mergedRanks":' + msgspec.json.encode([r.rank for r in merged]) + b"}\n")
+            packed.finish()
+        if merged:
+            os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Merged(
+        file=out if merged else None,
+        ranks=[renamed.rank for renamed in merged],
+        events=sum(renamed.events for renamed in merged),
+        flows=sum(renamed.flows for renamed in merged),
+        bytes=out.stat().st_size if merged else 0,
+        reason=_explain(merged, problems, starts),
+    )
+
+
+def _find_start(path: Path, limits: Limits) -> tuple[int, int]:
+    """What the file's times count from, and its first usable time, ns."""
+    pieces = _read_pieces(path, limits)
+    try:
+        base = msgspec.json.decode(next(pieces), type=_Head).baseTimeNanoseconds
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
+        raise TraceError(f"not JSON before the events ({failure})") from failure
+    for piece in pieces:
+        first = find_first_ns(piece)
+        if first is not None:
+            return base, first
+    raise TraceError("holds no event with a time")
+
+
+def _read_pieces(path: Path, limits: Limits) -> Iterator[bytes]:
+    try:
+        yield from split_events(path, limits)
+    except OSError as failure:
+        raise TraceError(f"is not readable ({failure.strerror})") from failure
+
+
+def _write_rank(
+    renamed: Renamed, path: Path, packed: PackedFile, limits: Limits, most_bytes: int, separator: bytes
+) -> int:
+    """Returns the rank's unpacked size."""
+    if path.stat().st_size > most_bytes:
+        raise _TooMuch
+    pieces = _read_pieces(path, limits)
+    raw_bytes = len(next(pieces))
+    for piece in pieces:
+        raw_bytes += len(piece)
+        if raw_bytes > most_bytes:
+            raise _TooMuch
+        if text := renamed.build(piece):
+            packed.write(separator + text)
+            separator = b",\n"
+    packed.write(separator + renamed.build_tracks())
+    return raw_bytes
+
+
+def _explain(merged: list[Renamed], problems: dict[int, str], starts: dict[int, int]) -> str:
+    sentences = [f"rank {rank} is not in it: {problem}" for rank, problem in sorted(problems.items())]
+    sentences += [
+        f"rank {renamed.rank}: {renamed.left_out} events without a usable time are left out"
+        for renamed in merged
+        if renamed.left_out
+    ]
+    apart = max((starts[r.rank] for r in merged), default=0) - min(
+        (starts[r.rank] for r in merged), default=0
+    )
+    if apart > HOUR_NS:
+        sentences.append(f"the ranks begin {apart / HOUR_NS:.1f} h apart")
+    return "; ".join(sentences)

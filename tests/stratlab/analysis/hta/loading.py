@@ -1,0 +1,56 @@
+"""Holistic Trace Analysis in the tests' own process, with the two things it rounds switched as a test needs them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NO_ROUNDING = "HTA_DISABLE_NS_ROUNDING"
+
+
+def load_hta(files: Mapping[int, Path], *, rounds_times: bool = False, **options: Any) -> Any:
+    """A TraceAnalysis as the bridge makes it. `rounds_times`: HTA's default, which cuts every event to whole us."""
+    from hta.configs.env_options import HTAEnvOptions
+    from hta.trace_analysis import TraceAnalysis
+
+    HTAEnvOptions.instance().set_disable_ns_rounding(
+        not rounds_times
+    )  # what NO_ROUNDING sets in a new process
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        paths = {rank: str(path) for rank, path in files.items()}
+        return TraceAnalysis(trace_files=paths, **{"include_last_profiler_step": True} | options)
+    finally:
+        logging.disable(level)
+
+
+@contextmanager
+def unrounded() -> Iterator[None]:
+    """HTA rounds its results to two decimals; here they keep all."""
+    import pandas as pd
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (pd.DataFrame, pd.Series):
+            patch.setattr(kind, "round", lambda self, *_, **__: self)
+        yield
+
+
+def build_idle_of_hta(hta: Any, ranks: list[int]) -> dict[tuple[int, int, str], float]:
+    """(rank, stream, category) -> us, of its idle time breakdown; categories that do not occur are absent."""
+    with unrounded():
+        frame = hta.get_idle_time_breakdown(ranks=ranks, visualize=False)[0]
+    return {(r.rank, r.stream, r.idle_category): r.idle_time for r in frame.itertuples()}
+
+
+def build_kernels_of_hta(hta: Any) -> dict[tuple[int, str], Any]:
+    """(rank, name) -> row of its kernel breakdown with copies."""
+    from stratlab.analysis.hta.analyses import ALL_KERNELS
+
+    frame = hta.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True, **ALL_KERNELS)[1]
+    return {(int(row["rank"]), row["name"]): row for row in frame.to_dict("records")}
