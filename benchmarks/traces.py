@@ -5,7 +5,7 @@
 
 Traces are simulated GPU traces in Kineto's formatting (tests/stratlab/simulated). Each tool reads each file in a
 process of its own. Ours: everything of an analysis but HTA, merging and pages: decoding, the partition of every step,
-kernels, collectives, idle time, memory. HTA (traceinsight): loading, temporal breakdown, overlap of communication; no more.
+kernels, collectives, idle time, memory. HTA (traceinsight): loading, temporal breakdown, overlap of communication.
 CPU time is user and system time of the process; memory is its peak resident size above what it had after its imports.
 The slope is the increase of memory per event between the smallest and the largest file.
 

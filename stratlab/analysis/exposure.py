@@ -18,7 +18,7 @@ from stratlab.analysis.calls import CallKey, CallKind, Calls
 from stratlab.analysis.lanes import Lanes
 from stratlab.traces.intervals import Intervals, Times, build_empty, build_union, intersect, join, subtract
 
-KERNEL_WAIT_NS = 30  # HTA's consecutive_kernel_delay: a gap that no kernel could have used
+KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue; as in idle.py
 SHARES = ("compute", "comm", "comm_overlap", "comm_exposed", "copy", "copy_exposed", "idle")
 IDLE = ("data_wait", "host_wait", "kernel_wait", "other_idle")
 
@@ -58,7 +58,7 @@ def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int,
 
 
 def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals]:
-    """(gaps in which the lane waited for the host, gaps too short for anything). On the host every gap is the first:
+    """(gaps in which the lane waited for the host, short gaps between queued events). On the host every gap is the first:
     Python and waiting. On a GPU: the event that ends the gap was launched after the gap had begun; with nothing
     after it, as well."""
     if lanes.source == "cpu":
@@ -70,7 +70,7 @@ def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals]:
     inside = following < len(order)
     issued = np.where(inside, lanes.issued[order[np.minimum(following, len(order) - 1)]], ends)
     by_host = issued > starts
-    short = ~by_host & (ends - starts <= KERNEL_WAIT_NS)
+    short = ~by_host & (ends - starts < KERNEL_WAIT_BELOW_NS)
     return (starts[by_host], ends[by_host]), (starts[short], ends[short])
 
 

@@ -23,8 +23,11 @@ from stratlab.traces.trace import LABEL_CATEGORIES, Mask, Trace
 
 Source = Literal["gpu", "cpu"]
 
-# As in HTA. A library with kernels of its own (DeepEP, NVSHMEM, custom all-reduce) counts as compute.
-COMMUNICATION_KERNEL = re.compile(r"^(nccl|rccl|hccl)|ncclKernel")
+# HTA knows the first line only: for it the others compute. DeepEP, NVSHMEM, vLLM's and torch's own all-reduce.
+COMMUNICATION_KERNEL = re.compile(
+    r"^(nccl|rccl|hccl)|ncclKernel"
+    r"|deep_ep::|nvshmem|cross_device_reduce|(one_shot|two_shot|multimem)_all_reduce"
+)
 COMMUNICATION_LABEL = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 # Not computation: entering a collective, and autograd's wrappers, whose own time is hooks that wait for one
 # (FSDP waits inside RegisterPostBackwardFunctionBackward).

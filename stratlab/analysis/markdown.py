@@ -25,9 +25,10 @@ def build_markdown(report: dict[str, Any]) -> str:
     """The text of summary.md. Every text from outside is escaped."""
     run, mean = report["run"], report["mean"]
     origin = (
-        f"Strategy {run.get('strategy')}, {run.get('world_size')} processes on {run.get('nodes')} node(s), "
-        f"{report['device'] or 'unknown device'}, backend {report['backend']}, source {report['source']}, "
-        f"{mean['ranks']} trace(s), {mean.get('steps')} recorded step(s)."
+        f"Strategy {run.get('strategy') or 'unknown'}, {format_number(run.get('world_size'))} processes on "
+        f"{format_number(run.get('nodes'))} node(s), {report['device'] or 'unknown device'}, backend "
+        f"{report['backend'] or 'unknown'}, source {report['source']}, {format_number(mean['ranks'])} trace(s), "
+        f"{format_number(mean.get('steps'))} recorded step(s)."
     )
     blocks = [f"# Trace analysis of {escape(run['run'])}"]
     if report["note"]:
@@ -153,7 +154,7 @@ def _quality(report: dict[str, Any]) -> list[str]:
 def _files(report: dict[str, Any]) -> list[str]:
     merged = report.get("merged") or {}
     trace = (
-        f"{escape(merged['file'])}: one trace of {merged.get('ranks')} ranks, for Perfetto."
+        f"{escape(merged['file'])}: one trace of {len(merged.get('ranks') or [])} ranks, for Perfetto."
         if merged.get("file")
         else f"No merged trace: {escape(merged.get('reason') or 'it was not written')}."
     )

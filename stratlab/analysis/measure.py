@@ -82,7 +82,7 @@ def measure_traces(
 def _count_processes(files: Mapping[int, Path], processes: int | None) -> int:
     if processes is not None:
         return processes
-    large = sum(path.stat().st_size for path in files.values()) >= PARALLEL_FROM_BYTES
+    large = sum(path.stat().st_size for path in files.values() if path.exists()) >= PARALLEL_FROM_BYTES
     return min(len(os.sched_getaffinity(0)), len(files)) if large else 1
 
 
@@ -92,11 +92,11 @@ Work = tuple[int, Path, dict[str, int], Limits, Path]
 def _outcomes(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, Path | str]]:
     """(rank, scratch file or why there is none), in the order of the ranks."""
     if processes <= 1:
-        yield from ((rank, _read(item)) for rank, item in work.items())
+        yield from ((rank, READ(item)) for rank, item in work.items())
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures: dict[int, Future[Path | str]] = {
-            rank: pool.submit(_read, item) for rank, item in work.items()
+            rank: pool.submit(READ, item) for rank, item in work.items()
         }
         for rank, future in futures.items():
             try:
@@ -108,12 +108,12 @@ def _outcomes(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, P
 def _read_apart(item: Work) -> Path | str:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            return pool.submit(_read, item).result()
+            return pool.submit(READ, item).result()
         except BrokenProcessPool:
             return "the process that read it was killed: too little memory?"
 
 
-def _read(item: Work) -> Path | str:
+def _read_rank(item: Work) -> Path | str:
     rank, file, axes, limits, scratch = item
     try:
         reading = read_rank_trace(rank, file, axes, limits)
@@ -125,6 +125,9 @@ def _read(item: Work) -> Path | str:
     with open(path, "wb") as out:
         pickle.dump(reading, out, protocol=5)
     return path
+
+
+READ = _read_rank  # what a process is sent; a test sends one that dies
 
 
 def _load(path: Path) -> Reading:

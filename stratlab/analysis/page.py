@@ -12,7 +12,7 @@ from stratlab.analysis.page_communication import build_collectives
 from stratlab.analysis.page_files import build_hta, build_merged, build_quality
 from stratlab.analysis.page_kernels import build_copies, build_idle, build_kernels
 from stratlab.analysis.page_run import build_memory, build_training
-from stratlab.analysis.page_time import build_phases, build_ranks, build_timeline
+from stratlab.analysis.page_time import build_phases, build_ranks, build_timeline, round_shares
 from stratlab.analysis.part_names import say_headline
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
@@ -61,21 +61,25 @@ def build_html(
 def build_origin(report: dict[str, Any]) -> str:
     """Where the numbers come from, in one line."""
     run, steps = report["run"], sorted({row["step"] for row in report["steps"]})
-    recorded = f"steps {steps[0]} to {steps[-1]} of {run.get('steps')}" if steps else "no step"
+    recorded = f"steps {steps[0]} to {steps[-1]} of {_known(run.get('steps'))}" if steps else "no step"
     parts = [
-        f"Run {run['run']}, strategy {run.get('strategy')}",
+        f"Run {run['run']}, strategy {_known(run.get('strategy'))}",
         f"{_count(run.get('world_size'), 'process', 'es')} on {_count(run.get('nodes'), 'node')}",
-        f"{report['device'] or 'unknown device'} ({run.get('device_type')})",
-        f"backend {report['backend']}",
-        f"torch {run.get('torch')}",
+        f"{report['device'] or 'unknown device'} ({_known(run.get('device_type'))})",
+        f"backend {_known(report['backend'])}",
+        f"torch {_known(run.get('torch'))}",
         recorded,
         f"{_count(report['mean']['ranks'], 'trace')}; recording slows the steps down.",
     ]
     return (f"{report['note']}. " if report["note"] else "") + ", ".join(parts)
 
 
+def _known(value: Any) -> str:
+    return "unknown" if value is None else str(value)
+
+
 def _count(number: Any, noun: str, plural: str = "s") -> str:
-    return f"{'unknown' if number is None else number} {noun}{'' if number == 1 else plural}"
+    return f"{_known(number)} {noun}{'' if number == 1 else plural}"
 
 
 def _headline(report: dict[str, Any]) -> Markup:
@@ -90,11 +94,11 @@ def _headline(report: dict[str, Any]) -> Markup:
     what = (
         "A step ends when the GPU has done what was issued in it."
         if report["source"] == "gpu"
-        else f"Operators on the host's threads, communication by {report['backend']}."
+        else f"Operators on the host's threads, communication by {_known(report['backend'])}."
     )
     return (
         html
-        + html_table([mean], columns)
+        + html_table([mean], round_shares(columns))
         + note(
             f"Source {report['source']}, means over {_count(mean['ranks'], 'rank')} and "
             f"{_count(mean.get('steps'), 'step')}. {what} comm overlap is the share of the communication that compute "

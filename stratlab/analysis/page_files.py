@@ -30,8 +30,8 @@ def build_merged(report: dict[str, Any]) -> Markup:
             ).format(
                 merged["file"],
                 format_number(merged.get("events")),
-                format_number(merged.get("ranks")),
-                format_number(None if size is None else size / 2**20, 1),
+                format_number(len(merged.get("ranks") or [])),
+                format_number(None if size is None else size / 2**20),
             )
         )
         html += note(f"Not whole: {merged['reason']}.") if merged.get("reason") else Markup("")

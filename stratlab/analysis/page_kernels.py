@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.analysis.page_time import round_shares
 from stratlab.analysis.part_names import COLOURS, name_part
 from stratlab.analysis.summaries import (
     build_copy_summary,
@@ -74,10 +75,10 @@ def build_idle(report: dict[str, Any]) -> Markup:
         )
         return stacked_bars({"idle": bar}, "% of the step", COLOURS) + note(text)
     bar["other idle"] = sum_known(others)
-    html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table([mean], IDLE)
+    html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table([mean], round_shares(IDLE))
     html += note(
         "Idle: nothing ran on any stream. Data: under the host's label of data loading. Host: the next event was "
-        "launched after the gap had begun. Kernel: gaps of at most 30 ns."
+        "launched after the gap had begun. Kernel: gaps below 30 us between queued events."
     )
     rows = build_idle_summary(report)
     if not rows:

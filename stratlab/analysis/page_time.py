@@ -56,6 +56,11 @@ def say_choice(chosen: Sequence[int], count: int) -> str:
     )
 
 
+def round_shares(names: Sequence[str]) -> list[Column | str]:
+    """Columns of a table; percentages with one decimal."""
+    return [Column(name, digits=1) if name.endswith("_pct") else name for name in names]
+
+
 def build_phases(report: dict[str, Any]) -> Markup:
     """What each phase of the mean step is made of."""
     parts = build_phase_parts(report)
@@ -75,9 +80,9 @@ def build_phases(report: dict[str, Any]) -> Markup:
     )
     rows = [{"phase": phase, **row} for phase, row in parts.items()]
     if rows:
-        html += html_table(
-            rows, ["phase", *(Column(name, name, "ms") for name in rows[0] if name != "phase")]
-        )
+        digits = 2 if (report["mean"].get("step_ms") or 0) >= 10 else 4
+        times = (Column(name, name, "ms", digits) for name in rows[0] if name != "phase")
+        html += html_table(rows, ["phase", *times])
     if lacking:
         more = f", and {len(lacking) - 20} more ranks" if len(lacking) > 20 else ""
         html += note(" ".join(f"{text}." for text in lacking[:20]) + more)
@@ -107,7 +112,9 @@ def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Markup:
     columns = ["rank", "step_ms", "compute_pct", "comm_pct", "comm_exposed_pct", "comm_overlap_pct"]
     columns += ["straggler_pct", "data_wait_pct", "host_wait_pct", "idle_pct"]
     rows = [row | {"rank": str(row["rank"])} for row in report["ranks"] if row["rank"] in set(chosen)]
-    html = stacked_bars(bars, "ms of the mean step", COLOURS) + html_table([*rows, whole], columns)
+    html = stacked_bars(bars, "ms of the mean step", COLOURS) + html_table(
+        [*rows, whole], round_shares(columns)
+    )
     if mean.get("slowest_rank") is not None and mean.get("compute_imbalance") is not None:
         html += note(
             f"Rank {mean['slowest_rank']} computes longest; the largest compute time of a rank is "

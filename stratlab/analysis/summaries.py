@@ -146,7 +146,8 @@ def build_idle_summary(report: Row) -> list[dict[str, Any]]:
     groups = group_rows(report.get("idle") or [], lambda row: row["stream"])
     names = ("host_wait_ms", "kernel_wait_ms", "other_ms")
     return [
-        {"stream": str(stream), "ranks": len(mine)} | {n: mean_known(r.get(n) for r in mine) for n in names}
+        {"stream": None if stream is None else str(stream), "ranks": len(mine)}
+        | {n: mean_known(r.get(n) for r in mine) for n in names}
         for stream, mine in sorted(groups.items(), key=lambda entry: str(entry[0]))
     ]
 

@@ -25,7 +25,7 @@ TIMES: Columns = {
     "idle_ms": ("ms", "nothing ran"),
     "data_wait_ms": ("ms", "idle under the host's label of data loading"),
     "host_wait_ms": ("ms", "idle until the host launched the next event; on the cpu all other idle time"),
-    "kernel_wait_ms": ("ms", "idle in gaps of at most 30 ns"),
+    "kernel_wait_ms": ("ms", "idle in gaps below 30 us between queued events"),
     "other_idle_ms": ("ms", "the rest of the idle time"),
 }
 LABELS: Columns = {
@@ -116,7 +116,7 @@ SCHEMA: dict[str, Columns] = {
             "ms",
             "gaps before events that were launched after the gap had begun (HTA's definition)",
         ),
-        "kernel_wait_ms": ("ms", "gaps of at most 30 ns"),
+        "kernel_wait_ms": ("ms", "gaps below 30 us between queued events"),
         "other_ms": ("ms", "all other gaps"),
     },
     "memory_curve": RANK

@@ -57,7 +57,7 @@ def build_schema() -> dict[str, Any]:
 def _write(folder: Path, table: str, run: str, rows: Iterable[Mapping[str, Any]]) -> None:
     columns = list(SCHEMA[table])
     with open(folder / f"{table}.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(file)  # ends lines with CR LF, so that a CR alone in a text is quoted
         writer.writerow(columns)
         for row in rows:
             named = {"run": run, **row}

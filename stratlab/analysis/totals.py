@@ -44,7 +44,7 @@ def build_mean_row(
         "bubble_ideal_pct": 100 * (pp - 1) / (micro_batches + pp - 1) if pp > 1 else None,
         **_describe(ranks),
         "compute_imbalance": max(compute.values()) / mean if mean else None,
-        "slowest_rank": max(compute, key=lambda r: compute[r]) if len(ranks) > 1 else None,
+        "slowest_rank": max(compute, key=lambda r: compute[r]) if max(compute.values()) > mean else None,
     }
 
 

@@ -56,15 +56,11 @@ def build_attribution(
     if baseline is not None and baseline not in steps:
         known = ", ".join(steps) or "none"
         raise ValueError(f"--baseline {baseline}: expected a finished run of this comparison: {known}")
-    timed = [[name for name in names if name in steps] for names in variants]
-    typical = [
-        baseline if baseline is not None and baseline in names else find_typical(names, steps)
-        for names in timed
-        if names
-    ]
-    traced = {name: build_traced_step(analyses.get(name) or {}) for name in typical}
+    groups = [[name for name in group if name in steps] for group in fairness["groups"]]
+    typical = _choose_typical(groups, variants, steps, baseline)
+    traced = {name: build_traced_step(analyses.get(name) or {}) for group in typical for name in group}
     pairs, missing = [], []
-    for run, base in _pair_up(typical, steps, fairness, baseline):
+    for run, base in _pair_up(typical, steps, baseline):
         mine, other = traced[run], traced[base]
         if isinstance(mine, str) or isinstance(other, str):
             name, why = (run, mine) if isinstance(mine, str) else (base, other)
@@ -141,20 +137,35 @@ def _find_doubt(
     return None
 
 
+def _choose_typical(
+    groups: Sequence[Sequence[str]],
+    variants: Sequence[Sequence[str]],
+    steps: Mapping[str, float],
+    baseline: str | None,
+) -> list[list[str]]:
+    """One run for each variant, in the group of comparable runs that holds most runs: of its repeats there the one in
+    the middle. Repeats with another seed stand in groups of their own and are left to the noise."""
+    chosen: list[list[str]] = [[] for _ in groups]
+    for variant in variants:
+        places = [(i, [name for name in group if name in variant]) for i, group in enumerate(groups)]
+        with_baseline = [place for place in places if baseline in place[1]]
+        place, names = next((p for p in with_baseline or places if p[1]), (0, []))
+        if names:
+            chosen[place].append(baseline if baseline and baseline in names else find_typical(names, steps))
+    return chosen
+
+
 def _pair_up(
-    typical: Sequence[str], steps: Mapping[str, float], fairness: Mapping[str, Any], baseline: str | None
+    typical: Sequence[Sequence[str]], steps: Mapping[str, float], baseline: str | None
 ) -> list[tuple[str, str]]:
-    if len(typical) < 2:
-        return []
-    if baseline:
-        return [(name, baseline) for name in typical if name != baseline]
-    fastest = min(typical, key=lambda name: steps[name])
+    """(run, baseline), in the order of the runs."""
+    everyone = [name for group in typical for name in group]
+    fastest = baseline or min(everyone, key=lambda name: steps[name], default="")
     pairs = []
-    for group in fairness["groups"]:
-        members = [name for name in group if name in typical]
-        best = min(members, key=lambda name: steps[name], default=fastest)
-        pairs += [(name, best) for name in members if name != best]
-        pairs += [(best, fastest)] if best != fastest else []
+    for group in typical:
+        best = baseline or min(group, key=lambda name: steps[name], default=fastest)
+        pairs += [(name, best) for name in group if name != best]
+        pairs += [(best, fastest)] if best != fastest and best in group else []
     return sorted(pairs, key=lambda pair: list(steps).index(pair[0]))
 
 

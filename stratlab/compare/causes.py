@@ -47,9 +47,8 @@ CAUSES: dict[str, Cause] = {
         "slower link or more communication",
         "exposed {what} ({why})",
         "less exposed {what}",
-        "send less or nearer: where memory allows a run.config.strategy that shards less (zero3 or fsdp -> zero2 -> "
-        "ddp), hsdp with run.config.dp_shard = the devices of one node, run.config.precision=bf16_native; if the bytes "
-        "are the same, check the link",
+        "send less or nearer: where memory allows a run.config.strategy that shards less (zero3 or fsdp, then zero2, "
+        "then ddp), or hsdp with run.config.dp_shard = the devices of one node; run.config.precision=bf16_native",
     ),
     "less_overlap": Cause(
         "less overlap",
@@ -101,6 +100,10 @@ CAUSES: dict[str, Cause] = {
         "",
     ),
 }
+SLOW_LINK = (
+    "check the link between the devices, its topology, and who else uses it; where it stays slow, hsdp with "
+    "run.config.dp_shard = the devices of one node, or run.config.precision=bf16_native"
+)
 WHY_MORE = {"link": "the same bytes, slower", "bytes": "more bytes", "new": "", "": "more of it in total"}
 SAME_BYTES = 0.05  # relative
 

@@ -26,8 +26,8 @@ NUMBERS = 74.0  # px at the right, for the sum of a row
 
 
 def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: Mapping[str, int]) -> Markup:
-    """One row per label; its positive parts lie side by side to the right of zero, its negative ones to the left. The
-    sum is a line across the bar, and a number at the end.
+    """One row per label; its positive parts lie side by side to the right of zero, its negative ones to the left. A
+    mark above the bar shows the sum, and a number at the end.
 
     Args:
         rows: label -> {part: value in `unit`}.
@@ -44,7 +44,7 @@ def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: 
     top += 4
     across = Scale(low, high, left, WIDTH - NUMBERS)
     bottom = top + PITCH * len(rows)
-    parts = [keys, *x_axis(across, top, bottom, f"difference, {unit}")]
+    parts = [keys, *x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum")]
     for i, (label, row) in enumerate(rows.items()):
         y, total = top + PITCH * i + 6, sum(row.values())
         parts.append(row_label(label, y + 15, left))
@@ -59,8 +59,7 @@ def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: 
             tooltip = f"{label}, {name}: {value:+.4g} {unit}"
             width = abs(across(ends[side]) - across(start))
             parts.append(rect(x, y, width, PITCH - 12, f"f{colours[name] % COLOURS}", tooltip))
-        x = across(total)
-        parts.append(line(x, y - 4, x, y + PITCH - 8, "s7 w0"))
+        parts.append(text(across(total), y + 1, "▾", "middle"))  # in ink: seen over every colour
         parts.append(text(WIDTH - NUMBERS + 8, y + 15, _signed(total), css="n"))
     zero = across(0.0)
     parts.append(line(zero, top, zero, bottom, "s7 w1"))

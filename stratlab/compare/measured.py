@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.rows import PHASES, STATE_FIELDS
-from stratlab.compare.winners import ON_CPU
+from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU
 from stratlab.drawing import (
     Column,
     Section,
@@ -124,7 +124,7 @@ def build_traces(rows: Rows) -> Section:
 def _say_noise(noise: Mapping[str, Any]) -> str:
     """Where the ± comes from, or that there is none."""
     if not noise["repeats"]:
-        return "One repeat per strategy: no band, and differences below 2 % count as none."
+        return f"One repeat per strategy: no band, and differences below {LEAST_LEAD_PCT:g} % count as none."
     return (
         f"±: {noise['method']}; {noise['repeats']} repeats, {noise['degrees']} degrees of freedom, "
         f"{noise['relative_pct']:.2g} % of the median. Taken to be the same share for every strategy."

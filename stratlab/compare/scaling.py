@@ -12,7 +12,7 @@ from stratlab.compare.variants import build_variants
 
 # facts that follow from the number of processes
 PLACE = {"world_size", "nodes", "processes_per_node", "reduction dtypes"}
-LENGTH = {"resolved.steps", "steps done", "steps", "resolved.profile_first_step", "resolved.evaluate_every"}
+LENGTH = {"resolved.steps", "steps done", "resolved.profile_first_step"}
 SHARED_CORES = "the processes share the cores of one machine: this says nothing about GPUs"
 
 
@@ -26,7 +26,7 @@ class Kind:
 
 
 KINDS = (
-    Kind("strong", "the same global batch, fewer accumulations", frozenset({"resolved.grad_accum_steps"})),
+    Kind("strong", "the same global batch, fewer accumulations", frozenset({"grad_accum_steps"})),
     Kind("strong", "the same global batch, smaller micro-batches", frozenset({"micro_batch_size"})),
     Kind(
         "weak",
@@ -46,11 +46,13 @@ def build_scaling(runs: Sequence[RunRecord], rows: Sequence[Mapping[str, Any]]) 
         samples_per_s_per_device, scaling_efficiency_pct}]}], for series of two world sizes and more.
     """
     by_name = {row["run"]: row for row in rows}
-    found = []
+    found: list[dict[str, Any]] = []
     for kind in KINDS:
         for group in build_variants(runs, PLACE | kind.free, with_axes=False):
             members = [by_name[run.name] for run in group]
             points = _build_points([row for row in members if row["samples_per_s"] and row["world_size"]])
+            if any(series["points"] == points for series in found):
+                continue
             if len(points) > 1 and (kind.name == "strong" or _grows_along(members)):
                 on_cpu = any(row["device_type"] == "cpu" for row in members)
                 found.append(

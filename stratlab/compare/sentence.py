@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from stratlab.compare.causes import CAUSES, NOT_TRACED, WHY_MORE, say_collective
+from stratlab.compare.causes import CAUSES, NOT_TRACED, SLOW_LINK, WHY_MORE, say_collective
 
 LEAST_SHARE = 0.10  # of the difference: smaller causes are in the table only
 CPU_ORIGIN = "host operator time on gloo; says nothing about GPUs"
@@ -82,16 +82,16 @@ def find_main_cause(pair: Mapping[str, Any]) -> str | None:
 
 
 def find_remedy(pair: Mapping[str, Any]) -> str:
-    """What to try against the main cause of a run that is slower; empty for a faster one."""
+    """What to try against the main cause of a run that is slower; empty for a faster one, and on CPUs."""
     cause = pair["main_cause"]
-    return CAUSES[cause].remedy if cause and pair["difference_ms"] > 0 and "gpu" in pair["sources"] else ""
+    if not cause or pair["difference_ms"] <= 0 or "gpu" not in pair["sources"]:
+        return ""
+    largest = max((row for row in pair["parts"] if row["cause"] == cause), key=lambda row: row["ms"])
+    is_link = cause == "more_communication" and largest["why"] == "link"
+    return SLOW_LINK if is_link else CAUSES[cause].remedy
 
 
 def format_ms(ms: float) -> str:
     """`31 ms`, `3.1 ms`, `0.31 ms`."""
     digits = 0 if ms >= 10 else 1 if ms >= 1 else 2
     return f"{ms:,.{digits}f} ms"
-
-
-def say_names(names: Sequence[str]) -> str:
-    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"

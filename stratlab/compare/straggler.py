@@ -33,8 +33,8 @@ def gather_straggler(
     ranks: Sequence[Mapping[str, Any]],
     collectives: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, float], dict[Where, float]]:
-    """`parts` and `exposed` with the cost of slow ranks under `straggler`; their sum stays. Unchanged where nobody waits,
-    where single ranks are not known, and in pipelines, whose stages differ by design.
+    """`parts` and `exposed` with the cost of slow ranks under `straggler`; their sum stays. Unchanged where nobody
+    waits, where single ranks are not known, and in pipelines, whose stages differ by design.
 
     Args:
         ranks, collectives: of analysis/report.json.

@@ -1,7 +1,7 @@
 """One step of a run as its traces show it, in parts that sum to it: what the attribution subtracts.
 
-Two things differ from `parts` of the analysis, and both keep the sum: kernel_wait and other_idle are one part, idle; and
-what a slow rank costs is one part, straggler (stratlab/compare/straggler.py).
+Two things differ from `parts` of the analysis, and both keep the sum: kernel_wait and other_idle are one part, idle;
+and what a slow rank costs is one part, straggler (stratlab/compare/straggler.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from stratlab.compare.record import is_number
 from stratlab.compare.straggler import Where, gather_straggler
 
+SUM_TOLERANCE = 1e-3
 NAMES = {"copy": "copies", "kernel_wait": "idle", "other_idle": "idle"}
 
 
@@ -52,10 +53,14 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
     mean, entries = analysis.get("mean") or {}, analysis.get("parts")
     if not isinstance(entries, list) or not is_number(mean.get("step_ms")):
         return "was analysed by an older version, without parts; analyze it again"
+    if not all(isinstance(entry, dict) and is_number(entry.get("ms")) for entry in entries):
+        return "has an analysis whose parts cannot be read; analyze it again"
+    if abs(sum(entry["ms"] for entry in entries) - mean["step_ms"]) > SUM_TOLERANCE * abs(mean["step_ms"]):
+        return "has an analysis whose parts do not sum to its step"
     parts: dict[str, float] = {}
     exposed: dict[Where, float] = {}
     for entry in entries:
-        name, ms = entry["part"], float(entry["ms"])
+        name, ms = str(entry.get("part")), float(entry["ms"])
         if name == "comm":
             where = (entry.get("collective") or "", entry.get("axis") or "")
             exposed[where] = exposed.get(where, 0.0) + ms

@@ -66,7 +66,11 @@ def _draw_pareto(entry: Mapping[str, Any]) -> Markup:
         said = f"On the front, where nobody is both faster and smaller: {', '.join(entry['front'])}."
     else:
         said = f"Nobody is put on the front: {entry['note']}."
-    return chart + paragraph(said) + note(f"Memory: {entry['memory_is']}.")
+    return (
+        chart
+        + paragraph(said)
+        + note(f"Memory: {entry['memory_is']}. Throughput as measured, whatever its noise.")
+    )
 
 
 def _draw_scaling(series: Mapping[str, Any]) -> Markup:

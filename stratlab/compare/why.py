@@ -24,6 +24,7 @@ PICTURE = {
     "bubble and other idle": ("bubble", "idle"),
     "not in the traced steps": (NOT_TRACED,),
 }
+MOST_COLUMNS = 5  # pairs side by side in the table
 HOW = (
     "The difference of the median step times is split by the traced steps: every part of one run minus the same part "
     "of the other. Exposed communication is what no computation hides. It grows because there is more communication, "
@@ -102,10 +103,21 @@ def _picture(pairs: Pairs) -> dict[str, dict[str, float]]:
 
 
 def _table(pairs: Pairs) -> Markup:
-    """One line per part, one column per pair, in ms; the last line is the sum."""
-    names = list(dict.fromkeys(say_part(row) for pair in pairs for row in _ordered(pair)))
+    """The parts in ms and their sum. Few pairs: one line per part, one column per pair. Many: one line per pair, in the
+    coarser parts of the picture; report.json has all."""
+    if len(pairs) > MOST_COLUMNS:
+        lines = [{"pair": label, **row, "sum": sum(row.values())} for label, row in _picture(pairs).items()]
+        columns: list[Column | str] = [Column(part, part, "ms", 2) for part in PICTURE]
+        return html_table(lines, [Column("pair", "runs"), *columns, Column("sum", "difference", "ms", 2)])
+    return _list_parts(pairs)
+
+
+def _list_parts(pairs: Pairs) -> Markup:
+    rows = [row for pair in pairs for row in _ordered(pair)]
+    rows.sort(key=lambda row: row["cause"] == NOT_TRACED)
+    names = list(dict.fromkeys(say_part(row) for row in rows))
     lines: list[dict[str, Any]] = [{"part": name} for name in names]
-    total: dict[str, Any] = {"part": Markup("<b>difference of the step times</b>")}
+    total: dict[str, Any] = {"part": Markup("<strong>difference of the step times</strong>")}
     for pair in pairs:
         key = _label(pair)
         for line in lines:
@@ -117,8 +129,7 @@ def _table(pairs: Pairs) -> Markup:
 
 
 def _ordered(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The largest first; what the traces do not show last."""
-    return sorted(pair["parts"], key=lambda row: (row["cause"] == NOT_TRACED, -abs(row["ms"])))
+    return sorted(pair["parts"], key=lambda row: -abs(row["ms"]))
 
 
 def _label(pair: Mapping[str, Any]) -> str:

@@ -153,6 +153,7 @@ def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[bytes, bytes]:
     head = buffer[: found.start()].removeprefix(BYTE_ORDER_MARK).rstrip().removesuffix(b",")
     if len(head) > limits.head_bytes:
         raise TraceError(f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB")
+    _Scan().find_cut(head)  # only for how deep it nests: a reader that recurses would fail
     return head + b"}", buffer[found.end() :]
 
 

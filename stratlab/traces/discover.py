@@ -21,7 +21,8 @@ from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 16 << 20  # 160 bytes per rank
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
-SUFFIXES = (".json", ".gz", ".tmp")
+TRACE_NAME = re.compile(r"rank\d+_trace\.json(\.gz)?")  # as the trainer writes it
+SUFFIXES = (".json", ".gz")
 KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
 
 
@@ -89,10 +90,7 @@ def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -
     is_closed = manifest is not None and manifest.complete
     others = [_check_unlisted(folder, name, is_closed, limits) for name in sorted(names)]
     files: dict[int, Path] = {}
-    # of two traces of a rank, the one whose name says so too is used
-    for candidate in listed + sorted(
-        others, key=lambda c: c.remark is not None or c.rank != _rank_of(c.file)
-    ):
+    for candidate in [*listed, *sorted(others, key=_rate)]:
         rank, problem = candidate.rank, candidate.problem
         if problem is None and rank is None:
             problem = "names no rank"
@@ -116,7 +114,9 @@ def _read_manifest(path: Path) -> tuple[Manifest | None, list[Finding]]:
         if problem is None:
             manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
             partial = Finding("noted", "says that the traces are not complete", MANIFEST)
-            return manifest, [] if manifest.complete else [partial]
+            if manifest.files:
+                return manifest, [] if manifest.complete else [partial]
+            problem = "names no file"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
         problem = f"is not readable ({failure})"
     return None, [Finding("noted", f"{problem}, {speak}", MANIFEST)]
@@ -146,7 +146,7 @@ def _list_names(folder: Path, findings: list[Finding]) -> set[str]:
     except OSError as failure:
         findings.append(Finding("noted", f"is not readable ({failure.strerror})", folder.name))
         return set()
-    return {name for name in names if name.endswith(SUFFIXES) or RANK_IN_NAME.search(name)}
+    return {name for name in names if name.endswith((*SUFFIXES, ".tmp")) or RANK_IN_NAME.search(name)}
 
 
 def _check_entry(folder: Path, entry: Entry, limits: Limits) -> _Candidate:
@@ -179,6 +179,8 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) ->
     problem = _find_problem(path, limits.raw_bytes)
     if problem is None and (name.startswith(".") or ".tmp" in path.suffixes):
         problem = "a temporary file: its writer did not finish"
+    if problem is None and not name.endswith(SUFFIXES):
+        problem = "its name does not end in .json or .gz"
     if problem is None and is_closed:
         problem = "not in the manifest, which is complete"
     if problem is not None:
@@ -206,6 +208,12 @@ def _read_rank(path: Path, limits: Limits) -> tuple[int | None, str | None]:
     if rank is not None and type(rank) is not int:
         return None, "its distributedInfo names no whole number as rank"
     return rank, None
+
+
+def _rate(candidate: _Candidate) -> tuple[bool, bool, bool, str]:
+    """Of two traces of a rank the lower one is used: not the one whose name says another, nor a copy."""
+    other = candidate.rank != _rank_of(candidate.file)
+    return candidate.remark is not None, other, not TRACE_NAME.fullmatch(candidate.file), candidate.file
 
 
 def _rank_of(name: str) -> int | None:

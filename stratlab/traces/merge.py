@@ -1,6 +1,6 @@
-"""Puts the traces of all ranks into one file that opens in Perfetto. Only people read it: every analysis reads the ranks' own.
+"""Puts the traces of all ranks into one file that opens in Perfetto, piece by piece.
 
-Streamed piece by piece. Facts and reasons: renamed.py.
+Only people read it: every analysis reads the ranks' own. What is changed in the events, and why: renamed.py.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ def _find_start(path: Path, limits: Limits) -> tuple[int, int]:
         base = msgspec.json.decode(next(pieces), type=_Head).baseTimeNanoseconds
     except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
         raise TraceError(f"not JSON before the events ({failure})") from failure
+    if abs(base) >= 1 << 62:
+        raise TraceError("counts its times from one that no clock shows")
     for piece in pieces:
         first = find_first_ns(piece)
         if first is not None:

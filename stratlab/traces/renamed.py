@@ -8,7 +8,7 @@ Perfetto drop every label around it (pytorch#174555).
 from __future__ import annotations
 
 import zlib
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -16,7 +16,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from stratlab.traces.chunks import TraceError
 
-FIRST_PROCESS = 10_000_000  # a thread of the process's own number is its thread 0 to Perfetto: above streams and threads
+# to Perfetto, a process's thread 0 is the thread with the process's number: above those of streams and threads
+FIRST_PROCESS = 10_000_000
 PROCESSES_PER_RANK = 1000
 THREADS_PER_RANK = 20_000
 FLOWS_PER_RANK = 1 << 32  # times 2 million ranks it still is exact in a float64
@@ -26,7 +27,7 @@ GPU_ORDER, OTHER_ORDER = 1, 900
 
 Value = int | float | str | bool | None | UnsetType
 _ABSENT = Raw(b"")
-# a control character inside a text is no JSON, and Perfetto refuses it (perfetto#598)
+# Perfetto too refuses a control character inside a text (perfetto#598)
 _PRINTABLE = bytes(max(byte, 32) for byte in range(256))
 
 
@@ -86,9 +87,7 @@ class Renamed:
         Raises:
             TraceError: not JSON, of wrong types, or more processes or threads than a trace can have.
         """
-        if not piece.isascii():
-            piece = piece.decode("utf-8", "replace").encode()
-        piece = piece.translate(_PRINTABLE)
+        piece = _clean(piece)
         try:
             if piece.startswith(b"{"):
                 piece = _encode(_decode_rest(piece).traceEvents)
@@ -193,6 +192,7 @@ def find_first_ns(piece: bytes) -> int | None:
     Raises:
         TraceError: not JSON.
     """
+    piece = _clean(piece)
     try:
         if piece.startswith(b"{"):
             events = msgspec.json.decode(piece, type=_RestTimes).traceEvents
@@ -204,15 +204,22 @@ def find_first_ns(piece: bytes) -> int | None:
     return min((ns for ns in times if ns is not None and ns > 0), default=None)
 
 
+def _clean(piece: bytes) -> bytes:
+    """Without what is no JSON inside a text, and no harm: bytes that are not UTF-8, and control characters."""
+    if not piece.isascii():
+        piece = piece.decode("utf-8", "replace").encode()
+    return piece.translate(_PRINTABLE)
+
+
 def read_ns(text: bytes) -> int | None:
     """A time in us, as JSON writes it, in ns; None if it is no time. Not by float64: it would lose nanoseconds."""
     whole, _, part = text.partition(b".")
-    if whole.isdigit() and len(part) <= 3 and (part.isdigit() or not part):
+    if whole.isdigit() and len(whole) < 16 and len(part) <= 3 and (part.isdigit() or not part):
         return int(whole) * 1000 + int(part.ljust(3, b"0"))
     try:
         us = Decimal(text.decode())
-        return int((us * 1000).to_integral_value()) if abs(us) < 1 << 60 else None
-    except (InvalidOperation, UnicodeDecodeError):
+        return int((us * 1000).to_integral_value()) if abs(us) < 10**16 else None
+    except (ArithmeticError, UnicodeDecodeError):
         return None
 
 

@@ -127,7 +127,7 @@ def test_compare_writes_and_prints(
 
     monkeypatch.setattr(compare, "load_runs", lambda folder: [str(folder)])
     monkeypatch.setattr(compare, "load_experiment", lambda name, uri, into: [name, uri, str(into)])
-    monkeypatch.setattr(compare, "compare", lambda runs: {"runs": runs})
+    monkeypatch.setattr(compare, "compare", lambda runs, **asked: {"runs": runs})
     monkeypatch.setattr(compare, "write_report", write_report)
     monkeypatch.setattr(compare, "terminal_table", terminal_table)
     assert call("compare", str(tmp_path)) == 0

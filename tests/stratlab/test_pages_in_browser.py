@@ -16,6 +16,7 @@ from tests.stratlab.example_run import build_run_dir
 pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)
 
 BLUE = (0x00, 0x72, 0xB2)  # of the first bar, in light
+ORANGE = (0xE6, 0x9F, 0x00)  # of the second part
 PAPER_DARK = (0x14, 0x18, 0x1D)
 
 # what MLflow's artifact viewer does with a page: a blob in a sandboxed frame
@@ -47,10 +48,10 @@ def test_the_comparison_is_shown_and_loads_nothing_else(folder: Path, tmp_path: 
     assert set(seen.requests) <= {f"{address}/report.html", f"{address}/favicon.ico"}
     assert f"{address}/report.html" in seen.requests
     assert "<title>Comparison demo</title>" in seen.dom
-    assert seen.dom.count("<table>") >= 9 and seen.dom.count("<svg ") == 9
+    assert seen.dom.count("<table>") >= 9 and seen.dom.count("<svg ") == 11
     assert len(re.findall(r"<rect [^>]*class=\"f\d\"", seen.dom)) > 30  # bars and keys
     assert len(re.findall(r"<path [^>]*class=\"l s\d", seen.dom)) >= 9  # three runs, three charts
-    assert "Exposed" not in seen.dom and "exposed communication" in seen.dom
+    assert "exposed communication" in seen.dom
     assert "<script>" not in seen.dom
     assert _colours(seen.screenshot).get(BLUE, 0) > 1000  # the bars are painted
 
@@ -77,3 +78,23 @@ def test_a_page_that_loads_something_is_caught(tmp_path: Path) -> None:
     with serve(tmp_path / "site") as address:
         seen = visit(f"{address}/bad.html", tmp_path / "scratch")
     assert f"{address}/x.png" in seen.requests and "http://example.invalid/y.png" in seen.requests
+
+
+def test_the_reasons_are_painted_both_ways_from_zero(tmp_path: Path) -> None:
+    """On GPUs, with a part that goes the other way, a limit, and a front."""
+    for strategy in ("ddp", "fsdp", "zero2"):
+        build_run_dir(tmp_path / "demo", strategy, strategy, device="cuda", hosts=["n"])
+    runs = load_runs(tmp_path / "demo")
+    page = write_report(compare(runs, memory_limit_gib=1.5), runs, tmp_path / "site")
+    with serve(page.parent) as address:
+        seen = visit(f"{address}/report.html", tmp_path)
+    why = re.findall(r"<h2>Why</h2>.*?</section>", seen.dom, re.DOTALL)[0]
+    assert "slower per step than ddp" in why and "remedy: " in why
+    bars = re.findall(r'<rect x="([\d.-]+)"[^>]*width="([\d.]+)"[^>]*><title>fsdp − ddp, (.*?): ([+-])', why)
+    zero = float(re.findall(r'<line x1="([\d.]+)"[^>]*class="s7 w1"', why)[0])
+    assert {sign for *_, sign in bars} == {"+", "-"} and len(bars) >= 4
+    for x, width, part, sign in bars:
+        begin, end = float(x), float(x) + float(width)
+        assert begin >= 0 and end <= 920, part
+        assert begin >= zero - 0.06 if sign == "+" else end <= zero + 0.06, part
+    assert _colours(seen.screenshot).get(ORANGE, 0) > 5000  # exposed communication, by far the most

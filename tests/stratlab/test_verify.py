@@ -20,7 +20,11 @@ from tests.stratlab.example_run import build_run_dir, write_json
 
 def build_whole_run(folder: Path, **changes: object) -> Path:
     run = build_run_dir(folder / "demo", "ddp", "ddp", **changes)  # type: ignore[arg-type]
-    (run / "analysis" / "report.html").write_text("<html>")
+    (run / "analysis" / "tables").mkdir()
+    for name in ("report.html", "summary.md", "merged_trace.json.gz", "tables/schema.json"):
+        (run / "analysis" / name).write_text("<html>")
+    report = json.loads((run / "analysis" / "report.json").read_text())
+    write_json(run / "analysis" / "report.json", report | {"merged": {"file": "merged_trace.json.gz"}})
     (run / "mlflow.json").unlink()
     return run
 
@@ -42,7 +46,8 @@ def log_run(run: Path, uri: str, *, status: str = "FINISHED", skip: str = "", re
     for start in range(0, len(metrics), 1000):
         client.log_batch(run_id, metrics=metrics[start : start + 1000])
     if report:
-        client.log_artifact(run_id, str(run / "analysis" / "report.html"), "analysis")
+        for name in ("report.html", "report.json", "summary.md"):
+            client.log_artifact(run_id, str(run / "analysis" / name), "analysis")
     client.log_metric(run_id, "trace/step_ms", 1.0)  # the analysis adds its own
     client.set_terminated(run_id, status)
     write_json(run / "mlflow.json", {"tracking_uri": uri, "experiment_id": experiment_id, "run_id": run_id})
@@ -114,6 +119,10 @@ def empty_report(run: Path) -> None:
     (run / "analysis" / "report.html").write_text("")
 
 
+def lose_from_analysis(name: str) -> Callable[[Path], None]:
+    return lambda run: (run / "analysis" / name).unlink()
+
+
 def fail_run(run: Path) -> None:
     path = run / "attempts.jsonl"
     path.write_text(path.read_text().replace('"exit_code": 0', '"exit_code": 10'))
@@ -130,6 +139,13 @@ def fail_run(run: Path) -> None:
         (forget_trace, "traces", "the manifest is not complete, it names 2 files"),
         (lambda run: shutil.rmtree(run / "traces"), "traces", "traces/manifest.json is missing"),
         (empty_report, "report", "missing or empty: analysis/report.html"),
+        (lose_from_analysis("summary.md"), "report", "missing or empty: analysis/summary.md"),
+        (lose_from_analysis("tables/schema.json"), "report", "missing or empty: analysis/tables/schema.json"),
+        (
+            lose_from_analysis("merged_trace.json.gz"),
+            "report",
+            "missing or empty: analysis/merged_trace.json.gz",
+        ),
     ],
 )
 def test_what_the_folder_lacks_is_named(

@@ -115,7 +115,7 @@ def build_example(
         },
         "merged": {
             "file": "merged_trace.json.gz",
-            "ranks": ranks,
+            "ranks": list(range(ranks)),
             "events": 4000 * ranks,
             "flows": 900 * ranks,
             "bytes": 90_000 * ranks,
@@ -168,7 +168,6 @@ def _run(source: str, ranks: int, pp: int) -> dict[str, Any]:
         "backend": "nccl" if source == "gpu" else "gloo",
         "device_type": "cuda" if source == "gpu" else "cpu",
         "device_name": "NVIDIA H200" if source == "gpu" else "Example CPU, 4 cores",
-        "device_memory_gib": 140.0 if source == "gpu" else None,
         "axes": {"dp_replicate": ranks // pp, "pp": pp} if pp > 1 else {"dp_replicate": ranks, "dp_shard": 1},
         "torch": "2.13.0",
         "created": "2026-11-21T09:00:00Z",
@@ -311,7 +310,7 @@ def build_example_ranks(report: Mapping[str, Any]) -> list[Any]:
             ),
             memory=[
                 MemoryPoint(row["rank"], device, 1.0 * i, 100.0 + 10 * math.sin(i / 20), 128.0)
-                for i in range(300)
+                for i in range(300 if len(report["ranks"]) <= 16 else 20)
             ],
             kernels=[KernelRow(**kernel) for kernel in report["kernels"] if kernel["rank"] == row["rank"]],
         )

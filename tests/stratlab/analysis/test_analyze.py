@@ -82,10 +82,13 @@ def test_files_of_an_analysis(gpu_run: Path, gpu_report: dict[str, Any]) -> None
     folder = gpu_run / "analysis"
     assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(gpu_report))
     tables = {path.name: path.read_text().splitlines() for path in (folder / "tables").glob("*.csv")}
-    assert set(tables) == {"steps.csv", "ranks.csv", "collectives.csv", "quality.csv", "hta.csv"}
-    assert tables["steps.csv"][0].startswith("rank,step,source,step_ms,host_step_ms,compute_ms,")
-    assert len(tables["steps.csv"]) == 1 + 6
-    assert tables["hta.csv"][1].startswith("profiler_steps,ok,,") and tables["hta.csv"][1].endswith(".csv")
+    metrics = ("rank", "step", "phase")
+    stats = ("kernel", "collective", "copy", "idle")
+    names = {*(f"{n}_metrics.csv" for n in metrics), *(f"{n}_stats.csv" for n in stats), "quality.csv"}
+    assert set(tables) - {"memory_curve.csv"} == names | {"hta_status.csv"}
+    assert len(tables["step_metrics.csv"]) == 1 + 6
+    assert len(tables["phase_metrics.csv"]) == 1 + 6 * 5  # four phases and what lies between them
+    assert (folder / "summary.md").read_text().startswith("# ")
     assert [path.name for path in gpu_run.iterdir() if path.name.startswith(".")] == []
 
 
@@ -176,7 +179,8 @@ def test_second_analysis_replaces_the_first(tmp_path: Path) -> None:
     first = run_analyze(run)
     (run / "analysis" / "stale.csv").touch()
     assert run_analyze(run) == first
-    assert sorted(p.name for p in (run / "analysis").iterdir()) == ["report.html", "report.json", "tables"]
+    files = ["merged_trace.json.gz", "report.html", "report.json", "summary.md", "tables"]
+    assert sorted(p.name for p in (run / "analysis").iterdir()) == files
     assert sorted(p.name for p in run.iterdir()) == ["analysis", "config.json", "traces"]
 
 
@@ -204,5 +208,5 @@ def test_progress_names_ranks_and_warns(tmp_path: Path) -> None:
     (run / "traces" / "rank1_trace.json").write_text("{")
     said: list[str] = []
     analyze_run(run, tracking_uri=None, progress=said.append, hta_limits=NO_HTA)
-    assert said[0] == "rank 0: rank0_trace.json"
+    assert said[0] == "rank 0: rank0_trace.json (1 of 1)"
     assert [s for s in said if s.startswith("warning: rank1_trace.json: has 1 bytes")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,8 @@ from stratlab.analysis.hta import bridge as hta_bridge
 from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
 from stratlab.analysis.hta.bridge import HtaLimits, run_hta
 from stratlab.analysis.hta.calls import run_analysis
-from stratlab.analysis.lanes import build_lanes
-from stratlab.analysis.rank import analyse_rank
-from stratlab.traces.intervals import common_length, length
-from stratlab.traces.labels import build_windows
-from stratlab.traces.trace import load_trace
-from tests.stratlab.simulated.small import (
-    ALL_REDUCE,
-    COMM_STREAM,
-    COPY_STREAM,
-    TraceWriter,
-    build_gpu_trace,
-)
+from tests.stratlab.simulated import team
+from tests.stratlab.simulated.small import build_gpu_trace
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -33,50 +22,22 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def build_random_trace(rank: int) -> TraceWriter:
-    """Kernels of odd lengths on three streams, launched from two threads."""
-    trace, draw = TraceWriter(rank), random.Random(rank)
-    free = dict.fromkeys((7, COMM_STREAM, COPY_STREAM), 1000.0)
-    for step in range(4):
-        begin = max(free.values())
-        for i in range(60):
-            stream = draw.choice([7, 7, 7, COMM_STREAM, COPY_STREAM])
-            name = {COMM_STREAM: ALL_REDUCE, COPY_STREAM: "Memcpy DtoH (Device -> Pinned)"}.get(
-                stream, f"gemm{i % 5}"
-            )
-            launch = begin + 20 * i + 1
-            start = round(max(free[stream], launch + 5) + draw.choice([0, 0, 7.125]), 3)
-            free[stream] = round(start + draw.uniform(0.5, 45), 3)
-            trace.kernel(name, launch, start, free[stream], stream, tid=draw.choice([4000, 4001]))
-        end = max(begin + 1300, *free.values())
-        trace.label(f"## Training Step {step} ##", begin, end)
-        trace.label(f"ProfilerStep#{step}", begin, end)
-        free = dict.fromkeys(free, end)
-    return trace
-
-
-def test_temporal_breakdown_and_overlap_are_equal_to_hta(tmp_path: Path) -> None:
-    files = {rank: build_random_trace(rank).write(tmp_path / f"rank{rank}_trace.json") for rank in (0, 1)}
-    before = {path: path.read_bytes() for path in files.values()}
-    (tmp_path / "out").mkdir()
-    statuses = {s.analysis: s.status for s in run_hta(files, True, 1, tmp_path / "out")}
+def test_tables_hold_the_numbers_of_the_known_answer(tmp_path: Path) -> None:
+    """Through the process, its environment and the CSV files; test_equality.py compares the rest."""
+    truth = team.simulate(tmp_path / "traces", team.Scene(origin_ns=1_000_000_000))
+    before = {path: path.read_bytes() for path in truth.files.values()}
+    statuses = {s.analysis: s.status for s in run_hta(truth.files, True, 1, tmp_path)}
     assert statuses["temporal_breakdown"] == statuses["comm_comp_overlap"] == "ok"
-    theirs = {int(row["rank"]): row for row in read_table(tmp_path / "out" / "temporal_breakdown.csv")}
-    overlaps = {int(row["rank"]): row for row in read_table(tmp_path / "out" / "comm_comp_overlap.csv")}
-    for rank, path in files.items():
-        trace = load_trace(path)
-        lanes = build_lanes(trace, build_windows(trace))
-        compute, communication = lanes.union(lanes.is_compute), lanes.union(lanes.is_communication)
-        busy = lanes.union()
-        idle = float(busy[1][-1] - busy[0][0]) - length(busy)
-        assert length(compute) == pytest.approx(float(theirs[rank]["compute_time(us)"]), abs=1e-3)
-        assert idle == pytest.approx(float(theirs[rank]["idle_time(us)"]), abs=1e-3)
-        overlap_pct = 100 * common_length(compute, communication) / length(communication)
-        assert overlap_pct == pytest.approx(float(overlaps[rank]["comp_comm_overlap_pctg"]), abs=0.006)
-        rows = analyse_rank(rank, path).rows
-        assert sum(row.compute_ms for row in rows) * 1000 == pytest.approx(length(compute))
-    assert {path: path.read_bytes() for path in files.values()} == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "rank0_trace.json", "rank1_trace.json"]
+    rows = {int(row["rank"]): row for row in read_table(tmp_path / "temporal_breakdown.csv")}
+    overlaps = {int(row["rank"]): row for row in read_table(tmp_path / "comm_comp_overlap.csv")}
+    for rank in truth.files:
+        steps = [step for (of, _), step in truth.steps.items() if of == rank]
+        compute_us = sum(step.compute for step in steps) / 1e3
+        assert float(rows[rank]["compute_time(us)"]) == pytest.approx(compute_us, rel=1e-6)
+        overlap_pct = 100 * sum(s.comm_overlap for s in steps) / sum(s.comm for s in steps)
+        assert float(overlaps[rank]["comp_comm_overlap_pctg"]) == pytest.approx(overlap_pct, abs=0.006)
+    assert {path: path.read_bytes() for path in truth.files.values()} == before
+    assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == ["rank0_trace.json", "rank1_trace.json"]
 
 
 def test_every_analysis_has_a_status_on_gpu_traces(gpu_run: Path, gpu_report: dict[str, Any]) -> None:

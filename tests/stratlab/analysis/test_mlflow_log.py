@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from stratlab.analysis import mlflow_log
 from stratlab.analysis.analyze import analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
+from stratlab.analysis.mlflow_log import build_numbers, build_tags
+from stratlab.analysis.table_schema import SCHEMA
 from tests.ranks import free_port
+from tests.stratlab.analysis.example_report import blank, build_example
 from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace, write_run
 
 
@@ -51,9 +55,12 @@ def test_analysis_is_logged_once(mlflow_server: str, tmp_path: Path) -> None:
     report, warnings = log(run, mlflow_server)
     assert (report["mlflow"], warnings) == ({"status": "logged", "reason": ""}, [])
     assert artifacts(client, run_id) == {
-        "analysis/report.html",
-        "analysis/report.json",
-        *(f"analysis/tables/{name}.csv" for name in ("steps", "ranks", "collectives", "hta")),
+        *(
+            f"analysis/{name}"
+            for name in ("report.html", "report.json", "summary.md", "merged_trace.json.gz")
+        ),
+        "analysis/tables/schema.json",
+        *(f"analysis/tables/{name}.csv" for name in SCHEMA),
         *(f"run/{name}" for name in ("config.json", "summary.json", "metrics.jsonl", "attempts.jsonl")),
         "run/ranks/rank0.json",
         "run/traces/manifest.json",
@@ -65,10 +72,17 @@ def test_analysis_is_logged_once(mlflow_server: str, tmp_path: Path) -> None:
     data = client.get_run(run_id).data
     assert data.metrics["trace/compute_pct"] == pytest.approx(65)
     assert data.metrics["trace/step_ms"] == pytest.approx(1)
-    assert data.tags["trace_source"] == "gpu"
+    parts = {key: value for key, value in data.metrics.items() if key.startswith("trace/part/")}
+    assert parts["trace/part/compute_ms"] == pytest.approx(0.65)
+    assert parts["trace/part/comm/all_reduce_ms"] == pytest.approx(0.1)
+    assert sum(parts.values()) == pytest.approx(data.metrics["trace/step_ms"])
+    assert data.metrics["trace/recommendations"] == len(report["recommendations"])
+    assert (data.tags["trace_source"], data.tags["trace_main_part"]) == ("gpu", "compute")
+    assert data.tags["trace_top_recommendation"].startswith(("none", "R"))
 
     log(run, mlflow_server)  # again: the same points
-    assert len(client.get_metric_history(run_id, "trace/step_ms")) == 1
+    for name in data.metrics:
+        assert len(client.get_metric_history(run_id, name)) == 1, name
 
 
 def test_source_of_the_numbers_is_a_tag(mlflow_server: str, tmp_path: Path) -> None:
@@ -108,3 +122,65 @@ def test_run_without_mlflow_is_not_configured(tmp_path: Path, content: str | Non
     assert report["mlflow"] == {"status": "not configured", "reason": "mlflow.json names no run"}
     assert warnings == []
     assert log(run, None)[0]["mlflow"] == {"status": "not configured", "reason": "no tracking URI given"}
+
+
+def test_numbers_and_tags_of_a_report() -> None:
+    report = build_example()
+    report["parts"] += [
+        {"part": "comm", "collective": "all_gather", "axis": axis, "ms": 1.5} for axis in ("dp_shard", "tp")
+    ]
+    report["parts"].append({"part": "comm", "collective": "odd name(1)?", "axis": None, "ms": 0.5})
+    report["quality"] = [{"action": "noted", "reason": "x", "file": "f", "rank": 0}] * 3
+    numbers = build_numbers(report)
+    assert (numbers["part/comm/all_gather_ms"], numbers["part/comm/all_reduce_ms"]) == (3.0, 12.0)
+    assert numbers["part/comm/odd name_1___ms"] == 0.5 and numbers["part/host_ms"] == 9.0
+    assert (numbers["findings"], numbers["recommendations"]) == (3, 0)
+    assert numbers["comm_bytes_per_step"] == 818_216 and "d2h_gbps" not in numbers
+    assert set(build_numbers(blank(report, keep=()))) >= {"findings", "recommendations"}
+    assert build_tags(report) == {
+        "trace_source": "gpu",
+        "trace_main_part": "compute",
+        "trace_main_loss": "communication",
+        "trace_top_recommendation": "none",
+    }
+    report["recommendations"] = [{"rule": "R3", "title": "x" * 500}]
+    advice = build_tags(report)["trace_top_recommendation"]
+    assert advice.startswith("R3: xxx") and len(advice) == 200
+    assert build_tags(build_example("cpu"))["trace_main_loss"] == "Python and waiting"
+
+
+def test_a_large_merged_trace_stays_on_the_volume(
+    mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_log, "MERGED_BYTES", 100)
+    client = MlflowClient(mlflow_server)
+    run_id = client.create_run(client.create_experiment("large")).info.run_id
+    report, _ = log(build_run(tmp_path, run_id), mlflow_server)
+    assert report["mlflow"]["status"] == "logged"
+    assert report["mlflow"]["reason"].startswith("merged_trace.json.gz is not uploaded: 0 MiB, above 0 MiB")
+    names = artifacts(client, run_id)
+    assert "analysis/merged_trace.json.gz" not in names and "analysis/report.html" in names
+
+
+def test_a_merged_trace_that_cannot_be_uploaded_costs_nothing_else(
+    mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses this file alone; it is given more time than the others."""
+    real, patience = MlflowClient.log_artifact, {}
+
+    def refuse(self: MlflowClient, run_id: str, path: str, folder: str | None = None) -> None:
+        patience[Path(path).name] = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]
+        if path.endswith(".gz"):
+            raise OSError("connection reset")
+        real(self, run_id, path, folder)
+
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
+    monkeypatch.setattr(MlflowClient, "log_artifact", refuse)
+    client = MlflowClient(mlflow_server)
+    run_id = client.create_run(client.create_experiment("refused")).info.run_id
+    report, warnings = log(build_run(tmp_path, run_id), mlflow_server)
+    reason = "merged_trace.json.gz is not uploaded: connection reset"
+    assert report["mlflow"] == {"status": "logged", "reason": reason} and warnings == []
+    assert {"analysis/report.html", "analysis/report.json"} < artifacts(client, run_id)
+    assert (patience["merged_trace.json.gz"], patience["report.html"]) == ("300", "10")
+    assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.evidence import build_values
+from stratlab.analysis.evidence import build_values, read_device_memory
 from stratlab.analysis.recommendations import apply_rules, build_recommendations
 from stratlab.analysis.rules import RULES
 from stratlab.analysis.run_facts import read_facts
 from tests.stratlab.analysis.example_report import blank, build_example
+from tests.stratlab.simulated.small import build_gpu_trace
 from trainer.config import Config
 
 SETTINGS = {
@@ -30,6 +31,7 @@ SETTINGS = {
     "data_residence": "device",
     "precision": "bf16",
     "profile_memory": True,
+    "device_memory_gib": 140.0,
 }
 EXPOSED = {"transfer_ms": 21.0, "comm_overlap_pct": 49.9}
 FAR = {"nodes": 2, "strategy": "zero3", "transfer_ms": 31.0, "comm_overlap_pct": 90.0}
@@ -126,6 +128,20 @@ def test_every_entry_of_the_table_has_a_case() -> None:
     assert {rule.id for rule in RULES} == {f"R{i}" for i in range(1, 13)}
 
 
+def test_the_document_lists_the_same_rules() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "analysis.md").read_text()
+    said = [line for line in text.splitlines() if line.startswith("| R")]
+    assert said == [
+        f"| {rule.id} | {' and '.join(map(_condition, rule.when))} | {'yes' if rule.gpu_only else ''} |"
+        for rule in sorted(RULES, key=lambda rule: int(rule.id[1:]))
+    ]
+
+
+def _condition(condition: tuple[str, str, Any]) -> str:
+    name, sign, other = condition
+    return f"`{name}` {sign} {f'{other:g}' if isinstance(other, int | float) else other}"
+
+
 def test_a_report_full_of_unknown_numbers_gives_no_advice(tmp_path: Path) -> None:
     report = blank(build_example(collectives=True), keep=())
     assert apply_rules(build_values(report, {}, {})) == []
@@ -190,7 +206,13 @@ def test_two_ways_to_fire_are_one_recommendation() -> None:
             {"run.config.strategy": "hsdp"},
         ),
         ("R1", EXPOSED | {"transfer_pct": 30.0, "strategy": "zero2"}, {"run.config.strategy": "zero1"}),
-        ("R2", FAR | {"transfer_pct": 31.0}, {"run.config.strategy": "zero2"}),
+        (
+            "R1",
+            EXPOSED | {"transfer_pct": 30.0, "strategy": "zero1", "memory_pct": 49.9},
+            {"run.config.strategy": "ddp"},
+        ),
+        ("R1", EXPOSED | {"transfer_pct": 30.0, "strategy": "zero1", "memory_pct": 50.0}, {}),
+        ("R2", FAR | {"transfer_pct": 31.0, "memory_pct": 79.9}, {"run.config.strategy": "zero2"}),
         (
             "R2",
             FAR | {"transfer_pct": 31.0, "memory_pct": 80.0},
@@ -296,9 +318,28 @@ def test_unreadable_settings_are_unknown(tmp_path: Path) -> None:
 def test_memory_is_that_of_the_rank_with_most() -> None:
     report = build_example()
     report["ranks"][1] |= {"peak_allocated_gib": 130.0}
-    assert build_values(report, {}, {})["memory_pct"] == pytest.approx(100 * 130 / 140)
-    report["run"]["device_memory_gib"] = None
+    assert build_values(report, SETTINGS, {})["memory_pct"] == pytest.approx(100 * 130 / 140)
     assert build_values(report, {}, {})["memory_pct"] is None
+
+
+def test_the_size_of_the_device_is_in_the_head_of_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "rank0_trace.json").write_text("{broken")
+    build_gpu_trace(1).write(tmp_path / "rank1_trace.json")  # names no device
+    assert read_device_memory(tmp_path) is None
+    trace = build_gpu_trace(2)
+    trace.head["deviceProperties"] = [{"id": 0, "totalGlobalMem": 80 << 30}]
+    trace.write(tmp_path / "rank2_trace.json.gz")
+    assert read_device_memory(tmp_path) == 80.0
+    assert read_device_memory(tmp_path / "absent") is None
+    (tmp_path / "run" / "traces").mkdir(parents=True)
+    trace.write(tmp_path / "run" / "traces" / "rank0_trace.json")
+    (tmp_path / "run" / "config.json").write_text('{"run": "run"}')
+    report = build_example()
+    report["ranks"][1] |= {"peak_allocated_gib": 76.0, "peak_reserved_gib": 80.0}
+    report["mean"] |= {"peak_allocated_gib": 76.0, "peak_reserved_gib": 80.0}
+    report["ranks"] = report["ranks"][1:]
+    (entry,) = build_recommendations(report, read_facts(tmp_path / "run"))
+    assert entry["rule"] == "R7" and "95 % of the device's 80 GiB" in entry["title"]
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,21 @@ def test_an_old_analysis_is_not_attributed_and_says_so(tmp_path: Path) -> None:
     assert why["zero2"] == "zero2 has no analysed traces"
 
 
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([{"part": "compute", "ms": None}], "cannot be read"),
+        ([7], "cannot be read"),
+        ([{"part": "compute", "ms": 3.0}], "do not sum to its step"),
+    ],
+)
+def test_parts_that_are_wrong_are_not_subtracted(tmp_path: Path, parts: list[Any], why: str) -> None:
+    build_report(tmp_path, "ddp", "fsdp")
+    change_analysis(tmp_path / "fsdp", parts=parts)
+    found = compare(load_runs(tmp_path))["attribution"]
+    assert found["pairs"] == [] and why in found["not_attributed"][0]["why"]
+
+
 def test_traces_of_another_source_are_not_subtracted(tmp_path: Path) -> None:
     build_report(tmp_path, "ddp", "fsdp")
     change_analysis(tmp_path / "fsdp", source="cpu")
@@ -308,3 +323,14 @@ def test_of_repeats_the_one_in_the_middle_speaks(tmp_path: Path) -> None:
     pairs = compare(load_runs(tmp_path))["attribution"]["pairs"]
     assert [(pair["run"], pair["baseline"]) for pair in pairs] == [("fsdp-0", "ddp-0")]
     assert pairs[0]["noise_ms"] == pytest.approx(2.776 * 0.01 * (64**2 + 80**2) ** 0.5, rel=1e-3)
+
+
+def test_a_repeat_with_another_seed_does_not_hide_what_is_comparable(tmp_path: Path) -> None:
+    """`again` repeats ddp with another seed, and is faster: fsdp is explained against the run that it may be."""
+    build_run_dir(tmp_path, "again", "ddp", device="cuda", hosts=["n"], seed=1, samples_per_s=9000.0)
+    pairs = build_report(tmp_path, "ddp", "fsdp")["attribution"]["pairs"]
+    assert [(pair["run"], pair["baseline"], pair["comparable"]) for pair in pairs] == [("fsdp", "ddp", True)]
+    pairs = build_report(tmp_path, baseline="again")["attribution"]["pairs"]
+    assert [(pair["run"], pair["baseline"], pair["comparable"]) for pair in pairs] == [
+        ("fsdp", "again", False)
+    ]

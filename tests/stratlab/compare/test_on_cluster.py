@@ -14,7 +14,7 @@ from stratlab import cli
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.compare import on_cluster
-from stratlab.compare.on_cluster import check_output, compare_on_cluster, unpack_payload
+from stratlab.compare.on_cluster import build_options, check_output, compare_on_cluster, unpack_payload
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import PODS, Kubelet, run_kubelet
 from tests.stratlab.example_run import build_run_dir
@@ -136,5 +136,18 @@ def test_the_verb_prints_the_table(
     assert "comparison demo" in shown and "report: demo-report/report.html" in shown
     assert call("demo", "--on-cluster", *mount, "--json", "-") == 0
     assert json.loads(capsys.readouterr().out)["comparison"] == "demo"
+    assert (
+        call("demo", "--on-cluster", *mount, "--json", "-", "--baseline", "fsdp", "--memory-limit-gib", "4")
+        == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert report["attribution"]["baseline"] == "fsdp" and report["goals"]["memory_limit_gib"] == 4.0
+    assert call("demo", "--on-cluster", *mount, "--baseline", "zero3") == 2
+    assert "--baseline zero3: expected a finished run of this comparison" in capsys.readouterr().err
     assert call("--experiment", "demo", "--on-cluster", "--tracking-uri", "http://m") == 2
     assert "leave --experiment out" in capsys.readouterr().err
+
+
+def test_options_travel_in_one_word_each() -> None:
+    asked = {"baseline": "--json", "memory_limit_gib": 4.5, "other": None}
+    assert build_options(asked) == ["--baseline=--json", "--memory-limit-gib=4.5"]

@@ -15,6 +15,7 @@ from stratlab.compare.attribution import build_pair
 from stratlab.compare.traced_step import TracedStep, build_traced_step
 from stratlab.compare.winners import LEAST_LEAD_PCT
 from tests.stratlab.compare.planted import Scene, build_analysis
+from tests.stratlab.simulated.scene import FORWARD_KERNELS
 
 TEAMS = 20  # of each cause
 
@@ -23,7 +24,7 @@ PLANTS: dict[str, dict[str, tuple[float, float]]] = {
     "more_communication": {"link": (3.0, 6.0)},
     "straggler": {"slow": (1.3, 1.9)},
     "less_overlap": {"overlap": (0.0, 0.2)},
-    "host": {"launch_ns": (120_000, 250_000)},
+    "host": {"launch_ns": (240_000, 500_000)},
     "bubble": {"micro_batches": (2, 3)},
 }
 
@@ -47,7 +48,8 @@ def build_cases(seed: int = 6) -> Iterator[Case]:
             layers=draw.choice((4, 6)),
             seed=number,
             strategy=("ddp", "fsdp")[number % 2],  # type: ignore[arg-type]
-            kernel_ns=draw.randrange(50_000, 90_000),
+            kernels=FORWARD_KERNELS[:2],  # half of them, and longer ones: the same step with fewer events
+            kernel_ns=draw.randrange(100_000, 180_000),
             jitter=0.3,
             comm_ns=draw.randrange(100_000, 180_000),
             memory=False,
@@ -62,21 +64,25 @@ def build_cases(seed: int = 6) -> Iterator[Case]:
 
 
 def _plant_bubble(team: Scene, micro_batches: int) -> tuple[Scene, Scene]:
-    """The same work in fewer micro-batches: each takes longer, and the stages wait longer for each other."""
+    """The same work in a quarter of the micro-batches: each takes four times as long, and the stages wait longer."""
     stages = 2 if team.ranks < 4 else 4
-    many = 4 * micro_batches
-    scene = replace(  # less jitter: few and long kernels, drawn anew, would plant other compute as well
+    scene = replace(
         team,
-        jitter=0.1,
+        strategy="ddp",
         ranks=stages,
         axes=(("pp", stages),),
         layers=stages,
-        micro_batches=many,
-        strategy="ddp",
+        micro_batches=4 * micro_batches,
+        jitter=0.1,  # few and long kernels, drawn anew, would plant other compute as well
+        comm_ns=5_000,
         data_ns=10_000,
+        optimizer_kernels=4,
     )
-    longer = {name: 4 * getattr(scene, name) for name in ("kernel_ns", "data_ns", "copy_ns", "launch_ns")}
-    return scene, replace(scene, seed=scene.seed + 100, micro_batches=micro_batches, **longer)
+    times = ("kernel_ns", "data_ns", "copy_ns", "launch_ns", "comm_ns")
+    longer = {name: 4 * getattr(scene, name) for name in times}
+    return scene, replace(
+        scene, seed=scene.seed + 100, micro_batches=micro_batches, optimizer_kernels=1, **longer
+    )
 
 
 CASES = list(build_cases())

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from tests.stratlab.simulated.member import Member, Work
 from tests.stratlab.simulated.truth import Parts, RankTruth, StepTruth
 
-KERNEL_WAIT_NS = 30
+KERNEL_WAIT_BELOW_NS = 30_000
 PHASES = {
     "## Data Loading ##": "data",
     "## Forward Pass ##": "forward",
@@ -115,7 +115,7 @@ def _book(step: Parts, ns: int, active: Counter[object], gap: int, after: Work |
         step.data += ns
     elif after is None or after.issued > gap:
         step.host += ns
-    elif after.start - gap <= KERNEL_WAIT_NS:
+    elif after.start - gap < KERNEL_WAIT_BELOW_NS:
         step.kernel_wait += ns
     else:
         step.other_idle += ns

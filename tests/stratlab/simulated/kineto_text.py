@@ -38,6 +38,7 @@ def build_head(scene: Scene, rank: int) -> str:
         },
         "cuda_runtime_version": 12080,
         "profile_memory": int(scene.memory),
+        "host_name": scene.host_name,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 1_790_000_000_000_000_000,
     }

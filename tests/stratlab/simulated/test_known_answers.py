@@ -50,6 +50,9 @@ def truth(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def ranks(truth: Truth) -> list[RankAnalysis]:
     measures = measure_traces(truth.files, dict(truth.scene.mesh))
     assert not measures.findings
+    assert [(r.rank, r.backend, r.host, r.source) for r in measures.ranks] == [
+        (rank, "nccl", truth.scene.host_name, "gpu") for rank in truth.files
+    ]
     return measures.ranks
 
 

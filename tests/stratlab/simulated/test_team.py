@@ -153,18 +153,18 @@ def test_segments_by_hand() -> None:
         Work(200, 400, 110, "compute", "", "", 200),
         Work(300, 700, 120, "comm", "all_reduce", "dp_replicate", 500),  # waits 300-500, 100 of it exposed
         Work(720, 800, 130, "compute", "", "", 720),  # 20 after the gap began
-        Work(900, 950, 140, "compute", "", "", 900),
+        Work(40_800, 40_850, 140, "compute", "", "", 40_800),  # 40 us after the gap began
     ]
-    (step,) = build_step_truths(member, [(0, 1000)], False)
+    (step,) = build_step_truths(member, [(0, 50_000)], False)
     axis = ("all_reduce", "dp_replicate")
-    assert (step.host_ns, step.data_ns, step.issued["data"]) == (1000, 100, 0)
+    assert (step.host_ns, step.data_ns, step.issued["data"]) == (50_000, 100, 0)
     assert [(phase, span.start, span.end) for phase, span in step.spans] == [
         ("data", 0, 100),
-        ("other", 100, 1000),
+        ("other", 100, 50_000),
     ]
     parts = Parts(
-        start=0, end=1000, compute=330, comm=400, comm_overlap=100, copy=50, copy_exposed=50,
-        transfer=Counter({axis: 200}), straggler=Counter({axis: 100}), data=100, host=50 + 50, kernel_wait=20,
-        other_idle=100,
+        start=0, end=50_000, compute=330, comm=400, comm_overlap=100, copy=50, copy_exposed=50,
+        transfer=Counter({axis: 200}), straggler=Counter({axis: 100}), data=100, host=50 + 9150, kernel_wait=20,
+        other_idle=40_000,
     )  # fmt: skip
     assert Parts(**{f.name: getattr(step, f.name) for f in dataclasses.fields(Parts)}) == parts

@@ -101,7 +101,7 @@ def test_other_files_are_named(tmp_path: Path) -> None:
         "folder.json": "is a folder, not a file",
         "execution.json": "holds no traceEvents",
         "merged_trace.json.gz": "a merged trace, not that of one rank",
-        "rank1_trace.json.part": "empty file",
+        "rank1_trace.json.part": "its name does not end in .json or .gz",
         "rank0\\udcff.json": "its name holds bytes that are no text",
     }
 
@@ -153,6 +153,11 @@ def test_rank_that_is_no_number(tmp_path: Path, rank: object) -> None:
     assert skipped(find_traces(tmp_path, 1)) == {"rank0_trace.json": reason}
 
 
+def test_head_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rank0_trace.json").write_text('{"x": 1, y: 2, "traceEvents": []}')
+    assert "not JSON before the events" in skipped(find_traces(tmp_path, 1))["rank0_trace.json"]
+
+
 @pytest.mark.parametrize("rank", [-1, 2, 10**30])
 def test_rank_that_the_run_does_not_have(tmp_path: Path, rank: int) -> None:
     write(tmp_path, {"a.json": rank})
@@ -163,7 +168,7 @@ def test_rank_that_the_run_does_not_have(tmp_path: Path, rank: int) -> None:
 def test_nested_head_is_named(tmp_path: Path) -> None:
     deep = "[" * 1_000_000 + "]" * 1_000_000
     (tmp_path / "rank0_trace.json").write_text(f'{{"x": {deep}, "traceEvents": []}}')
-    assert "not JSON before the events" in skipped(find_traces(tmp_path, 1))["rank0_trace.json"]
+    assert skipped(find_traces(tmp_path, 1)) == {"rank0_trace.json": "nests more than 200 brackets"}
     (tmp_path / "manifest.json").write_text(deep)
     assert "is not readable" in find_traces(tmp_path, 1).findings[0].reason
 
@@ -173,10 +178,33 @@ def test_complete_manifest_excludes_other_files(tmp_path: Path) -> None:
     write_manifest(tmp_path)
     write(tmp_path, {"rank1_trace.json": 1})
     assert skipped(find_traces(tmp_path, 2)) == {"rank1_trace.json": "not in the manifest, which is complete"}
-    write_manifest(tmp_path, complete=False, files=[])
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    write_manifest(tmp_path, complete=False, files=content["files"])
     found = find_traces(tmp_path, 2)
     assert used(found) == {0: "rank0_trace.json", 1: "rank1_trace.json"}
     assert [f.reason for f in found.findings] == ["says that the traces are not complete"]
+
+
+def test_manifest_without_files_excludes_none(tmp_path: Path) -> None:
+    write(tmp_path, {"rank0_trace.json": 0})
+    write_manifest(tmp_path, files=[])
+    found = find_traces(tmp_path, 1)
+    assert used(found) == {0: "rank0_trace.json"}
+    assert found.findings[0].reason == "names no file, the traces are found by their content"
+
+
+def test_copy_does_not_take_the_place_of_the_trace(tmp_path: Path) -> None:
+    copies = [
+        "rank0_trace (1).json",
+        "copy of rank0_trace.json",
+        "rank_0.json",
+        "a.json",
+        "rank0_trace.json.gz",
+    ]
+    write(tmp_path, dict.fromkeys(["rank0_trace.json", *copies], 0))
+    found = find_traces(tmp_path, 1)
+    assert used(found) == {0: "rank0_trace.json"}
+    assert skipped(found) == dict.fromkeys(copies, "a second trace of rank 0, rank0_trace.json is used")
 
 
 @pytest.mark.parametrize("name", ["../secret.json", "/etc/passwd", "sub/rank0_trace.json", "."])

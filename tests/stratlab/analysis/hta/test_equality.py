@@ -32,6 +32,8 @@ SCENES = {
     "hsdp": Scene(ranks=4, strategy="fsdp", axes=(("dp_replicate", 2), ("dp_shard", 2)), overlap=0.5),
     "pipeline": Scene(ranks=4, axes=(("pp", 2), ("dp_replicate", 2)), micro_batches=4, layers=8),
 }
+pytestmark = pytest.mark.filterwarnings("ignore")  # HTA on pandas 2
+
 CASES = [*SCENES, "random"]
 
 

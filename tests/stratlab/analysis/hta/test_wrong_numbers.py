@@ -19,6 +19,8 @@ from tests.stratlab.simulated.team import Scene, simulate
 
 START = 1_000.0  # us
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # HTA on pandas 2
+
 
 class Written:
     """One rank with one step of 1000 us, and both readings of it."""
@@ -138,8 +140,8 @@ def test_stream_zero(written: Written) -> None:
 
 
 def test_delay_between_kernels(written: Written) -> None:
-    """7: `consecutive_kernel_delay=30` is in nanoseconds by its documentation, in microseconds by its code. Our table
-    of streams does as the code does, for it shall equal HTA's; the parts of a step take the nanoseconds."""
+    """7: `consecutive_kernel_delay=30` is in nanoseconds by its documentation, in microseconds by its code. Ours does
+    as the code does: kernels that follow each other within 30 us say nothing about who waited for whom."""
     for start in (100, 210, 360):  # gaps of 10 and 50 us; all launched at the beginning
         written.kernel("gemm", start, start + 100, lead=start)
     hta, ours = written.read()
@@ -149,7 +151,10 @@ def test_delay_between_kernels(written: Written) -> None:
     }
     assert build_idle(0, load_trace(written.path)) == ours.idle
     assert (ours.idle[0].kernel_wait_ms, ours.idle[0].other_ms) == (0.01, 0.05)
-    assert ours.rows[0].kernel_wait_ms == 0
+    assert (ours.rows[0].kernel_wait_ms, ours.rows[0].other_idle_ms) == (
+        0.01,
+        0.1 + 0.05,
+    )  # and before the first
 
 
 def test_waiting_that_counts_as_work(written: Written) -> None:
@@ -170,8 +175,7 @@ def test_overlap_of_nothing(written: Written) -> None:
     """9: without communication the overlap is not a number, and no error. Ours is unknown."""
     written.kernel("gemm", 100, 200)
     hta, ours = written.read()
-    with pytest.warns():
-        frame = hta.get_comm_comp_overlap(visualize=False)
+    frame = hta.get_comm_comp_overlap(visualize=False)
     assert math.isnan(frame["comp_comm_overlap_pctg"][0])
     assert (ours.rows[0].comm_ms, ours.rows[0].comm_overlap_ms) == (0, 0)
 

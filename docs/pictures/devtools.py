@@ -1,0 +1,105 @@
+"""A page in headless Chromium that can be looked at and clicked, through the browser's own DevTools protocol."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import websocket
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    *("--remote-debugging-port=0", "--remote-allow-origins=*"),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # nothing leaves this machine
+)
+PATIENCE_S = 60
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = websocket.create_connection(address, timeout=PATIENCE_S)
+        self._numbers = itertools.count(1)
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            answer = json.loads(self._socket.recv())
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def open(self, url: str) -> None:
+        """Starts to load; `wait` tells when it is there."""
+        self._call("Page.navigate", url=url)
+
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        return self._call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+
+    def wait(self, condition: str) -> None:
+        """Until the expression is true.
+
+        Raises:
+            TimeoutError: it did not become so.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.run(condition):
+            if time.monotonic() > deadline:
+                raise TimeoutError(condition)
+            time.sleep(0.2)
+
+    def take(self, path: Path) -> None:
+        """A picture of what is in the window."""
+        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
+
+
+@contextmanager
+def open_browser(width: int, height: int) -> Iterator[Page]:
+    """A fresh profile, a window of so many pixels.
+
+    Raises:
+        FileNotFoundError: chromium is not installed.
+    """
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise FileNotFoundError("chromium is not installed (apt-get install chromium)")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [chromium, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}", "about:blank"]
+        browser = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            yield Page(_find_tab(Path(profile) / "DevToolsActivePort"))
+        finally:
+            os.killpg(browser.pid, signal.SIGKILL)  # this browser and its children, nobody else
+            browser.wait()
+
+
+def _find_tab(port_file: Path) -> str:
+    deadline = time.monotonic() + PATIENCE_S
+    while not port_file.is_file() or not port_file.read_text().strip():
+        if time.monotonic() > deadline:
+            raise TimeoutError("chromium did not start")
+        time.sleep(0.1)
+    port = port_file.read_text().split()[0]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list") as answer:
+        tabs = json.load(answer)
+    return str(next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page"))

@@ -1,0 +1,109 @@
+"""summary.md says what the page says, as Markdown that nothing from outside can break."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from stratlab.analysis.markdown import build_markdown, escape
+from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example
+
+RECOMMENDATION = {
+    "rule": "R3",
+    "severity": "high",
+    "title": "The GPU waits 45 % of the step.",
+    "advice": "Compile.",
+    "settings": {"run.config.compile": "true"},
+    "evidence": {"host_wait_pct": 45.0},
+}
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The cells of every table: [table][line][column]; a line is split where no backslash stands before the bar."""
+    found: list[list[list[str]]] = [[]]
+    for line in text.splitlines():
+        if line.startswith("| "):
+            found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+        elif found[-1]:
+            found.append([])
+    return [table for table in found if table]
+
+
+def test_the_answer_the_advice_and_the_tables() -> None:
+    report = build_example() | {"recommendations": [RECOMMENDATION]}
+    text = build_markdown(report)
+    assert text.startswith("# Trace analysis of ddp\n")
+    assert "**A recorded step takes 100.0 ms: compute 60.0 ms (60 %)," in text
+    assert (
+        "- **The GPU waits 45 % of the step.** (high, R3) Compile. Set: run.config.compile=true. "
+        "Because: host\\_wait\\_pct 45.0."
+    ) in text
+    assert re.findall(r"^## (.*)$", text, re.M) == [
+        "Recommendations",
+        "Where the time of a step goes",
+        "Communication",
+        "Kernels",
+        "Copies",
+        "Quality of the traces",
+        "Files",
+    ]
+    phases, ranks, communication, kernels, copies = tables(text)
+    assert phases[0][:3] == ["phase", "compute (ms)", "communication (ms)"]
+    assert phases[1][:2] == ["---", "---:"] and phases[3][:3] == ["forward", "18.0", "3.6"]
+    assert [line[0] for line in ranks[2:]] == ["0", "1", "all"]
+    assert (
+        communication[2][0] == "all-reduce over dp\\_replicate"
+        and communication[2][-1] == "rank 1 in 20 of 30"
+    )
+    assert kernels[2][1] == "comm" and copies[2][-1] == "20.0" and copies[3][-1] == "-"
+    assert "merged\\_trace.json.gz: one trace of 2 ranks" in text and "2 ok" in text
+
+
+def test_a_cpu_run_says_so_first() -> None:
+    text = build_markdown(build_example("cpu"))
+    assert text.index("CPU trace: host operator time, not GPU utilisation") < text.index("Strategy")
+    assert "operators" in text and "## Kernels" not in text and "## Copies" not in text
+    assert "1 ok, 1 unsupported" in text
+
+
+def test_nothing_from_outside_is_markup() -> None:
+    evil = f"a|b {HOSTILE}\n\n# heading [x](http://y) `c` *d* _e_ <b>"
+    report = build_example()
+    report["run"]["run"] = report["device"] = evil
+    report["kernels"][0]["name"] = report["collectives"][0]["axis"] = evil
+    report["quality"] = [{"action": "noted", "reason": evil, "file": evil, "rank": 0}]
+    report["recommendations"] = [RECOMMENDATION | {"title": evil, "settings": {"x": evil}}]
+    text = build_markdown(report)
+    assert not re.findall(r"(?<!\\)<", text) and not re.findall(r"(?<!\\)\]", text)
+    assert [line for line in text.splitlines() if line.startswith("# ")] == [
+        f"# Trace analysis of {escape(evil)}"
+    ]
+    for table in tables(text):
+        assert len({len(line) for line in table}) == 1
+    assert escape("a|b_*\n<") == "a\\|b\\_\\* \\<"
+
+
+def test_large_runs_are_cut_and_say_so() -> None:
+    report = build_example(ranks=512, slow={17: 1.2})
+    report["quality"] = [{"action": "noted", "reason": "x", "file": "f", "rank": r} for r in range(512)]
+    text = build_markdown(report)
+    assert len(text) < 20_000
+    assert "496 ranks are left out here" in text and "482 more are in tables/quality.csv." in text
+    assert any(line[0] == "17" for line in tables(text)[1])
+
+
+def test_the_bubble_has_its_columns() -> None:
+    assert tables(build_markdown(build_example(pp=4, ranks=4)))[1][0][-1] == "bubble ideal (%)"
+    assert "bubble" not in build_markdown(build_example())
+
+
+@pytest.mark.parametrize("source", ["gpu", "cpu"])
+def test_unknown_numbers_are_dashes(source: str) -> None:
+    report: dict[str, Any] = blank(build_example(source))
+    text = build_markdown(report)
+    assert "How long a step takes is not known." in text
+    assert not re.search(r"\bNone\b(?! of the rules)", text)
+    report |= {"parts": [], "phases": [], "collectives": [], "hta": [], "merged": {}}
+    assert "No communication was recorded." in build_markdown(report) and "not run" in build_markdown(report)
