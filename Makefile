@@ -10,7 +10,7 @@ TESTS ?= tests/cluster
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab rehearse charts/ddp charts/fsdp charts/zero2 --values examples/digits.yaml \
@@ -39,6 +39,12 @@ lint: setup ## ruff and mypy
 bench: setup ## host cost of tracking, phases, metrics and profiler schedule; of each way to shard
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/host_tax.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sharding_host_cost.py
+
+bench-traces: setup ## the trace analysis against HTA, up to 10 million events and 512 ranks (an hour); reports/traces.json
+	$(BIN)/python -m benchmarks.traces
+
+pictures: setup ## the pictures in docs/pictures, from what `make demo` left; needs chromium
+	$(BIN)/python -m docs.pictures.take $(DEMO)
 
 schema: setup ## regenerate the charts' values schema from trainer/config.py
 	$(BIN)/python charts/values_schema.py charts/run/values.schema.json

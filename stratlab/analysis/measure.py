@@ -91,10 +91,11 @@ Work = tuple[int, Path, dict[str, int], Limits, Path]
 
 def _outcomes(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, Path | str]]:
     """(rank, scratch file or why there is none), in the order of the ranks."""
-    if processes <= 1:
+    pool = _start_pool(processes)
+    if pool is None:
         yield from ((rank, READ(item)) for rank, item in work.items())
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with pool:
         futures: dict[int, Future[Path | str]] = {
             rank: pool.submit(READ, item) for rank, item in work.items()
         }
@@ -103,6 +104,14 @@ def _outcomes(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, P
                 yield rank, future.result()
             except BrokenProcessPool:  # a process was killed, and with it the pool: this rank's, or another's
                 yield rank, _read_apart(work[rank])
+
+
+def _start_pool(processes: int) -> ProcessPoolExecutor | None:
+    """None where one process is enough, or where there can be no other: a pod may have no /dev/shm to write to."""
+    try:
+        return ProcessPoolExecutor(processes, mp_context=get_context("spawn")) if processes > 1 else None
+    except OSError:
+        return None
 
 
 def _read_apart(item: Work) -> Path | str:

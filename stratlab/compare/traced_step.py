@@ -14,7 +14,8 @@ from stratlab.compare.record import is_number
 from stratlab.compare.straggler import Where, gather_straggler
 
 SUM_TOLERANCE = 1e-3
-NAMES = {"copy": "copies", "kernel_wait": "idle", "other_idle": "idle"}
+KEPT = ("compute", "straggler", "data", "host", "bubble")
+NAMES = {name: name for name in KEPT} | {"copy": "copies"}  # every other gap is idle
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
             where = (entry.get("collective") or "", entry.get("axis") or "")
             exposed[where] = exposed.get(where, 0.0) + ms
         else:
-            parts[NAMES.get(name, name)] = parts.get(NAMES.get(name, name), 0.0) + ms
+            part = NAMES.get(name, "idle")
+            parts[part] = parts.get(part, 0.0) + ms
     ranks = [row for row in analysis.get("ranks") or [] if isinstance(row, dict)]
     count = sum(row.get("steps") or 0 for row in ranks)
     late = mean.get("slowest_rank")

@@ -83,6 +83,15 @@ def test_small_traces_start_no_process(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(measure_traces(files, AXES).ranks) == 2
 
 
+def test_without_semaphores_one_process_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(measure, "ProcessPoolExecutor", refuse)
+    files = {rank: build_cpu_trace(rank).write(tmp_path / f"{rank}.json") for rank in range(2)}
+    assert len(measure_traces(files, AXES, processes=2).ranks) == 2
+
+
 def test_a_gpu_in_sight_that_nothing_used(tmp_path: Path) -> None:
     """Operators are left out of GPU traces; without a GPU event they are all there is."""
     trace = build_cpu_trace(0)

@@ -194,6 +194,22 @@ def test_a_transfer_that_came_too_late_to_hide_belongs_to_the_straggler() -> Non
     assert step.exposed == pytest.approx({ALL_REDUCE: 20.0})
 
 
+def test_the_main_cause_counts_all_collectives() -> None:
+    base = build_step(DDP, {})
+    run = build_step({**DDP, "compute": 72.0}, {ALL_GATHER: 8.0, ALL_REDUCE: 8.0})
+    assert explain(run, base)["main_cause"] == "more_communication"  # 16 against 12, though 8 is less
+
+
+def test_overlap_that_is_lost_to_a_late_host_is_the_host_s() -> None:
+    total = {ALL_GATHER: 20.0, ALL_REDUCE: 20.0}
+    base = build_step(DDP, {ALL_GATHER: 5.0, ALL_REDUCE: 5.0}, total)
+    late = build_step({**DDP, "host": 24.0}, {ALL_GATHER: 17.0, ALL_REDUCE: 17.0}, total)
+    assert explain(late, base)["main_cause"] == "host"  # 20, and 24 of lost overlap
+    assert take(explain(late, base))["less_overlap", "all_gather"] == pytest.approx(12.0), "the rows stay"
+    early = build_step({**DDP, "host": 9.0}, {ALL_GATHER: 17.0, ALL_REDUCE: 17.0}, total)
+    assert explain(early, base)["main_cause"] == "less_overlap"  # 5 of the 24
+
+
 def test_a_remainder_larger_than_what_is_explained_names_no_cause() -> None:
     base, run = build_step(DDP, {ALL_REDUCE: 10.0}), build_step({**DDP, "host": 14.0}, {ALL_REDUCE: 10.0})
     assert explain(run, base, run_ms=base.step_ms + 19.0)["main_cause"] == "host"

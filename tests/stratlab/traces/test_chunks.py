@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -151,6 +152,12 @@ def test_second_list_of_events_is_refused(tmp_path: Path) -> None:
     path.write_text('{"traceEvents": [{"ts": 1}], "x": 1, "traceEvents": []}')
     with pytest.raises(TraceError, match="holds traceEvents twice"):
         read_all(path)
+
+
+def test_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank0_trace.json")
+    with pytest.raises(TraceError, match="not a regular file"):
+        read_head(tmp_path / "rank0_trace.json")
 
 
 MIB = b" " * (1 << 20)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.stratlab.traces.corruptions import LIMITS, MEMORY_BYTES, VICTIM, Case, build_cases
+from stratlab.traces.chunks import LIMITS
+from tests.stratlab.traces.changes import VICTIM, Case
+from tests.stratlab.traces.corruptions import MEMORY_BYTES, build_cases
 
 ROOT = Path(__file__).resolve().parents[3]
 # of a rank's numbers, those that another rank cannot change; waiting for others is theirs as well
