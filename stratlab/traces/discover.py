@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,39 +16,17 @@ from typing import Any, Literal
 import msgspec
 
 from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head
+from stratlab.traces.manifest import MANIFEST, Entry, Manifest, find_problem, read_manifest
 
-MANIFEST = "manifest.json"
-MANIFEST_BYTES = 16 << 20  # 160 bytes per rank
+LATEST_NS = 1 << 62  # in the year 2116
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 TRACE_NAME = re.compile(r"rank\d+_trace\.json(\.gz)?")  # as the trainer writes it
 SUFFIXES = (".json", ".gz")
-KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
-
-
-class Entry(msgspec.Struct):
-    """One file of the manifest."""
-
-    rank: int
-    file: str
-    bytes: int
-    sha256: str
-
-
-class Manifest(msgspec.Struct):
-    """traces/manifest.json, written by rank 0 when every trace is complete."""
-
-    complete: bool
-    files: list[Entry]
-    first_step: int = 0
-    steps: int = 0
-
-
-class _Process(msgspec.Struct):
-    rank: Any = None
 
 
 class _Head(msgspec.Struct):
-    distributedInfo: _Process | None = None
+    distributedInfo: dict[str, Any] | None = None
+    baseTimeNanoseconds: Any = None
     mergedTrace: Any = None  # written by merge.py
 
 
@@ -84,7 +61,8 @@ class _Candidate:
 
 def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -> Found:
     """Looks through `folder` (the run's traces/), which may be missing or empty. Never raises for what lies there."""
-    manifest, findings = _read_manifest(folder / MANIFEST)
+    manifest, remark = read_manifest(folder / MANIFEST)
+    findings = [Finding("noted", remark, MANIFEST)] if remark else []
     listed = [_check_entry(folder, entry, limits) for entry in (manifest.files if manifest else [])]
     names = _list_names(folder, findings) - {MANIFEST} - {candidate.file for candidate in listed}
     is_closed = manifest is not None and manifest.complete
@@ -107,36 +85,6 @@ def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -
     return Found(dict(sorted(files.items())), findings, manifest)
 
 
-def _read_manifest(path: Path) -> tuple[Manifest | None, list[Finding]]:
-    speak = "the traces are found by their content"
-    try:
-        problem = _find_problem(path, MANIFEST_BYTES)
-        if problem is None:
-            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-            partial = Finding("noted", "says that the traces are not complete", MANIFEST)
-            if manifest.files:
-                return manifest, [] if manifest.complete else [partial]
-            problem = "names no file"
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
-        problem = f"is not readable ({failure})"
-    return None, [Finding("noted", f"{problem}, {speak}", MANIFEST)]
-
-
-def _find_problem(path: Path, most_bytes: int) -> str | None:
-    """Why this is no file to open, without opening it: a pipe would wait for its writer."""
-    try:
-        status = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return "is missing"
-    except (OSError, ValueError) as failure:  # a name too long, or with a zero byte
-        return f"is not readable ({failure})"
-    if not stat.S_ISREG(status.st_mode):
-        return f"is {KINDS.get(stat.S_IFMT(status.st_mode), 'a pipe or a device')}, not a file"
-    if status.st_size > most_bytes:
-        return f"takes more than {most_bytes / 2**30:g} GiB on the disk"
-    return None
-
-
 def _list_names(folder: Path, findings: list[Finding]) -> set[str]:
     """Files that may be traces: by their ending, or by a rank in their name."""
     try:
@@ -156,7 +104,7 @@ def _check_entry(folder: Path, entry: Entry, limits: Limits) -> _Candidate:
     path = folder / entry.file
     if Path(entry.file).name != entry.file:
         return skip("the manifest points outside the traces")
-    if problem := _find_problem(path, limits.raw_bytes):
+    if problem := find_problem(path, limits.raw_bytes):
         return skip("listed in the manifest, but missing" if problem == "is missing" else problem)
     try:
         if (size := path.stat().st_size) != entry.bytes:
@@ -176,7 +124,7 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) ->
     in_name, path = _rank_of(name), folder / name
     if not name.isprintable():  # also what is not UTF-8: a report could not be written with it
         return _Candidate(ascii(name)[1:-1], in_name, "its name holds bytes that are no text")
-    problem = _find_problem(path, limits.raw_bytes)
+    problem = find_problem(path, limits.raw_bytes)
     if problem is None and (name.startswith(".") or ".tmp" in path.suffixes):
         problem = "a temporary file: its writer did not finish"
     if problem is None and not name.endswith(SUFFIXES):
@@ -188,8 +136,8 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) ->
     rank, problem = _read_rank(path, limits)
     if problem is not None or rank is None:
         return _Candidate(name, in_name, problem)
-    differs = in_name not in (None, rank)
-    return _Candidate(name, rank, None, f"named as rank {in_name}, but of rank {rank}" if differs else None)
+    remark = f"named as rank {in_name}, but of rank {rank}"
+    return _Candidate(name, rank, None, remark if in_name not in (None, rank) else None)
 
 
 def _read_rank(path: Path, limits: Limits) -> tuple[int | None, str | None]:
@@ -202,18 +150,26 @@ def _read_rank(path: Path, limits: Limits) -> tuple[int | None, str | None]:
         return None, f"not JSON before the events ({failure})"
     except OSError as failure:
         return None, f"is not readable ({failure.strerror})"
-    rank = head.distributedInfo.rank if head.distributedInfo else None
+    rank = (head.distributedInfo or {}).get("rank")
+    base = head.baseTimeNanoseconds
     if head.mergedTrace is not None:
         return None, "a merged trace, not that of one rank"
     if rank is not None and type(rank) is not int:
         return None, "its distributedInfo names no whole number as rank"
+    if isinstance(base, int) and abs(base) >= LATEST_NS:
+        return None, "counts its times from one that no clock shows"
     return rank, None
 
 
 def _rate(candidate: _Candidate) -> tuple[bool, bool, bool, str]:
     """Of two traces of a rank the lower one is used: not the one whose name says another, nor a copy."""
-    other = candidate.rank != _rank_of(candidate.file)
-    return candidate.remark is not None, other, not TRACE_NAME.fullmatch(candidate.file), candidate.file
+    name = candidate.file
+    return (
+        candidate.remark is not None,
+        candidate.rank != _rank_of(name),
+        not TRACE_NAME.fullmatch(name),
+        name,
+    )
 
 
 def _rank_of(name: str) -> int | None:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Raw
 
 from stratlab.traces.chunks import LIMITS, Limits, TraceError, split_events
+from stratlab.traces.discover import LATEST_NS
 from stratlab.traces.packed import PackedFile
-from stratlab.traces.renamed import Renamed, find_first_ns
+from stratlab.traces.renamed import ABSENT, Renamed, clean, read_ns
 
 RAW_BYTES = 1 << 30  # of all ranks together: about what Perfetto still opens in a browser
 HOUR_NS = 3_600_000_000_000
@@ -35,6 +37,15 @@ class Merged:
 
 class _Head(msgspec.Struct):
     baseTimeNanoseconds: int = 0
+
+
+class _Time(msgspec.Struct, gc=False):
+    ph: str = ""
+    ts: Raw = ABSENT
+
+
+class _RestTimes(msgspec.Struct):
+    traceEvents: list[_Time]
 
 
 class _TooMuch(Exception):
@@ -121,13 +132,31 @@ def _find_start(path: Path, limits: Limits) -> tuple[int, int]:
         base = msgspec.json.decode(next(pieces), type=_Head).baseTimeNanoseconds
     except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
         raise TraceError(f"not JSON before the events ({failure})") from failure
-    if abs(base) >= 1 << 62:
+    if abs(base) >= LATEST_NS:
         raise TraceError("counts its times from one that no clock shows")
     for piece in pieces:
-        first = find_first_ns(piece)
+        first = _find_first_ns(piece)
         if first is not None:
             return base, first
     raise TraceError("holds no event with a time")
+
+
+def _find_first_ns(piece: bytes) -> int | None:
+    """The earliest usable time in one piece of `split_events`.
+
+    Raises:
+        TraceError: not JSON.
+    """
+    piece = clean(piece)
+    try:
+        if piece.startswith(b"{"):
+            events = msgspec.json.decode(piece, type=_RestTimes).traceEvents
+        else:
+            events = msgspec.json.decode(piece, type=list[_Time])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
+        raise TraceError(f"truncated or not JSON ({failure})") from failure
+    times = (read_ns(bytes(event.ts)) for event in events if event.ph != "M" and event.ts is not ABSENT)
+    return min((ns for ns in times if ns is not None and ns > 0), default=None)
 
 
 def _read_pieces(path: Path, limits: Limits) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ GPU_CATEGORIES = frozenset({"kernel", "Kernel", "gpu_memcpy", "gpu_memset", "gpu
 GPU_ORDER, OTHER_ORDER = 1, 900
 
 Value = int | float | str | bool | None | UnsetType
-_ABSENT = Raw(b"")
+ABSENT = Raw(b"")
 # Perfetto too refuses a control character inside a text (perfetto#598)
 _PRINTABLE = bytes(max(byte, 32) for byte in range(256))
 
@@ -36,28 +36,19 @@ class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=F
 
     ph: str = ""
     cat: str | UnsetType = UNSET
-    name: Raw = _ABSENT
+    name: Raw = ABSENT
     pid: Value = UNSET
     tid: Value = UNSET
-    ts: Raw = _ABSENT
-    dur: Raw = _ABSENT
+    ts: Raw = ABSENT
+    dur: Raw = ABSENT
     id: Value = UNSET
-    bp: Raw = _ABSENT
-    s: Raw = _ABSENT
-    args: Raw = _ABSENT
+    bp: Raw = ABSENT
+    s: Raw = ABSENT
+    args: Raw = ABSENT
 
 
 class _Rest(msgspec.Struct):
     traceEvents: list[Raw]
-
-
-class _Time(msgspec.Struct, gc=False):
-    ph: str = ""
-    ts: Raw = _ABSENT
-
-
-class _RestTimes(msgspec.Struct):
-    traceEvents: list[_Time]
 
 
 _decode_events = msgspec.json.Decoder(list[Event]).decode
@@ -87,7 +78,7 @@ class Renamed:
         Raises:
             TraceError: not JSON, of wrong types, or more processes or threads than a trace can have.
         """
-        piece = _clean(piece)
+        piece = clean(piece)
         try:
             if piece.startswith(b"{"):
                 piece = _encode(_decode_rest(piece).traceEvents)
@@ -128,7 +119,7 @@ class Renamed:
         if event.ph == "M":
             self._apply_metadata(event)
             return False
-        ns = read_ns(bytes(event.ts)) if event.ts is not _ABSENT else 0
+        ns = read_ns(bytes(event.ts)) if event.ts is not ABSENT else 0
         if ns is None or ns <= 0 or ns + self.shift_ns < 0:
             self.left_out += 1
             return False
@@ -159,9 +150,9 @@ class Renamed:
         return _encode(event)[:-1] + (b"," + _encode(fields)[1:] if fields else b"}")
 
     def _apply_metadata(self, event: Event) -> None:
-        kind = msgspec.json.decode(event.name, type=str) if event.name is not _ABSENT else ""
+        kind = msgspec.json.decode(event.name, type=str) if event.name is not ABSENT else ""
         if kind == "process_labels":
-            args = msgspec.json.decode(event.args, type=dict[str, Any]) if event.args is not _ABSENT else {}
+            args = msgspec.json.decode(event.args, type=dict[str, Any]) if event.args is not ABSENT else {}
             self.labels[event.pid] = str(args.get("labels", ""))[:100]
         elif kind not in ("process_name", "process_sort_index"):
             # copied: a Raw would keep its whole piece in memory
@@ -186,25 +177,7 @@ class Renamed:
         return f"GPU {old}" if old in self.on_gpu else "CPU"
 
 
-def find_first_ns(piece: bytes) -> int | None:
-    """The earliest usable time in one piece of `split_events`.
-
-    Raises:
-        TraceError: not JSON.
-    """
-    piece = _clean(piece)
-    try:
-        if piece.startswith(b"{"):
-            events = msgspec.json.decode(piece, type=_RestTimes).traceEvents
-        else:
-            events = msgspec.json.decode(piece, type=list[_Time])
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
-        raise TraceError(f"truncated or not JSON ({failure})") from failure
-    times = (read_ns(bytes(event.ts)) for event in events if event.ph != "M" and event.ts is not _ABSENT)
-    return min((ns for ns in times if ns is not None and ns > 0), default=None)
-
-
-def _clean(piece: bytes) -> bytes:
+def clean(piece: bytes) -> bytes:
     """Without what is no JSON inside a text, and no harm: bytes that are not UTF-8, and control characters."""
     if not piece.isascii():
         piece = piece.decode("utf-8", "replace").encode()

@@ -158,6 +158,14 @@ def test_head_that_is_no_json_is_named(tmp_path: Path) -> None:
     assert "not JSON before the events" in skipped(find_traces(tmp_path, 1))["rank0_trace.json"]
 
 
+def test_base_time_that_no_clock_shows(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0, steps=1)
+    trace.head["baseTimeNanoseconds"] = 10**40
+    trace.write(tmp_path / "rank0_trace.json")
+    reason = "counts its times from one that no clock shows"
+    assert skipped(find_traces(tmp_path, 1)) == {"rank0_trace.json": reason}
+
+
 @pytest.mark.parametrize("rank", [-1, 2, 10**30])
 def test_rank_that_the_run_does_not_have(tmp_path: Path, rank: int) -> None:
     write(tmp_path, {"a.json": rank})

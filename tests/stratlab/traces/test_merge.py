@@ -205,18 +205,20 @@ CORRUPTIONS = {
 }
 
 
+@pytest.mark.parametrize("victim", [1, 2])
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 def test_damaged_rank_is_left_out_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corruption: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corruption: str, victim: int
 ) -> None:
     """The damage lies behind the first pieces: what was already written is taken back."""
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 2000)
     files = write_ranks(tmp_path, [build_rank(rank) for rank in range(3)])
+    kept = sorted({0, 1, 2} - {victim})
     change, reason = CORRUPTIONS[corruption]
-    files[1].write_bytes(change(files[1].read_bytes()))
+    files[victim].write_bytes(change(files[victim].read_bytes()))
     merged = merge_traces(files, tmp_path / "merged.json.gz", offsets_ns={})
-    without = merge_traces({0: files[0], 2: files[2]}, tmp_path / "without.json.gz", offsets_ns={})
-    assert merged.ranks == [0, 2] and "rank 1 is not in it" in merged.reason and reason in merged.reason
+    without = merge_traces({r: files[r] for r in kept}, tmp_path / "without.json.gz", offsets_ns={})
+    assert merged.ranks == kept and f"rank {victim} is not in it" in merged.reason and reason in merged.reason
     assert read_merged(merged) == read_merged(without)
     assert (merged.events, merged.flows) == (without.events, without.flows)
 
@@ -279,6 +281,15 @@ def test_merged_file_is_no_trace_of_a_rank(tmp_path: Path) -> None:
     merge_traces(write_ranks(tmp_path, [build_rank(0)]), tmp_path / "merged_trace.json.gz", offsets_ns={})
     [_, skipped] = find_traces(tmp_path, 1).findings
     assert (skipped.file, skipped.reason) == ("merged_trace.json.gz", "a merged trace, not that of one rank")
+
+
+def test_older_file_is_replaced_in_one_step(tmp_path: Path) -> None:
+    out = tmp_path / "merged.json.gz"
+    out.write_text("older")
+    with open(out) as reader:
+        assert merge_traces({0: build_rank(0).write(tmp_path / "a.json")}, out, offsets_ns={}).file == out
+        assert reader.read() == "older"  # who reads it is not disturbed
+    assert gzip.decompress(out.read_bytes()).startswith(b"{")
 
 
 IN_A_PROCESS = """

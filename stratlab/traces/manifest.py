@@ -1,0 +1,60 @@
+"""traces/manifest.json: which files the run wrote. It is believed only as far as the files agree (discover.py)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+MANIFEST = "manifest.json"
+MANIFEST_BYTES = 16 << 20  # 160 bytes per rank
+KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
+
+
+class Entry(msgspec.Struct):
+    """One file of the manifest."""
+
+    rank: int
+    file: str
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct):
+    """traces/manifest.json, written by rank 0 when every trace is complete."""
+
+    complete: bool
+    files: list[Entry]
+    first_step: int = 0
+    steps: int = 0
+
+
+def read_manifest(path: Path) -> tuple[Manifest | None, str | None]:
+    """The manifest, None if it cannot be used, and what a reader of the report must know of it."""
+    try:
+        problem = find_problem(path, MANIFEST_BYTES)
+        if problem is None:
+            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+            if manifest.files:
+                return manifest, None if manifest.complete else "says that the traces are not complete"
+            problem = "names no file"
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
+        problem = f"is not readable ({failure})"
+    return None, f"{problem}, the traces are found by their content"
+
+
+def find_problem(path: Path, most_bytes: int) -> str | None:
+    """Why this is no file to open, without opening it: a pipe would wait for its writer."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    except (OSError, ValueError) as failure:  # a name too long, or with a zero byte
+        return f"is not readable ({failure})"
+    if not stat.S_ISREG(status.st_mode):
+        return f"is {KINDS.get(stat.S_IFMT(status.st_mode), 'a pipe or a device')}, not a file"
+    if status.st_size > most_bytes:
+        return f"takes more than {most_bytes / 2**30:g} GiB on the disk"
+    return None
