@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,10 @@ def write_traces(folder: Path, ranks: int, events: int) -> tuple[list[Path], int
     return paths, written
 
 
-def peak_bytes() -> int:
-    """Of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak_bytes(pid: int | str = "self") -> int:
+    """The highest resident size so far. Not ru_maxrss: that one remembers the parent's size from before exec."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def run_ours(path: str) -> dict[str, Any]:
@@ -127,13 +128,8 @@ def _watch_peaks(peaks: dict[int, int], stop: threading.Event) -> None:
     """VmHWM of this process and its children, which the kernel keeps, so nothing between two looks is lost."""
     while not stop.wait(0.2):
         for pid in [os.getpid(), *(child.pid for child in multiprocessing.active_children() if child.pid)]:
-            try:
-                status = Path(f"/proc/{pid}/status").read_text()
-            except OSError:
-                continue
-            for line in status.splitlines():
-                if line.startswith("VmHWM:"):
-                    peaks[pid] = max(peaks.get(pid, 0), int(line.split()[1]) * 1024)
+            with suppress(OSError, StopIteration):  # it has just ended
+                peaks[pid] = max(peaks.get(pid, 0), peak_bytes(pid))
 
 
 def run_apart(*arguments: str) -> dict[str, Any]:

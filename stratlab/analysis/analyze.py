@@ -13,13 +13,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from stratlab.analysis.advice.recommendations import build_recommendations
 from stratlab.analysis.hta.bridge import HTA_LIMITS, HtaLimits, run_hta
-from stratlab.analysis.markdown import build_markdown
 from stratlab.analysis.measure import Progress, measure_traces
 from stratlab.analysis.mlflow_log import log_analysis
-from stratlab.analysis.page import build_html
+from stratlab.analysis.pages.markdown import build_markdown
+from stratlab.analysis.pages.page import build_html
 from stratlab.analysis.quality import find_gaps, keep_one_source
-from stratlab.analysis.recommendations import build_recommendations
 from stratlab.analysis.report import build_report
 from stratlab.analysis.run_facts import read_facts
 from stratlab.analysis.tables import write_tables

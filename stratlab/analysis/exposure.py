@@ -58,8 +58,8 @@ def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int,
 
 
 def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals]:
-    """(gaps in which the lane waited for the host, short gaps between queued events). On the host every gap is the first:
-    Python and waiting. On a GPU: the event that ends the gap was launched after the gap had begun; with nothing
+    """(gaps in which the lane waited for the host, short gaps between queued events). On the host every gap is the
+    first: Python and waiting. On a GPU: the event that ends the gap was launched after the gap had begun; with nothing
     after it, as well."""
     if lanes.source == "cpu":
         return idle, build_empty()

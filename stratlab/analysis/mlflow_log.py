@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.part_names import ON_CPU, sum_named_parts
+from stratlab.analysis.pages.part_names import ON_CPU, sum_named_parts
 
 RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")
 RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}

@@ -122,15 +122,16 @@ def build_pair(
 def _find_doubt(
     difference_ms: float, slower_ms: float, parts: Sequence[Row], noise_ms: float | None
 ) -> str | None:
-    """Why no cause may be named. The remainder counts where it is more than half: then the traces explain less
-    than they leave open, or show another difference than the one that was measured."""
+    """Why no cause may be named. The remainder counts where it is more than half of the larger difference, measured or
+    traced: then the traces explain less than they leave open, or show another difference than was measured. Recording
+    lengthens the steps that have more to record, so the traced one may well be the larger."""
     size = abs(difference_ms)
     if noise_ms is not None and size <= noise_ms:
         return f"repeats differ by up to {format_ms(noise_ms)} by chance"
     if noise_ms is None and 100 * size < LEAST_LEAD_PCT * slower_ms:
         return f"less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
     remainder = sum(row["ms"] for row in parts if row["cause"] == NOT_TRACED)
-    if abs(remainder) > size / 2:
+    if abs(remainder) > max(size, abs(difference_ms - remainder)) / 2:
         shown = format_ms(abs(difference_ms - remainder))
         direction = "" if (difference_ms - remainder) * difference_ms >= 0 else " the other way round"
         return f"the traced steps differ by {shown}{direction}, which leaves most of it unexplained"

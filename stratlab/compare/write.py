@@ -74,7 +74,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
 def render_csv(report: Mapping[str, Any]) -> str:
     """One line per run. Text that a spreadsheet would take for a formula gets an apostrophe."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    writer = csv.writer(buffer)  # its own line ends: with others a lone \r in a text would split a row
     writer.writerow(CSV_FIELDS)
     for row in report["runs"]:
         writer.writerow([_harmless(row[name]) for name in CSV_FIELDS])

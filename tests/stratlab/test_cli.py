@@ -86,7 +86,7 @@ def test_wait_ends_with_1_at_the_deadline(tmp_path: Path, capsys: pytest.Capture
 def test_analyze_shows_where_its_numbers_come_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    import stratlab.analysis
+    from stratlab.analysis import analyze
 
     asked: list[tuple[Path, str | None]] = []
 
@@ -95,10 +95,10 @@ def test_analyze_shows_where_its_numbers_come_from(
         if not run_dir.is_dir():
             raise ValueError(f"{run_dir}: not a run")
         if (run_dir / "empty").exists():
-            raise stratlab.analysis.NoTraces("no trace")
+            raise analyze.NoTraces("no trace")
         return REPORT
 
-    monkeypatch.setattr(stratlab.analysis, "analyze_run", analyze_run)
+    monkeypatch.setattr(analyze, "analyze_run", analyze_run)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://m:1")
     assert call("analyze", str(tmp_path)) == 0
     shown = capsys.readouterr().out

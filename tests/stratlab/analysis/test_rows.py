@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.rows import StepRow, build_means
 from stratlab.analysis.rank import RankAnalysis, finish_rank, read_rank_trace
+from stratlab.analysis.rows import StepRow, build_means
 from stratlab.traces.chunks import TraceError
 from tests.stratlab.simulated.small import (
     STEP_MS,

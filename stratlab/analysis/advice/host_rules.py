@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from stratlab.analysis.conditions import (
+from stratlab.analysis.advice.conditions import (
     CAN_DOUBLE,
     COMPILES,
     LARGER_MICRO_BATCH,
     NO_OFFLOAD,
     OFFLOADS,
 )
-from stratlab.analysis.rule import Remedy, Rule
-from stratlab.analysis.thresholds import (
+from stratlab.analysis.advice.rule import Remedy, Rule
+from stratlab.analysis.advice.thresholds import (
     COPY_PCT,
     DATA_PCT,
     HIGH_PCT,

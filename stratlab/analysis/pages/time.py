@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from stratlab.analysis.part_names import COLOURS, name_part
+from stratlab.analysis.pages.part_names import COLOURS, name_part
+from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts
 from stratlab.analysis.rank import RankAnalysis
-from stratlab.analysis.summaries import build_phase_parts, build_rank_parts
 from stratlab.drawing import Column, details, html_table, note, stacked_bars, strips, subtitle
 
 MOST_ROWS = 120  # of a table; the CSV has all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stratlab.analysis.page_time import say_choice
+from stratlab.analysis.pages.time import say_choice
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.drawing import Section, heat_map, html_table, line_chart, note

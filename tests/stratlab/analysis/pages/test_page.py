@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.page import build_html
-from stratlab.analysis.part_names import COLOURS, say_headline, split_row
+from stratlab.analysis.pages.page import build_html
+from stratlab.analysis.pages.part_names import COLOURS, say_headline, split_row
+from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts, choose_ranks
 from stratlab.analysis.run_facts import read_facts
-from stratlab.analysis.summaries import build_phase_parts, build_rank_parts, choose_ranks
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
 
 NOTE = "CPU trace: host operator time, not GPU utilisation"

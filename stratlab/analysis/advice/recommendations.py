@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stratlab.analysis.evidence import build_values, read_hosts, read_settings
-from stratlab.analysis.rule import Remedy, Rule, Severity, holds
-from stratlab.analysis.rules import RULES
+from stratlab.analysis.advice.evidence import build_values, read_hosts, read_settings
+from stratlab.analysis.advice.rule import Remedy, Rule, Severity, holds
+from stratlab.analysis.advice.rules import RULES
 from stratlab.analysis.run_facts import RunFacts
 
 ORDER: tuple[Severity, ...] = ("high", "medium", "low")

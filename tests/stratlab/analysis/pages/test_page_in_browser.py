@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from stratlab.analysis.page import build_html
+from stratlab.analysis.pages.page import build_html
 from stratlab.analysis.run_facts import read_facts
 from tests.stratlab.analysis.example_report import build_example, build_example_ranks
-from tests.stratlab.analysis.test_page import SECTIONS
+from tests.stratlab.analysis.pages.test_page import SECTIONS
 from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
 
 pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.evidence import build_values, read_device_memory
-from stratlab.analysis.recommendations import apply_rules, build_recommendations
-from stratlab.analysis.rules import RULES
+from stratlab.analysis.advice.evidence import build_values, read_device_memory
+from stratlab.analysis.advice.recommendations import apply_rules, build_recommendations
+from stratlab.analysis.advice.rules import RULES
 from stratlab.analysis.run_facts import read_facts
 from tests.stratlab.analysis.example_report import blank, build_example
 from tests.stratlab.simulated.small import build_gpu_trace
@@ -129,7 +129,7 @@ def test_every_entry_of_the_table_has_a_case() -> None:
 
 
 def test_the_document_lists_the_same_rules() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "analysis.md").read_text()
+    text = (Path(__file__).resolve().parents[4] / "docs" / "analysis.md").read_text()
     said = [line for line in text.splitlines() if line.startswith("| R")]
     assert said == [
         f"| {rule.id} | {' and '.join(map(_condition, rule.when))} | {'yes' if rule.gpu_only else ''} |"

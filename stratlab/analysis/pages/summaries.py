@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stratlab.analysis.part_names import describe_collective, split_row
+from stratlab.analysis.pages.part_names import describe_collective, split_row
 
 Row = Mapping[str, Any]
 PHASES = ("data", "forward", "backward", "optimizer", "other")

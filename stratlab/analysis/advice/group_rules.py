@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stratlab.analysis.conditions import CAN_DOUBLE, CAN_HALVE, LARGER_MICRO_BATCH, SMALLER_MICRO_BATCH
-from stratlab.analysis.rule import Remedy, Rule
-from stratlab.analysis.thresholds import (
+from stratlab.analysis.advice.conditions import CAN_DOUBLE, CAN_HALVE, LARGER_MICRO_BATCH, SMALLER_MICRO_BATCH
+from stratlab.analysis.advice.rule import Remedy, Rule
+from stratlab.analysis.advice.thresholds import (
     BUBBLE_OVER_IDEAL,
     BUBBLE_PCT,
     EXPOSED_BETWEEN_NODES_PCT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratlab.analysis.rule import Condition
+from stratlab.analysis.advice.rule import Condition
 
 CAN_DOUBLE: Condition = ("double_micro_batch", ">", 0)
 CAN_HALVE: Condition = ("half_micro_batch", ">", 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratlab.analysis.part_names import say_headline
-from stratlab.analysis.summaries import (
+from stratlab.analysis.pages.part_names import say_headline
+from stratlab.analysis.pages.summaries import (
     build_collective_summary,
     build_copy_summary,
     build_kernel_summary,

@@ -6,14 +6,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.analysis.page_time import round_shares
-from stratlab.analysis.part_names import COLOURS, name_part
-from stratlab.analysis.summaries import (
+from stratlab.analysis.pages.part_names import COLOURS, name_part
+from stratlab.analysis.pages.summaries import (
     build_copy_summary,
     build_idle_summary,
     build_kernel_summary,
     sum_known,
 )
+from stratlab.analysis.pages.time import round_shares
 from stratlab.drawing import Column, histogram, html_table, note, stacked_bars, subtitle
 
 MOST_KERNELS = 20

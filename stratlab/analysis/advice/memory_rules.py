@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratlab.analysis.conditions import (
+from stratlab.analysis.advice.conditions import (
     CAN_DOUBLE,
     CAN_HALVE,
     COMPILES,
@@ -11,8 +11,8 @@ from stratlab.analysis.conditions import (
     OFFLOADS,
     SMALLER_MICRO_BATCH,
 )
-from stratlab.analysis.rule import Remedy, Rule
-from stratlab.analysis.thresholds import (
+from stratlab.analysis.advice.rule import Remedy, Rule
+from stratlab.analysis.advice.thresholds import (
     HELD_BACK_PCT,
     MANY_ALLOCATIONS,
     MEMORY_FREE_PCT,

@@ -8,15 +8,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.analysis.page_communication import build_collectives
-from stratlab.analysis.page_files import build_hta, build_merged, build_quality
-from stratlab.analysis.page_kernels import build_copies, build_idle, build_kernels
-from stratlab.analysis.page_run import build_memory, build_training
-from stratlab.analysis.page_time import build_phases, build_ranks, build_timeline, round_shares
-from stratlab.analysis.part_names import say_headline
+from stratlab.analysis.pages.communication import build_collectives
+from stratlab.analysis.pages.files import build_hta, build_merged, build_quality
+from stratlab.analysis.pages.kernels import build_copies, build_idle, build_kernels
+from stratlab.analysis.pages.part_names import say_headline
+from stratlab.analysis.pages.run import build_memory, build_training
+from stratlab.analysis.pages.summaries import choose_ranks
+from stratlab.analysis.pages.time import build_phases, build_ranks, build_timeline, round_shares
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.analysis.summaries import choose_ranks
 from stratlab.drawing import Section, badge, build_page, html_table, note, paragraph
 
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}

@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.analysis.page_time import MOST_ROWS, cut_note
-from stratlab.analysis.part_names import COLOURS, describe_collective
-from stratlab.analysis.summaries import build_collective_summary
+from stratlab.analysis.pages.part_names import COLOURS, describe_collective
+from stratlab.analysis.pages.summaries import build_collective_summary
+from stratlab.analysis.pages.time import MOST_ROWS, cut_note
 from stratlab.drawing import Column, details, format_number, html_table, note, stacked_bars
 
 MOST_COLLECTIVES = 20

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.analysis.page_time import MOST_ROWS, cut_note
+from stratlab.analysis.pages.time import MOST_ROWS, cut_note
 from stratlab.drawing import badge, details, format_number, html_table, note, paragraph, subtitle
 
 BADGES = {"ok": "good", "failed": "bad", "unsupported": "plain", "skipped": "bad", "noted": "warn"}

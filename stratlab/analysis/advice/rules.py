@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stratlab.analysis.group_rules import COMMUNICATION
-from stratlab.analysis.host_rules import HOST
-from stratlab.analysis.memory_rules import MEMORY
-from stratlab.analysis.rule import Remedy, Rule
-from stratlab.analysis.thresholds import SLOWDOWN
+from stratlab.analysis.advice.group_rules import COMMUNICATION
+from stratlab.analysis.advice.host_rules import HOST
+from stratlab.analysis.advice.memory_rules import MEMORY
+from stratlab.analysis.advice.rule import Remedy, Rule
+from stratlab.analysis.advice.thresholds import SLOWDOWN
 
 LOWERED = "Read the other recommendations as hints: their severity is lowered by one."
 CONFIDENCE = (

@@ -1,0 +1,1 @@
+"""What to try next: rules R1 to R12, each with its evidence."""
