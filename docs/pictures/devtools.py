@@ -82,7 +82,13 @@ def open_browser(width: int, height: int) -> Iterator[Page]:
     if chromium is None:
         raise FileNotFoundError("chromium is not installed (apt-get install chromium)")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [chromium, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}", "about:blank"]
+        command = [
+            chromium,
+            *FLAGS,
+            f"--user-data-dir={profile}",
+            f"--window-size={width},{height}",
+            "about:blank",
+        ]
         browser = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )

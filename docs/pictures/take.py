@@ -71,7 +71,9 @@ def build_compare_url(server: str, runs: list[Path]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("demo", type=Path, nargs="?", default=Path("demo-results"), help="what `make demo` left")
+    parser.add_argument(
+        "demo", type=Path, nargs="?", default=Path("demo-results"), help="what `make demo` left"
+    )
     demo: Path = parser.parse_args().demo.resolve()
     runs = sorted(path.parent for path in demo.glob("runs/demo/*/mlflow.json"))
     if not runs or not (demo / "report.html").is_file():

@@ -51,6 +51,7 @@ class Reading:
     activity: Activity
     memory: list[MemoryPoint]
     allocations: int | None
+    device_memory_gib: float | None
     raw_bytes: int
     findings: list[Finding]
 
@@ -76,6 +77,7 @@ class RankAnalysis:
     activity: Activity
     memory: list[MemoryPoint]
     allocations: int | None
+    device_memory_gib: float | None
     raw_bytes: int
     findings: list[Finding]
 
@@ -114,6 +116,7 @@ def read_rank_trace(
         "idle": build_idle(rank, trace),
         "memory": build_memory_curve(rank, trace.memory),
         "allocations": _count_allocations(trace, windows),
+        "device_memory_gib": _read_device_memory(trace),
         "raw_bytes": trace.raw_bytes,
         "findings": [
             Finding("noted", text, file.name, rank) for text in _describe(trace, lanes, segments, windows)
@@ -134,7 +137,7 @@ def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments = reading.measured.segments
     same = ("rank", "file", "source", "backend", "host", "phases", "kernels", "durations", "copies", "idle")
-    also = ("activity", "memory", "allocations", "raw_bytes", "findings")
+    also = ("activity", "memory", "allocations", "device_memory_gib", "raw_bytes", "findings")
     return RankAnalysis(
         **{name: getattr(reading, name) for name in (*same, *also)},
         parts_ns=sum_parts([partition]),
@@ -156,6 +159,14 @@ def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
         return None
     at = np.sort(trace.memory.ts)
     return sum(int(np.diff(np.searchsorted(at, [w.start_ns, w.end_ns]))[0]) for w in windows)
+
+
+def _read_device_memory(trace: Trace) -> float | None:
+    """Of the first device that the trace's head names; None where none is told or none was used."""
+    devices = trace.head.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    size = first.get("totalGlobalMem") if isinstance(first, dict) else None
+    return size / 2**30 if isinstance(size, int) and 0 < size < 1 << 60 and len(trace.gpu) else None
 
 
 def _describe(trace: Trace, lanes: Lanes, segments: Segments, windows: list[Window]) -> list[str]:

@@ -60,6 +60,7 @@ SCHEMA: dict[str, Columns] = {
         "comm_bytes_per_step": ("bytes", "what the collectives of one step were given"),
         "peak_allocated_gib": ("GiB", "largest total of the allocator while the steps were recorded"),
         "peak_reserved_gib": ("GiB", "largest total that the allocator had reserved"),
+        "device_memory_gib": ("GiB", "memory of the device; of several ranks the smallest"),
         "allocations_per_step": ("", "events of the allocator per step"),
     },
     "step_metrics": STEP

@@ -56,6 +56,7 @@ def _describe(ranks: Sequence[RankAnalysis]) -> dict[str, Any]:
     talked = [size for size in sizes if size is not None]
     device = [point for rank in ranks for point in rank.memory if point.device != "cpu"]
     reserved = [point.reserved_mib for point in device if point.reserved_mib is not None]
+    sizes_gib = [rank.device_memory_gib for rank in ranks if rank.device_memory_gib is not None]
     counted = [rank.allocations for rank in ranks if rank.allocations is not None]
     return {
         "kernels_per_step": sum(rank.durations.in_steps for rank in ranks) / steps if on_gpu else None,
@@ -65,6 +66,7 @@ def _describe(ranks: Sequence[RankAnalysis]) -> dict[str, Any]:
         "comm_bytes_per_step": sum(talked) / steps if talked and len(talked) == len(sizes) else None,
         "peak_allocated_gib": max(p.allocated_mib for p in device) / 1024 if device else None,
         "peak_reserved_gib": max(reserved) / 1024 if reserved else None,
+        "device_memory_gib": min(sizes_gib) if sizes_gib else None,
         "allocations_per_step": sum(counted) / steps if counted else None,
     }
 

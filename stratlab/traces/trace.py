@@ -137,7 +137,7 @@ def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int) -> Trac
     return Trace(
         head=head,
         distributed=_object(head.get("distributedInfo")),
-        origin_ns=first + (base if isinstance(base, int) else 0),
+        origin_ns=first + (base if isinstance(base, int) and abs(base) < 1 << 61 else 0),
         ts=ts,
         end=end,
         **{key: columns.take(key) for key in ("name", "cat", "thread", "stream", "bytes")},

@@ -9,11 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.traces.chunks import TraceError, read_head
-
 Row = Mapping[str, Any]
-
-MOST_HEADS = 8  # traces that are asked for the size of the device
 
 # What holds less state per rank, and what holds more and communicates less.
 NEXT_STRATEGY = {"ddp": "zero1", "zero1": "zero2", "zero2": "zero3", "hsdp": "fsdp"}
@@ -31,24 +27,12 @@ SETTINGS = (
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Settings of config.json with what they resolved to, and `device_memory_gib`; what cannot be read is absent."""
-    device = {"device_memory_gib": read_device_memory(folder / "traces")}
+    """Settings of config.json with what they resolved to; what cannot be read is absent."""
     try:
         content = json.loads((folder / "config.json").read_bytes())
-        return {**content["config"], **content["resolved"], **device}
+        return {**content["config"], **content["resolved"]}
     except (OSError, ValueError, KeyError, TypeError):
-        return device
-
-
-def read_device_memory(folder: Path) -> float | None:
-    """GiB of the first device that the head of a trace in `folder` names; None without one."""
-    for path in sorted(folder.glob("rank*_trace.json*"))[:MOST_HEADS]:
-        try:
-            devices = json.loads(read_head(path)).get("deviceProperties") or [{}]
-            return float(devices[0]["totalGlobalMem"]) / 2**30
-        except (TraceError, OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return None
+        return {}
 
 
 def read_hosts(folder: Path, rows: Sequence[Row]) -> dict[int, str]:
@@ -89,23 +73,17 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         "previous_strategy": PREVIOUS_STRATEGY.get(str(known["strategy"]), ""),
         "doubts": 0.0,
     }
-    return (
-        values
-        | _memory(report, settings)
-        | _batches(known)
-        | _communication(report, hosts)
-        | _top_kernel(report)
-    )
+    return values | _memory(report) | _batches(known) | _communication(report, hosts) | _top_kernel(report)
 
 
-def _memory(report: Row, settings: Row) -> dict[str, Any]:
+def _memory(report: Row) -> dict[str, Any]:
     """Of the rank that holds most."""
     rows = [report["mean"], *report["ranks"]]
     peaks = {
         name: max((row[name] for row in rows if row.get(name) is not None), default=None)
         for name in ("peak_allocated_gib", "peak_reserved_gib")
     }
-    whole = settings.get("device_memory_gib")
+    whole = report["mean"].get("device_memory_gib")
     allocated, reserved = peaks["peak_allocated_gib"], peaks["peak_reserved_gib"]
     share = _divide(allocated, whole, 100)
     held_back = _divide(_minus(reserved, allocated), reserved, 100)

@@ -156,6 +156,25 @@ def test_data_label_before_the_step_belongs_to_it(tmp_path: Path) -> None:
     assert [row.data_ms for row in analyse(trace, tmp_path).rows] == pytest.approx([0.3, 0.3])
 
 
+@pytest.mark.parametrize(
+    ("devices", "size_gib"),
+    [
+        ([{"id": 0, "totalGlobalMem": 80 << 30}], 80.0),
+        ([], None),
+        ([{"id": 0}], None),
+        ([{"totalGlobalMem": 10**400}], None),
+        ([{"totalGlobalMem": "80 GB"}], None),
+        ("none", None),
+    ],
+)
+def test_the_size_of_the_device_is_in_the_head(
+    tmp_path: Path, devices: object, size_gib: float | None
+) -> None:
+    trace = build_gpu_trace(0)
+    trace.head["deviceProperties"] = devices
+    assert analyse(trace, tmp_path).device_memory_gib == size_gib
+
+
 def test_means_are_weighted_by_time(tmp_path: Path) -> None:
     short, long = (
         analyse(build_gpu_trace(0), tmp_path).rows[0],

@@ -88,6 +88,14 @@ def test_three_months_in_microseconds_are_exact(tmp_path: Path) -> None:
     assert load_trace(path).ts.tolist() == [0, 1, 7, 499, 500, 501, 998, 999]
 
 
+def test_a_base_that_no_clock_can_have_is_ignored(tmp_path: Path) -> None:
+    """At the end of the file, where no look at the head can find it."""
+    content = json.loads(build_gpu_trace(0).text())
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": content["traceEvents"], "baseTimeNanoseconds": 10**40}))
+    assert load_trace(path).origin_ns == 5_000_500
+
+
 def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     trace = build_gpu_trace(0)
     count = len(trace.events)

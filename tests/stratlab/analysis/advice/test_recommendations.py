@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.advice.evidence import build_values, read_device_memory
+from stratlab.analysis.advice.evidence import build_values
 from stratlab.analysis.advice.recommendations import apply_rules, build_recommendations
 from stratlab.analysis.advice.rules import RULES
 from stratlab.analysis.run_facts import read_facts
 from tests.stratlab.analysis.example_report import blank, build_example
-from tests.stratlab.simulated.small import build_gpu_trace
 from trainer.config import Config
 
 SETTINGS = {
@@ -31,7 +30,6 @@ SETTINGS = {
     "data_residence": "device",
     "precision": "bf16",
     "profile_memory": True,
-    "device_memory_gib": 140.0,
 }
 EXPOSED = {"transfer_ms": 21.0, "comm_overlap_pct": 49.9}
 FAR = {"nodes": 2, "strategy": "zero3", "transfer_ms": 31.0, "comm_overlap_pct": 90.0}
@@ -319,26 +317,17 @@ def test_memory_is_that_of_the_rank_with_most() -> None:
     report = build_example()
     report["ranks"][1] |= {"peak_allocated_gib": 130.0}
     assert build_values(report, SETTINGS, {})["memory_pct"] == pytest.approx(100 * 130 / 140)
-    assert build_values(report, {}, {})["memory_pct"] is None
+    report["mean"]["device_memory_gib"] = None
+    assert build_values(report, SETTINGS, {})["memory_pct"] is None
 
 
-def test_the_size_of_the_device_is_in_the_head_of_a_trace(tmp_path: Path) -> None:
-    (tmp_path / "rank0_trace.json").write_text("{broken")
-    build_gpu_trace(1).write(tmp_path / "rank1_trace.json")  # names no device
-    assert read_device_memory(tmp_path) is None
-    trace = build_gpu_trace(2)
-    trace.head["deviceProperties"] = [{"id": 0, "totalGlobalMem": 80 << 30}]
-    trace.write(tmp_path / "rank2_trace.json.gz")
-    assert read_device_memory(tmp_path) == 80.0
-    assert read_device_memory(tmp_path / "absent") is None
-    (tmp_path / "run" / "traces").mkdir(parents=True)
-    trace.write(tmp_path / "run" / "traces" / "rank0_trace.json")
-    (tmp_path / "run" / "config.json").write_text('{"run": "run"}')
+def test_memory_counts_against_the_device_that_the_trace_names(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"run": "run"}')
     report = build_example()
     report["ranks"][1] |= {"peak_allocated_gib": 76.0, "peak_reserved_gib": 80.0}
-    report["mean"] |= {"peak_allocated_gib": 76.0, "peak_reserved_gib": 80.0}
+    report["mean"] |= {"peak_allocated_gib": 76.0, "peak_reserved_gib": 80.0, "device_memory_gib": 80.0}
     report["ranks"] = report["ranks"][1:]
-    (entry,) = build_recommendations(report, read_facts(tmp_path / "run"))
+    (entry,) = build_recommendations(report, read_facts(tmp_path))
     assert entry["rule"] == "R7" and "95 % of the device's 80 GiB" in entry["title"]
 
 
