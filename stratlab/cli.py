@@ -62,13 +62,14 @@ def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
         report = analyze_run(run_dir, tracking_uri=tracking_uri or None, progress=_print_line)
     except NoTraces as missing:
         _fail(str(missing), MISSING)
-    mean = dict(report["mean"])
+    from stratlab.analysis.pages.part_names import say_headline
+
+    mean = report["mean"]
     origin = f"{report['source']} traces, backend {report['backend']}, {report['device']}"
-    _print_line(f"mean of {mean.pop('steps')} steps on {mean.pop('ranks')} ranks ({origin}):")
-    for name, value in mean.items():
-        _print_line(f"  {name} " + ("unknown" if value is None else f"{value:.4g}"))
-    if report["note"]:
-        _print_line(report["note"])
+    _print_line(f"mean of {mean['steps']} steps on {mean['ranks']} ranks ({origin}):")
+    _print_line(say_headline(report))
+    for entry in report["recommendations"]:
+        _print_line(f"  {entry['severity']}, {entry['rule']}: {entry['title']}")
     _print_line(f"report: {run_dir / 'analysis' / 'report.html'}")
 
 

@@ -6,7 +6,7 @@ The trace itself is dropped in between; what is kept depends on the number of co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,9 @@ from stratlab.traces.labels import PHASES, STEP, Window, build_phase_labels, bui
 from stratlab.traces.trace import Trace, load_trace
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One rank, read; `labels` as in `build_label_times`."""
+@dataclass(frozen=True, kw_only=True)
+class RankFacts:
+    """What one rank's trace says without the others. `phases` are those that it labels."""
 
     rank: int
     file: Path
@@ -41,45 +41,35 @@ class Reading:
     backend: str | None
     host: str | None
     phases: list[str]
+    kernels: list[KernelRow]
+    durations: Durations
+    copies: list[CopyRow]
+    idle: list[IdleRow]
+    activity: Activity
+    memory: list[MemoryPoint]
+    allocations: int | None
+    device_memory_gib: float | None
+    raw_bytes: int
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(RankFacts):
+    """One rank, read; `labels` as in `build_label_times`."""
+
     labels: dict[str, list[int]]
     measured: Measured
     origin_ns: int
-    kernels: list[KernelRow]
-    durations: Durations
-    copies: list[CopyRow]
-    idle: list[IdleRow]
-    activity: Activity
-    memory: list[MemoryPoint]
-    allocations: int | None
-    device_memory_gib: float | None
-    raw_bytes: int
-    findings: list[Finding]
 
 
-@dataclass(frozen=True)
-class RankAnalysis:
-    """One rank: at least one row. `phases` are those that its trace labels; `parts_ns` as in `sum_parts`."""
+@dataclass(frozen=True, kw_only=True)
+class RankAnalysis(RankFacts):
+    """One rank, finished: at least one row; `parts_ns` as in `sum_parts`."""
 
-    rank: int
-    file: Path
-    source: Source
-    backend: str | None
-    host: str | None
     rows: list[StepRow]
     phase_rows: list[PhaseRow]
-    phases: list[str]
     parts_ns: dict[tuple[str, str, str], int]
     collectives: list[CollectiveRow]
-    kernels: list[KernelRow]
-    durations: Durations
-    copies: list[CopyRow]
-    idle: list[IdleRow]
-    activity: Activity
-    memory: list[MemoryPoint]
-    allocations: int | None
-    device_memory_gib: float | None
-    raw_bytes: int
-    findings: list[Finding]
 
 
 def read_rank_trace(
@@ -136,10 +126,8 @@ def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline
     """The rest, which needs the calls of all ranks."""
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments = reading.measured.segments
-    same = ("rank", "file", "source", "backend", "host", "phases", "kernels", "durations", "copies", "idle")
-    also = ("activity", "memory", "allocations", "device_memory_gib", "raw_bytes", "findings")
     return RankAnalysis(
-        **{name: getattr(reading, name) for name in (*same, *also)},
+        **{field.name: getattr(reading, field.name) for field in fields(RankFacts)},
         parts_ns=sum_parts([partition]),
         rows=build_step_rows(reading.rank, reading.source, segments, partition, reading.labels),
         phase_rows=build_phase_rows(reading.rank, segments, partition),
