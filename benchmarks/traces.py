@@ -47,7 +47,7 @@ def write_traces(folder: Path, ranks: int, events: int) -> tuple[list[Path], int
     paths = [folder / f"rank{rank}_trace.json" for rank in range(ranks)]
     written = 0
     # about 44 events per layer; few long steps, as in a real trace, because HTA's time grows with their number
-    scene = Scene(ranks=ranks, layers=min(max(events // STEPS // 44, 8), 2000), steps=1_000_000)
+    scene = Scene(ranks=ranks, layers=max(events // STEPS // 44, 8), steps=1_000_000)
     pieces = stream(scene)
     with ExitStack() as stack:
         files = [stack.enter_context(open(path, "w")) for path in paths]
