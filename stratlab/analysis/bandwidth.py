@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stratlab.traces.decode import COPY_CATEGORIES
+from stratlab.traces.events import COPY_CATEGORIES
 from stratlab.traces.trace import Trace
 
 # CUDA's and ROCm's names; the first that matches

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.decode import COPY_CATEGORIES, LAUNCH_CATEGORIES
+from stratlab.traces.events import COPY_CATEGORIES, LAUNCH_CATEGORIES
 from stratlab.traces.intervals import Intervals, Times, build_union
 from stratlab.traces.labels import PROFILER_STEP, STEP
 from stratlab.traces.trace import LABEL_CATEGORIES, Mask, Trace

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_events
-from stratlab.traces.decode import GPU_CATEGORIES, Columns, decode_events, decode_rest
+from stratlab.traces.columns import Columns
+from stratlab.traces.events import GPU_CATEGORIES, decode_events, decode_rest
 from stratlab.traces.intervals import Times
 
 LABEL_CATEGORIES = ("user_annotation",)

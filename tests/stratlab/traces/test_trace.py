@@ -12,7 +12,7 @@ import pytest
 
 from stratlab.traces import chunks
 from stratlab.traces.chunks import Limits, TraceError
-from stratlab.traces.decode import GPU_CATEGORIES, LAUNCH_CATEGORIES
+from stratlab.traces.events import GPU_CATEGORIES, LAUNCH_CATEGORIES
 from stratlab.traces.trace import load_trace, read_rank
 from tests.stratlab.simulated.small import TraceWriter, build_gpu_trace
 

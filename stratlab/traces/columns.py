@@ -8,83 +8,28 @@ stays, is the whole difference to a parser that builds dictionaries or a data fr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import compress
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-# A GPU event is known by its category, not by having a stream: Triton's CPU ops carry stream 0.
-COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
-GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
-LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+from stratlab.traces.events import (
+    ELEMENT_BYTES,
+    GPU_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    NO_ARGS,
+    Args,
+    Event,
+    Number,
+    decode_exact,
+    decode_exact_rest,
+)
 
-Number = int | float | str | None
 Column = NDArray[Any]
 
 EXACT_BELOW_US = 2.0**43  # up to here a float64 of microseconds still tells every nanosecond
 LATEST_US, LONGEST_US = 4e15, 4e15  # more does not fit 63 bits of nanoseconds
-
-
-class Args(msgspec.Struct, gc=False):
-    """What is read of an event's `args`."""
-
-    correlation: Number = None
-    stream: Number = None
-    bytes: Number = None
-    collective: str | None = msgspec.field(default=None, name="Collective name")
-    group: Number = msgspec.field(default=None, name="Process Group Name")
-    description: str | None = msgspec.field(default=None, name="Process Group Description")
-    ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
-    in_elements: Number = msgspec.field(default=None, name="In msg nelems")
-    out_elements: Number = msgspec.field(default=None, name="Out msg nelems")
-    dtype: str | None = None
-    allocated: Number = msgspec.field(default=None, name="Total Allocated")
-    reserved: Number = msgspec.field(default=None, name="Total Reserved")
-    device_type: Number = msgspec.field(default=None, name="Device Type")
-    device_id: Number = msgspec.field(default=None, name="Device Id")
-
-
-class Event(msgspec.Struct, gc=False):
-    """One event; times in us."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    ts: int | float = 0
-    dur: int | float | None = None
-    tid: int | str | None = None
-    args: Args | None = None
-
-
-class _ExactTimes(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    ts: Decimal = Decimal(0)
-    dur: Decimal = Decimal(-1)
-
-
-class _ExactRest(msgspec.Struct):
-    traceEvents: list[_ExactTimes]
-
-
-class Rest(msgspec.Struct):
-    """The end of a file: its last events and what stands behind them."""
-
-    traceEvents: list[Event]
-    distributedInfo: dict[str, Any] | None = None
-    baseTimeNanoseconds: int | None = None
-
-
-NO_ARGS = Args()
-_SHORT = {"Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
-ELEMENT_BYTES = _SHORT | {"Double": 8, "Long": 8}  # by the names that torch writes
-decode_events = msgspec.json.Decoder(list[Event]).decode
-decode_rest = msgspec.json.Decoder(Rest).decode
-_decode_exact = msgspec.json.Decoder(list[_ExactTimes]).decode
-_decode_exact_rest = msgspec.json.Decoder(_ExactRest).decode
 
 
 class Codes(dict[Any, int]):
@@ -213,7 +158,7 @@ def to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def _exact(text: bytes, without: frozenset[str]) -> tuple[Column, Column]:
     """The same for times since 1970, of which a float64 knows only every fourth of a microsecond."""
-    events = _decode_exact_rest(text).traceEvents if text.startswith(b"{") else _decode_exact(text)
+    events = decode_exact_rest(text).traceEvents if text.startswith(b"{") else decode_exact(text)
     timed = [e for e in events if e.ph == "X" and e.cat not in without and e.cat]
     kept = [e for e in timed if 0 < e.ts < LATEST_US and 0 <= e.dur < LONGEST_US]
     return (

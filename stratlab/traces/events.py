@@ -1,0 +1,78 @@
+"""What is read of an event of Kineto's JSON, and which events are which."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+# A GPU event is known by its category, not by having a stream: Triton's CPU ops carry stream 0.
+COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
+GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
+LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+
+Number = int | float | str | None
+
+
+class Args(msgspec.Struct, gc=False):
+    """What is read of an event's `args`."""
+
+    correlation: Number = None
+    stream: Number = None
+    bytes: Number = None
+    collective: str | None = msgspec.field(default=None, name="Collective name")
+    group: Number = msgspec.field(default=None, name="Process Group Name")
+    description: str | None = msgspec.field(default=None, name="Process Group Description")
+    ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    in_elements: Number = msgspec.field(default=None, name="In msg nelems")
+    out_elements: Number = msgspec.field(default=None, name="Out msg nelems")
+    dtype: str | None = None
+    allocated: Number = msgspec.field(default=None, name="Total Allocated")
+    reserved: Number = msgspec.field(default=None, name="Total Reserved")
+    device_type: Number = msgspec.field(default=None, name="Device Type")
+    device_id: Number = msgspec.field(default=None, name="Device Id")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event; times in us."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: int | float = 0
+    dur: int | float | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+class ExactTimes(msgspec.Struct, gc=False):
+    """The times of an event as they are written; us."""
+
+    ph: str = ""
+    cat: str = ""
+    ts: Decimal = Decimal(0)
+    dur: Decimal = Decimal(-1)
+
+
+class ExactRest(msgspec.Struct):
+    """As `Rest`."""
+
+    traceEvents: list[ExactTimes]
+
+
+class Rest(msgspec.Struct):
+    """The end of a file: its last events and what stands behind them."""
+
+    traceEvents: list[Event]
+    distributedInfo: dict[str, Any] | None = None
+    baseTimeNanoseconds: int | None = None
+
+
+NO_ARGS = Args()
+_SHORT = {"Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
+ELEMENT_BYTES = _SHORT | {"Double": 8, "Long": 8}  # by the names that torch writes
+decode_events = msgspec.json.Decoder(list[Event]).decode
+decode_rest = msgspec.json.Decoder(Rest).decode
+decode_exact = msgspec.json.Decoder(list[ExactTimes]).decode
+decode_exact_rest = msgspec.json.Decoder(ExactRest).decode
