@@ -40,7 +40,7 @@ bench: setup ## host cost of tracking, phases, metrics and profiler schedule; of
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/host_tax.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sharding_host_cost.py
 
-bench-traces: setup ## the trace analysis against HTA, up to 10 million events and 512 ranks (an hour); reports/traces.json
+bench-traces: setup ## the trace analysis against HTA, to 10 million events and 512 ranks (40 minutes); reports/traces.json
 	$(BIN)/python -m benchmarks.traces
 
 pictures: setup ## the pictures in docs/pictures, from what `make demo` left; needs chromium

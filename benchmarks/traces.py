@@ -1,6 +1,6 @@
 """Speed and memory of our trace analysis against Holistic Trace Analysis, on the same files in the same run.
 
-    python -m benchmarks.traces                       # everything: about an hour, of which HTA takes most
+    python -m benchmarks.traces                       # everything: 40 minutes on two busy cores, most of it HTA
     python -m benchmarks.traces --events 100000 400000 --ranks 1 8
 
 Traces are simulated GPU traces in Kineto's formatting (tests/stratlab/simulated). Each tool reads each file in a
