@@ -6,6 +6,7 @@ DEMO := demo-results
 VARIANT ?= cuda
 CLUSTER ?= ../shared/cluster
 TESTS ?= tests/cluster
+WORKERS ?= 2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -18,11 +19,15 @@ demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab compare $(DEMO)/runs/demo --output $(DEMO)
 	@echo "MLflow on these runs:  $(BIN)/stratlab mlflow $(DEMO)/mlflow"
 
-test: setup .tools/scan/ready lint ## every check that needs neither GPU nor cluster
-	$(BIN)/python -m pytest -m "not gpu and not cluster" --durations=10
+test: setup .tools/scan/ready lint ## every check that needs neither GPU nor cluster, in two processes: make test WORKERS=0 for one
+	$(BIN)/python -m pytest -m "not gpu and not cluster and not slow" --durations=25 \
+	    --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 parity: setup ## every strategy against one process, and planted faults: a table, and reports/parity.json
 	$(BIN)/python -m pytest tests/parity -vv
+
+parity-llm: setup ## language models, every composition of axes against one process; 16 processes too: make parity-llm MARK="slow or not slow"
+	$(BIN)/python -m pytest tests/parity_llm -vv -m "$(or $(MARK),not slow)"
 
 images: .tools/scan/ready ## build both images: make images VARIANT=cpu
 	images/build --variant $(VARIANT)
@@ -98,4 +103,4 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 clean: ## remove the demo's results
 	rm -rf $(DEMO)
 
-.PHONY: help demo test parity images e2e lint bench schema golden chart lock setup clean
+.PHONY: help demo test parity parity-llm images e2e lint bench schema golden chart lock setup clean

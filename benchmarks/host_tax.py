@@ -128,7 +128,7 @@ def main() -> None:
     torch.set_num_threads(1)
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    batch = Batch([(torch.randn(8, 32), torch.randint(0, 32, (8,)))], 8)
+    batch = Batch([(torch.randn(8, 32), torch.randint(0, 32, (8,)))], 8, 8)
     real: list[float] = []
     bare: list[float] = []
     alone: list[float] = []

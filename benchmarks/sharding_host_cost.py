@@ -88,7 +88,11 @@ def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:
     torch.set_num_threads(1)
     ZERO["zero3"] |= GATHERED
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
-    batch = Batch([(torch.randn(BATCH, 1, 4, 4), torch.randint(0, WIDTH, (BATCH,)))], WORLD_SIZE * BATCH)
+    batch = Batch(
+        [(torch.randn(BATCH, 1, 4, 4), torch.randint(0, WIDTH, (BATCH,)))],
+        WORLD_SIZE * BATCH,
+        WORLD_SIZE * BATCH,
+    )
     found: dict[int, dict[str, list[float]]] = {}
     for size in SIZES:
         engines = {strategy: build(strategy, size) for strategy in STRATEGIES}

@@ -10,13 +10,13 @@ What a rank shall do travels as a cloudpickle, so that closures and lambdas work
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
 import os
 import pickle
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -29,12 +29,20 @@ from typing import IO, Any
 
 import cloudpickle
 
+from stratlab.rehearse.processes import free_port
+
 HEAVY = (
     "torch",
     "torch._dynamo",
     "torch._inductor.compile_fx",
     "torch.distributed.fsdp",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.pipelining.schedules",
+    "torch.distributed.tensor.parallel",
     "transformers.models.vit.modeling_vit",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe",
+    "peft",
     "deepspeed",
     "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.zero.stage_1_and_2",
@@ -50,18 +58,12 @@ class RankResult:
     output: str
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def fork_ranks(
     target: Callable[[], Any],
     world_size: int,
     *,
     env: Mapping[str, str] | None = None,
-    timeout_s: float = 120.0,
+    timeout_s: float = 300.0,
     grace_s: float = 5.0,
 ) -> list[RankResult]:
     """Runs `target` in forked processes with the variables that torchrun sets; keeps every rank's output.
@@ -150,6 +152,7 @@ def _be_rank(target: bytes, rank: int, world: int, port: int, log: int, env: Map
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         os.environ.update({name: str(value) for name, value in (own | address).items()} | dict(env))
         cloudpickle.loads(target)()
+        _part_together()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
@@ -159,6 +162,14 @@ def _be_rank(target: bytes, rank: int, world: int, port: int, log: int, env: Map
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # no atexit handlers: they belong to the parent
+
+
+def _part_together() -> None:
+    """Rank 0 holds the store: were it gone first, a group that others are still building would fail."""
+    dist: Any = sys.modules["torch.distributed"]
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):  # a peer that failed says so itself
+            dist.barrier()
 
 
 def _wait(processes: list[int], timeout_s: float, grace_s: float) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -15,11 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 PREFIX = "TRAINER_"
 
-Strategy = Literal["single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp"]
+Strategy = Literal["single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp", "nd"]
+TEXT_MODELS = (
+    *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen3-30b-a3b"),
+    *("qwen_tiny", "qwen_moe_tiny"),
+)
 MODELS = (
     *("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge"),
     *("cnn", "mobilenet", "efficientnet", "vgg", "resnet", "cnn_lstm", "ensemble"),
+    *TEXT_MODELS,
 )
+TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")
 HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 
@@ -55,16 +62,21 @@ class Config(BaseModel):
         default="train",
         description="evaluate = the test split only, with the weights of model_path or of the run of this name.",
     )
+    task: Literal["auto", "image", "text"] = Field(
+        default="auto",
+        description="Image classification or a language model; auto = by the names of model and data set.",
+    )
     seed: int = Field(default=0, ge=0, description="Seeds initial weights and data order.")
 
     # model
     model: str = Field(
         default="vit_tiny",
-        pattern=f"^({'|'.join(MODELS)}|{HUB_ID})$",
-        description="Architecture and size, or the hub id of an image classification model (owner/name).",
+        pattern=f"^({'|'.join(map(re.escape, MODELS))}|{HUB_ID})$",
+        description="Architecture and size, or the hub id (owner/name) of an image classifier or a language model.",
     )
     model_path: str = Field(
-        default="", description="Local folder of an image classification model in Hugging Face format."
+        default="",
+        description="Local folder of an image classifier or a language model in Hugging Face format.",
     )
     init: Literal["scratch", "pretrained"] = Field(
         default="scratch", description="pretrained = published weights, or those of model_path."
@@ -81,10 +93,11 @@ class Config(BaseModel):
     dataset: str = Field(
         default="digits",
         min_length=1,
-        description="`digits`, `synthetic`, `cifar100`, `food101`, or the hub id of an image data set.",
+        description="`digits`, `synthetic`, `cifar100`, `food101` (images), `arithmetic`, `metamathqa` (text), "
+        "or the hub id of a data set.",
     )
     dataset_path: str = Field(
-        default="", description="Local image data set in `datasets` format; used instead of a hub id."
+        default="", description="Local data set in `datasets` format; used instead of a hub id."
     )
     image_column: str = Field(
         default="", description="Column that holds the images; empty = the data set's own."
@@ -107,6 +120,17 @@ class Config(BaseModel):
     )
     train_samples: int = Field(default=0, ge=0, description="Use only so many training samples; 0 = all.")
 
+    # text
+    tokenizer: str = Field(
+        default="",
+        description="Hub id or local folder of a tokenizer, or `bytes`; empty = the model's own.",
+    )
+    seq_len: int = Field(default=512, ge=8, le=1 << 20, description="Tokens of a row.")
+    packing: bool = Field(
+        default=True,
+        description="Several documents per row, none sees another; off = one document per row, padded.",
+    )
+
     # strategy
     strategy: Strategy = Field(default="single", description="Where parameters, gradients and state live.")
     offload: Literal["none", "optimizer", "all"] = Field(
@@ -120,6 +144,29 @@ class Config(BaseModel):
     )
     dp_shard: int = Field(
         default=0, ge=0, description="Processes that share one replica; 0 = every process left."
+    )
+
+    layout: Literal["auto", "given"] = Field(
+        default="auto",
+        description="nd: auto = degrees by the number of processes, the model and `dimensions`; "
+        "given = dp_replicate, dp_shard, cp, tp, pp, ep as they are.",
+    )
+    dimensions: int = Field(
+        default=1, ge=1, le=5, description="nd: data, +pipeline, +tensor, +sequence or context, +expert."
+    )
+    cp: int = Field(default=0, ge=0, description="Processes that share a sequence (context parallel).")
+    tp: int = Field(default=0, ge=0, description="Processes that share each layer (tensor parallel).")
+    pp: int = Field(default=0, ge=0, description="Stages of the pipeline.")
+    ep: int = Field(default=0, ge=0, description="Processes that share the experts of a layer.")
+    pp_schedule: Literal["1f1b", "gpipe", "interleaved1f1b"] = Field(
+        default="1f1b", description="Order of the micro-batches in the pipeline."
+    )
+    cp_kind: Literal["ulysses", "allgather"] = Field(
+        default="ulysses", description="Context parallel: exchange heads, or gather keys and values."
+    )
+    sequence_parallel: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Sequence parallelism on the tp axis; auto = from 4 dimensions on, and with experts.",
     )
 
     # numerics
@@ -178,6 +225,13 @@ class Config(BaseModel):
         if problems := broken_settings(self):
             raise ConfigError(problems)
         return self
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a language model is trained."""
+        if self.task != "auto":
+            return self.task == "text"
+        return self.model in TEXT_MODELS or self.dataset in TEXT_DATASETS
 
     @property
     def dataset_name(self) -> str:

@@ -21,10 +21,13 @@ OFFLOAD = {
     "zeropp": ("none", "optimizer", "all"),
 }
 
+DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
+ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
+
 
 def broken_settings(config: Config) -> list[str]:
     """One sentence per broken rule, without looking at the machine or the data."""
-    return [*_model(config), *_data(config), *_strategy(config), *_work(config)]
+    return [*_model(config), *_data(config), *_strategy(config), *_nd(config), *_work(config)]
 
 
 def _model(config: Config) -> Iterator[str]:
@@ -52,6 +55,37 @@ def _strategy(config: Config) -> Iterator[str]:
         yield f"TRAINER_ZEROPP={config.zeropp!r}: {wrong[0]!r} is none of {', '.join(ZEROPP_PARTS)}"
     if "zeropp" in config.model_fields_set and config.strategy != "zeropp":
         yield f"TRAINER_ZEROPP: has no effect with strategy {config.strategy}, only with zeropp"
+
+
+def _nd(config: Config) -> Iterator[str]:
+    if config.strategy != "nd":
+        given = [name for name in ONLY_ND if name in config.model_fields_set]
+        # 0 is what a degree has where nobody names it
+        given = [name for name in given if name not in DEGREES or getattr(config, name)]
+        for name in given:
+            yield f"TRAINER_{name.upper()}: has no effect with strategy {config.strategy}, only with nd"
+        return
+    if not config.is_text:
+        yield (
+            "TRAINER_STRATEGY=nd: trains language models, not images; name one of them in TRAINER_MODEL "
+            "(TRAINER_TASK=text says so of a hub id), or take ddp, fsdp or hsdp"
+        )
+    given = [f"TRAINER_{name.upper()}={getattr(config, name)}" for name in DEGREES if getattr(config, name)]
+    if given and config.layout == "auto":
+        yield (
+            f"TRAINER_LAYOUT=auto, {', '.join(given)}: auto chooses the degrees itself; "
+            "set TRAINER_LAYOUT=given, or leave them out"
+        )
+    if config.precision == "fp16":
+        yield (
+            "TRAINER_PRECISION=fp16: strategy nd has no loss scale across a pipeline; "
+            "expected fp32, bf16 or bf16_native"
+        )
+    if config.compile:
+        yield (
+            "TRAINER_COMPILE=true: not with strategy nd, where compiled layers lose gradients in some layouts; "
+            "leave it out"
+        )
 
 
 def _work(config: Config) -> Iterator[str]:

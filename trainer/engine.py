@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer import native_state
 from trainer.config import Config
-from trainer.data.batches import Batch
+from trainer.data.batches import IGNORED, Batch
 from trainer.observation import Observed, local_part, state_tensors
 from trainer.phases import Phases
 from trainer.precision import LossScale, Precision
@@ -26,13 +26,17 @@ class StepResult:
     """One optimizer step as one rank sees it. Tensors stay on the device: the loop must not wait for them."""
 
     loss: Tensor
-    """This rank's share: sum of its samples' losses / samples of all ranks. The shares add up to the mean."""
+    """This rank's share: sum of its labels' losses / labels of all ranks. The shares add up to the mean."""
     grad_norm: Tensor | float
     """Norm of the whole gradient, before clipping, equal on every rank."""
     samples: int
     """Samples of the step, over all ranks."""
     skipped: int = 0
     """1 if the engine left the update out (gradients that are not finite)."""
+    tokens: int = 0
+    """Of text: places in all rows of the step, padding included."""
+    useful_tokens: int = 0
+    """Of text: those that hold a document."""
 
 
 class Engine(Protocol):
@@ -51,6 +55,12 @@ class Engine(Protocol):
     def evaluate(self, images: Tensor) -> Tensor:
         """Logits [batch, class] without gradients; every rank must call it equally often."""
 
+    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Text: (sum of the losses, labels that count) float64 [2] without gradients; collective.
+
+        Where ranks share rows (tp, cp, pp) each label is counted by one of them, so that a sum over all is right.
+        """
+
     def save(self, folder: Path) -> None:
         """Writes model, optimizer and scaler into the empty `folder`; collective."""
 
@@ -68,14 +78,30 @@ class Engine(Protocol):
         """Releases what the strategy holds."""
 
 
-def sample_loss(logits: Tensor, labels: Tensor, global_samples: int, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of these samples as a share of the mean over the global batch.
+def sample_loss(logits: Tensor, labels: Tensor, global_labels: int, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy of these labels as a share of the mean over the global batch.
 
     Args:
-        labels: int64 [batch], or the shares of all classes [batch, class] (mixup).
+        logits: [..., class].
+        labels: int64 [...], IGNORED where there is none, or the shares of all classes [batch, class] (mixup).
     """
-    whole = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
-    return whole / global_samples
+    if labels.dtype == torch.int64:
+        logits, labels = logits.flatten(0, -2), labels.flatten()
+    whole = F.cross_entropy(
+        logits.float(), labels, reduction="sum", label_smoothing=smoothing, ignore_index=IGNORED
+    )
+    return whole / global_labels
+
+
+def count_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """(sum of the losses, labels that count), float64 [2]; what `Engine.evaluate_tokens` gives."""
+    count = (labels != IGNORED).sum()
+    return torch.stack([sample_loss(logits, labels, 1).double(), count.double()])
+
+
+def build_result(batch: Batch, loss: Tensor, grad_norm: Tensor | float, skipped: int) -> StepResult:
+    """What a step gives back to the loop."""
+    return StepResult(loss, grad_norm, batch.global_samples, skipped, batch.tokens, batch.useful_tokens)
 
 
 def build_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> Any:
@@ -143,14 +169,14 @@ class TorchEngine:
             with phases.forward:
                 with self._autocast():
                     logits = self._forward(images)
-                loss = sample_loss(logits, labels, batch.global_samples, self._config.label_smoothing)
+                loss = sample_loss(logits, labels, batch.global_labels, self._config.label_smoothing)
             with phases.backward:
                 (loss * factor).backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None, "a batch without micro-batches"
         with phases.optimizer:
             norm, skipped = self._update(lr)
-        return StepResult(total, norm, batch.global_samples, skipped)
+        return build_result(batch, total, norm, skipped)
 
     def _update(self, lr: float) -> tuple[Tensor, int]:
         """Clips and applies the gradients; gives their norm, and 1 if they were left out."""
@@ -182,6 +208,9 @@ class TorchEngine:
             logits = self._forward(images)
         self._forward.train()
         return logits
+
+    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        return count_token_loss(self.evaluate(inputs), labels)
 
     def save(self, folder: Path) -> None:
         native_state.save(self._forward, self._optimizer, self.loss_scale, folder)

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer import failures
 from trainer.config import Config, ConfigError
-from trainer.exported import evaluated, open_split
+from trainer.exported import evaluated
 from trainer.failures import DataMissing
 from trainer.run_directory import RunDirectory, write_json
 
@@ -55,36 +55,42 @@ def evaluate_run_directory(
         ConfigError: no run directory, or weights that do not fit the data.
         DataMissing: no weights or no data.
     """
-    config, image_size = read_config(path)
+    config = read_config(path)
     if dataset_path:
         config = config.model_copy(update={"dataset_path": dataset_path})
-    config = evaluated(config, choose_weights(path, weights)).model_copy(update={"image_size": image_size})
-    data, _ = open_split(config)
+    config = evaluated(config, choose_weights(path, weights))
+    if config.is_text:
+        from trainer.prepare.cache import ensure_cache
+
+        ensure_cache(config, print)
 
     import torch  # late: a wrong folder is named at once
 
-    from trainer.evaluation import judge
+    from trainer.data.batches import Share
+    from trainer.tasks import open_task
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    found, _ = judge(config, data, image_size, 0, 1, device)
-    return found.report("test", data.class_names) | {"weights": config.model_path}
+    found, _ = open_task(config, Share(0, 1), device).judge()
+    return found.report("test") | {"weights": config.model_path}
 
 
-def read_config(path: Path) -> tuple[Config, int]:
-    """The settings that a run was started with, and the size of its images.
+def read_config(path: Path) -> Config:
+    """The settings that a run was started with, its image size as resolved, its results where they are now.
 
     Raises:
         ConfigError: `path` is no run directory.
     """
     try:
         content = json.loads((path / "config.json").read_text())
-        given, image_size = content["config"], int(content["resolved"]["image_size"])
+        resolved = content["resolved"]
+        given = content["config"] | {"results": str(path.absolute().parent.parent)}
+        given |= {"image_size": int(resolved["image_size"])} if "image_size" in resolved else {}
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise ConfigError([f"{path}: not a run directory, config.json cannot be read ({failure})"]) from None
     # a setting at its default counts as not given: rules ask what the user typed
     fields = Config.model_fields
     chosen = {name: v for name, v in given.items() if name in fields and v != fields[name].default}
-    return Config.model_validate(chosen), image_size
+    return Config.model_validate(chosen)
 
 
 def choose_weights(path: Path, weights: str) -> Path:
@@ -107,7 +113,15 @@ def choose_weights(path: Path, weights: str) -> Path:
 
 
 def describe(report: dict[str, Any]) -> str:
-    """The accuracy, the loss and a table per class, for a terminal."""
+    """The accuracy, the loss and a table per class, or loss and perplexity, for a terminal."""
+    if "perplexity" in report:
+        return "\n".join(
+            [
+                f"weights     {report['weights']}",
+                f"perplexity  {report['perplexity']:.4f}",
+                f"loss        {report['loss']:.4f} over {report['labels']} tokens of {report['samples']} rows",
+            ]
+        )
     width = max(len("class"), *(len(row["label"]) for row in report["per_class"]))
     lines = [
         f"weights   {report['weights']}",

@@ -9,12 +9,14 @@ from typing import Any
 import torch.distributed as dist
 
 from trainer.config import Config
-from trainer.evaluation import Evaluation, judge
-from trainer.exported import evaluated, open_split
+from trainer.data.batches import Share
+from trainer.evaluation import Evaluation
+from trainer.exported import evaluated
 from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib
 from trainer.provenance import describe_run
 from trainer.run_directory import RunDirectory, write_json
 from trainer.summary import FROM_CONFIG
+from trainer.tasks import open_task
 from trainer.tracking import Recorder
 
 log = logging.getLogger("trainer")
@@ -28,16 +30,13 @@ def run(config: Config, world: World, launcher: str) -> None:
     config = evaluated(config)
     dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
     folder = RunDirectory(config.results, config.comparison, config.run)
-    data, image_size = open_split(config)
+    task = open_task(config, Share(world.rank, world.size), world.device)
     resolved: dict[str, Any] = {
         "world_size": world.size,
         "nodes": world.nodes,
         "processes_per_node": world.local_size,
         "axes": {},
-        "test_samples": len(data.test),
-        "num_labels": len(data.class_names),
-        "image_size": image_size,
-        "data_sha256": data.sha256,
+        **task.facts,
         "device_type": world.device_type,
         "device_name": world.device_name,
         "backend": world.backend,
@@ -49,7 +48,7 @@ def run(config: Config, world: World, launcher: str) -> None:
     if attempt[0]:
         logging.getLogger().addHandler(logging.FileHandler(folder.rank_log(world.rank)))
     log.info("%s: test split under the weights in %s", config.run, config.model_path)
-    found, facts = judge(config, data, image_size, world.rank, world.size, world.device)
+    found, facts = task.judge()
     if attempt[0]:
         seen = {
             "rank": world.rank,
@@ -63,7 +62,7 @@ def run(config: Config, world: World, launcher: str) -> None:
         write_json(folder.rank_facts(world.rank), seen)
     dist.barrier()
     if world.rank == 0:
-        _write(config, folder, attempt[0], resolved | facts, found, data.class_names)
+        _write(config, folder, attempt[0], resolved | facts, found)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -89,13 +88,13 @@ def _write(
     attempt: int | None,
     resolved: dict[str, Any],
     found: Evaluation,
-    class_names: list[str],
 ) -> None:
-    report = found.report("test", class_names) | {"weights": config.model_path}
+    report = found.report("test") | {"weights": config.model_path}
+    measures = {f"test_{name}": value for name, value in found.measures().items()}
     write_json(folder.evaluation, report)
     if attempt:
         recorder = Recorder(folder.metrics, attempt, config.log_every)
-        recorder.record("eval", 0, test_loss=found.loss, test_accuracy_pct=found.accuracy_pct)
+        recorder.record("eval", 0, **measures)
         recorder.close()
         names = ("world_size", "nodes", "backend", "device_type", "device_name", "precision", "parameters")
         summary = {
@@ -103,8 +102,8 @@ def _write(
             "model": config.model_name,
             "dataset": config.dataset_name,
             **{name: resolved[name] for name in names},
-            "test_loss": found.loss,
-            "test_accuracy_pct": found.accuracy_pct,
+            **measures,
         }
         write_json(folder.summary, summary)
-    log.info("test accuracy %.2f %% of %d samples", found.accuracy_pct, found.samples)
+    text = ", ".join(f"{name} {value:.4g}" for name, value in found.measures().items())
+    log.info("test %s of %d samples", text, found.samples)

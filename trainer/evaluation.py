@@ -1,30 +1,43 @@
-"""Loss, accuracy and confusion matrix of one split, each rank a share of it."""
+"""How good a model is on one split, each rank a share of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.config import Config
-from trainer.data.batches import Share, evaluation_batches
-from trainer.data.images import ImageData
-from trainer.models import build_model
-from trainer.precision import resolve_precision
+MOST_PERPLEXITY = 1e30
+"""JSON has no infinity."""
+
+
+class Evaluation(Protocol):
+    """Numbers over all samples of a split, equal on every rank."""
+
+    @property
+    def samples(self) -> int:
+        """How many were judged."""
+
+    def measures(self) -> dict[str, float]:
+        """The loss, and what people look at: names end in their unit."""
+
+    def report(self, split: str) -> dict[str, Any]:
+        """The content of evaluation.json."""
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Sums over all samples of a split, equal on every rank."""
+class Classification:
+    """Of an image classifier."""
 
     loss: float
     confusion: list[list[int]]
     """Rows are the true classes, columns the predicted ones."""
+    class_names: list[str]
 
     @property
     def samples(self) -> int:
@@ -35,10 +48,12 @@ class Evaluation:
         right = sum(row[i] for i, row in enumerate(self.confusion))
         return 100.0 * right / self.samples
 
-    def report(self, split: str, class_names: list[str]) -> dict[str, Any]:
-        """The content of evaluation.json."""
+    def measures(self) -> dict[str, float]:
+        return {"loss": self.loss, "accuracy_pct": self.accuracy_pct}
+
+    def report(self, split: str) -> dict[str, Any]:
         per_class = []
-        for i, (name, row) in enumerate(zip(class_names, self.confusion, strict=True)):
+        for i, (name, row) in enumerate(zip(self.class_names, self.confusion, strict=True)):
             total = sum(row)
             accuracy = 100.0 * row[i] / total if total else None
             per_class.append({"label": name, "samples": total, "accuracy_pct": accuracy})
@@ -47,62 +62,86 @@ class Evaluation:
             "samples": self.samples,
             "loss": self.loss,
             "accuracy_pct": self.accuracy_pct,
-            "class_names": class_names,
+            "class_names": self.class_names,
             "per_class": per_class,
             "confusion_matrix": self.confusion,
+        }
+
+
+@dataclass(frozen=True)
+class LanguageModelling:
+    """Of a language model: the mean loss over the tokens that are to be learnt."""
+
+    loss: float
+    rows: int
+    labels: int
+
+    @property
+    def samples(self) -> int:
+        return self.rows
+
+    @property
+    def perplexity(self) -> float:
+        return min(math.exp(min(self.loss, 700.0)), MOST_PERPLEXITY)
+
+    def measures(self) -> dict[str, float]:
+        return {"loss": self.loss, "perplexity": self.perplexity}
+
+    def report(self, split: str) -> dict[str, Any]:
+        return {
+            "split": split,
+            "samples": self.rows,
+            "labels": self.labels,
+            "loss": self.loss,
+            "perplexity": self.perplexity,
         }
 
 
 def evaluate(
     forward: Callable[[Tensor], Tensor],
     batches: Iterable[tuple[Tensor, Tensor, Tensor]],
-    classes: int,
+    class_names: list[str],
     device: str,
-) -> Evaluation:
+) -> Classification:
     """Runs the model over the batches of this rank and adds up over all ranks; collective.
 
     Args:
         forward: images -> logits [batch, class], without gradients.
         batches: (images, labels, weights); a weight of 0 marks padding.
     """
+    classes = len(class_names)
     confusion = torch.zeros(classes * classes, dtype=torch.float64, device=device)
     loss = torch.zeros(1, dtype=torch.float64, device=device)
     for images, labels, weights in batches:
         logits = forward(images).float()
         loss += (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
         confusion.index_add_(0, labels * classes + logits.argmax(dim=1), weights.double())
-    sums = torch.cat([confusion, loss])
-    if dist.is_initialized():
-        dist.all_reduce(sums)
+    sums = _over_ranks(torch.cat([confusion, loss]))
     total = sums[:-1].sum().item()
     matrix = sums[:-1].reshape(classes, classes).long().tolist()
-    return Evaluation(sums[-1].item() / total, matrix)
+    return Classification(sums[-1].item() / total, matrix, class_names)
 
 
-def judge(
-    config: Config, data: ImageData, image_size: int, rank: int, ranks: int, device: str
-) -> tuple[Evaluation, dict[str, Any]]:
-    """The test split under the weights in `model_path`, and the facts of the model; collective if there are ranks.
+def evaluate_tokens(
+    measure: Callable[[Tensor, Tensor], Tensor],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    rows: int,
+    device: str,
+) -> LanguageModelling:
+    """The same for a language model; collective.
 
-    Raises:
-        ConfigError, DataMissing: weights that do not fit, or are not there.
+    Args:
+        measure: (inputs, labels) -> (sum of the losses, labels that count), each label counted by one rank.
+        rows: of the split, over all ranks.
     """
-    classes = len(data.class_names)
-    model = build_model(config, image_size=image_size, channels=data.channels, num_labels=classes)
-    parameters = sum(p.numel() for p in model.parameters())
-    model.to(device).eval()
-    device_type = torch.device(device).type
-    precision = resolve_precision(config, device_type)
-    native = precision.name == "bf16_native"
-    dtype = torch.bfloat16 if native else precision.autocast_dtype
+    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    for inputs, labels in batches:
+        sums += measure(inputs, labels)
+    loss, count = _over_ranks(sums).tolist()
+    return LanguageModelling(loss / count if count else math.nan, rows, int(count))
 
-    def forward(images: Tensor) -> Tensor:
-        with torch.no_grad(), torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
-            return model(images)
 
-    batches = evaluation_batches(data.test, config.micro_batch_size, Share(rank, ranks), device)
-    return evaluate(forward, batches, classes, device), {
-        "precision": precision.name,
-        "parameters": parameters,
-        "flops_per_sample": model.flops_per_sample,
-    }
+def _over_ranks(sums: Tensor) -> Tensor:
+    if dist.is_initialized():
+        dist.all_reduce(sums)
+    return sums

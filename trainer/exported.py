@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.config import Config, ConfigError
-from trainer.data import open_data
 from trainer.data.images import ImageData
-from trainer.model_shapes import default_image_size, read_model_json
+from trainer.model_shapes import read_model_json
 from trainer.run_directory import RunDirectory
 
 
@@ -29,15 +28,12 @@ def evaluated(config: Config, weights: Path | None = None) -> Config:
     )
 
 
-def open_split(config: Config) -> tuple[ImageData, int]:
-    """The data and the size of its images.
+def check_classes(config: Config, data: ImageData) -> None:
+    """Whether the weights to be judged tell as many classes apart as the data set has.
 
     Raises:
-        ConfigError: the weights tell other classes apart than the data set has.
-        DataMissing: no data.
+        ConfigError: they do not.
     """
-    image_size = config.image_size or default_image_size(config)
-    data = open_data(config, image_size)
     known = read_model_json(config)
     names = known.get("class_names") or list((known.get("id2label") or {}).values())
     if names and len(names) != len(data.class_names):
@@ -47,4 +43,3 @@ def open_split(config: Config) -> tuple[ImageData, int]:
                 f"the data set {config.dataset_name} has {len(data.class_names)}"
             ]
         )
-    return data, image_size

@@ -67,6 +67,10 @@ class NoProgress(Exception):
     """The last starts all ended without reaching a new step."""
 
 
+class PeerLost(Exception):
+    """Another process has given up, and this one cannot go on without it."""
+
+
 class DeadlinePassed(Exception):
     """The time that the run was given is over."""
 
@@ -92,7 +96,11 @@ def exit_code(failure: BaseException) -> int:
         return OUT_OF_MEMORY
     if is_storage_full(failure):
         return STORAGE_FULL
-    if kind in ("DistBackendError", "DistNetworkError", "DistStoreError") or kind.startswith("Rendezvous"):
+    if (
+        isinstance(failure, PeerLost)
+        or kind in ("DistBackendError", "DistNetworkError", "DistStoreError")
+        or kind.startswith("Rendezvous")
+    ):
         return PEER_LOST
     if isinstance(failure, RuntimeError) and any(words in text for words in PEER_LOST_WORDS):
         return PEER_LOST

@@ -7,10 +7,12 @@ dp_shard │  rank0 rank1            rows: one replica, sharded      (all-gather
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from trainer.axes import ND_AXES, Axes
 from trainer.config import Config, ConfigError
+from trainer.decoder_shapes import read_shape
+from trainer.layout import layout_problems, resolve_layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -28,27 +30,8 @@ STRATEGY_AXES: dict[str, tuple[str, ...]] = {
     "zero2": ("dp_shard",),
     "zero3": ("dp_shard",),
     "zeropp": ("dp_shard",),
+    "nd": ND_AXES,
 }
-
-
-@dataclass(frozen=True)
-class Axes:
-    """Sizes of the mesh's axes, all at least 1."""
-
-    dp_replicate: int = 1
-    dp_shard: int = 1
-
-    @property
-    def world_size(self) -> int:
-        return self.dp_replicate * self.dp_shard
-
-    @property
-    def dp(self) -> int:
-        """Processes that see different samples."""
-        return self.dp_replicate * self.dp_shard
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -> list[str]:
@@ -57,6 +40,8 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
     Args:
         processes_per_node: 0 = all on one node.
     """
+    if config.strategy == "nd":
+        return _broken_nd_rules(config, world_size)
     problems = []
     allowed = STRATEGY_AXES[config.strategy]
     asked = {axis: getattr(config, axis) for axis in AXES}
@@ -89,6 +74,15 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
     return problems
 
 
+def _broken_nd_rules(config: Config, world_size: int) -> list[str]:
+
+    try:
+        shape = read_shape(config)
+    except ConfigError as failure:
+        return failure.problems
+    return layout_problems(config, world_size, shape)
+
+
 def _fill(asked: dict[str, int], allowed: tuple[str, ...], world_size: int, processes_per_node: int) -> Axes:
     asked = dict(asked)
     if len(allowed) == 2 and not any(asked[axis] for axis in allowed):
@@ -109,15 +103,27 @@ def resolve_axes(config: Config, world_size: int, processes_per_node: int = 0) -
 
     Raises:
         ConfigError: naming every broken rule.
+        DataMissing: the shape of the model is not to be had (nd).
     """
+    if config.strategy == "nd":
+        return resolve_layout(config, world_size, read_shape(config)).axes
     if problems := broken_rules(config, world_size, processes_per_node):
         raise ConfigError(problems)
     asked = {axis: getattr(config, axis) for axis in AXES}
     return _fill(asked, STRATEGY_AXES[config.strategy], world_size, processes_per_node)
 
 
-def build_mesh(axes: Axes, device_type: str) -> DeviceMesh:
-    """The mesh over all processes; the process group must exist."""
+def build_mesh(axes: Axes, device_type: str, names: tuple[str, ...] = AXES) -> DeviceMesh:
+    """The mesh of the axes `names` over all processes; the process group must exist."""
+    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(device_type, tuple(axes.as_dict().values()), mesh_dim_names=AXES)
+    sizes = tuple(getattr(axes, name) for name in names)
+    # an axis over all processes would borrow the default group, which says nothing about its axis (torch 2.13)
+    own = dict.fromkeys(names, dist.get_backend()) if names == ND_AXES else None
+    return init_device_mesh(device_type, sizes, mesh_dim_names=names, backend_override=own)  # type: ignore[arg-type]
+
+
+def mesh_names(config: Config) -> tuple[str, ...]:
+    """The axes of the mesh that this strategy works on."""
+    return ND_AXES if config.strategy == "nd" else AXES

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config import MODELS, Config
+from trainer.config import MODELS, TEXT_MODELS, Config
+from trainer.decoder_rules import decoder_problems
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,10 @@ def _step(config: Config, name: str) -> int:
 
 def model_problems(config: Config) -> list[str]:
     """One sentence per setting of the model that cannot work, as far as that shows without loading it."""
+    if config.is_text:
+        return decoder_problems(config)
+    if config.model in TEXT_MODELS:
+        return [f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}: is a language model"]
     if problems := list(_folder_problems(config)):
         return problems
     return [*_weights_problems(config), *_lora_problems(config), *_batch_norm_problems(config)]

@@ -176,16 +176,23 @@ def _run(command: list[str], env: Mapping[str, str]) -> int:
     Raises:
         Stopped: after mpirun has ended, if there was a SIGTERM.
     """
-    process = subprocess.Popen(command, env=dict(env))
     signals: list[int] = []
+    running: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        process.send_signal(number)
+        for process in running:
+            process.send_signal(number)
 
-    before = signal.signal(signal.SIGTERM, pass_on)
-    code = process.wait()
-    signal.signal(signal.SIGTERM, before)
+    before = signal.signal(signal.SIGTERM, pass_on)  # before mpirun starts, or it would be left behind
+    try:
+        process = subprocess.Popen(command, env=dict(env))
+        running.append(process)
+        for number in signals:
+            process.send_signal(number)
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if signals:
         raise Stopped
     return code if code >= 0 else 128 - code

@@ -1,13 +1,13 @@
 """Which element types a run computes in, resolved for the device it is on.
 
-| precision   | strategies    | forward, backward | parameters, optimizer state | gradients on the wire |
-|-------------|---------------|-------------------|-----------------------------|-----------------------|
-| fp32        | all           | fp32              | fp32                        | fp32                  |
-| bf16        | all           | autocast bf16     | fp32                        | fp32                  |
-| bf16_native | single, ddp   | autocast bf16     | fp32                        | fp32 (same as bf16)   |
-| bf16_native | fsdp, hsdp    | all in bf16       | fp32, gathered as bf16      | fp32                  |
-| bf16_native | zero*, zeropp | all in bf16       | bf16 with an fp32 copy      | fp32                  |
-| fp16        | all, GPU only | autocast fp16     | fp32                        | fp32, scaled          |
+| precision   | strategies     | forward, backward | parameters, optimizer state | gradients on the wire |
+|-------------|----------------|-------------------|-----------------------------|-----------------------|
+| fp32        | all            | fp32              | fp32                        | fp32                  |
+| bf16        | all            | autocast bf16     | fp32                        | fp32                  |
+| bf16_native | single, ddp    | autocast bf16     | fp32                        | fp32 (same as bf16)   |
+| bf16_native | fsdp, hsdp, nd | all in bf16       | fp32, gathered as bf16      | fp32                  |
+| bf16_native | zero*, zeropp  | all in bf16       | bf16 with an fp32 copy      | fp32                  |
+| fp16        | all, GPU only  | autocast fp16     | fp32                        | fp32, scaled          |
 
 DeepSpeed's own bf16 makes its fp32 copy from parameters that are bf16 already: these runs start from rounded weights,
 and their buffers (running statistics) stay bf16.
@@ -23,7 +23,7 @@ import torch
 from trainer.config import Config, ConfigError
 
 DEEPSPEED = ("zero1", "zero2", "zero3", "zeropp")
-OWN_RECIPE = ("fsdp", "hsdp", *DEEPSPEED)
+OWN_RECIPE = ("fsdp", "hsdp", "nd", *DEEPSPEED)
 
 
 @dataclass(frozen=True)

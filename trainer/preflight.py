@@ -14,10 +14,12 @@ import numpy as np
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
+from trainer.data.text.problems import text_problems
 from trainer.deepspeed_rules import broken_deepspeed_rules, has_gpu
 from trainer.exported import evaluated
 from trainer.mesh import broken_rules
 from trainer.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.prepare.cache import ensure_cache
 from trainer.run_directory import RunDirectory
 from trainer.schedule import plan_problems
 
@@ -65,10 +67,34 @@ def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
+    problems += _tracking_problems(env) + _folder_problems(config, world_size)
+    if config.is_text:
+        _check_text(config, world_size, env, problems)
+    else:
+        _check_images(config, world_size, env, problems)
+
+
+def _check_text(config: Config, world_size: int, env: Mapping[str, str], problems: list[str]) -> None:
+    problems = problems + text_problems(config)
+    problems += broken_deepspeed_rules(
+        config, world_size, read_pods(env).processes_per_node, num_labels=0, env=env, gpu=has_gpu()
+    )
+    if problems:
+        raise ConfigError(problems)
+    rows = ensure_cache(config, _say)
+    if problems := plan_problems(config, rows):
+        raise ConfigError(problems)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _check_images(config: Config, world_size: int, env: Mapping[str, str], problems: list[str]) -> None:
+    per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
-    problems += [size_problem] if size_problem else []
-    problems += _tracking_problems(env) + _folder_problems(config, world_size)
+    problems = problems + ([size_problem] if size_problem else [])
     try:
         data = open_data(config, image_size if not size_problem else default_image_size(config))
     except ConfigError as failure:

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
+from trainer.axes import Axes
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.config import Config
 from trainer.engine import Engine
@@ -26,6 +27,7 @@ log = logging.getLogger("trainer")
 def write_results(
     config: Config,
     world: World,
+    axes: Axes,
     folder: RunDirectory,
     resolved: dict[str, Any],
     engine: Engine,
@@ -33,12 +35,12 @@ def write_results(
     data_order_sha256: str,
     last: dict[str, Any],
     test: Evaluation,
-    class_names: list[str],
 ) -> None:
     """Every rank's facts, then on rank 0 evaluation.json and summary.json; collective."""
     facts = {
         "rank": world.rank,
         "local_rank": world.local_rank,
+        "coordinates": axes.coordinates(world.rank),
         "host": world.host,
         "device_type": world.device_type,
         "device_name": world.device_name,
@@ -51,10 +53,12 @@ def write_results(
         },
         "peak_reserved_gib": peak_reserved_memory_gib(world),
         "collectives_per_step": recorder.wire.operations if recorder.wire else None,
+        "collectives_per_axis": recorder.wire.axes if recorder.wire else None,
+        "wire_bytes_per_axis": recorder.wire.wire_bytes_per_axis if recorder.wire else None,
         "wire_bytes_per_step": recorder.wire.wire_bytes if recorder.wire else None,
         "data_order_sha256": data_order_sha256,
         "initial_weights_sha256": resolved["initial_weights_sha256"],
-        "samples_seen": resolved["steps"] * config.global_batch_size // world.size,
+        "samples_seen": resolved["steps"] * config.global_batch_size // axes.dp,
         "done": True,
     }
     write_json(folder.rank_facts(world.rank), facts)
@@ -62,8 +66,8 @@ def write_results(
     dist.all_gather_object(ranks, facts)
     if world.rank:
         return
-    write_json(folder.evaluation, test.report("test", class_names))
-    summary = build_summary(config, resolved, ranks, recorder.measured, recorder.samples, last, test)
+    write_json(folder.evaluation, test.report("test"))
+    summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last, test)
     write_json(folder.summary, summary)
 
 
@@ -86,7 +90,7 @@ def export_weights(
         model: as built, what the exporter takes the architecture from.
         best: validation of the best checkpoint.
         steps: of the whole run.
-        facts: image_size, channels, num_labels, class_names.
+        facts: of the data, for the exporter.
     """
     if not config.checkpoint_every:
         return

@@ -161,14 +161,20 @@ def _key(kind: str | None, name: str) -> str:
 
 
 def _flat(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """`resolved` with the axes beside the other facts: the axes replace what was asked for (0 = fill up)."""
-    return {k: v for k, v in resolved.items() if k != "axes"} | dict(resolved["axes"])
+    """`resolved` with axes and layout beside the other facts: they replace what was asked for (0, auto)."""
+    flat = {k: v for k, v in resolved.items() if k not in ("axes", "layout")} | dict(resolved["axes"])
+    if layout := resolved.get("layout"):
+        flat |= {"layout": layout["name"], "layout_reason": layout["reason"]}
+        flat |= {name: layout[name] for name in ("dimensions", "degenerate", "sequence_parallel")}
+        flat["missing_dimensions"] = ",".join(layout["missing"]) or "none"
+    return flat
 
 
 def _tags(config: Mapping[str, Any]) -> dict[str, str]:
-    provenance = config["provenance"]
+    provenance, layout = config["provenance"], config["resolved"].get("layout")
     return {
         "strategy": config["config"]["strategy"],
+        **({"degenerate": str(layout["degenerate"]).lower()} if layout else {}),
         "git_sha": provenance["git_sha"] or "",
         "image": provenance["image"],
         "hosts": ",".join(provenance["hosts"]),

@@ -8,7 +8,7 @@ from typing import Any
 from trainer.config import Config
 from trainer.evaluation import Evaluation
 from trainer.hardware import peak_flops
-from trainer.tracking import TIMES
+from trainer.tracking import TIMES, Work
 
 FROM_RESOLVED = (
     "backend",
@@ -39,7 +39,7 @@ def build_summary(
     resolved: dict[str, Any],
     ranks: list[dict[str, Any]],
     measured: list[tuple[float, ...]],
-    samples: int,
+    work: Work,
     last: dict[str, float],
     test: Evaluation,
 ) -> dict[str, Any]:
@@ -57,24 +57,22 @@ def build_summary(
         resolved: of config.json.
         ranks: the facts of every rank (ranks/rank*.json).
         measured: times in ms of the steps that count, in the order of `TIMES`.
-        samples: how many samples these steps had.
-        last: train_loss, validation_loss, validation_accuracy_pct, skipped_steps, train_time_s at the end.
+        work: what these steps have done.
+        last: train_loss, the validation's measures, skipped_steps, train_time_s at the end.
     """
     columns = list(zip(*measured, strict=True))
     medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
-    samples_per_s = samples / sum(columns[0]) * 1e3 if columns else None
+    seconds = sum(columns[0]) / 1e3 if columns else None
+    samples_per_s = work.samples / seconds if seconds else None
     peak = peak_flops(resolved["device_name"], resolved["precision"])
-    mfu_pct = None
-    if peak and samples_per_s:
-        mfu_pct = 100.0 * samples_per_s * resolved["flops_per_sample"] / (peak * resolved["world_size"])
+    mfu_pct = _mfu_pct(samples_per_s, resolved["flops_per_sample"], peak, resolved["world_size"])
     return {
         **{name: getattr(config, name) for name in FROM_CONFIG},
         "dataset": config.dataset_name,
         **{name: resolved[name] for name in FROM_RESOLVED},
         **resolved["axes"],
         **last,
-        "test_loss": test.loss,
-        "test_accuracy_pct": test.accuracy_pct,
+        **{f"test_{name}": value for name, value in test.measures().items()},
         "measured_steps": len(measured),
         "step_time_ms_p50": medians.get("step_time_ms"),
         "step_time_ms_p95": _percentile(columns[0], 0.95) if columns else None,
@@ -82,6 +80,7 @@ def build_summary(
         "samples_per_s": samples_per_s,
         "peak_flops_per_device": peak,
         "mfu_pct": mfu_pct,
+        **(_text_numbers(config, resolved, work, seconds, peak) if config.is_text else {}),
         "trainable_parameters_pct": 100.0 * resolved["trainable_parameters"] / resolved["parameters"],
         **_largest(ranks),
         **_traffic(ranks),
@@ -90,6 +89,34 @@ def build_summary(
             f"dtype_{kind}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
             for kind in ("parameters", "gradients", "optimizer", "reductions")
         },
+    }
+
+
+def _mfu_pct(units_per_s: float | None, flops: float, peak: float | None, devices: int) -> float | None:
+    return 100.0 * units_per_s * flops / (peak * devices) if units_per_s and peak else None
+
+
+def _text_numbers(
+    config: Config, resolved: dict[str, Any], work: Work, seconds: float | None, peak: float | None
+) -> dict[str, Any]:
+    """Throughput in tokens, padding included and left out; MFU as the literature counts attention (not causal); the
+    layout of nd."""
+    tokens_per_s = work.tokens / seconds if seconds else None
+    literature = resolved["flops_per_token_literature"]
+    layout = resolved.get("layout") or {}
+    return {
+        "seq_len": config.seq_len,
+        "tokens_per_s": tokens_per_s,
+        "useful_tokens_per_s": work.useful_tokens / seconds if seconds else None,
+        "useful_tokens_pct": 100.0 * work.useful_tokens / work.tokens if work.tokens else None,
+        "flops_per_token": resolved["flops_per_token"],
+        "flops_per_token_literature": literature,
+        "mfu_literature_pct": _mfu_pct(tokens_per_s, literature, peak, resolved["world_size"]),
+        "layout": layout.get("name"),
+        "dimensions": layout.get("dimensions"),
+        "degenerate": bool(layout.get("missing")),
+        "missing_dimensions": layout.get("missing") or [],
+        "sequence_parallel": layout.get("sequence_parallel"),
     }
 
 
@@ -110,11 +137,18 @@ def _largest(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
     return {"peak_memory_gib": device, "peak_reserved_gib": reserved, "peak_host_memory_gib": host, **state}
 
 
-def _traffic(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
+def _per_axis(ranks: list[dict[str, float]]) -> dict[str, float]:
+    """Of each axis, what its busiest rank sends."""
+    axes = sorted({axis for sent in ranks for axis in sent})
+    return {axis: max(sent.get(axis, 0.0) for sent in ranks) for axis in axes}
+
+
+def _traffic(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     sent = [r["wire_bytes_per_step"] for r in ranks if r["wire_bytes_per_step"] is not None]
     counted = ranks[0]["collectives_per_step"]
     return {
         "wire_bytes_per_step": max(sent, default=None),
+        "wire_bytes_per_axis": _per_axis([r["wire_bytes_per_axis"] or {} for r in ranks]),
         "collectives_per_step": sum(count for count, _ in counted.values()) if counted is not None else None,
     }
 

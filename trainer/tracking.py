@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +58,22 @@ class _TrainLine(msgspec.Struct):
     backward_ms: float
     optimizer_ms: float
     profiled: bool
+    tokens: int | msgspec.UnsetType = msgspec.UNSET
+    useful_tokens: int | msgspec.UnsetType = msgspec.UNSET
+
+
+@dataclass
+class Work:
+    """What the measured steps have done, over all ranks."""
+
+    samples: int = 0
+    tokens: int = 0
+    useful_tokens: int = 0
+
+    def add(self, result: StepResult) -> None:
+        self.samples += result.samples
+        self.tokens += result.tokens
+        self.useful_tokens += result.useful_tokens
 
 
 class Recorder:
@@ -66,6 +83,7 @@ class Recorder:
         path: metrics.jsonl, or None on the ranks that do not write.
         on_flush: called with the newest line after each flush on the writing rank, for the console.
         read_system: this rank's memory, utilisation... in the order of `trainer.gpu.NAMES`; None = not recorded.
+        world_axis: what a group of all processes stands for where traffic is counted.
     """
 
     def __init__(
@@ -75,7 +93,9 @@ class Recorder:
         log_every: int,
         on_flush: Callable[[dict[str, Any]], None] | None = None,
         read_system: Callable[[], list[float]] | None = None,
+        world_axis: str = "world",
     ) -> None:
+        self._world_axis = world_axis
         self._file = open(path, "ab") if path else None  # noqa: SIM115 - closed in close()
         self._attempt = attempt
         self._log_every = log_every
@@ -88,8 +108,8 @@ class Recorder:
         self._begun = 0  # of this attempt
         self.measured: list[tuple[float, ...]] = []
         """(step, data, forward, backward, optimizer) in ms of the steps that count, in the order of TIMES."""
-        self.samples = 0
-        """Samples of the measured steps."""
+        self.work = Work()
+        """Of the measured steps."""
         self.skipped_steps = 0
         self.wire: WireCounter | None = None
         """The collectives of the step that was counted; None if the attempt was too short."""
@@ -99,7 +119,7 @@ class Recorder:
     def last(self) -> dict[str, Any]:
         """The newest train line, on the writing rank."""
         assert self._newest is not None, "nothing was written yet"
-        return msgspec.structs.asdict(self._newest)
+        return _fields(self._newest)
 
     def record_step(
         self, step: int, lr: float, result: StepResult, taken: tuple[Any, ...], profiled: bool
@@ -121,7 +141,7 @@ class Recorder:
             return _UNCOUNTED
         from trainer.wire import WireCounter  # its imports take long and are needed once
 
-        self.wire = WireCounter()
+        self.wire = WireCounter(self._world_axis)
         return self.wire
 
     def flush(self) -> None:
@@ -186,7 +206,7 @@ class Recorder:
         self._steps += 1
         if self._steps > WARM_UP_STEPS and not disturbed:
             self.measured.append(times)
-            self.samples += entry.result.samples
+            self.work.add(entry.result)
 
     def _write_step(self, entry: _Waiting, loss: float, norm: float, times: tuple[float, ...]) -> None:
         assert self._file is not None
@@ -194,12 +214,13 @@ class Recorder:
         line = _TrainLine(
             *(entry.time, self._attempt, entry.step, "train", loss, norm, entry.lr),
             *(result.samples, result.skipped, *times, entry.profiled),  # type: ignore[arg-type]
+            *((result.tokens, result.useful_tokens) if result.tokens else ()),
         )
         self._newest = line
         if math.isfinite(loss) and math.isfinite(norm):
             self._file.write(self._encode(line) + b"\n")
         else:
-            self._write(msgspec.structs.asdict(line))
+            self._write(_fields(line))
 
     def _write(self, line: dict[str, Any]) -> None:
         assert self._file is not None
@@ -222,6 +243,10 @@ class Recorder:
         """Closes the file; what is waiting must be flushed before."""
         if self._file is not None:
             self._file.close()
+
+
+def _fields(line: _TrainLine) -> dict[str, Any]:
+    return {k: v for k, v in msgspec.structs.asdict(line).items() if v is not msgspec.UNSET}
 
 
 def _numbers(values: list[Any]) -> list[float]:

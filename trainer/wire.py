@@ -9,6 +9,9 @@ NVIDIA's nccl-tests, PERFORMANCE.md). A library that chooses a tree or the switc
     all_reduce          2 (n-1)/n S                    reduce_scatter, all_to_all    (n-1)/n S, S = whole input
     all_gather            (n-1)   S, S = own shard     broadcast, reduce, gather, scatter
     send                          S                                   (n-1)/n S: the mean over the ranks
+
+The axis is read off the group's description: torch calls the groups of a mesh "mesh_<axis>". A mesh axis that takes
+every process may get the default group, which has no axis's name: the caller says what it stands for.
 """
 
 from __future__ import annotations
@@ -64,6 +67,16 @@ PAYLOAD = (
     "output_tensors",
 )
 
+# Description of a group, without torch's "mesh_" -> axis; any other is an axis itself. What shards parameters spans
+# dp_shard x cp, and for experts dp_shard x cp x tp / ep: all of it counts as dp_shard.
+AXIS_OF_GROUP = {
+    "fsdp": "dp_shard",
+    "efsdp": "dp_shard",
+    "undefined": "dp_shard",  # DeepSpeed describes none of its groups
+}
+DEFAULT_GROUP = "default_pg"  # torch's description of it
+WORLD = "world"
+
 _ONCE: Callable[[int], float] = lambda n: (n - 1) / n  # noqa: E731
 WIRE: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -79,12 +92,21 @@ WIRE: dict[str, Callable[[int], float]] = {
 
 
 class WireCounter(TorchDispatchMode):
-    """Counts the collectives of the code under `with`."""
+    """Counts the collectives of the code under `with`.
 
-    def __init__(self) -> None:
+    Args:
+        world: the axis that the default group stands for; `Axes.world_axis`.
+    """
+
+    def __init__(self, world: str = WORLD) -> None:
         super().__init__()
+        self._world = world
         self.operations: dict[str, tuple[int, int]] = {}
         """collective -> (how often, bytes of this rank's payload)."""
+        self.axes: dict[str, dict[str, tuple[int, int]]] = {}
+        """axis -> the same of its groups alone; "loss" sums single numbers, "tied" is the two ends of a pipeline."""
+        self.wire_bytes_per_axis: dict[str, float] = {}
+        """axis -> its part of `wire_bytes`."""
         self.wire_bytes = 0.0
         """Bytes that this rank sends, by the formulas above."""
         self.reduced_dtypes: set[str] = set()
@@ -117,7 +139,8 @@ class WireCounter(TorchDispatchMode):
         payload = given[next(name for name in PAYLOAD if name in given)]
         if kind == "scatter":  # the other ranks give nothing: what each one gets
             payload = given["output_tensors"]
-        ranks = _ranks(given)
+        group = _group(given)
+        ranks = group.size()
         if ranks == 1:  # an axis of the mesh that nobody is on
             return
         tensors = list(_tensors(payload))
@@ -125,9 +148,13 @@ class WireCounter(TorchDispatchMode):
             added = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel() > 1]
             self.reduced_dtypes |= {str(tensor.dtype).removeprefix("torch.") for tensor in added}
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        count, total = self.operations.get(kind, (0, 0))
-        self.operations[kind] = count + 1, total + size
-        self.wire_bytes += WIRE[kind](ranks) * size
+        axis = _axis(group.group_desc, self._world)
+        for operations in (self.operations, self.axes.setdefault(axis, {})):
+            count, total = operations.get(kind, (0, 0))
+            operations[kind] = count + 1, total + size
+        sent = WIRE[kind](ranks) * size
+        self.wire_bytes += sent
+        self.wire_bytes_per_axis[axis] = self.wire_bytes_per_axis.get(axis, 0.0) + sent
 
 
 def _tensors(payload: Any) -> Iterator[Tensor]:
@@ -138,12 +165,19 @@ def _tensors(payload: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _ranks(given: dict[str, Any]) -> int:
-    """Size of the group that an operator was called with: boxed, or by its name."""
+def _axis(description: str, world: str) -> str:
+    if description == DEFAULT_GROUP:
+        return world
+    name = description.removeprefix("mesh_")
+    return AXIS_OF_GROUP.get(name, name)
+
+
+def _group(given: dict[str, Any]) -> dist.ProcessGroup:
+    """The group that an operator was called with: boxed, or by its name."""
     group = given.get("process_group", given.get("group_name"))
     if isinstance(group, str):
-        return dist.distributed_c10d._resolve_process_group(group).size()
+        return dist.distributed_c10d._resolve_process_group(group)
     if isinstance(group, torch.ScriptObject):
-        return dist.ProcessGroup.unbox(group).size()
+        return dist.ProcessGroup.unbox(group)
     assert isinstance(group, dist.ProcessGroup)
-    return group.size()
+    return group

@@ -114,6 +114,9 @@ def build_tags(report: dict[str, Any]) -> dict[str, str]:
     largest = {"trace_main_part": next(iter(parts), ""), "trace_main_loss": next(iter(losses), "")}
     first = {"trace_top_recommendation": f"{advice[0]['rule']}: {advice[0]['title']}"} if advice else {}
     found = {"trace_source": report["source"], **largest, "trace_top_recommendation": "none", **first}
+    if layout := report["run"].get("layout"):
+        lacks = ", ".join(layout["missing"] or []) or "yes"
+        found |= {"layout": str(layout["name"]), "degenerate": lacks if layout["degenerate"] else "no"}
     return {
         name: text if len(text) <= LONGEST_TAG else f"{text[: LONGEST_TAG - 1]}…"
         for name, text in found.items()

@@ -10,6 +10,8 @@ from typing import Any
 from stratlab.traces.discover import Finding
 
 FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
+OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct")
+OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,12 @@ def read_facts(folder: Path) -> RunFacts:
         "created": provenance.get("created"),
         "finished": bool(summary),
         **{key: summary.get(key) for key in FROM_SUMMARY},
+        **{key: summary[key] for key in OF_TEXT if key in summary},
     }
+    if layout := _object(resolved, "layout"):
+        origin["layout"] = {key: layout.get(key) for key in OF_LAYOUT} | {
+            "degenerate": bool(layout.get("missing") or summary.get("degenerate"))
+        }
     return RunFacts(
         folder=folder,
         origin=origin,

@@ -8,6 +8,7 @@ from typing import Any
 from stratlab.compare.causes import NOT_TRACED
 from stratlab.compare.difference import build_differences
 from stratlab.compare.noise import Band
+from stratlab.compare.rows import is_compared
 from stratlab.compare.sentence import (
     CPU_ORIGIN,
     build_sentence,
@@ -49,9 +50,7 @@ def build_attribution(
         ValueError: `baseline` is no finished run with step times.
     """
     steps = {
-        row["run"]: row["step_time_ms_p50"]
-        for row in rows
-        if row["status"] == "finished" and row["step_time_ms_p50"]
+        row["run"]: row["step_time_ms_p50"] for row in rows if is_compared(row) and row["step_time_ms_p50"]
     }
     if baseline is not None and baseline not in steps:
         known = ", ".join(steps) or "none"

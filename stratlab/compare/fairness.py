@@ -13,18 +13,20 @@ UNKNOWN = "unknown"
 
 
 def audit(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Compares the finished runs fact by fact.
+    """Compares the finished runs fact by fact, but those that are not what their name says.
 
     Returns:
         differences: [{field, values: {run: value}, matters, why}], those that matter first.
         same: {field: value} of the facts on which all agree.
         groups: lists of runs without a difference that matters among them, the largest first.
         verdict: "comparable" or "not comparable"; reason: a sentence.
+        not_compared: [{run, why}] of the finished runs that were left out.
     """
-    finished = [run for run in runs if run.status == "finished"]
+    finished = [run for run in runs if run.is_compared]
+    tasks = {_task(run) for run in finished}
     differences: list[dict[str, Any]] = []
     same: dict[str, Any] = {}
-    for rule in [*RULES, *_unlisted(finished)]:
+    for rule in [rule for rule in (*RULES, *_unlisted(finished)) if not rule.task or rule.task in tasks]:
         values = {run.name: read_fact(run, rule) for run in finished}
         if _differs(rule, list(values.values())):
             differences.append(
@@ -33,18 +35,26 @@ def audit(runs: Sequence[RunRecord]) -> dict[str, Any]:
         elif values:
             same[rule.field] = next(iter(values.values()))
     differences.sort(key=lambda entry: not entry["matters"])
-    reason = _reason(finished, [str(entry["field"]) for entry in differences if entry["matters"]])
+    left_out = [
+        {"run": run.name, "why": say_degenerate(run.missing_dimensions)}
+        for run in runs
+        if run.status == "finished" and not run.is_compared
+    ]
+    reason = _reason(finished, [str(entry["field"]) for entry in differences if entry["matters"]], left_out)
     return {
         "differences": differences,
         "same": same,
         "groups": _groups(finished, differences),
         "verdict": "not comparable" if reason else "comparable",
         "reason": reason or "nothing that matters differs, other than the strategy and what it implies",
+        "not_compared": left_out,
     }
 
 
 def read_fact(run: RunRecord, rule: Rule) -> Any:
     """The fact of one run, or "unknown" where the run does not tell it."""
+    if rule.task not in ("", _task(run)):
+        return f"not of {_task(run)}"
     value = _read(run, rule)
     if _empty(value) and rule.instead:
         other = next(r for r in RULES if r.field == rule.instead)
@@ -52,6 +62,15 @@ def read_fact(run: RunRecord, rule: Rule) -> Any:
     if _empty(value) and rule.path[:1] != ("config",):  # an empty text is a fact where the user chose it
         return rule.absent or UNKNOWN
     return UNKNOWN if value is None else value
+
+
+def say_degenerate(missing: Sequence[str]) -> str:
+    """Why a run is left out: `degenerate: lacks data, tensor parallelism`."""
+    return f"degenerate: lacks {', '.join(missing) or 'a kind of'} parallelism"
+
+
+def _task(run: RunRecord) -> str:
+    return "text" if run.is_text else "image"
 
 
 def _read(run: RunRecord, rule: Rule) -> Any:
@@ -106,9 +125,11 @@ def _why(rule: Rule, values: dict[str, Any]) -> str:
     return f"{rule.why}; not recorded by {', '.join(silent)}" if silent else rule.why
 
 
-def _reason(finished: Sequence[RunRecord], fields: list[str]) -> str:
+def _reason(finished: Sequence[RunRecord], fields: list[str], left_out: Sequence[dict[str, str]]) -> str:
     if len(finished) < 2:
-        return f"{len(finished)} finished run; a comparison needs two"
+        others = ", ".join(f"{entry['run']} ({entry['why']})" for entry in left_out)
+        said = f"{len(finished)} finished run{' to compare' if others else ''}; a comparison needs two"
+        return f"{said}; not compared: {others}" if others else said
     return f"the runs differ in {', '.join(fields)}" if fields else ""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stratlab.compare.pareto import MEMORIES, choose_memory
+from stratlab.compare.rows import is_compared
 from stratlab.compare.winners import ON_CPU, name_winners
 
 Rows = Sequence[Mapping[str, Any]]
@@ -31,7 +32,7 @@ def build_goals(
     """
     if memory_limit_gib is not None and not (math.isfinite(memory_limit_gib) and memory_limit_gib > 0):
         raise ValueError(f"--memory-limit-gib {memory_limit_gib:g}: expected a number above 0")
-    finished = [row for row in rows if row["status"] == "finished"]
+    finished = [row for row in rows if is_compared(row)]
     fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in finished]
     groups = [group for group in fairness["groups"] if len(group) > 1]
     return {

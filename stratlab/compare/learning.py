@@ -1,4 +1,4 @@
-"""The parts of the page that show what was learned: losses, accuracies, their curves, and the classes."""
+"""The parts of the page that show what was learned: losses, accuracies or perplexities, curves, and the classes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,27 @@ Rows = Sequence[Mapping[str, Any]]
 MOST_LINES = 8  # in one chart: the colours of the palette
 
 
+MEASURES = {  # of a task, with the name of its curve
+    "image": ("accuracy_pct", "Validation accuracy", "validation accuracy (%)"),
+    "text": ("perplexity", "Validation perplexity", "validation perplexity"),
+}
+
+
 def build_learning(rows: Rows, runs: Sequence[RunRecord]) -> Section:
-    """Losses and accuracies, with their curves."""
-    names = ("train_loss", "validation_loss", "validation_accuracy_pct", "test_loss", "test_accuracy_pct")
+    """Losses and what else each task is measured by, with their curves."""
+    tasks = [task for task in MEASURES if any(row["task"] == task for row in rows)]
+    names = ["train_loss"]
+    for split in ("validation", "test"):
+        names += [f"{split}_loss", *(f"{split}_{MEASURES[task][0]}" for task in tasks)]
     html = html_table(
         rows, ["run", *(Column(name, digits=2 if name.endswith("pct") else 4) for name in names)]
     )
-    curves = (
+    curves = [
         ("Training loss", "train", "loss", "training loss"),
         ("Validation loss", "eval", "validation_loss", "validation loss"),
-        ("Validation accuracy", "eval", "validation_accuracy_pct", "validation accuracy (%)"),
-    )
+    ]
+    for measure, title, label in (MEASURES[task] for task in tasks):
+        curves.append((title, "eval", f"validation_{measure}", label))
     for title, kind, value, label in curves:
         series = {run.name: list(run.series(kind, value).items()) for run in runs}
         html += subtitle(title) + _draw({name: points for name, points in series.items() if points}, label)
@@ -53,10 +63,11 @@ def _draw(series: dict[str, list[tuple[int, float]]], label: str) -> Markup:
     return html
 
 
-def build_classes(runs: Sequence[RunRecord]) -> Section:
-    """Per class and confusion matrix of each run, folded."""
+def build_classes(runs: Sequence[RunRecord]) -> list[Section]:
+    """Per class and confusion matrix of each run, folded; nothing where no run has classes."""
+    of_images = [run for run in runs if not run.is_text]
     html = Markup("")
-    for run in runs:
+    for run in of_images:
         found = run.evaluation
         classes, matrix = found.get("per_class") or [], found.get("confusion_matrix") or []
         names = [str(name) for name in found.get("class_names") or []]
@@ -71,4 +82,4 @@ def build_classes(runs: Sequence[RunRecord]) -> Section:
         html += details(
             f"{run.name}: {found.get('samples')} samples of the {found.get('split')} split", content
         )
-    return Section("Classes", html)
+    return [Section("Classes", html)] if of_images else []

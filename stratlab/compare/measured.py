@@ -29,13 +29,22 @@ STATUS_BADGES = {"finished": "good", "failed": "bad", "unfinished": "warn"}
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
     """Throughput, step times and their parts, with the band of the repeats."""
+    tokens: list[Column | str] = [
+        Column("tokens_per_s", "tokens", "per s", 0),
+        Column("useful_tokens_per_s", "useful tokens", "per s", 0),
+        Column("useful_tokens_pct", "useful", "%", 1),
+    ]
+    text = any(row["task"] == "text" for row in rows)
     columns: list[Column | str] = [
-        *("run", "strategy", "status", Column("samples_per_s", "samples", "per s", 1)),
+        *("run", "strategy", "status", Column("samples_per_s", "rows" if text else "samples", "per s", 1)),
+        *(tokens if text else []),
         Column("step_time_ms_p50", "step p50", "ms", 2),
         *([Column("noise_ms", "±", "ms", 2)] if noise["repeats"] else []),
         Column("step_time_ms_p95", "p95", "ms", 2),
         *(Column(f"{phase}_ms_p50", phase, "ms", 2) for phase in PHASES),
-        *(Column("mfu_pct", "MFU", "%", 1), Column("measured_steps", "steps timed")),
+        Column("mfu_pct", "MFU", "%", 1),
+        *([Column("mfu_literature_pct", "MFU, attention not causal", "%", 1)] if text else []),
+        Column("measured_steps", "steps timed"),
     ]
     table = html_table([{**row, "status": _status(row)} for row in rows], columns) + note(_say_noise(noise))
     unsettled = [row["run"] for row in rows if row["warmup"] and not row["warmup"]["settled"]]
@@ -136,4 +145,5 @@ def _finished(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def _status(row: Mapping[str, Any]) -> Markup:
-    return badge(row["status"], STATUS_BADGES[row["status"]])
+    shown = badge(row["status"], STATUS_BADGES[row["status"]])
+    return shown + " " + badge("degenerate", "bad") if row["degenerate"] else shown

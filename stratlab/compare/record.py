@@ -39,6 +39,29 @@ class RunRecord:
     def strategy(self) -> str | None:
         return self.summary.get("strategy") or self.config.get("config", {}).get("strategy")
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it trained a language model."""
+        task = self.config.get("config", {}).get("task")
+        return task == "text" or "tokenizer_sha256" in self.config.get("resolved", {})
+
+    @property
+    def missing_dimensions(self) -> list[str]:
+        """The kinds of parallelism that the run's name promises and its layout lacks."""
+        layout = self.config.get("resolved", {}).get("layout")
+        found = layout.get("missing") if isinstance(layout, dict) else None
+        return [str(kind) for kind in found or self.summary.get("missing_dimensions") or []]
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether it is another thing than its name says, so that it is compared with nothing."""
+        return bool(self.missing_dimensions or self.summary.get("degenerate"))
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether it may be ranked, explained and judged with others."""
+        return self.status == "finished" and not self.degenerate
+
     def series(self, kind: str, value: str) -> dict[int, float]:
         """step -> value of the lines of one kind; a step that a later attempt repeated counts as repeated."""
         lines = (line for line in self.metrics if line.get("kind") == kind)

@@ -9,12 +9,13 @@ from typing import Any
 
 from stratlab.compare.agreement import loss_agreement
 from stratlab.compare.attribution import build_attribution
-from stratlab.compare.fairness import audit
+from stratlab.compare.fairness import audit, say_degenerate
 from stratlab.compare.goals import build_goals
+from stratlab.compare.layouts import find_repeated_layouts
 from stratlab.compare.noise import build_noise, get_band
 from stratlab.compare.pareto import build_pareto
 from stratlab.compare.record import RunRecord
-from stratlab.compare.rows import apply_others, build_row
+from stratlab.compare.rows import apply_others, build_row, is_compared, name_variant
 from stratlab.compare.scaling import build_scaling
 from stratlab.compare.variants import build_variants
 from stratlab.compare.winners import ON_CPU, name_group_winners, name_winners
@@ -80,13 +81,13 @@ def compare(
 
 def _origin(runs: Sequence[RunRecord], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Where the numbers come from. A fact on which the runs differ is the list of its values."""
-    finished = [row for row in rows if row["status"] == "finished"]
+    finished = [row for row in rows if is_compared(row)]
     facts = {name: _one_or_all([row[name] for row in finished]) for name in ORIGIN_FIELDS}
     versions: dict[str, list[Any]] = {}
     for run in runs:
         for name, version in ((run.config.get("provenance") or {}).get("versions") or {}).items():
             versions.setdefault(name, []).append(version)
-    strategies = Counter((row["strategy"], row["dp_replicate"], row["dp_shard"]) for row in finished)
+    strategies = Counter(name_variant(row) for row in finished)
     return {
         "backend": facts["backend"],
         "device": facts["device_type"],
@@ -101,15 +102,21 @@ def _origin(runs: Sequence[RunRecord], rows: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    finished = [row for row in rows if row["status"] == "finished"]
+    finished = [row for row in rows if is_compared(row)]
     remarks = [ON_CPU] if any(row["device_type"] == "cpu" for row in finished) else []
     for row in rows:
         if row["status"] != "finished":
             remarks.append(f"{row['run']} is {row['status']} and not ranked: {row['ending']}")
-        elif row["missing"] or row["problems"]:
+            continue
+        if row["degenerate"]:
+            why = say_degenerate(row["missing_dimensions"])
+            remarks.append(f"{row['run']} is not compared: {why} ({row['layout'] or 'unknown layout'})")
+        if row["missing"] or row["problems"]:
             lacks = [*(f"{name} is missing" for name in row["missing"]), *row["problems"]]
             remarks.append(f"{row['run']} is not complete: {', '.join(lacks)}")
-    strategies = Counter((row["strategy"], row["dp_replicate"], row["dp_shard"]) for row in finished)
+    for layout, names in find_repeated_layouts(finished).items():
+        remarks.append(f"{' and '.join(names)} have the same layout, {layout}: they are repeats of one thing")
+    strategies = Counter(name_variant(row) for row in finished)
     if strategies and min(strategies.values()) == 1:
         remarks.append("one repeat per strategy: there is no confidence interval")
     return remarks

@@ -1,10 +1,11 @@
-"""One flat row per run: identity, the numbers of the summary, of the steps and of the traces, and what is missing."""
+"""One row per run: identity, the numbers of the summary, of the steps and of the traces, and what is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratlab.compare.layouts import build_layout
 from stratlab.compare.record import RunRecord
 from stratlab.compare.step_times import build_step_times
 
@@ -36,12 +37,13 @@ TRACE_FIELDS = (
     *("bubble_pct", "bubble_ideal_pct", "compute_imbalance", "kernels_per_step", "kernel_us_p50"),
     *("short_kernel_pct", "h2d_gbps", "d2h_gbps", "d2d_gbps", "comm_bytes_per_step", "allocations_per_step"),
 )
+TEXT_FIELDS = ("validation_perplexity", "test_perplexity")  # None for images, as accuracies are for text
 AXES = ("cp", "tp", "pp", "ep")  # beside those of data parallelism; 1 where a run does not have one
 PHASES = ("data", "forward", "backward", "optimizer")
 
 
 def build_row(run: RunRecord) -> dict[str, Any]:
-    """One flat row: identity, the summary's numbers, the traces' numbers, and what is missing."""
+    """One row: identity, the summary's numbers, the traces' numbers, the layout, and what is missing."""
     trace = run.analysis.get("mean") or {}  # over all steps and ranks
     state = [run.summary.get(name) for name in STATE_FIELDS]
     return {
@@ -54,7 +56,9 @@ def build_row(run: RunRecord) -> dict[str, Any]:
         "problems": run.problems,
         "attempts": sum(line.get("event") == "started" for line in run.attempts),
         "mlflow_run_id": run.mlflow_run_id,
-        **{name: run.summary.get(name) for name in SUMMARY_FIELDS},
+        "task": "text" if run.is_text else "image",
+        **{name: run.summary.get(name) for name in (*SUMMARY_FIELDS, *TEXT_FIELDS)},
+        **build_layout(run),
         **{name: _axes(run).get(name, 1) for name in AXES},
         **build_step_times(run),
         "strategy": run.strategy,
@@ -67,6 +71,18 @@ def build_row(run: RunRecord) -> dict[str, Any]:
         "hta": [entry for entry in run.analysis.get("hta") or [] if isinstance(entry, dict)],
         "phases_present": _phases(run.analysis.get("phases_present") or {}),
     }
+
+
+def is_compared(row: Mapping[str, Any]) -> bool:
+    """As `RunRecord.is_compared`."""
+    return row["status"] == "finished" and not row["degenerate"]
+
+
+def name_variant(row: Mapping[str, Any]) -> str:
+    """Equal for runs of the same strategy on the same axes."""
+    axes = [f"{name}={row[name]}" for name in ("dp_replicate", "dp_shard", *AXES)]
+    kinds = [str(row[name]) for name in ("layout", "pp_schedule", "cp_kind") if row[name]]
+    return " ".join([str(row["strategy"]), *axes, *kinds])
 
 
 def _axes(run: RunRecord) -> Mapping[str, Any]:

@@ -22,7 +22,9 @@ IMPLIED = {
     "axes",
     "offload",
     "zeropp",
+    *("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel"),
 }
+TASKS = ("image", "text")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Rule:
         expected: the only value that is in order, even when all runs agree on another one; None = any.
         instead: `field` of the rule whose fact stands in where this one is empty.
         absent: what an empty value means; "" = nothing, so that it counts as unknown.
+        task: of which runs alone this is a fact, `image` or `text`; "" = of all.
     """
 
     field: str
@@ -48,37 +51,47 @@ class Rule:
     expected: Any = None
     instead: str = ""
     absent: str = ""
+    task: str = ""
 
 
-def _setting(name: str, why: str, matters: bool = True) -> Rule:
-    return Rule(name, "config", ("config", name), matters, why)
+def _setting(name: str, why: str, matters: bool = True, task: str = "") -> Rule:
+    return Rule(name, "config", ("config", name), matters, why, task=task)
 
 
-def _resolved(name: str, why: str, matters: bool = True) -> Rule:
-    return Rule(name, "config", ("resolved", name), matters, why)
+def _resolved(name: str, why: str, matters: bool = True, task: str = "") -> Rule:
+    return Rule(name, "config", ("resolved", name), matters, why, task=task)
 
 
-def _decided(name: str, why: str, matters: bool = True, absent: str = "") -> Rule:
+def _decided(name: str, why: str, matters: bool = True, absent: str = "", task: str = "") -> Rule:
     """What became of a setting of the same name."""
-    return Rule(f"resolved.{name}", "config", ("resolved", name), matters, why, absent=absent)
+    return Rule(f"resolved.{name}", "config", ("resolved", name), matters, why, absent=absent, task=task)
 
 
 RULES: tuple[Rule, ...] = (
     # data
     _setting("dataset", "other data"),
     _setting("dataset_path", "the same data may lie elsewhere; data_sha256 tells", matters=False),
-    _setting("image_column", "other inputs"),
-    _setting("label_column", "other labels"),
-    _setting("augment", "other inputs"),
-    _setting("data_residence", "asked for; where the images are decides", matters=False),
-    _decided("data_residence", "other work to fetch a batch"),
+    _setting("task", "another task"),
+    _setting("image_column", "other inputs", task="image"),
+    _setting("label_column", "other labels", task="image"),
+    _setting("augment", "other inputs", task="image"),
+    _setting("data_residence", "asked for; where the images are decides", matters=False, task="image"),
+    _decided("data_residence", "other work to fetch a batch", task="image"),
+    _setting(
+        "tokenizer", "the same one may lie elsewhere; tokenizer_sha256 tells", matters=False, task="text"
+    ),
+    _resolved("tokenizer_sha256", "other tokens", task="text"),
+    _setting("seq_len", "other rows, and more work in each", task="text"),
+    _decided("seq_len", "other rows, and more work in each", task="text"),
+    _setting("packing", "other rows, and less padding in each", task="text"),
     _setting("validation_fraction", "other training samples"),
     _setting("train_samples", "a cap on the training samples", matters=False),  # its effect is in the hashes
     _resolved("data_sha256", "other data"),
+    _resolved("text", "other rows of tokens", task="text"),
     _decided("train_samples", "other training samples"),
     _resolved("validation_samples", "other samples behind the validation numbers"),
     _resolved("test_samples", "other samples behind the test numbers"),
-    _resolved("num_labels", "another task"),
+    _resolved("num_labels", "another task", task="image"),
     Rule("data_order_sha256", "summary", ("data_order_sha256",), True, "the samples came in another order"),
     Rule(
         "data_order_sha256 of the ranks", "ranks", ("data_order_sha256",), False, "per rank, for the record"
@@ -91,12 +104,14 @@ RULES: tuple[Rule, ...] = (
     _setting("lora_rank", "other parameters are trained"),
     _setting("lora_alpha", "other updates of the adapters"),
     _setting("lora_targets", "other parameters are trained"),
-    _setting("image_size", "asked for; the resolved size decides", matters=False),
-    _decided("image_size", "more pixels, more work per sample"),
-    _resolved("image_channels", "another work per sample"),
+    _setting("image_size", "asked for; the resolved size decides", matters=False, task="image"),
+    _decided("image_size", "more pixels, more work per sample", task="image"),
+    _resolved("image_channels", "another work per sample", task="image"),
     _resolved("parameters", "another model"),
     _resolved("trainable_parameters", "other parameters are trained"),
     _resolved("flops_per_sample", "another amount of work per sample"),
+    _resolved("flops_per_token", "another amount of work per token", task="text"),
+    _resolved("flops_per_token_literature", "follows from the model and seq_len", matters=False, task="text"),
     _resolved("initial_weights_sha256", "training started elsewhere"),
     _setting("seed", "other initial weights and another order of the data"),
     # work
@@ -106,7 +121,7 @@ RULES: tuple[Rule, ...] = (
     _setting("steps", "asked for; the resolved number decides", matters=False),
     _setting("global_batch_size", "other gradients, and more work per step"),
     _setting("micro_batch_size", "other kernels and other activation memory"),
-    _resolved("grad_accum_steps", "more forward and backward passes per step"),
+    _resolved("grad_accum_steps", "follows from the batch sizes and the layout, which decide", matters=False),
     _setting("optimizer", "other updates and another optimizer state"),
     _setting("lr", "other updates"),
     _setting("lr_schedule", "other updates"),

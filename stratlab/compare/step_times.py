@@ -12,6 +12,7 @@ from stratlab.compare.warmup import find_cut
 PHASE_TIMES = ("data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 FROM_SUMMARY = (
     *("samples_per_s", "step_time_ms_p50", "step_time_ms_p95", "measured_steps", "mfu_pct"),
+    *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct"),  # of text
     *(f"{name}_p50" for name in PHASE_TIMES),
 )
 
@@ -35,16 +36,21 @@ def build_step_times(run: RunRecord) -> dict[str, Any]:
             "step_times_from": "summary.json" if found["step_time_ms_p50"] is not None else None,
             "warmup": None,
         }
-    samples = [line.get("samples") for line in kept]
-    known = [n for n in samples if is_number(n)]
-    samples_per_s = 1e3 * sum(known) / sum(counted) if len(known) == len(counted) else None
+    seconds = sum(counted) / 1e3
+    samples, tokens, useful = (_sum(kept, name) for name in ("samples", "tokens", "useful_tokens"))
+    samples_per_s, tokens_per_s = _divide(samples, seconds), _divide(tokens, seconds)
+    useful_share = _divide(useful, tokens)
     return {
         "samples_per_s": samples_per_s,
+        "tokens_per_s": tokens_per_s,
+        "useful_tokens_per_s": _divide(useful, seconds),
+        "useful_tokens_pct": None if useful_share is None else 100 * useful_share,
         "step_time_ms_p50": statistics.median(counted),
         "step_time_ms_p95": find_quantile(counted, 0.95),
         "step_time_ms_mean": statistics.fmean(counted),
         "measured_steps": len(counted),
-        "mfu_pct": _mfu_pct(run.summary, samples_per_s),
+        "mfu_pct": _mfu_pct(run.summary, samples_per_s, "flops_per_sample"),
+        "mfu_literature_pct": _mfu_pct(run.summary, tokens_per_s, "flops_per_token_literature"),
         **{f"{name}_p50": _median([line.get(name) for line in kept]) for name in PHASE_TIMES},
         "step_times_from": "metrics.jsonl",
         "warmup": {
@@ -73,14 +79,27 @@ def _undisturbed(run: RunRecord) -> list[dict[str, Any]]:
     return [newest[s] for s in sorted(newest) if s not in profiled and s - 1 not in profiled]
 
 
-def _mfu_pct(summary: dict[str, Any], samples_per_s: float | None) -> float | None:
-    """Model FLOP utilisation as the trainer defines it (PaLM, arXiv 2204.02311, appendix B)."""
-    flops, peak, ranks = (
-        summary.get(name) for name in ("flops_per_sample", "peak_flops_per_device", "world_size")
-    )
-    if not (samples_per_s and is_number(flops) and is_number(peak) and is_number(ranks) and peak and ranks):
+def _mfu_pct(summary: dict[str, Any], units_per_s: float | None, cost: str) -> float | None:
+    """Model FLOP utilisation as the trainer defines it (PaLM, arXiv 2204.02311, appendix B).
+
+    Args:
+        units_per_s: samples, or tokens.
+        cost: the field of the summary that says what one of them costs.
+    """
+    flops, peak, ranks = (summary.get(name) for name in (cost, "peak_flops_per_device", "world_size"))
+    if not (units_per_s and is_number(flops) and is_number(peak) and is_number(ranks) and peak and ranks):
         return None
-    return float(100 * samples_per_s * flops / (peak * ranks))
+    return float(100 * units_per_s * flops / (peak * ranks))
+
+
+def _sum(lines: Sequence[dict[str, Any]], name: str) -> float | None:
+    """None where a line does not tell."""
+    known = [line[name] for line in lines if is_number(line.get(name))]
+    return float(sum(known)) if len(known) == len(lines) else None
+
+
+def _divide(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b
 
 
 def _median(values: Sequence[Any]) -> float | None:

@@ -11,16 +11,21 @@ from rich.table import Table
 from stratlab.compare.verdict import either
 from stratlab.drawing import format_number
 
-COLUMNS = (
+COLUMNS: tuple[tuple[str, str, int | None], ...] = (
     ("strategy", "strategy", None),
     ("status", "status", None),
     ("samples_per_s", "samples/s", 1),
+    ("useful_tokens_per_s", "useful tokens/s", 0),
     ("step_time_ms_p50", "step ms", 2),
     ("state_memory_gib", "state GiB/rank", 4),
     ("peak_memory_gib", "device peak GiB", 2),
     ("comm_exposed_pct", "exposed comm %", 1),
     ("test_accuracy_pct", "test acc %", 2),
+    ("bubble_pct", "bubble %", 1),
+    ("test_perplexity", "test perplexity", 3),
 )
+OF_IMAGES = ("samples_per_s", "test_accuracy_pct")
+OF_TEXT = ("useful_tokens_per_s", "bubble_pct", "test_perplexity")
 
 
 def terminal_table(report: Mapping[str, Any]) -> Table:
@@ -44,13 +49,28 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     table = Table(title=escape(f"comparison {report['comparison']}"), caption=escape("\n".join(lines)))
     table.caption_justify = "left"
     table.add_column("run")
-    columns = [_on_host(column) if _has_no_device(report) else column for column in COLUMNS]
+    tasks = {row["task"] for row in report["runs"]}
+    left_out = (*(OF_IMAGES if tasks == {"text"} else ()), *(OF_TEXT if tasks == {"image"} else ()))
+    columns = [column for column in COLUMNS if column[0] not in left_out]
+    columns = [_on_host(column) if _has_no_device(report) else column for column in columns]
     for name, header, _ in columns:
         table.add_column(header, justify="left" if name in ("strategy", "status") else "right")
     for row in report["runs"]:
+        bubble = row["bubble_pct"] if (row["pp"] or 1) > 1 else None
+        row = {**row, "strategy": _name(row), "status": _status(row), "bubble_pct": bubble}
         cells = [format_number(row[name], digits) for name, _, digits in columns]
         table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
     return table
+
+
+def _name(row: Mapping[str, Any]) -> Any:
+    return f"{row['strategy']} {row['layout']}" if row["layout"] else row["strategy"]
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    """`degenerate: lacks data, tensor`, where a run is not compared."""
+    lacks = ", ".join(row["missing_dimensions"])
+    return f"degenerate{': lacks ' if lacks else ''}{lacks}" if row["degenerate"] else row["status"]
 
 
 def _list_goals(report: Mapping[str, Any]) -> list[str]:

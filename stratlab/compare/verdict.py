@@ -126,7 +126,12 @@ def build_sources(report: Mapping[str, Any]) -> Section:
         ("memory held by the state", "ranks/rank*.json: bytes of the tensors, the largest rank"),
         ("peak on the device", "torch's allocator; there is none on CPU"),
         ("communication, idle", "analysis/report.json, from the traced steps only"),
-        ("accuracy, loss", "evaluation.json for the test split, metrics.jsonl for the rest"),
+        ("accuracy, perplexity, loss", "evaluation.json for the test split, metrics.jsonl for the rest"),
+        ("tokens", "metrics.jsonl: all places of the rows; useful are those that hold a document"),
+        (
+            "bytes and calls per axis",
+            "counted by every rank in one step; the rank that sends most on the axis",
+        ),
     ]
     html = html_table([{"number": a, "comes from": b} for a, b in sources], ["number", "comes from"])
     rows = [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratlab.compare.noise import Band, build_band
+from stratlab.compare.rows import is_compared, name_variant
 from stratlab.drawing import format_number
 
 LEAST_LEAD_PCT = (
@@ -48,13 +49,13 @@ METRICS = (
 def name_winners(
     rows: Sequence[Mapping[str, Any]], fairness: Mapping[str, Any]
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """The best run per metric among the finished ones, or None, and the reason for either.
+    """The best run per metric, or None, and the reason for either. Only finished runs that are what their name says.
 
     Args:
         rows: `runs` of the report.
         fairness: the result of the audit.
     """
-    finished = [row for row in rows if row["status"] == "finished"]
+    finished = [row for row in rows if is_compared(row)]
     found = {metric.key: _best(metric, finished, fairness) for metric in METRICS}
     return {key: run for key, (run, _) in found.items()}, {key: reason for key, (_, reason) in found.items()}
 
@@ -91,9 +92,7 @@ def _best(
         return None, f"not recorded by {', '.join(silent)}"
     strategies: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        strategies.setdefault(
-            f"{row.get('strategy')} {row.get('dp_replicate')}x{row.get('dp_shard')}", []
-        ).append(row)
+        strategies.setdefault(name_variant(row), []).append(row)
     if len(strategies) < 2:
         return None, "all runs are repeats of one strategy"
     sign = -1 if metric.highest else 1

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.compare import measured, verdict
+from stratlab.compare.layout_page import build_layouts
 from stratlab.compare.learning import build_classes, build_learning
 from stratlab.compare.record import RunRecord
-from stratlab.compare.rows import AXES, STATE_FIELDS, SUMMARY_FIELDS, TRACE_FIELDS
+from stratlab.compare.rows import AXES, STATE_FIELDS, SUMMARY_FIELDS, TEXT_FIELDS, TRACE_FIELDS
 from stratlab.compare.tradeoffs import build_choice
 from stratlab.compare.why import build_why
 from stratlab.compare.winners import LEAST_LEAD_PCT
@@ -26,6 +27,9 @@ CSV_FIELDS = (
     *("baseline", "speedup_vs_baseline", "main_cause", "scaling_efficiency_pct"),
     *("state_memory_gib", "memory_fragmentation_pct", "trace_source", "trace_steps", *TRACE_FIELDS),
     *("trace_findings", "mlflow_run_id"),
+    *("task", *TEXT_FIELDS, "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct"),
+    *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
+    *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
 )
 assert set(STATE_FIELDS) <= set(CSV_FIELDS)
 
@@ -60,12 +64,13 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
         build_why(report, LEAST_LEAD_PCT),
         measured.build_speed(rows, report["noise"]),
         measured.build_memory(rows),
+        *build_layouts(rows),
         *build_choice(report),
         measured.build_traces(rows),
         build_learning(rows, records),
         verdict.build_fairness(report),
         verdict.build_agreement(report),
-        build_classes(records),
+        *build_classes(records),
         verdict.build_sources(report),
     ]
     return build_page(f"Comparison {report['comparison']}", verdict.describe_origin(report), sections)
@@ -82,4 +87,6 @@ def render_csv(report: Mapping[str, Any]) -> str:
 
 
 def _harmless(value: Any) -> Any:
+    if isinstance(value, (dict, list)):
+        return json.dumps(value) if value else None
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -7,6 +7,7 @@ All that descend from one `Processes` carry the same unique variable, by which t
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import psutil
 
 MARK = "STRATLAB_REHEARSAL"
 TICK_S = 0.1
+PORTS = range(20000, 32768)  # Linux gives outgoing connections ports from 32768, others from 49152
 
 
 class Processes:
@@ -98,10 +100,21 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nothing listens on, from below those that systems give to outgoing connections.
+
+    One that the system picks itself is given away again, to any connection, until the process it is for has bound it.
+
+    Raises:
+        ValueError: none of many tried is free.
+    """
+    for port in random.sample(PORTS, 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        return port
+    raise ValueError(f"no free TCP port found between {PORTS.start} and {PORTS.stop - 1}")
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:

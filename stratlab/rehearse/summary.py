@@ -14,7 +14,7 @@ from stratlab.rehearse.processes import tail
 from stratlab.rehearse.progress import format_seconds
 from stratlab.rehearse.replicas import PodEnd
 
-HEADLINES = ("train_loss", "test_accuracy_pct", "samples_per_s")
+HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity", "samples_per_s", "useful_tokens_per_s")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from tests.charts.rendering import (
     training_pod,
 )
 from trainer import failures
+from trainer.config import Config
+from trainer.data.text.cache import cache_name
 from trainer.prepare.request import STALE_AFTER_S, Request, read_request
 
 CHART = CHARTS / "prepare"
@@ -48,7 +50,8 @@ def request(document: Document, mount: Path) -> Request:
 
 
 def test_one_job_that_the_cluster_accepts(helm: Path) -> None:
-    for arguments in (PETS, ("--set", "prepare.model=org/net")):
+    tokens = ("--set", "prepare.dataset=arithmetic,prepare.tokenize=qwen_tiny,run.config.packing=false")
+    for arguments in (PETS, ("--set", "prepare.model=org/net"), tokens):
         document = job(helm, *arguments)
         assert (document["apiVersion"], document["kind"]) == ("batch/v1", "Job")
         assert core_object_problems(document) == []
@@ -99,6 +102,28 @@ def test_the_trainer_accepts_what_is_rendered(helm: Path, tmp_path: Path) -> Non
     assert (model.kind, model.source, model.revision) == ("model", "org/net", "refs/pr/1")
 
 
+def test_a_token_cache_is_the_one_that_a_run_with_the_same_settings_reads(helm: Path, tmp_path: Path) -> None:
+    rows = {"seq_len": 1048576, "packing": False, "validation_fraction": 0.25, "train_samples": 16777216}
+    plain = request(job(helm, "--set", "prepare.dataset=arithmetic,prepare.tokenize=qwen_tiny"), tmp_path)
+    values = {
+        "prepare": {"dataset": "arithmetic", "tokenize": "qwen_tiny"},
+        "run": {"config": {**rows, "lr": 0.5}},
+    }
+    given = request(job(helm, values=values), tmp_path)
+    for found, settings in ((plain, {}), (given, rows)):
+        run = Config(run="r", results=str(tmp_path), model="qwen_tiny", dataset="arithmetic", **settings)
+        assert (found.kind, found.name) == ("tokens", cache_name(run))
+    assert plain.name != given.name
+    typed = "prepare.dataset=arithmetic,prepare.tokenize=qwen_tiny,run.config.packing=true"
+    assert request(job(helm, "--set", typed), tmp_path).name == plain.name
+    folder = {"prepare": {"dataset": "/results/raw/$(HOME)", "tokenize": "/results/$x/tokenizer"}}
+    arguments = job(helm, values=folder)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert [expand(text, {}) for text in arguments[:2]] == [
+        "--dataset=/results/raw/$(HOME)",
+        "--tokenize=/results/$x/tokenizer",
+    ]
+
+
 def test_permanent_failures_end_the_job(helm: Path) -> None:
     rules = job(helm, *PETS)["spec"]["podFailurePolicy"]["rules"]
     assert rules[0]["action"] == "FailJob"
@@ -132,6 +157,13 @@ def test_a_token_comes_from_a_secret_only(helm: Path) -> None:
         ("prepare.dataset=a/b,prepare.model=a/b", "both are given"),
         ("prepare.dataset=digits", "nothing to prepare"),
         ("prepare.model=a/b,prepare.subset=x", "a model has none"),
+        ("prepare.model=a/b,prepare.tokenize=qwen_tiny", "needs prepare.dataset, the texts"),
+        ("prepare.tokenize=qwen_tiny", "give one of them"),
+        ("prepare.dataset=a/b,prepare.tokenize=qwen_tiny,prepare.name=x", "prepare.name=x: not with"),
+        ("prepare.dataset=a/b,prepare.tokenize=qwen_tiny,prepare.revision=x", "prepare.revision=x: not with"),
+        ("prepare.dataset=a/b,prepare.tokenize=qwen_tiny,prepare.subset=x", "prepare.subset=x: not with"),
+        ("prepare.dataset=a/b,prepare.tokenize=../x", r"prepare[./]tokenize"),
+        ("prepare.dataset=a/b,prepare.tokenize=qwen_tiny,run.config.seq_len=1", r"seq_len"),
         ("prepare.dataset=../x", r"prepare[./]dataset"),
         ("prepare.dataset=a b", r"prepare[./]dataset"),
         ("prepare.model=/x", r"prepare[./]model"),
@@ -171,4 +203,9 @@ def test_notes_say_how_a_run_reads_it() -> None:
     assert "--set run.config.dataset_path=/results/_prepared/pets\n" in text
     assert "components/hub-access" in text
     assert "components/hub-access" not in notes("--set", "prepare.dataset=/results/raw/pets")
+    said = notes("--set", "prepare.dataset=metamathqa,prepare.tokenize=qwen2.5-3b")
+    assert said.startswith(
+        "Tokens of metamathqa go to /results/_prepared/tokens-... on the claim stratlab-results"
+    )
+    assert "finds them by itself" in said and "dataset_path" not in said and "golden/DONE" not in said
     assert 'from_pretrained("/results/_prepared/golden")' in notes("--set", "prepare.model=org/net")

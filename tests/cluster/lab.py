@@ -68,19 +68,26 @@ class Lab:
     def get(self, *what: str) -> dict[str, Any]:
         return dict(json.loads(self.kubectl("get", *what, "-o", "json")))
 
-    def helm(self, verb: str, release: str, chart: str, values: dict[str, Any], *, helm: Path = HELM) -> str:
-        """`helm install` or `upgrade` of a strategy chart on the small data set of the demo."""
+    def helm(
+        self,
+        verb: str,
+        release: str,
+        chart: str,
+        values: dict[str, Any],
+        *,
+        helm: Path = HELM,
+        files: tuple[str, ...] = ("digits.yaml", "cpu.yaml"),
+    ) -> str:
+        """`helm install` or `upgrade` of a strategy chart on the small data set of the demo, or of other `files`."""
         command: list[Any] = [helm, "-n", self.namespace, verb, release, ROOT / "charts" / chart]
-        for file in ("digits.yaml", "cpu.yaml"):
+        for file in files:
             command += ["--values", ROOT / "examples" / file]
         for name, value in {"run.config.comparison": "e2e", **IMAGES, **values}.items():
             command += ["--set", f"{name}={value}"]
         return run(command).stdout
 
-    def install(
-        self, release: str, chart: str, values: dict[str, Any] | None = None, *, helm: Path = HELM
-    ) -> str:
-        return self.helm("install", release, chart, values or {}, helm=helm)
+    def install(self, release: str, chart: str, values: dict[str, Any] | None = None, **options: Any) -> str:
+        return self.helm("install", release, chart, values or {}, **options)
 
     def uninstall(self, release: str) -> None:
         run([HELM, "-n", self.namespace, "uninstall", release, "--wait"])

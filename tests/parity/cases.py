@@ -13,7 +13,7 @@ from trainer.config import Strategy
 
 GLOBAL_BATCH = 24
 WORLD_SIZES = (1, 2, 4)
-STRATEGIES: tuple[str, ...] = get_args(Strategy)
+STRATEGIES: tuple[str, ...] = tuple(name for name in get_args(Strategy) if name != "nd")  # nd: parity_llm
 MODELS: dict[str, dict[str, Any]] = {
     "vit_tiny": {"model": "vit_tiny"},
     "cnn": {"model": "cnn"},

@@ -13,8 +13,8 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from stratlab import cli
+from stratlab.rehearse.processes import free_port
 from stratlab.verify import Check, compare_points, read_points, verify_run
-from tests.ranks import free_port
 from tests.stratlab.example_run import build_run_dir, write_json
 
 

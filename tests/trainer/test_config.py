@@ -79,6 +79,49 @@ def test_rules_between_settings(settings, sentence):
     assert sentence in "\n".join(problems(**settings))
 
 
+ND = {"TRAINER_STRATEGY": "nd", "TRAINER_MODEL": "qwen_tiny"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"TRAINER_MODEL": "vit_tiny"}, "TRAINER_STRATEGY=nd: trains language models, not images"),
+        (
+            {"TRAINER_TP": "2", "TRAINER_DP_SHARD": "4"},
+            "TRAINER_LAYOUT=auto, TRAINER_DP_SHARD=4, TRAINER_TP=2: auto",
+        ),
+        ({"TRAINER_PRECISION": "fp16"}, "TRAINER_PRECISION=fp16: strategy nd"),
+        ({"TRAINER_COMPILE": "true"}, "TRAINER_COMPILE=true: not with strategy nd"),
+        ({"TRAINER_OFFLOAD": "all"}, "TRAINER_OFFLOAD=all: strategy nd can keep there only none"),
+    ],
+)
+def test_what_nd_cannot_do_is_refused(settings, sentence):
+    (found,) = problems(**ND | settings)
+    assert found.startswith(sentence)
+
+
+def test_nd_takes_degrees_that_are_given():
+    assert read(**ND, TRAINER_LAYOUT="given", TRAINER_TP="2", TRAINER_DIMENSIONS="3").tp == 2
+    assert read(**ND, TRAINER_TP="0", TRAINER_LABEL_SMOOTHING="0.1").layout == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("LAYOUT", "given"), ("DIMENSIONS", "3"), ("CP", "2"), ("TP", "2"), ("PP", "2"), ("EP", "2")),
+        *(("PP_SCHEDULE", "gpipe"), ("CP_KIND", "allgather"), ("SEQUENCE_PARALLEL", "on")),
+    ],
+)
+def test_settings_of_nd_have_no_effect_elsewhere(name, value):
+    assert problems(TRAINER_STRATEGY="fsdp", **{f"TRAINER_{name}": value}) == [
+        f"TRAINER_{name}: has no effect with strategy fsdp, only with nd"
+    ]
+
+
+def test_a_degree_of_zero_names_nothing():
+    assert read(TRAINER_STRATEGY="fsdp", TRAINER_TP="0").tp == 0
+
+
 def test_the_run_must_be_named():
     with pytest.raises(ConfigError, match="TRAINER_RUN: field required"):
         Config.from_env({})

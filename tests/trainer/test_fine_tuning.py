@@ -44,7 +44,7 @@ def fine_tune(results: Path, checkpoint: Path, run: str, data: dict[str, str]) -
     env = {
         "TRAINER_RUN": run, "TRAINER_RESULTS": str(results), "TRAINER_STRATEGY": strategy,
         "TRAINER_MODEL_PATH": str(checkpoint), "TRAINER_INIT": "pretrained", "TRAINER_IMAGE_SIZE": "16",
-        "TRAINER_GLOBAL_BATCH_SIZE": "8", "TRAINER_MICRO_BATCH_SIZE": "4", "TRAINER_STEPS": str(STEPS),
+        "TRAINER_GLOBAL_BATCH_SIZE": "32", "TRAINER_MICRO_BATCH_SIZE": "16", "TRAINER_STEPS": str(STEPS),
         "TRAINER_OPTIMIZER": "sgd", "TRAINER_LR": "0.01", "TRAINER_LOG_EVERY": "1", "TRAINER_PROFILE_STEPS": "0",
         "TRAINER_EVALUATE_EVERY": "1000", "HF_HUB_OFFLINE": "1", **data, **more,
     }  # fmt: skip

@@ -4,11 +4,14 @@ from typing import get_args
 
 import pytest
 
+from trainer.axes import Axes
 from trainer.config import Config, ConfigError, Strategy
-from trainer.mesh import STRATEGY_AXES, Axes, broken_rules, resolve_axes
+from trainer.mesh import STRATEGY_AXES, broken_rules, resolve_axes
 
 
 def config(**settings) -> Config:
+    if settings.get("strategy") == "nd":
+        settings = {"model": "qwen_tiny"} | settings
     return Config(**{"run": "try", "global_batch_size": 48, "micro_batch_size": 1} | settings)
 
 

@@ -126,13 +126,40 @@ def test_v1_tries_again_what_is_worth_it_and_not_for_ever(tmp_path, monkeypatch)
 
 
 def test_a_stopped_launcher_stops_mpirun_first(tmp_path):
-    launcher = run_launcher(
-        tmp_path, "trap 'kill $!; echo mpirun stopped; exit 1' TERM; sleep 60 & echo ready; wait"
+    # not a shell that kills a `sleep`: one that was only just forked loses the signal, and holds the pipes
+    program = (
+        "import signal; signals = {signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, signals); "
+        'print("ready", flush=True); assert signal.sigtimedwait(signals, 60); exit("mpirun stopped")'
     )
+    launcher = run_launcher(tmp_path, f"exec {sys.executable} -c '{program}'")
     assert launcher.stdout and launcher.stdout.readline() == "ready\n"
     launcher.send_signal(signal.SIGTERM)
     out, error = launcher.communicate(timeout=30)
-    assert (launcher.returncode, out) == (143, "mpirun stopped\n"), error
+    assert (launcher.returncode, out) == (143, ""), error
+    assert error.startswith("mpirun stopped\n")
+
+
+def test_a_signal_while_mpirun_starts_reaches_it(tmp_path, monkeypatch):
+    """There was a moment in which the launcher ended alone and left mpirun running."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class StoppedAtOnce(subprocess.Popen[bytes]):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[call-overload]
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", StoppedAtOnce)
+    before = signal.signal(signal.SIGTERM, mpi_launcher._raise_stopped)
+    try:
+        with pytest.raises(mpi_launcher.Stopped):
+            mpi_launcher._run(["sleep", "30"], {"PATH": os.environ["PATH"]})
+        assert started[0].returncode == -signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) is mpi_launcher._raise_stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for process in started:
+            process.kill()
 
 
 def run_launcher(folder: Path, mpirun: str, **env: str) -> subprocess.Popen[str]:

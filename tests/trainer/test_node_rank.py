@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.ranks import free_port
+from stratlab.rehearse.processes import free_port
 from tests.trainer.test_launcher import environment
 from trainer.node_rank import read_node_rank, read_rank
 

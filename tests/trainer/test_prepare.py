@@ -26,11 +26,11 @@ from tests.trainer.fake_hub import COMMIT, run_fake_hub
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.failures import exit_code
-from trainer.prepare.__main__ import prepare
 from trainer.prepare.lock import Overtaken, acquire, observe
 from trainer.prepare.place import Place, publish
 from trainer.prepare.request import Request, read_request
 from trainer.prepare.source import Written, find_os_error
+from trainer.prepare.work import prepare
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -177,7 +177,7 @@ def test_slow_work_is_not_taken_for_dead(results: Path, monkeypatch: pytest.Monk
         (folder / "file").touch()
         return Written(None, {"train": 1}, None)
 
-    monkeypatch.setattr("trainer.prepare.__main__.write_source", write_slowly)
+    monkeypatch.setattr("trainer.prepare.work.write_source", write_slowly)
     request = Request("dataset", "org/pets", "pets", results, "", "", stale_after_s=1.5)
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(prepare, request, said.append) for _ in range(2)]

@@ -16,11 +16,11 @@ import mlflow
 import psutil
 import pytest
 
+from stratlab.rehearse.processes import free_port
 from stratlab.tracking_server import run_server
-from tests.ranks import free_port
 from trainer.mlflow_rest import Mlflow, MlflowError
 from trainer.run_directory import RunDirectory, write_json
-from trainer.sender import Sender, line_points, send_new_lines
+from trainer.sender import Sender, _flat, _tags, line_points, send_new_lines
 
 Point = tuple[str, float, int, int]
 
@@ -203,3 +203,20 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(tmp_path):
         finally:
             trainer.terminate()  # not kill: torch's launcher must end its ranks
             trainer.wait(60)
+
+
+def test_a_layout_becomes_params_and_a_degenerate_one_a_tag():
+    layout = {
+        "name": "pp2", "reason": "2D on 2 processes", "dimensions": 2, "degenerate": True,
+        "sequence_parallel": False, "missing": ["data"],
+    }  # fmt: skip
+    resolved = {"world_size": 2, "axes": {"pp": 2, "tp": 1}, "layout": layout}
+    asked = {"strategy": "nd", "layout": "auto", "pp": 0, "sequence_parallel": "auto"}
+    params = {**asked, **_flat(resolved)}
+    assert (params["layout"], params["pp"], params["missing_dimensions"]) == ("pp2", 2, "data")
+    assert params["sequence_parallel"] is False and params["degenerate"] is True
+    provenance = {"git_sha": "", "image": "", "hosts": [], "versions": {}}
+    tags = _tags({"config": asked, "resolved": resolved, "provenance": provenance})
+    assert tags["degenerate"] == "true"
+    plain = _tags({"config": asked, "resolved": {"axes": {}}, "provenance": provenance})
+    assert "degenerate" not in plain and "layout" not in _flat({"axes": {}})

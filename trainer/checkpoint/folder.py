@@ -91,13 +91,18 @@ class CheckpointFolder:
         for path in self._hidden(ASIDE):
             shutil.rmtree(path, ignore_errors=True)
 
+    def give_up(self, step: int) -> None:
+        """Removes the unfinished checkpoint, if there is one: it may be what fills the volume."""
+        try:
+            self._remove(self.temporary(step))
+        except OSError:  # a full volume may have no room for another name either
+            shutil.rmtree(self.temporary(step), ignore_errors=True)
+
     def prune(self, keep: int, best: int | None) -> None:
         """Removes all but the newest `keep` and the best."""
         for step in self.committed()[:-keep]:
             if step != best:
-                doomed = self.path / f"{TEMPORARY}{self.step(step).name}-old"
-                os.rename(self.step(step), doomed)  # never half removed under its own name
-                shutil.rmtree(doomed, ignore_errors=True)
+                self._remove(self.step(step))
 
     def write_best(self, best: dict[str, Any]) -> None:
         write_json(self._best, best)
@@ -109,6 +114,12 @@ class CheckpointFolder:
         except (FileNotFoundError, ValueError, KeyError):
             return None
         return step if step in self.committed() else None
+
+    def _remove(self, path: Path) -> None:
+        """At once, for whoever looks at it or writes into it: never half removed under its own name."""
+        doomed = self.path / f"{TEMPORARY}{path.name.removeprefix(TEMPORARY)}-old"
+        os.rename(path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
     def _set_aside(self, path: Path) -> None:
         target = self.path / f"{ASIDE}{path.name}"

@@ -19,14 +19,15 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 from trainer.attempt import Attempt
+from trainer.axes import Axes
 from trainer.checkpoint.folder import CheckpointFolder, sync_folder
 from trainer.checkpoint.manifest import list_files, seal
 from trainer.checkpoint.random_state import load_random_state, save_random_state
 from trainer.checkpoint.training_state import TrainingState, hash_config
 from trainer.config import Config, ConfigError
 from trainer.engine import Engine
+from trainer.failures import CRASHED, PeerLost, exit_code
 from trainer.hardware import GIB, World
-from trainer.mesh import Axes
 from trainer.models.batch_norm import average_running_statistics
 from trainer.run_directory import RunDirectory
 from trainer.tracking import Recorder
@@ -65,7 +66,7 @@ class Checkpoints:
         self._start = attempt.chosen.state if attempt.chosen else None
         self._began = time.monotonic()
         self.validation = self._start.validation if self._start else None
-        """The newest one, equal on every rank: step, loss, accuracy_pct."""
+        """The newest one, equal on every rank: step, and `Evaluation.measures`."""
         self.best = self._start.best if self._start else None
         """That of the best checkpoint."""
 
@@ -104,8 +105,7 @@ class Checkpoints:
         assert self.validation is not None, "a run ends with a validation"
         return {
             "train_loss": self._train_loss(),
-            "validation_loss": self.validation["loss"],
-            "validation_accuracy_pct": self.validation["accuracy_pct"],
+            **{f"validation_{name}": value for name, value in self.validation.items() if name != "step"},
             "skipped_steps": self._recorder.skipped_steps,
             "train_time_s": self.train_time_s(),
         }
@@ -144,9 +144,11 @@ class Checkpoints:
             ranks = self._gather({"names": list_files(temporary), **self._observed()})
             if self._writes:
                 size = self._commit(temporary, step, ranks)
-        except BaseException:
-            if self._writes:  # it may be what fills the volume
-                shutil.rmtree(temporary, ignore_errors=True)
+        except BaseException as failure:
+            if self._writes:
+                self._folder.give_up(step)
+            elif exit_code(failure) == CRASHED and not temporary.exists():
+                raise PeerLost(f"{temporary}: rank 0 has given this checkpoint up") from failure
             raise
         dist.barrier()
         return size
@@ -199,10 +201,11 @@ class Checkpoints:
 
 
 def is_better(validation: dict[str, float], best: dict[str, float] | None) -> bool:
-    """Higher accuracy, or the same with a lower loss."""
+    """Higher accuracy, where there is one, or the same with a lower loss."""
     if best is None:
         return True
-    return (validation["accuracy_pct"], -validation["loss"]) > (best["accuracy_pct"], -best["loss"])
+    ranks = [(found.get("accuracy_pct", 0.0), -found["loss"]) for found in (validation, best)]
+    return ranks[0] > ranks[1]
 
 
 def _read_mlflow_run(folder: RunDirectory) -> str | None:

@@ -32,7 +32,7 @@ class TrainingState:
     train_time_s: float
     """Of all attempts, as far as their steps count."""
     validation: dict[str, float] | None = None
-    """step, loss and accuracy_pct of the newest validation."""
+    """step, loss and accuracy_pct or perplexity of the newest validation."""
     best: dict[str, float] | None = None
     """The same of the best checkpoint, this one included."""
     mlflow_run_id: str | None = None

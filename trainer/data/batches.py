@@ -16,6 +16,8 @@ from trainer.data.order import SampleOrder
 from trainer.data.residence import HostSource, Source, StreamSource, to_device
 
 STEPS_AHEAD = 2
+IGNORED = -100
+"""Label of a token that is not learnt: the question, padding."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,17 @@ class Batch:
     """This rank's share of one optimizer step."""
 
     micro: list[tuple[Tensor, Tensor]]
-    """(images float [m, channel, height, width], labels int64 [m]) each; with mixup the labels are the shares of
-    all classes, float [m, class]."""
+    """(inputs, labels) each. Images: float [m, channel, height, width] and int64 [m]; with mixup the labels are the
+    shares of all classes, float [m, class]. Text: int64 [m, 2, token] (ids and positions within the document) and
+    int64 [m, token], the next token or IGNORED."""
     global_samples: int
-    """Samples of the step over all ranks: what the loss is divided by."""
+    """Samples of the step over all ranks."""
+    global_labels: int
+    """Labels of the step over all ranks, samples or the tokens that are learnt: what the loss is divided by."""
+    tokens: int = 0
+    """Of text: places in the rows of the step over all ranks, padding included."""
+    useful_tokens: int = 0
+    """Of text: those that hold a document."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ def build_batch(
         else:
             micro.append(_mixed(source, indices, rows, looks, augment, device))
     source.expect(_coming(order, step, global_size, micro_size, share, augment, seed))
-    return Batch(micro, global_size)
+    return Batch(micro, global_size, global_size)
 
 
 def _micro_rows(share: Share, global_size: int, micro_size: int) -> list[NDArray[np.int64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -15,8 +15,11 @@ from trainer.config import Config, ConfigError
 from trainer.model_shapes import compiled_batch_norm
 from trainer.models.classifier import ImageClassifier
 
+if TYPE_CHECKING:
+    from trainer.models.decoder import Decoder
 
-def apply_checkpointing(model: ImageClassifier, config: Config) -> None:
+
+def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> None:
     """Makes every block of the model recompute itself while it trains (non-reentrant).
 
     The block's `forward` is replaced, not the block wrapped: names stay, and the hooks by which strategies gather

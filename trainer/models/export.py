@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -15,13 +15,17 @@ from trainer.config import Config
 from trainer.model_shapes import registered_name
 from trainer.models.classifier import ImageClassifier, find_classifier
 
+if TYPE_CHECKING:
+    from trainer.models.decoder import Decoder
+
 
 def export_model(
     model: nn.Module, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
 ) -> None:
     """Writes config.json and model.safetensors into `folder`; on one rank.
 
-    A model of transformers is written by transformers: `AutoModelForImageClassification.from_pretrained(folder)`.
+    A model of transformers is written by transformers: `AutoModelForImageClassification.from_pretrained(folder)`,
+    for a language model `AutoModelForCausalLM`, its tokenizer beside it.
     Ours and torchvision's get a config.json that names the architecture. Both load again with TRAINER_MODEL_PATH
     and TRAINER_INIT=pretrained. With LoRA the adapters are merged, and `folder`/adapter holds them alone in peft's
     format.
@@ -29,9 +33,13 @@ def export_model(
     Args:
         model: tells the names; may be wrapped, sharded or empty.
         state: the whole model's tensors on the CPU, by the names of `build_model`.
-        facts: image_size, channels, num_labels, class_names.
+        facts: image_size, channels, num_labels, class_names; of a language model its `tokenizer`, if there is one.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if config.is_text:
+        from trainer.models.decoder_export import export_decoder
+
+        return export_decoder(model, state, config, facts, folder)
     classifier = find_classifier(model)
     if config.lora_rank:
         from trainer.models.lora import save_adapter
@@ -56,7 +64,7 @@ def _write_hugging_face(
     settings.label2id = {name: i for i, name in settings.id2label.items()}
     with torch.device("meta"):
         hf = AutoModelForImageClassification.from_config(settings, dtype=torch.float32)
-    hf.load_state_dict(_merged(classifier, state, config), strict=True, assign=True)
+    hf.load_state_dict(merge_adapters(classifier, state, config), strict=True, assign=True)
     hf.save_pretrained(folder)
 
 
@@ -70,13 +78,15 @@ def _write_own(
         "num_labels": facts["num_labels"],
         "class_names": list(facts["class_names"]),
     }
-    merged = _merged(classifier, state, config)
+    merged = merge_adapters(classifier, state, config)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in merged.items()}
     save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n")
 
 
-def _merged(classifier: ImageClassifier, state: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+def merge_adapters(
+    classifier: ImageClassifier | Decoder, state: dict[str, Tensor], config: Config
+) -> dict[str, Tensor]:
     """The state by the names inside the core, each adapter added to its weight: W + alpha / rank * B A."""
     prefix = f"{classifier.core}." if classifier.core else ""
     inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
@@ -18,15 +18,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from trainer.config import Config, ConfigError
+from trainer.decoder_shapes import TEXT_HUB_IDS
 from trainer.model_shapes import HUB_IDS, no_attention
 from trainer.models.classifier import ImageClassifier
+
+if TYPE_CHECKING:
+    from trainer.models.decoder import Decoder
 
 ADAPTABLE = (nn.Linear, nn.Conv2d)
 SEED_OFFSET = 1_000_003
 """The adapters' random numbers shall not be those of the first weights of the base."""
 
 
-def apply_lora(model: ImageClassifier, config: Config) -> None:
+def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
     """Freezes the model and gives the named layers adapters; A is random by the seed, B is zero.
 
     Raises:
@@ -62,7 +66,9 @@ def find_attention(network: nn.Module) -> list[str]:
     return [n for n, m in network.named_modules() if isinstance(m, nn.Linear) and inside_attention(n)]
 
 
-def save_adapter(state: dict[str, Tensor], model: ImageClassifier, config: Config, folder: Path) -> None:
+def save_adapter(
+    state: dict[str, Tensor], model: ImageClassifier | Decoder, config: Config, folder: Path
+) -> None:
     """Writes adapters and head in peft's format; on one rank.
 
     `peft.PeftModel.from_pretrained(base, folder)` gives the same logits where `base` is the model that training
@@ -85,15 +91,16 @@ def save_adapter(state: dict[str, Tensor], model: ImageClassifier, config: Confi
     adapters = next(m for m in model.modules() if isinstance(m, LoraLayer))
     settings: dict[str, Any] = {
         "peft_type": "LORA",
-        "task_type": None,
-        "base_model_name_or_path": config.model_path or HUB_IDS.get(config.model, config.model),
+        "task_type": getattr(model, "peft_task", None),
+        "base_model_name_or_path": config.model_path
+        or (HUB_IDS | TEXT_HUB_IDS).get(config.model, config.model),
         "inference_mode": True,
         "r": adapters.r["default"],
         "lora_alpha": adapters.lora_alpha["default"],
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": sorted(_adapted(model.network())),
-        "modules_to_save": model.heads,
+        "modules_to_save": model.heads or None,
     }
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -103,7 +110,7 @@ def _adapted(network: nn.Module) -> list[str]:
     return [name for name, module in network.named_modules() if isinstance(module, LoraLayer)]
 
 
-def _find_targets(model: ImageClassifier, given: list[str]) -> list[str]:
+def _find_targets(model: ImageClassifier | Decoder, given: list[str]) -> list[str]:
     network = model.network()
     names = [
         n for n, m in network.named_modules() if isinstance(m, ADAPTABLE) and getattr(m, "groups", 1) == 1

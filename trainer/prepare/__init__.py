@@ -1,4 +1,4 @@
-"""Puts a data set or a model onto the results volume, once: `python -m trainer.prepare --help`.
+"""Puts a data set, a model or a token cache onto the results volume, once: `python -m trainer.prepare --help`.
 
     <results>/_prepared/<name>/              the data, whole, with DONE.json; there or not there
     <results>/_prepared/.<name>.locks/1      who is at work; its modification time is the heartbeat

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any
 
 from trainer import failures
 from trainer.config import ConfigError
 from trainer.failures import DataMissing
-from trainer.prepare.lock import BEATS, Lock, Overtaken, acquire, observe, ticking
-from trainer.prepare.place import Place, publish, read_done, remove, size_bytes, write_done
-from trainer.prepare.request import Request, read_request
-from trainer.prepare.source import check_local, find_os_error, write_source
-
-PROGRESS_S = 5.0
-MIB = 1 << 20
+from trainer.prepare.request import read_request
+from trainer.prepare.source import check_local, find_os_error
+from trainer.prepare.work import prepare
 
 
 class Stopped(BaseException):
@@ -48,92 +41,6 @@ def main(arguments: Sequence[str]) -> int:
         )
     print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
     return code
-
-
-def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
-    """The content of DONE.json: of an earlier start, of another one that is waited for, or of this one.
-
-    Raises:
-        ConfigError: the name is taken, or the volume cannot be written.
-        DataMissing: no such source.
-        OSError: the volume is full.
-    """
-    place = Place(request.results, request.name)
-    try:
-        place.root.mkdir(exist_ok=True)
-    except PermissionError as failure:
-        raise ConfigError([f"--to {str(request.results)!r}: {failure.strerror}"]) from failure
-    seen, told_s = None, -PROGRESS_S
-    while True:
-        done = read_done(place, request)
-        if done is not None:
-            say(f"{place.folder} is there: {describe(done)}, since {done['created']}")
-            return done
-        now_s = time.monotonic()
-        seen = observe(place.locks, seen, now_s, request.stale_after_s)
-        if seen is not None and not seen.is_stale(now_s):
-            if now_s - told_s >= PROGRESS_S:
-                told_s = now_s
-                say(
-                    f"{request.name}: {seen.owner} is at it, last sign of life {now_s - seen.since_s:.0f} s ago"
-                )
-            time.sleep(min(1.0, seen.stale_after_s / BEATS))
-            continue
-        if seen is not None:
-            say(
-                f"{request.name}: {seen.owner} gave no sign of life for {seen.stale_after_s:g} s, taking over"
-            )
-        lock = acquire(place.locks, seen.number + 1 if seen else 1, request.stale_after_s)
-        if lock is None:
-            continue
-        try:
-            done = read_done(place, request) or _work(request, place, lock, say)
-            say(f"{place.folder} is done: {describe(done)}")
-            return done
-        except Overtaken:
-            say(f"{request.name}: another start has taken over, waiting for it")
-        finally:
-            lock.release()
-
-
-def _work(request: Request, place: Place, lock: Lock, say: Callable[[str], None]) -> dict[str, Any]:
-    """Writes beside the place, verifies, and renames."""
-    partial, started_s = place.partial(uuid.uuid4().hex[:12]), time.monotonic()
-
-    def report() -> None:
-        written = size_bytes(partial) / MIB
-        say(f"{request.name}: {written:.0f} MiB written, {time.monotonic() - started_s:.0f} s")
-
-    for leftover in place.partials():
-        say(f"{request.name}: removing what a dead start has left: {leftover.name}")
-        remove(leftover)
-    say(f"{request.name}: preparing {request.kind} {request.source}")
-    try:
-        with ticking(request.stale_after_s / BEATS, lock.beat), ticking(PROGRESS_S, report):
-            data, scratch = partial / "data", partial / "scratch"
-            for folder in (partial, data, scratch):
-                folder.mkdir()
-            written = write_source(request, data, scratch)
-            lock.check()
-            done = write_done(data, request, written, time.monotonic() - started_s)
-            lock.check()
-            publish(place, data)
-        return done
-    except Exception:
-        lock.check()  # where this start was overtaken, its files were removed under it
-        raise
-    finally:
-        remove(partial)
-
-
-def describe(done: dict[str, Any]) -> str:
-    """A prepared folder in a few words."""
-    if done["samples"] is not None:
-        content = ", ".join(f"{count} {split}" for split, count in done["samples"].items()) + " samples"
-    else:
-        content = f"{done['parameters']} parameters"
-    commit = f" at {done['revision'][:12]}" if done["revision"] else ""
-    return f"{done['kind']} {done['source']}{commit}, {content}, {done['bytes'] / MIB:.1f} MiB"
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What is asked for, from the command line: every setting is declared and checked here."""
+"""What is asked for, from the command line or by a run: every setting is declared and checked here."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from trainer.config import ConfigError
+from pydantic import ValidationError
+
+from trainer.config import TEXT_MODELS, Config, ConfigError
+from trainer.data.text.cache import cache_name, data_name
 
 EXAMPLE = """examples:
   python -m trainer.prepare --dataset microsoft/cats_vs_dogs --name pets --to /results
   python -m trainer.prepare --dataset /results/raw/pets --name pets --to /results
   python -m trainer.prepare --model google/vit-base-patch16-224 --name vit-base --to /results
+  python -m trainer.prepare --dataset metamathqa --tokenize qwen2.5-3b --seq-len 2048 --to /results
 
 A second start finds DONE.json and ends at once. A token for the hub is read from HF_TOKEN.
 
@@ -25,17 +29,24 @@ exit codes: 0 it is there, 1 worth another try, 2 bad settings or the name is ta
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)?")
 REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+TOKEN_OPTIONS = {
+    "seq_len": "seq_len",
+    "no_packing": "packing",
+    "validation_fraction": "validation_fraction",
+    "train_samples": "train_samples",
+}
+"""Options of a token cache and the settings of a run that they stand for."""
 STALE_AFTER_S = 120.0  # above the 60 s for which an NFS client may keep a file's attributes
 
 
 @dataclass(frozen=True)
 class Request:
-    """One data set or model under one name."""
+    """One data set, model or token cache under one name."""
 
     kind: str
-    """dataset or model"""
+    """dataset, model or tokens"""
     source: str
-    """id on the hub, or absolute path"""
+    """id on the hub, or absolute path; of tokens only what it is called"""
     name: str
     results: Path
     revision: str
@@ -43,6 +54,10 @@ class Request:
     subset: str
     """of a data set that has several; "" = its only one"""
     stale_after_s: float
+    config: Config | None = None
+    """of a token cache: the settings of the runs that will read it"""
+    own_process: bool = True
+    """downloads may go below the folder; not inside a launcher, whose ranks need the hub's files again"""
 
     @property
     def is_local(self) -> bool:
@@ -62,6 +77,8 @@ def read_request(arguments: Sequence[str]) -> Request:
         SystemExit: --help.
     """
     given = _build_parser().parse_args(arguments)
+    if given.tokenize is not None:
+        return _read_tokens(given)
     kind = "dataset" if given.dataset is not None else "model"
     source = given.dataset if given.dataset is not None else given.model
     problems = []
@@ -75,7 +92,11 @@ def read_request(arguments: Sequence[str]) -> Request:
         problems.append(f"--model {source!r}: expected an id on the hub; a local model needs no preparing")
     if source == "digits":
         problems.append("--dataset 'digits': is built into the trainer, there is nothing to prepare")
-    if not NAME.fullmatch(given.name):
+    if unused := [option for option in TOKEN_OPTIONS if getattr(given, option) is not None]:
+        problems.append(f"{', '.join(map(_flag, unused))}: only with --tokenize")
+    if given.name is None:
+        problems.append("--name: is missing; it names the folder")
+    elif not NAME.fullmatch(given.name):
         problems.append(
             f"--name {given.name!r}: use letters, digits, ., _ and -, and start with a letter or digit"
         )
@@ -83,19 +104,74 @@ def read_request(arguments: Sequence[str]) -> Request:
         problems.append(f"--revision {given.revision!r}: a branch, tag or commit of an id on the hub")
     if given.subset and kind == "model":
         problems.append(f"--subset {given.subset!r}: a model has none")
-    if not given.to.is_dir():
-        problems.append(f"--to {str(given.to)!r}: no such folder; is the results volume mounted?")
-    if not 1 <= given.stale_after_s <= 3600:
-        problems.append(f"--stale-after-s {given.stale_after_s:g}: from 1 to 3600")
+    problems += _volume_problems(given)
     if problems:
         raise ConfigError(problems)
     return Request(kind, source, given.name, given.to, given.revision, given.subset, given.stale_after_s)
 
 
+def token_request(config: Config, stale_after_s: float = STALE_AFTER_S, *, own_process: bool) -> Request:
+    """The token cache that a run with these settings reads. Its name tells all that it depends on.
+
+    Raises:
+        DataMissing: no such data set, or no tokenizer in the folder.
+    """
+    source, name = data_name(config), cache_name(config)
+    return Request("tokens", source, name, Path(config.results), "", "", stale_after_s, config, own_process)
+
+
+def _read_tokens(given: argparse.Namespace) -> Request:
+    problems = _volume_problems(given)
+    refused = {"name": None, "model": None, "revision": "", "subset": ""}
+    for option in [option for option, default in refused.items() if getattr(given, option) != default]:
+        problems.append(f"--{option}: not with --tokenize, whose folder is named after its content")
+    if given.dataset is None:
+        problems.append("--tokenize: --dataset is missing")
+    settings: dict[str, Any] = {"run": "prepare", "results": str(given.to), "task": "text"}
+    for option, setting in TOKEN_OPTIONS.items():
+        if getattr(given, option) is not None:
+            settings[setting] = getattr(given, option)
+    settings |= _named_setting("dataset", given.dataset or "arithmetic", ())
+    settings |= _named_setting("tokenizer", given.tokenize, TEXT_MODELS)
+    try:
+        config = Config.model_validate(settings)
+    except ValidationError as failure:
+        options = {setting: _flag(option) for option, setting in TOKEN_OPTIONS.items()}
+        for error in failure.errors():
+            setting = str(error["loc"][0])
+            problems.append(
+                f"{options.get(setting, f'--{setting}')} {error['input']!r}: {error['msg'].lower()}"
+            )
+    if problems:
+        raise ConfigError(problems)
+    return token_request(config, given.stale_after_s, own_process=True)
+
+
+def _named_setting(setting: str, value: str, presets: tuple[str, ...]) -> dict[str, str]:
+    """The setting of a run that names the same: a path, a preset of the trainer, or an id on the hub."""
+    if value.startswith((".", "/")):
+        path = os.path.abspath(value)
+        return {"dataset_path": path} if setting == "dataset" else {setting: path}
+    return {"model": value} if value in presets else {setting: value}
+
+
+def _volume_problems(given: argparse.Namespace) -> list[str]:
+    problems = []
+    if not given.to.is_dir():
+        problems.append(f"--to {str(given.to)!r}: no such folder; is the results volume mounted?")
+    if not 1 <= given.stale_after_s <= 3600:
+        problems.append(f"--stale-after-s {given.stale_after_s:g}: from 1 to 3600")
+    return problems
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
+
+
 def _build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m trainer.prepare",
-        description="Puts a data set or a model onto the results volume, once: <to>/_prepared/<name>/",
+        description="Puts a data set, a model or a token cache onto the results volume, once: <to>/_prepared/<name>/",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -104,8 +180,22 @@ def _build_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--dataset", metavar="SOURCE", help="id on the hub, or a local path in `datasets` format"
     )
+    parser.add_argument(
+        "--tokenize",
+        metavar="TOKENIZER",
+        help="makes the token cache of runs with this data set: the name of a language model of the trainer, an id "
+        "on the hub, or a local folder with a tokenizer.json",
+    )
+    parser.add_argument("--seq-len", type=int, metavar="TOKENS", help="with --tokenize: as in the run")
+    parser.add_argument(
+        "--no-packing", action="store_const", const=False, help="with --tokenize: one document per row"
+    )
+    parser.add_argument(
+        "--validation-fraction", type=float, metavar="SHARE", help="with --tokenize: as in the run"
+    )
+    parser.add_argument("--train-samples", type=int, metavar="COUNT", help="with --tokenize: as in the run")
     what.add_argument("--model", metavar="ID", help="id on the hub; its safetensors files, never pickles")
-    parser.add_argument("--name", required=True, help="name of the folder")
+    parser.add_argument("--name", help="name of the folder; that of a token cache is made from its settings")
     parser.add_argument(
         "--to", required=True, type=Path, metavar="FOLDER", help="where the results volume is"
     )

@@ -15,8 +15,9 @@ BUILT_EMPTY: tuple[str, ...] = ("fsdp", "hsdp", "zero3", "zeropp")
 
 
 def builds_empty(config: Config, rank: int) -> bool:
-    """Whether this rank's model comes without weights (on the meta device), because the strategy shards rank 0's."""
-    return rank != 0 and config.strategy in BUILT_EMPTY
+    """Whether this rank's model comes without weights (on the meta device): the strategy shards rank 0's, or, with
+    nd, every rank reads its own part."""
+    return config.strategy == "nd" or (rank != 0 and config.strategy in BUILT_EMPTY)
 
 
 def build_engine(
@@ -38,4 +39,6 @@ def build_engine(
             from trainer.strategies import hsdp as strategy  # type: ignore[no-redef]
         case "zero1" | "zero2" | "zero3" | "zeropp":
             from trainer.strategies import zero as strategy  # type: ignore[no-redef]
+        case "nd":
+            from trainer.strategies import nd as strategy  # type: ignore[no-redef]
     return strategy.build(config, mesh, model, phases, precision)

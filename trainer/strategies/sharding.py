@@ -11,7 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
-    MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
 )
@@ -19,6 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.config import Config
 from trainer.engine import Engine, TorchEngine, apply_compile
+from trainer.parallel.sharding import apply_pure_sums, build_mixed_precision
 from trainer.phases import Phases
 from trainer.precision import Precision
 
@@ -35,18 +35,26 @@ def build_sharded(
     if config.compile:
         apply_compile(model)
     model.to("meta")
+    tie_weights(model)
     apply_sharding(model, mesh, config, precision)
     offloads = config.offload == "all"
     model.to_empty(device="cpu" if offloads else mesh.device_type)
+    tie_weights(model)
     _broadcast_weights(model, weights, mesh.device_type)
     return TorchEngine(
         config, model, phases, precision, mesh.device_type, apply_sync=_sync_switch(mesh, model)
     )
 
 
+def tie_weights(model: nn.Module) -> None:
+    """Makes tied parameters one again: `to("meta")` and `to_empty` give every module its own (torch 2.13)."""
+    if tie := getattr(model, "tie_weights", None):
+        tie()
+
+
 def apply_sharding(model: nn.Module, mesh: DeviceMesh, config: Config, precision: Precision) -> None:
     """Shards in place: each block on its own, what is left with the root."""
-    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": _mixed_precision(precision)}
+    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": build_mixed_precision(precision)}
     pin = mesh.device_type != "cpu"
     settings["offload_policy"] = (
         CPUOffloadPolicy(pin_memory=pin) if config.offload == "all" else OffloadPolicy()
@@ -54,18 +62,7 @@ def apply_sharding(model: nn.Module, mesh: DeviceMesh, config: Config, precision
     for block in model.blocks():  # type: ignore[operator]
         fully_shard(block, **settings)
     fully_shard(model, **settings)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            # pure sums: the loss is divided by the global batch already (gloo has no PREMUL_SUM)
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-
-
-def _mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
-    """bf16_native alone: parameters are cast before they are gathered, gradients are reduced in fp32."""
-    if precision.name != "bf16_native":
-        return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    apply_pure_sums(model)
 
 
 def _sync_switch(mesh: DeviceMesh, model: nn.Module) -> Any:

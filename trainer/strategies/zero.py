@@ -35,6 +35,7 @@ from trainer.engine import Engine, apply_compile
 from trainer.phases import Phases
 from trainer.precision import Precision
 from trainer.strategies.deepspeed_config import build_settings
+from trainer.strategies.sharding import tie_weights
 from trainer.strategies.zero_engine import DeepSpeedEngine
 
 
@@ -85,6 +86,7 @@ def _deal_out(model: nn.Module, settings: dict[str, Any], device_type: str) -> N
 
     if any(parameter.is_meta for parameter in model.parameters()):
         model.to_empty(device="cpu")  # memory that is never written to is never taken
+        tie_weights(model)
     if settings["bf16"]["enabled"]:
         model.to(torch.bfloat16)
     node = (

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainer.config import Config
 from trainer.data.batches import Batch
-from trainer.engine import StepResult, sample_loss
+from trainer.engine import StepResult, build_result, count_token_loss, sample_loss
 from trainer.observation import Observed, state_tensors
 from trainer.phases import Phases
 from trainer.precision import LossScale, Precision
@@ -48,8 +48,8 @@ class DeepSpeedEngine:
         total = None
         for i, (images, labels) in enumerate(batch.micro):
             with phases.forward:
-                logits = engine(images.to(self._input_dtype))
-                loss = sample_loss(logits, labels, batch.global_samples, self._config.label_smoothing)
+                logits = engine(self._input(images))
+                loss = sample_loss(logits, labels, batch.global_labels, self._config.label_smoothing)
             with phases.backward:
                 engine.backward(loss * self._loss_factor)
             total = loss.detach() if total is None else total + loss.detach()
@@ -67,7 +67,7 @@ class DeepSpeedEngine:
             self.observed.add("optimizer", state_tensors(engine.optimizer.optimizer))
         skipped = engine.skipped_steps - skipped_before
         self.loss_scale.update(bool(skipped))
-        return StepResult(total, engine.get_global_grad_norm(), batch.global_samples, skipped)
+        return build_result(batch, total, engine.get_global_grad_norm(), skipped)
 
     def _observe(self) -> None:
         """Parameters with their fp32 copies, and the gradients, between backward and update."""
@@ -85,9 +85,16 @@ class DeepSpeedEngine:
     def evaluate(self, images: Tensor) -> Tensor:
         self._engine.eval()
         with torch.no_grad():
-            logits = self._engine(images.to(self._input_dtype))
+            logits = self._engine(self._input(images))
         self._engine.train()
         return logits
+
+    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        return count_token_loss(self.evaluate(inputs), labels)
+
+    def _input(self, given: Tensor) -> Tensor:
+        """In the element type of the parameters; token ids stay whole numbers."""
+        return given.to(self._input_dtype) if given.is_floating_point() else given
 
     def save(self, folder: Path) -> None:
         deepspeed_state.save(self._engine, self.loss_scale, folder)

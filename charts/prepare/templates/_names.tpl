@@ -2,7 +2,7 @@
 {{- .Values.prepare.name | default (include "run.name" .) -}}
 {{- end }}
 
-{{/* prepare.kind: dataset or model, whichever is given. */}}
+{{/* prepare.kind: dataset or model, whichever is given. A data set with a tokenizer gives a token cache. */}}
 {{- define "prepare.kind" -}}
 {{- $prepare := .Values.prepare -}}
 {{- if and $prepare.dataset $prepare.model -}}
@@ -11,15 +11,41 @@
 {{- if eq $prepare.dataset "digits" -}}
 {{- fail "prepare.dataset=digits: is built into the trainer, there is nothing to prepare" -}}
 {{- end -}}
+{{- if $prepare.tokenize -}}
+{{- range $name := list "name" "revision" "subset" -}}
+{{- with get $prepare $name -}}
+{{- fail (printf "prepare.%s=%s: not with prepare.tokenize, whose folder is named after its content" $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 dataset
 {{- else if $prepare.model -}}
 {{- if $prepare.subset -}}
 {{- fail (printf "prepare.subset=%s: a model has none" $prepare.subset) -}}
 {{- end -}}
+{{- if $prepare.tokenize -}}
+{{- fail (printf "prepare.tokenize=%s: needs prepare.dataset, the texts" $prepare.tokenize) -}}
+{{- end -}}
 model
 {{- else -}}
 {{- fail "prepare.dataset, prepare.model: give one of them, such as --set prepare.dataset=microsoft/cats_vs_dogs" -}}
 {{- end -}}
+{{- end }}
+
+{{/* prepare.tokens: the further arguments of a token cache. What run.config leaves out is the trainer's default. */}}
+{{- define "prepare.tokens" -}}
+{{- $config := .Values.run.config -}}
+- {{ printf "--tokenize=%s" (include "run.literal" .Values.prepare.tokenize) | quote }}
+{{- range $name := list "seq_len" "validation_fraction" "train_samples" }}
+{{- if hasKey $config $name }}
+- {{ printf "--%s=%s" (replace "_" "-" $name) (include "run.literal" (get $config $name)) | quote }}
+{{- end }}
+{{- end }}
+{{- if hasKey $config "packing" }}
+{{- if eq (include "run.scalar" $config.packing | lower) "false" }}
+- --no-packing
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "prepare.directory" -}}

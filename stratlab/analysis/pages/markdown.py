@@ -33,7 +33,12 @@ def build_markdown(report: dict[str, Any]) -> str:
     blocks = [f"# Trace analysis of {escape(run['run'])}"]
     if report["note"]:
         blocks.append(f"**{escape(report['note'])}.**")
-    blocks += [escape(origin), f"**{escape(say_headline(report))}**", *_recommendations(report)]
+    blocks += [
+        escape(origin),
+        *_layout(run),
+        f"**{escape(say_headline(report))}**",
+        *_recommendations(report),
+    ]
     blocks += ["## Where the time of a step goes", *_phases(report), *_ranks(report)]
     blocks += [*_communication(report), *_kernels(report), *_quality(report), *_files(report)]
     return "\n\n".join(blocks) + "\n"
@@ -43,6 +48,15 @@ def escape(text: Any) -> str:
     """On one line, with every character that could be markup behind a backslash."""
     line = " ".join(str(text).split())
     return "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in line)
+
+
+def _layout(run: Mapping[str, Any]) -> list[str]:
+    layout = run.get("layout")
+    if not layout:
+        return []
+    lacks = ", ".join(layout["missing"] or []) or "a kind of"
+    label = f" Degenerate: lacks {lacks} parallelism; compared with no run." if layout["degenerate"] else ""
+    return [escape(f"Layout {layout['name']}. {layout['reason'] or ''}{label}")]
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Columns) -> str:

@@ -12,7 +12,7 @@ from stratlab.analysis.pages.communication import build_collectives
 from stratlab.analysis.pages.files import build_hta, build_merged, build_quality
 from stratlab.analysis.pages.kernels import build_copies, build_idle, build_kernels
 from stratlab.analysis.pages.part_names import say_headline
-from stratlab.analysis.pages.run import build_memory, build_training
+from stratlab.analysis.pages.run import build_layout, build_memory, build_training
 from stratlab.analysis.pages.summaries import choose_ranks
 from stratlab.analysis.pages.time import build_phases, build_ranks, build_timeline, round_shares
 from stratlab.analysis.rank import RankAnalysis
@@ -35,6 +35,7 @@ def build_html(
     chosen = choose_ranks(report)
     timed = [
         Section("Where the time of a step goes", _headline(report)),
+        *build_layout(report),
         Section("Recommendations", _recommendations(report)),
         Section("Timeline", build_timeline(ranks, chosen)),
         Section("Phases", build_phases(report)),

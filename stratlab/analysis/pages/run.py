@@ -1,16 +1,37 @@
-"""Sections of the page about the run itself: memory while the steps were recorded, losses, accuracy."""
+"""Sections of the page about the run itself: its layout, memory while the steps were recorded, losses, the test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from stratlab.analysis.pages.time import say_choice
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.drawing import Section, heat_map, html_table, line_chart, note
+from stratlab.drawing import Column, Section, badge, heat_map, html_table, line_chart, note, paragraph
 
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")  # outermost first
+OF_TEST = ("split", "samples", "labels", "loss", "accuracy_pct", "perplexity")
 LOSSES = {"loss": "train", "validation_loss": "validation"}
+
+
+def build_layout(report: dict[str, Any]) -> Iterator[Section]:
+    """The degrees of each kind of parallelism, why these, and what the run's name promises and lacks."""
+    run = report["run"]
+    layout = run.get("layout")
+    if not layout:
+        return
+    html = paragraph(Markup("<strong>{}</strong>").format(layout["name"] or "unknown"))
+    if layout["degenerate"]:
+        lacks = ", ".join(layout["missing"] or []) or "a kind of"
+        said = f"lacks {lacks} parallelism, which its {layout['dimensions']} dimensions promise: compared with no run."
+        html = badge("degenerate", "bad") + " " + html + paragraph(said)
+    degrees = {axis: run["axes"].get(axis) for axis in AXES}
+    split = Column("sequence_parallel", "sequence parallel on tp")
+    html += html_table([{**layout, **degrees}], ["dimensions", *AXES, split])
+    yield Section("Layout", html + note(f"{layout['reason']}." if layout["reason"] else "Why is not known."))
 
 
 def build_memory(
@@ -48,10 +69,10 @@ def build_training(facts: RunFacts) -> Iterator[Section]:
     test = facts.evaluation
     names, matrix = test.get("class_names"), test.get("confusion_matrix")
     if test:
-        facts_row = {key: test.get(key) for key in ("split", "samples", "loss", "accuracy_pct")}
+        facts_row = {key: test[key] for key in OF_TEST if key in test}
         drawn = html_table([facts_row], list(facts_row))
         if names and matrix:
             drawn += heat_map(
                 matrix, list(map(str, names)), list(map(str, names)), "truth", "prediction", by_row=True
             )
-        yield Section("Accuracy", drawn)
+        yield Section("Accuracy" if "accuracy_pct" in test else "Test", drawn)

@@ -16,7 +16,7 @@ from stratlab.analysis.analyze import analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
 from stratlab.analysis.mlflow_log import build_numbers, build_tags
 from stratlab.analysis.table_schema import SCHEMA
-from tests.ranks import free_port
+from stratlab.rehearse.processes import free_port
 from tests.stratlab.analysis.example_report import blank, build_example
 from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace, write_run
 
@@ -148,6 +148,14 @@ def test_numbers_and_tags_of_a_report() -> None:
     advice = build_tags(report)["trace_top_recommendation"]
     assert advice.startswith("R3: xxx") and len(advice) == 200
     assert build_tags(build_example("cpu"))["trace_main_loss"] == "Python and waiting"
+
+
+def test_tags_name_the_layout_and_what_it_lacks() -> None:
+    report = build_example()
+    report["run"]["layout"] = {"name": "pp2.dp2.tp2+sp", "missing": [], "degenerate": False}
+    assert (build_tags(report)["layout"], build_tags(report)["degenerate"]) == ("pp2.dp2.tp2+sp", "no")
+    report["run"]["layout"] = {"name": "pp2", "missing": ["data", "tensor"], "degenerate": True}
+    assert build_tags(report)["degenerate"] == "data, tensor"
 
 
 def test_a_large_merged_trace_stays_on_the_volume(

@@ -55,9 +55,7 @@ def test_runs_that_are_not_comparable_are_explained_with_a_warning_only(tmp_path
     report = build_report(tmp_path, "ddp", "fsdp", "single")
     pairs = {pair["run"]: pair for pair in report["attribution"]["pairs"]}
     assert pairs["fsdp"]["comparable"] and not pairs["single"]["comparable"]
-    assert pairs["single"]["sentence"].startswith(
-        "Not comparable, no finding: they differ in grad_accum_steps, "
-    )
+    assert pairs["single"]["sentence"].startswith("Not comparable, no finding: they differ in world_size, ")
     assert pairs["single"]["main_cause"] is None and pairs["single"]["remedy"] == ""
     assert {row["run"]: row["main_cause"] for row in report["runs"]}["single"] is None
 

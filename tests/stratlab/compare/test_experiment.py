@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratlab.compare import compare, load_experiment, load_runs
-from tests.ranks import free_port
+from stratlab.rehearse.processes import free_port
 from tests.stratlab.example_run import build_run_dir
 
 

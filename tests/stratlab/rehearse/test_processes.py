@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
+import pytest
 
+from stratlab.rehearse import processes
 from stratlab.rehearse.processes import Processes, tail
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
@@ -63,3 +67,16 @@ def test_tail_of_a_long_log(tmp_path: Path) -> None:
     assert tail(log) == ""
     log.write_text("\n".join(f"line {number}" for number in range(20000)))
     assert tail(log, 2) == "line 19998\nline 19999"
+
+
+def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch):
+    port = processes.free_port()
+    assert port in processes.PORTS and processes.PORTS.stop <= 32768
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        monkeypatch.setattr(random, "sample", lambda ports, count: [port, port + 1])
+        assert processes.free_port() == port + 1
+        monkeypatch.setattr(random, "sample", lambda ports, count: [port])
+        with pytest.raises(ValueError, match="no free TCP port found between 20000 and 32767"):
+            processes.free_port()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,21 @@ def test_pruning_keeps_the_newest_and_the_best(folder):
     assert folder.committed() == [40, 50]
     folder.prune(keep=5, best=None)
     assert sorted(path.name for path in folder.path.iterdir()) == ["step_00000040", "step_00000050"]
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_what_is_given_up_is_gone_also_where_a_full_volume_takes_no_new_name(folder, renames, monkeypatch):
+    def refuse(*names: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write(folder, 10)
+    if not renames:
+        monkeypatch.setattr("trainer.checkpoint.folder.os.rename", refuse)
+    folder.give_up(20)  # there is none yet
+    (folder.temporary(20) / "engine").mkdir(parents=True)
+    (folder.temporary(20) / "engine" / "rank_0").touch()
+    folder.give_up(20)
+    assert [path.name for path in folder.path.iterdir()] == ["step_00000010"]
 
 
 def test_best_is_named_only_while_it_is_there(folder):

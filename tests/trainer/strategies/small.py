@@ -84,7 +84,9 @@ def batch_of(step: int, config: Config, rank: int, world_size: int) -> Batch:
     labels = torch.randint(0, CLASSES, (GLOBAL_BATCH,), generator=source)
     mine = range(rank * GLOBAL_BATCH // world_size, (rank + 1) * GLOBAL_BATCH // world_size)
     size = config.micro_batch_size
-    return Batch([(images[i : i + size], labels[i : i + size]) for i in mine[::size]], GLOBAL_BATCH)
+    return Batch(
+        [(images[i : i + size], labels[i : i + size]) for i in mine[::size]], GLOBAL_BATCH, GLOBAL_BATCH
+    )
 
 
 def start(config: Config, *, frozen: bool = False, processes_per_node: int = 0) -> Engine:

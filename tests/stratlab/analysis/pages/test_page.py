@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stratlab.analysis.pages.markdown import build_markdown
 from stratlab.analysis.pages.page import build_html
 from stratlab.analysis.pages.part_names import COLOURS, say_headline, split_row
 from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts, choose_ranks
@@ -272,6 +273,42 @@ def test_run_of_its_own_is_drawn_when_it_is_there(tmp_path: Path) -> None:
     assert "validation" in html and "train: 0.25 at 3" in html and "train: 0.6667 at 3" not in html
     assert "cat / cat: 17" in html and "rank 0 cuda:0" in html
     assert HOSTILE not in html
+
+
+def test_the_layout_of_a_language_model_and_its_test(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    layout = {
+        "name": "pp2.tp2+sp",
+        "dimensions": 4,
+        "missing": ["data"],
+        "degenerate": True,
+        "sequence_parallel": True,
+        "reason": f"4D on 4 processes {HOSTILE}",
+    }
+    axes = {"pp": 2, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 2, "ep": 1}
+    config = {"run": "run", "resolved": {"layout": layout, "axes": axes}}
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "evaluation.json").write_text(
+        json.dumps({"split": "test", "samples": 30, "labels": 700, "loss": 0.5, "perplexity": 1.6487})
+    )
+    origin = read_facts(run).origin
+    assert origin["layout"]["degenerate"] is True and origin["test_accuracy_pct"] is None
+    report = build_example()
+    assert "Layout" not in sections(write_page(report, tmp_path))
+    report["run"] |= {"layout": origin["layout"], "axes": origin["axes"]}
+    html = write_page(report, tmp_path)
+    shown = sections(html)
+    assert list(shown).index("Layout") == 1
+    assert '<span class="badge bad">degenerate</span> ' in shown["Layout"]
+    assert "lacks data parallelism, which its 4 dimensions promise" in shown["Layout"]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", shown["Layout"])
+    assert cells == ["4", "2", "1", "1", "1", "2", "1", "yes"]
+    assert "1.649" in shown["Test"] and "Accuracy" not in shown and HOSTILE not in html
+    text = build_markdown(report)
+    assert "Layout pp2.tp2\\+sp. 4D on 4 processes" in text and "Degenerate: lacks data parallelism" in text
+    report["run"]["layout"] |= {"missing": [], "degenerate": False}
+    assert "egenerate" not in sections(write_page(report, tmp_path))["Layout"] + build_markdown(report)
 
 
 def test_missing_labels_are_said(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""The five charts of language models: the layouts that they promise; a file of values makes them one comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.charts.contract import check_trainer_contract
+from tests.charts.rendering import CHARTS, ROOT, Document, environment, render, training_pod, world_size
+from trainer.config import Config
+from trainer.decoder_shapes import read_shape
+from trainer.layout import Layout, resolve_layout
+
+FIVE = [f"llm-{n}d" for n in range(1, 6)]
+TINY = ROOT / "examples" / "llm_tiny.yaml"
+EIGHT_PODS = ("--set", "run.nodes=8,run.processesPerNode=1")
+
+
+def read_config(documents: list[Document]) -> Config:
+    return Config.from_env(environment(training_pod(documents), "pytorch"))
+
+
+def find_layout(documents: list[Document]) -> Layout:
+    config = read_config(documents)
+    return resolve_layout(config, world_size(documents), read_shape(config))
+
+
+def test_each_chart_keeps_its_promise_on_one_node_of_eight(helm4: Path) -> None:
+    names = {}
+    for dimensions, chart in enumerate(FIVE, start=1):
+        documents = render(helm4, CHARTS / chart)
+        config, layout = read_config(documents), find_layout(documents)
+        assert (config.strategy, layout.dimensions, world_size(documents)) == ("nd", dimensions, 8)
+        assert not layout.degenerate
+        micro_batches = config.global_batch_size // (config.micro_batch_size * layout.axes.dp)
+        assert layout.axes.pp == 1 or micro_batches >= 4 * layout.axes.pp
+        names[chart] = layout.name
+    assert names == {
+        "llm-1d": "dp8",
+        "llm-2d": "pp2.dp4",
+        "llm-3d": "pp2.dp2.tp2",
+        "llm-4d": "pp2.dp2.tp2+sp",
+        "llm-5d": "pp2.dp2.tp2+sp.ep4",
+    }
+
+
+def test_the_charts_differ_in_the_dimensions_alone_but_for_the_experts(helm4: Path) -> None:
+    settings = {chart: read_config(render(helm4, CHARTS / chart)).model_dump() for chart in FIVE}
+    for chart in FIVE[1:]:
+        differ = {name for name, value in settings[chart].items() if value != settings["llm-1d"][name]}
+        own = {"model", "grad_checkpointing"} if chart == "llm-5d" else set()
+        assert differ == {"dimensions"} | own
+
+
+@pytest.mark.parametrize("chart", FIVE)
+def test_the_example_runs_in_eight_pods_of_one_process(helm: Path, chart: str) -> None:
+    documents = render(helm, CHARTS / chart, ["--values", str(TINY), *EIGHT_PODS])
+    check_trainer_contract(documents)
+    pod = training_pod(documents)
+    assert len(pod["containers"]) == 1
+    resources = pod["containers"][0]["resources"]
+    assert resources["requests"] == {"cpu": "100m", "memory": "512Mi"}
+    assert "nvidia.com/gpu" not in resources.get("limits", {})
+    assert not find_layout(documents).degenerate
+    one_pod = render(helm, CHARTS / chart, ["--values", str(TINY)])
+    assert world_size(documents) == world_size(one_pod) == 8
+
+
+def test_the_example_makes_them_one_comparison(helm4: Path) -> None:
+    """Nothing that the audit looks at differs: stratlab/compare/rules.py."""
+    settings = {}
+    for chart in FIVE:
+        config = read_config(render(helm4, CHARTS / chart, ["--values", str(TINY)]))
+        settings[chart] = config.model_dump(exclude={"dimensions"})
+        assert config.is_text and config.profile_first_step > config.profile_warmup
+        # steps are left to time behind the first five, the profiled ones and the one after them
+        assert config.steps - max(5, config.profile_first_step + config.profile_steps) >= 3
+    assert all(found == settings["llm-1d"] for found in settings.values())
+
+
+def test_on_two_processes_most_of_them_are_degenerate(helm4: Path) -> None:
+    lacking = {
+        chart: find_layout(render(helm4, CHARTS / chart, ["--set", "run.processesPerNode=2"])).missing
+        for chart in FIVE
+    }
+    assert lacking == {
+        "llm-1d": (),
+        "llm-2d": ("data",),
+        "llm-3d": ("data", "tensor"),
+        "llm-4d": ("data", "tensor", "sequence"),
+        "llm-5d": ("data", "pipeline"),
+    }

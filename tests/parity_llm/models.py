@@ -1,0 +1,64 @@
+"""Tiny Qwen2 and Qwen3-MoE checkpoints in Hugging Face's format, the same for the reference and for every rank.
+
+Weights are drawn larger than the usual initialisation and biases are not zero, so that no gradient is lost in rounding;
+that every mesh starts from files also proves that each rank reads its own part of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+VOCAB = 128
+DENSE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+EXPERTS: dict[str, Any] = DENSE | {
+    "head_dim": 16,
+    "moe_intermediate_size": 32,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+}
+# name -> (family, shape); qwen_tiny and qwen_moe_tiny with a smaller vocabulary, and what they leave untried.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tied": ("qwen2", DENSE | {"tie_word_embeddings": True}),
+    "untied": ("qwen2", DENSE | {"tie_word_embeddings": False}),
+    "8 layers": ("qwen2", DENSE | {"tie_word_embeddings": True, "num_hidden_layers": 8}),
+    "moe": ("qwen3_moe", EXPERTS | {"tie_word_embeddings": False}),
+    "moe tied": ("qwen3_moe", EXPERTS | {"tie_word_embeddings": True}),
+    "moe 4 kv": (
+        "qwen3_moe",
+        EXPERTS | {"tie_word_embeddings": False, "num_attention_heads": 8, "num_key_value_heads": 4},
+    ),
+}
+
+
+def write_models(folder: Path) -> None:
+    """One checkpoint folder per name."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    families: dict[str, Any] = {
+        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+        "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    }
+    for name, (family, shape) in MODELS.items():
+        configuration, model_class = families[family]
+        model = model_class(configuration(**shape))
+        draw = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                noise = torch.randn(parameter.shape, generator=draw)
+                if parameter.ndim > 1:
+                    parameter.copy_(0.08 * noise)
+                else:
+                    parameter.copy_(("norm" in key) + 0.1 * noise)
+        model.save_pretrained(folder / name)

@@ -1,0 +1,53 @@
+"""The plain Hugging Face model in one process: the whole batch at once, every document in a row of its own.
+
+Nothing of trainer/models, trainer/parallel or trainer/strategies is in here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.parity_llm.cases import CLIP, RATE, STEPS, WEIGHT_DECAY
+from tests.parity_llm.rows import draw_rows, split_documents
+
+
+def train_plain_models(models: list[tuple[str, bool]], checkpoints: Path, out: Path) -> None:
+    """Writes `<model>, <packed or padded>.pt` for each (model, packed)."""
+    import torch
+
+    torch.set_num_threads(1)
+    for model, packed in models:
+        torch.save(_train(checkpoints / model, packed), out / f"{plain_name(model, packed)}.pt")
+
+
+def plain_name(model: str, packed: bool) -> str:
+    return f"{model}, {'packed' if packed else 'padded'}"
+
+
+def _train(folder: Path, packed: bool) -> dict[str, Any]:
+    import torch
+    import torch.nn.functional as F
+    from transformers import AutoModelForCausalLM
+
+    from trainer.data.batches import IGNORED
+
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32)
+    model.train()
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=WEIGHT_DECAY)
+    losses, norms, gradients = [], [], {}
+    for step in range(1, STEPS + 1):
+        ids, labels = split_documents(*draw_rows(step, packed))
+        logits = model(input_ids=ids, use_cache=False).logits
+        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        loss = total / (labels != IGNORED).sum()
+        loss.backward()
+        if step == 1:
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
+        losses.append(float(loss))
+        optimizer.step()
+        optimizer.zero_grad()
+    gradients = {name: g * min(1.0, CLIP / (norms[0] + 1e-6)) for name, g in gradients.items()}
+    return {"losses": losses, "norms": norms, "gradients": gradients, "weights": weights}

@@ -1,0 +1,73 @@
+"""What a parity suite has found, as a file: the tests may run in another process than the one that prints it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainer.hardware import processor_name
+from trainer.provenance import read_git_sha, read_versions
+
+ROOT = Path(__file__).resolve().parents[1]
+PARITY = ROOT / "reports" / "parity.json"
+PARITY_LLM = ROOT / "reports" / "parity-llm.json"
+
+
+def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> None:
+    """Commit, versions, hardware, steps, and what was found."""
+    facts = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": read_git_sha(),
+        "versions": read_versions(),
+        "backend": "gloo",
+        "hardware": processor_name(),
+        "steps": steps,
+        "repeats": 1,
+    }
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(facts | dict(found), indent=1) + "\n")
+    temporary.replace(path)
+
+
+def parity_table(found: Mapping[str, Any]) -> list[str]:
+    """The lines of tests/parity: strategies on images."""
+    lines = [f"{'strategy':9} {'model':16} {'n':>2} {'variant':15} {'loss':>9} {'norm':>9} {'gradient':>9}"]
+    for row in found["rows"]:
+        verdict = "" if row["passed"] else f"  FAILED at {row['parameter']}"
+        name = f"{row['strategy']:9} {row['model']:16} {row['world_size']:2} {row['variant']:15}"
+        lines.append(f"{name}  {_numbers(row, '  ')}{verdict}")
+    return lines + _mutation_lines(found, "")
+
+
+def parity_llm_table(found: Mapping[str, Any]) -> list[str]:
+    """The lines of tests/parity_llm: compositions of axes, reshardings."""
+    lines = [
+        f"{'strategy':8} {'mesh':20} {'model':9} {'n':>2} {'loss':>8} {'norm':>8} {'gradient':>8}  variant"
+    ]
+    for row in found["rows"]:
+        failure = "" if row["passed"] else f"  FAILED {row['parameter']} {'; '.join(row['complaints'][:3])}"
+        name = f"{row['strategy']:8} {row['mesh']:20} {row['model']:9} {row['world_size']:2}"
+        lines.append(f"{name} {_numbers(row, ' ')}  {row['variant']}{failure}")
+    for pair in found["reshardings"]:
+        verdict = "" if pair["passed"] else "  FAILED"
+        lines.append(
+            f"saved on {pair['saved']}, continued on {pair['continued']} ({pair['model']}): "
+            f"{pair['loss']:.1e} {pair['grad_norm']:.1e}{verdict}"
+        )
+    return lines + _mutation_lines(found, " ({case})")
+
+
+def _numbers(row: Mapping[str, Any], between: str) -> str:
+    numbers = (row[name] for name in ("loss", "grad_norm", "gradient"))
+    return between.join("       -" if n is None else f"{n:8.1e}" for n in numbers)
+
+
+def _mutation_lines(found: Mapping[str, Any], where: str) -> list[str]:
+    return [
+        f"{'caught' if mutation['caught'] else 'MISSED'}: {mutation['name']}{where.format(**mutation)}"
+        for mutation in found["mutations"]
+    ]

@@ -1,0 +1,73 @@
+"""Small token caches, and what a test reads out of their rows without the code that wrote them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import Config
+from trainer.data.text.rows import TextData, TokenRows, open_text
+from trainer.prepare.cache import ensure_cache
+
+START, END, PAD = (
+    257,
+    258,
+    256,
+)  # ids of the byte tokenizer: bytes, then <|endoftext|> <|im_start|> <|im_end|>
+CHAT = re.compile(r"\x01user\n(.*)\x02\n\x01assistant\n(.*)\x02", re.DOTALL)
+
+
+def text_config(results: Path, **settings: Any) -> Config:
+    given = {"model": "qwen_tiny", "seq_len": 128, "results": str(results), **settings}
+    if "dataset_path" not in given:
+        given.setdefault("dataset", "arithmetic")
+    return Config(run="x", **given)
+
+
+def build(config: Config) -> TextData:
+    ensure_cache(config, lambda text: None)
+    return open_text(config)
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+class Found(NamedTuple):
+    """One document as it stands in a row."""
+
+    row: int
+    ids: list[int]
+    labels: list[int]
+
+    @property
+    def text(self) -> str:
+        """Bytes as text; the special tokens as \\x00, \\x01, \\x02."""
+        codes = [i if i < PAD else i - PAD for i in self.ids]
+        return bytes(codes).decode()
+
+
+def documents_of(inputs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each place the column at which its document starts: what attention compares."""
+    return np.arange(inputs.shape[-1]) - inputs[:, 1]
+
+
+def find_documents(rows: TokenRows) -> list[Found]:
+    """All documents and pieces of padding of a split, cut where the positions say so."""
+    inputs, labels = rows.rows(np.arange(len(rows)))
+    documents, found = documents_of(inputs), []
+    for row in range(len(rows)):
+        for start in np.unique(documents[row]):
+            here = documents[row] == start
+            assert np.flatnonzero(here).tolist() == list(range(start, start + here.sum())), (
+                "torn, or reaching outside"
+            )
+            found.append(Found(row, inputs[row, 0, here].tolist(), labels[row, here].tolist()))
+    return found

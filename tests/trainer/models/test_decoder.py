@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.trainer.models.small_decoder import (
+    FAMILIES,
+    SEQ,
+    build,
+    document,
+    gradients,
+    largest_relative,
+    loss_of,
+    moved,
+    row_of,
+    settings,
+)
+from trainer.config import ConfigError
+from trainer.decoder_json import shape_of_json
+from trainer.decoder_shapes import (
+    SHAPES,
+    count_flops_per_token,
+    count_matmul_parameters,
+    count_parameters,
+    weight_shapes,
+)
+from trainer.engine import apply_compile
+from trainer.models.decoder import build_decoder, describe
+
+
+def resident_mib() -> float:
+    """Memory that this process really holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("lora_rank", [0, 8])
+def test_names_and_shapes_are_those_of_the_real_module(name, lora_rank):
+    config = settings(name, lora_rank=lora_rank)
+    decoder = build_decoder(config, empty=True)
+    real = {n: tuple(p.shape) for n, p in decoder.named_parameters()}
+    assert real == weight_shapes(SHAPES[name], config)
+    base = sum(p.numel() for n, p in decoder.named_parameters() if ".lora_" not in n)
+    assert base == count_parameters(SHAPES[name])
+    assert len(decoder.blocks()) == SHAPES[name].layers
+
+
+def test_an_empty_model_takes_no_memory():
+    build(empty=True)  # imports
+    before = resident_mib()
+    decoder = build("qwen2.5-3b", empty=True)
+    assert resident_mib() - before < 50  # the weights would be 11772
+    assert all(tensor.is_meta for tensor in (*decoder.parameters(), *decoder.buffers()))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_its_configuration_gives_its_shape_back(name):
+    assert shape_of_json(describe(SHAPES[name]).to_dict(), "x") == SHAPES[name]
+
+
+@pytest.mark.parametrize("name", ["qwen_tiny", "qwen2.5-3b"])
+def test_operations_are_those_that_torch_counts(name):
+    """On the meta device, with the kernel that computes the whole square of the attention."""
+    decoder, shape = build(name, empty=True, packing=False, seq_len=64).eval(), SHAPES[name]
+    inputs = torch.zeros(1, 2, 64, dtype=torch.int64, device="meta")
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        decoder(inputs)
+    rotary = 2 * 64 * shape.head_dim // 2  # positions times frequencies, one small product
+    counted = counter.get_total_flops()
+    forward = count_flops_per_token(shape, 64, causal=False) / 3 * 64
+    assert counted - forward in (0, rotary)
+
+
+def test_operations_of_experts_are_those_that_torch_counts():
+    decoder, shape = moved(build("qwen_moe_tiny", packing=False)).eval(), SHAPES["qwen_moe_tiny"]
+    decoder.hf.set_experts_implementation("eager")  # the counter has no rule for the fused kernel
+    inputs, _ = row_of([document(SEQ, 1)])
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        decoder(inputs)
+    rotary = 2 * SEQ * shape.head_dim // 2
+    forward = count_flops_per_token(shape, SEQ, causal=False) / 3 * SEQ
+    assert counter.get_total_flops() - forward in (0, rotary)
+
+
+def test_costs_of_a_row():
+    plain, adapted = (build("qwen2.5-3b", empty=True, seq_len=2048, lora_rank=r) for r in (0, 16))
+    shape = SHAPES["qwen2.5-3b"]
+    assert plain.flops_per_sample == 2048 * count_flops_per_token(shape, 2048, causal=True)
+    assert plain.flops_per_token_literature == count_flops_per_token(shape, 2048, causal=False)
+    assert adapted.flops_per_sample == 2048 * count_flops_per_token(shape, 2048, causal=True, lora=True)
+    difference = plain.flops_per_token_literature - adapted.flops_per_token_literature
+    assert difference == 2 * count_matmul_parameters(shape)
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_recomputed_blocks_give_the_same_gradients(model, lora_rank):
+    plain, recomputed = (build(model, grad_checkpointing=g, lora_rank=lora_rank) for g in (False, True))
+    compare_gradients(moved(plain), moved(recomputed))
+
+
+def test_compiled_blocks_give_the_same_gradients():
+    """Dense only: which experts get tokens is not for the compiler."""
+    plain, compiled = build(), build(grad_checkpointing=True)
+    apply_compile(compiled, backend="aot_eager")
+    compare_gradients(moved(plain), moved(compiled))
+
+
+def compare_gradients(plain, other):
+    inputs, labels = row_of([document(length, length) for length in (5, 9, 7)])
+    for decoder in (plain, other):
+        loss_of(decoder, inputs, labels, 18).backward()
+    assert len(gradients(plain)) == sum(p.requires_grad for p in plain.parameters())
+    assert largest_relative(gradients(other), gradients(plain)) < 1e-6
+
+
+def test_autocast_is_close_and_leaves_the_parameters():
+    decoder, (inputs, _) = moved(build()), row_of([document(20, 1)])
+    exact = decoder(inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = decoder(inputs)
+    assert rounded.dtype == torch.bfloat16
+    assert 0 < (rounded - exact).norm() / exact.norm() < 0.03
+    assert {p.dtype for p in decoder.parameters()} == {torch.float32}
+
+
+def test_the_head_of_a_tied_model_is_the_embedding():
+    decoder = build()
+    assert decoder.hf.lm_head.weight is decoder.hf.model.embed_tokens.weight
+    decoder.to("meta")
+    assert decoder.hf.lm_head.weight is not decoder.hf.model.embed_tokens.weight  # why there is tie_weights
+    decoder.tie_weights()
+    assert decoder.hf.lm_head.weight is decoder.hf.model.embed_tokens.weight
+    untied = build("qwen_moe_tiny")
+    untied.tie_weights()
+    assert untied.hf.lm_head.weight is not untied.hf.model.embed_tokens.weight
+
+
+def test_wrong_settings_are_refused_before_anything_is_built():
+    with pytest.raises(ConfigError) as caught:
+        build(lora_rank=2, lora_targets="lm_head", seq_len=8192)
+    assert len(caught.value.problems) == 2
+    with pytest.raises(ConfigError, match="no linear .* called so, expected some of down_proj"):
+        build(lora_rank=2, lora_targets="qkv")
+    with pytest.raises(ConfigError, match="'gate_proj'"):  # experts are one tensor, and no linear layers
+        build("qwen_moe_tiny", lora_rank=2, lora_targets="gate_proj")

@@ -1,0 +1,77 @@
+"""Small decoders and rows of the tests of trainer/parallel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.axes import ND_AXES
+from trainer.config import Config
+from trainer.data.batches import IGNORED, Batch
+from trainer.layout import resolve_layout
+from trainer.mesh import build_mesh
+from trainer.models import decoder_weights
+from trainer.models.decoder import Decoder, build_decoder
+from trainer.phases import Phases
+from trainer.precision import resolve_precision
+
+
+class Louder(decoder_weights.RandomWeights):
+    """Weights with which every gradient is well above the rounding: no bias and no adapter is zero."""
+
+    def tensor(self, name: str) -> Tensor:
+        generator = torch.Generator().manual_seed(sum(name.encode()) * 1009 + len(name))
+        noise = torch.randn(self.shape(name), generator=generator)
+        if noise.ndim > 1:
+            return 0.08 * noise
+        return 0.1 * noise + ("norm" in name)
+
+
+def make_config(**settings: Any) -> Config:
+    given = {"model": "qwen_tiny", "dataset": "arithmetic", "seq_len": 16, "global_batch_size": 4}
+    given |= {"micro_batch_size": 1, "clip_norm": 1.0, "layout": "given"}
+    return Config(**{"run": "try", "strategy": "nd"} | given | settings)
+
+
+def make_rows(config: Config, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """(inputs, labels) of one global batch; packed rows hold three documents of unequal length."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, seq = config.global_batch_size, config.seq_len
+    ids = torch.randint(0, 320, (rows, seq + 1), generator=generator)
+    labels, positions = ids[:, 1:].clone(), torch.arange(seq).repeat(rows, 1)
+    for row in range(rows):
+        start = 1 + row % 3
+        labels[row, :start] = IGNORED
+        for cut in (start + 2, seq - 4 - row % 2) if config.packing else ():
+            positions[row, cut:] = torch.arange(seq - cut)
+            labels[row, cut - 1] = IGNORED
+    return torch.stack([ids[:, :-1], positions], 1), labels
+
+
+def count_labels(labels: Tensor) -> int:
+    return int((labels != IGNORED).sum())
+
+
+def start(config: Config, world_size: int) -> Any:
+    """The engine of the strategy nd on the ranks that run."""
+    from trainer.strategies import nd
+
+    decoder_weights.RandomWeights = Louder
+    decoder = build_decoder(config, empty=True)
+    axes = resolve_layout(config, world_size, decoder.shape).axes
+    mesh = build_mesh(axes, "cpu", ND_AXES)
+    return nd.build(config, mesh, decoder, Phases("cpu"), resolve_precision(config, "cpu"))
+
+
+def whole_decoder(config: Config) -> Decoder:
+    decoder_weights.RandomWeights = Louder
+    return build_decoder(config)
+
+
+def share_of(config: Config, dp: int, dp_rank: int, seed: int = 0) -> Batch:
+    """The micro-batches of one of `dp` data ranks."""
+    inputs, labels = make_rows(config, seed)
+    parts = zip(inputs.chunk(dp)[dp_rank].split(1), labels.chunk(dp)[dp_rank].split(1), strict=True)
+    return Batch(list(parts), len(inputs), count_labels(labels))

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.ranks import run_ranks
+from tests.trainer.parallel.small import make_config
+from trainer.models.decoder import build_decoder
+from trainer.parallel.pipeline import apply_stage
+from trainer.parallel.tensor import build_plan
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+@pytest.mark.parametrize("model", ["qwen_tiny", "qwen_moe_tiny"])
+def test_the_plan_covers_every_parameter_but_the_experts(model, sequence_parallel):
+    if model == "qwen_moe_tiny" and not sequence_parallel:
+        with pytest.raises(AssertionError, match="experts and tp need sequence parallelism"):
+            planned(model, sequence_parallel)
+        return
+    decoder, plan = planned(model, sequence_parallel)
+    owners = {name.rpartition(".")[0] for name, _ in decoder.hf.named_parameters()}
+    assert {name for name in owners if "experts" not in name} <= plan.keys()
+    assert all(decoder.hf.get_submodule(name) is not None for name in plan)
+
+
+def planned(model, sequence_parallel):
+    decoder = build_decoder(make_config(model=model, lora_rank=2), empty=True)
+    apply_stage(decoder, 0, 1, ("cpu", None))
+    return decoder, build_plan(decoder, sequence_parallel)
+
+
+def test_cut_parameters_stay_tied_and_frozen():
+    def run() -> None:
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+
+        from trainer.parallel.tensor import apply_tensor
+
+        dist.init_process_group("gloo")
+        decoder = build_decoder(make_config(lora_rank=2), empty=True)
+        trained = {name: p.requires_grad for name, p in decoder.named_parameters()}
+        assert len(set(trained.values())) == 2
+        apply_stage(decoder, 0, 1, ("cpu", None))
+        apply_tensor(decoder, init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)), True)
+        assert {name: p.requires_grad for name, p in decoder.named_parameters()} == trained
+        assert decoder.hf.lm_head.weight is decoder.hf.model.embed_tokens.weight
+        sizes = {name: p.to_local().numel() / p.numel() for name, p in decoder.named_parameters()}
+        whole = {name for name, part in sizes.items() if part == 1}
+        assert set(sizes.values()) == {0.5, 1}
+        assert all("norm" in name or "lora_" in name for name in whole)
+        assert sum("lora_A" in name for name in whole) == 3 * 4  # q, k and v of every layer
+        assert sum("lora_B" in name for name in whole) == 4  # o
+
+    run_ranks(run, 2)

@@ -1,0 +1,165 @@
+"""The real worker on a language model, for every strategy: one data order, one start, one loss, and complete files."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests.ranks import fork_ranks
+from trainer.config import Config, Strategy
+
+STEPS = 10
+ROWS = 16  # of a step: two micro-batches on each of two processes
+EVERY = [*get_args(Strategy), "nd pp2", "nd tp2", "nd lora", "nd padded"]
+MORE = {
+    "nd pp2": {"TRAINER_DIMENSIONS": "2"},
+    "nd tp2": {"TRAINER_LAYOUT": "given", "TRAINER_TP": "2"},
+    "nd lora": {"TRAINER_LAYOUT": "given", "TRAINER_TP": "2", "TRAINER_LORA_RANK": "4"},
+    "nd padded": {"TRAINER_PACKING": "false"},
+}
+LOSS_GATE = 1e-5
+
+
+def be_worker() -> None:
+    from trainer import worker
+
+    raise SystemExit(worker.main())
+
+
+def settings(results: Path, name: str, **more: str) -> dict[str, str]:
+    return {
+        "TRAINER_RUN": name.replace(" ", "-"),
+        "TRAINER_RESULTS": str(results),
+        "TRAINER_STRATEGY": name.partition(" ")[0],
+        "TRAINER_MODEL": "qwen_tiny",
+        "TRAINER_DATASET": "arithmetic",
+        "TRAINER_TRAIN_SAMPLES": "96",
+        "TRAINER_VALIDATION_FRACTION": "0.02",
+        "TRAINER_SEQ_LEN": "128",
+        "TRAINER_PRECISION": "fp32",
+        "TRAINER_STEPS": str(STEPS),
+        "TRAINER_GLOBAL_BATCH_SIZE": str(ROWS),
+        "TRAINER_MICRO_BATCH_SIZE": "4",
+        "TRAINER_EVALUATE_EVERY": "5",
+        "TRAINER_PROFILE_FIRST_STEP": "7",
+        "TRAINER_PROFILE_STEPS": "1",
+        "STRATLAB_LAUNCHER": "test",
+        **MORE.get(name, {}),
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The run directory of a strategy, trained once; all in one comparison, so that they share the tokens."""
+    results = tmp_path_factory.mktemp("results")
+
+    @functools.cache
+    def of(name: str) -> Path:
+        from trainer.prepare.cache import ensure_cache
+
+        env = settings(results, name)
+        ensure_cache(Config.from_env(env), lambda _: None)
+        world_size = 1 if name == "single" else 2
+        done = fork_ranks(be_worker, world_size, env=env, timeout_s=300)
+        assert [r.exit_code for r in done] == [0] * world_size, "\n".join(r.output[-3000:] for r in done)
+        return results / "default" / env["TRAINER_RUN"]
+
+    return of
+
+
+def read(folder: Path, name: str) -> dict:
+    return json.loads((folder / name).read_text())
+
+
+def lines(folder: Path, kind: str) -> list[dict]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["kind"] == kind]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_language_model_runs_under_it(finished, name):
+    folder = finished(name)
+    summary, config = read(folder, "summary.json"), read(folder, "config.json")
+    promised = Path("docs/architecture.md").read_text()
+    assert [field for field in summary if f'"{field}"' not in promised] == []
+    assert summary["tokens_per_s"] >= summary["useful_tokens_per_s"] > 0
+    assert summary["mfu_pct"] is None and summary["mfu_literature_pct"] is None  # no peak is known for a CPU
+    evaluation = read(folder, "evaluation.json")
+    assert evaluation["perplexity"] == summary["test_perplexity"] and evaluation["labels"] > 0
+    assert "test_accuracy_pct" not in summary and "image_size" not in config["resolved"]
+    train = lines(folder, "train")
+    assert [line["step"] for line in train] == list(range(1, STEPS + 1))
+    assert {line["tokens"] for line in train} == {ROWS * 128}
+    assert all(0 < line["useful_tokens"] <= line["tokens"] for line in train)
+    assert {"validation_loss", "validation_perplexity"} <= lines(folder, "eval")[0].keys()
+    ranks = [json.loads(path.read_text()) for path in folder.glob("ranks/*.json")]
+    assert all(rank["done"] and rank["coordinates"] for rank in ranks)
+
+
+@pytest.mark.parametrize("name", [n for n in EVERY if n not in ("single", "nd lora", "nd padded")])
+def test_every_strategy_trains_the_same(finished, name):
+    ours, theirs = finished(name), finished("single")
+    for fact in ("initial_weights_sha256", "data_order_sha256", "parameters"):
+        assert read(ours, "summary.json")[fact] == read(theirs, "summary.json")[fact]
+    apart = [
+        abs(a["loss"] - b["loss"]) for a, b in zip(lines(ours, "train"), lines(theirs, "train"), strict=True)
+    ]
+    assert max(apart) < (LOSS_GATE if name != "zeropp" else 1e-4)
+    assert abs(read(ours, "evaluation.json")["loss"] - read(theirs, "evaluation.json")["loss"]) < 1e-4
+
+
+def test_the_loss_falls(finished):
+    losses = [line["loss"] for line in lines(finished("single"), "train")]
+    assert losses[-1] < losses[0] - 0.05
+
+
+@pytest.mark.parametrize("name", ["nd", "nd pp2", "nd tp2"])
+def test_the_layout_is_recorded(finished, name):
+    folder = finished(name)
+    layout, summary = read(folder, "config.json")["resolved"]["layout"], read(folder, "summary.json")
+    assert summary["layout"] == layout["name"] == {"nd": "dp2", "nd pp2": "pp2", "nd tp2": "tp2"}[name]
+    assert summary["degenerate"] == (name == "nd pp2")  # 2 dimensions promise data as well
+    assert summary["missing_dimensions"] == (["data"] if name == "nd pp2" else [])
+    assert set(summary["wire_bytes_per_axis"]) >= {{"nd": "dp_shard", "nd pp2": "pp", "nd tp2": "tp"}[name]}
+
+
+@pytest.mark.parametrize("name", ["fsdp", "nd pp2"])
+def test_every_phase_is_in_the_traces(finished, name):
+    for trace in (finished(name) / "traces").glob("rank*_trace.json"):
+        names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
+        assert {
+            "## Data Loading ##",
+            "## Forward Pass ##",
+            "## Backward Pass ##",
+            "## Optimizer Step ##",
+        } <= names
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_its_weights_are_exported(tmp_path, finished):
+    """Four steps on pp2, the rest on it again; then the exported model is judged anew in one process."""
+    from trainer.prepare.cache import ensure_cache
+
+    keep = {"TRAINER_CHECKPOINT_EVERY": "4", "TRAINER_RUN": "kept"}
+    env = settings(tmp_path, "nd pp2", **keep)
+    ensure_cache(Config.from_env(env), lambda _: None)
+    done = fork_ranks(be_worker, 2, env=env, timeout_s=300)
+    assert [r.exit_code for r in done] == [0, 0], done[0].output[-3000:]
+    folder = tmp_path / "default" / "kept"
+    whole = [line["loss"] for line in lines(folder, "train")]
+    assert whole == [line["loss"] for line in lines(finished("nd pp2"), "train")]
+    assert (folder / "model" / "tokenizer_config.json").is_file()
+
+    def judge() -> None:
+        from trainer import evaluate
+
+        raise SystemExit(evaluate.main([str(folder), "--output", str(tmp_path / "again.json")]))
+
+    again = fork_ranks(judge, 1)
+    assert again[0].exit_code == 0, again[0].output[-3000:]
+    found = json.loads((tmp_path / "again.json").read_text())
+    assert abs(found["loss"] - read(folder, "evaluation.json")["loss"]) < 1e-5

@@ -1,0 +1,120 @@
+"""Context parallelism: cp ranks hold consecutive parts of each sequence and meet only in the attention.
+
+    ulysses    exchange: [rows, heads, seq/cp] -> [rows, heads/cp, seq], attend, exchange back (arXiv 2309.14509)
+               3 all-to-all there, 1 back; cp must divide the heads of a tp rank; few key heads are repeated
+    allgather  queries stay, keys and values of all ranks are gathered (Llama 3, arXiv 2407.21783, 3.3.2)
+               any number of heads; the rank with the end of the sequence works most
+
+Packed documents: every rank knows where the document of each token of the whole row starts, so that no mask travels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import AttentionInterface
+
+from trainer.models.attention import causal_attention, repeat_heads
+from trainer.parallel.collectives import all_to_all, gather
+
+
+def apply_context(decoder: nn.Module, layers: list[nn.Module], cp: DeviceMesh, kind: str) -> None:
+    """Replaces the attention of `layers`, in place; with one cp rank it stays the decoder's own.
+
+    Args:
+        kind: ulysses or allgather.
+    """
+    if cp.size() == 1:
+        return
+    for layer in layers:
+        layer.self_attn.context_group = cp.get_group()
+    # a name that transformers has no mask for: it builds none
+    decoder.hf.config._attn_implementation = f"stratlab_{kind}"
+
+
+def split_context(whole: Tensor, cp: DeviceMesh) -> Tensor:
+    """This rank's columns of [rows, seq]."""
+    if cp.size() == 1:
+        return whole
+    return whole.chunk(cp.size(), dim=1)[cp.get_local_rank()].contiguous()
+
+
+def _ulysses(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    documents: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    group = module.context_group
+    assert isinstance(group, ProcessGroup)
+    heads = math.lcm(key.shape[1], group.size())
+    key, value = (repeat_heads(part, heads) for part in (key, value))
+    query, key, value = (exchange_heads(part, group) for part in (query, key, value))
+    attended = causal_attention(query, key, value, documents, dropout, scaling)
+    return exchange_sequence(attended, group).transpose(1, 2).contiguous(), None
+
+
+def _gathered(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    documents: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    group = module.context_group
+    assert isinstance(group, ProcessGroup)
+    first = group.rank() * query.shape[2]
+    end = first + query.shape[2]  # nobody of this rank looks further
+    key, value = (gather(part, 2, group)[:, :, :end] for part in (key, value))
+    allowed = visible_columns(first, end, query.device, documents)
+    key, value = (repeat_heads(part, query.shape[1]) for part in (key, value))
+    attended = F.scaled_dot_product_attention(query, key, value, allowed, dropout, scale=scaling)
+    return attended.transpose(1, 2).contiguous(), None
+
+
+for _name, _function in (("ulysses", _ulysses), ("allgather", _gathered)):
+    AttentionInterface.register(f"stratlab_{_name}", _function)
+
+
+def visible_columns(first: int, end: int, device: torch.device, documents: Tensor | None) -> Tensor:
+    """bool [end - first, end], or [rows, 1, ..]: which columns 0..end the tokens first..end look at.
+
+    Args:
+        documents: int64 [rows, seq], the column at which each token's document starts; None = one document.
+    """
+    columns = torch.arange(end, device=device)
+    allowed = columns <= columns[first:, None]
+    if documents is None:
+        return allowed
+    return allowed & (columns >= documents[:, None, first:end, None])
+
+
+def exchange_heads(part: Tensor, group: ProcessGroup) -> Tensor:
+    """[rows, heads, seq/n, dim] -> [rows, heads/n, seq, dim]."""
+    n, (rows, heads, seq, dim) = group.size(), part.shape
+    sent = part.reshape(rows, n, heads // n, seq, dim).transpose(0, 1)
+    got = all_to_all(sent.contiguous(), group)  # [part of the sequence, rows, heads/n, seq/n, dim]
+    return got.permute(1, 2, 0, 3, 4).reshape(rows, heads // n, n * seq, dim)
+
+
+def exchange_sequence(part: Tensor, group: ProcessGroup) -> Tensor:
+    """[rows, heads/n, seq, dim] -> [rows, heads, seq/n, dim]."""
+    n, (rows, heads, seq, dim) = group.size(), part.shape
+    sent = part.reshape(rows, heads, n, seq // n, dim).permute(2, 0, 1, 3, 4)
+    got = all_to_all(sent.contiguous(), group)  # [part of the heads, rows, heads/n, seq/n, dim]
+    return got.transpose(0, 1).reshape(rows, n * heads, seq // n, dim)

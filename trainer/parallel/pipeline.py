@@ -1,0 +1,144 @@
+"""Pipeline parallelism: each rank holds a run of layers and passes the stream between the layers on.
+
+    rank 0  layers 0-17    F0 F1    B0 F2 B1 ...       1f1b: after the start-up one forward, one backward
+    rank 1  layers 18-35      F0 B0 F1 B1 ...          (arXiv 2104.04473); gpipe: all forward, then all backward
+
+interleaved1f1b gives each rank two shorter runs and so halves the bubble. The zero-bubble schedules are not offered:
+with fully_shard they lose gradients silently (torch 2.13). Positions and documents are known to every rank from the
+data and never sent. All micro-batches of a run have one shape.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from trainer.layout import split_layers
+from trainer.phases import Phases
+
+SCHEDULES: dict[str, Any] = {
+    "1f1b": Schedule1F1B,
+    "gpipe": ScheduleGPipe,
+    "interleaved1f1b": ScheduleInterleaved1F1B,
+}
+
+
+def apply_stage(
+    decoder: nn.Module, index: int, stages: int, autocast: tuple[str, torch.dtype | None]
+) -> None:
+    """Leaves the parts of one stage in `decoder`, under their old names.
+
+    Its forward becomes (ids, or the stream of the stage before; positions; documents) -> stream, or logits at the end.
+
+    Args:
+        autocast: device type, and the element type or None.
+    """
+    core = decoder.hf.model
+    mine = split_layers(len(core.layers), stages)[index]
+    core.layers = nn.ModuleDict({str(layer): core.layers[layer] for layer in mine})
+    if index > 0:
+        core.embed_tokens = None
+    if index < stages - 1:
+        core.norm = decoder.hf.lm_head = None
+    decoder.forward = partial(_forward, decoder, autocast)
+
+
+def layers_of(decoder: nn.Module) -> dict[str, nn.Module]:
+    """The layers of a stage by their number in the whole decoder."""
+    return dict(decoder.hf.model.layers.items())
+
+
+def _forward(
+    decoder: nn.Module,
+    autocast: tuple[str, torch.dtype | None],
+    entering: Tensor,
+    positions: Tensor,
+    documents: Tensor | None = None,
+) -> Tensor:
+    core = decoder.hf.model
+    device_type, dtype = autocast
+    with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
+        stream = entering if core.embed_tokens is None else core.embed_tokens(entering)
+        rotation = core.rotary_emb(stream, positions)
+        for layer in core.layers.values():
+            stream = layer(
+                hidden_states=stream, attention_mask=None, position_embeddings=rotation, documents=documents
+            )
+        if decoder.hf.lm_head is None:
+            return stream
+        logits: Tensor = decoder.hf.lm_head(core.norm(stream))
+        return logits
+
+
+class LabelledStage(PipelineStage):
+    """A stage whose work on each micro-batch counts as forward or backward; waiting for its neighbours does not."""
+
+    def __init__(self, phases: Phases, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._phases = phases
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self._phases.forward:
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> None:
+        with self._phases.backward:
+            super().backward_one_chunk(*args, **kwargs)
+
+    def perform_reduce_grad(self, *args: Any, **kwargs: Any) -> None:
+        with self._phases.backward:
+            super().perform_reduce_grad(*args, **kwargs)
+
+
+def build_schedule(name: str, stages: list[LabelledStage], micro_batches: int, loss: Any) -> Any:
+    """The order of work of one rank; `loss(output, labels)` is a share of the step's, so that gradients are sums."""
+    given: Any = stages if name == "interleaved1f1b" else stages[0]
+    return SCHEDULES[name](given, n_microbatches=micro_batches, loss_fn=loss, scale_grads=False)
+
+
+def build_tied_group(peers: list[list[int]]) -> dist.ProcessGroup:
+    """This rank's group of (first, last) stage, which hold the same embedding; collective.
+
+    Args:
+        peers: ranks along the pipeline, for every place on the other axes.
+    """
+    mine = None
+    for ranks in peers:  # every rank takes part in making every group
+        ends = [ranks[0], ranks[-1]]
+        group = dist.new_group(ends, group_desc="tied")
+        if dist.get_rank() in ends:
+            mine = group
+    return mine
+
+
+def pass_through(
+    modules: dict[int, nn.Module], stages: int, entering: Tensor, stream: Tensor, pp: Any, **known: Any
+) -> Tensor | None:
+    """Forward only, one micro-batch through all stages; logits where the last stage is, None elsewhere; collective.
+
+    Unlike torch's schedules it takes batches of any shape at any time; those after each other overlap.
+
+    Args:
+        modules: this rank's stages by index.
+        entering: token ids.
+        stream: an empty tensor with shape and element type of what stages send.
+    """
+    group, ranks, rank = pp.get_group(), pp.size(), pp.get_local_rank()
+    output = None
+    for index, module in sorted(modules.items()):
+        given = entering
+        if index > 0:
+            given = torch.empty_like(stream)
+            dist.recv(given, group=group, group_src=(index - 1) % ranks)
+        output = module(given, **known)
+        if index < stages - 1:
+            assert rank == index % ranks
+            dist.send(output.contiguous(), group=group, group_dst=(index + 1) % ranks)
+            output = None
+    return output

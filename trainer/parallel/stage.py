@@ -1,0 +1,108 @@
+"""One stage of the pipeline, built up in the order that trainer/parallel/__init__.py tells."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from trainer.config import Config
+from trainer.decoder_memory import EMBEDDING, HEAD
+from trainer.engine import build_optimizer
+from trainer.layout import Layout, count_stages
+from trainer.models.decoder import restore_buffers
+from trainer.models.decoder_weights import Weights
+from trainer.parallel.context import apply_context
+from trainer.parallel.expert import apply_experts
+from trainer.parallel.mesh import Meshes
+from trainer.parallel.pipeline import apply_stage, layers_of
+from trainer.parallel.sharding import apply_sharding
+from trainer.parallel.shards import take_local
+from trainer.parallel.tensor import apply_tensor
+from trainer.precision import Precision
+
+
+@dataclass
+class Stage:
+    """A run of layers with its optimizer."""
+
+    module: nn.Module
+    """The decoder without the parts of other stages; names as in the whole one."""
+    index: int
+    stages: int
+    """Of the whole pipeline."""
+    optimizer: Any
+
+    @property
+    def is_first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == self.stages - 1
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Parameters that get gradients, by name."""
+        return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+
+def build_stages(
+    config: Config,
+    decoder: nn.Module,
+    meshes: Meshes,
+    layout: Layout,
+    precision: Precision,
+    weights: Weights,
+) -> list[Stage]:
+    """This rank's stages: one, or two with the interleaved schedule.
+
+    Args:
+        decoder: on the meta device, with adapters and gradient checkpointing; stays as it is.
+    """
+    ranks = meshes.pp.size()
+    stages = count_stages(config, ranks)
+    built = []
+    for index in range(meshes.pp.get_local_rank(), stages, ranks):
+        module = copy.deepcopy(decoder)
+        apply_stage(module, index, stages, (meshes.device_type, precision.autocast_dtype))
+        layers = list(layers_of(module).values())
+        apply_context(module, layers, meshes.cp, config.cp_kind)
+        apply_tensor(module, meshes.tp, layout.sequence_parallel)
+        apply_experts(layers, meshes.ep)
+        apply_sharding(module, meshes, precision)
+        module.to_empty(device=meshes.device_type)
+        restore_buffers(module, meshes.device_type)
+        fill_parameters(module, weights)
+        module.train()
+        optimizer = build_stage_optimizer(config, module.parameters())
+        built.append(Stage(module, index, stages, optimizer))
+    return built
+
+
+@torch.no_grad()
+def fill_parameters(module: nn.Module, weights: Weights) -> None:
+    """This rank's part of every parameter, one at a time; on a last stage of its own a tied head is the embedding."""
+    known = set(weights.names)
+    for name, parameter in module.named_parameters():
+        assert isinstance(parameter, DTensor), name
+        source = EMBEDDING if name == HEAD and name not in known else name
+        parameter.to_local().copy_(take_local(weights.tensor(source), parameter))
+
+
+def build_stage_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> Any:
+    """One optimizer; its kernels take many parameters at once, but of one mesh: a parameter group for each."""
+    by_mesh: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        assert isinstance(parameter, DTensor)
+        if parameter.requires_grad:
+            by_mesh.setdefault(parameter.device_mesh, []).append(parameter)
+    first, *others = by_mesh.values()
+    optimizer = build_optimizer(config, first)
+    for group in others:
+        optimizer.add_param_group({"params": group})
+    return optimizer

@@ -1,0 +1,133 @@
+"""Tensor parallelism (Megatron-LM, arXiv 1909.08053) and, on the same ranks, sequence parallelism (arXiv 2205.05198).
+
+    q k v gate up    by columns  ─▶  each rank some heads, some neurons
+    o down           by rows     ─▶  partial sums, added up over tp
+    embedding, head  by words    ─▶  the loss is computed on parts of the vocabulary (loss.py)
+    norms, router    whole on each rank
+
+The stream between the layers is a plain tensor: [rows, seq, hidden], or with sequence parallelism [rows, seq/tp,
+hidden]; it is also what stages of the pipeline send each other. Per layer forward: 2 all-reduces of it, or 2
+all-gathers and 2 reduce-scatters; the same backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from trainer.parallel.adapters import plan_column, plan_row
+from trainer.parallel.pipeline import layers_of
+
+Plan = dict[str, ParallelStyle]
+
+
+def apply_tensor(decoder: nn.Module, tp: DeviceMesh, sequence_parallel: bool) -> None:
+    """Cuts the parameters of a stage over `tp`, in place; nothing happens on an axis of one."""
+    if tp.size() == 1:
+        return
+    trained = {name: p.requires_grad for name, p in decoder.named_parameters()}
+    core, head = decoder.hf.model, decoder.hf.lm_head
+    tied = core.embed_tokens is not None and head is not None and head.weight is core.embed_tokens.weight
+    parallelize_module(decoder.hf, tp, build_plan(decoder, sequence_parallel))
+    if tied:  # cut the same way, but twice
+        head.weight = core.embed_tokens.weight
+    for name, parameter in decoder.named_parameters():  # some styles make parameters anew, all to be trained
+        parameter.requires_grad_(trained[name])
+
+
+def build_plan(decoder: nn.Module, sequence_parallel: bool) -> Plan:
+    """Module of `decoder.hf` -> how it is cut; only of the modules that this stage has."""
+    core = decoder.hf.model
+    stream: Placement = Shard(1) if sequence_parallel else Replicate()
+    plan: Plan = {}
+    if core.embed_tokens is not None:
+        plan["model.embed_tokens"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
+    for index, layer in layers_of(decoder).items():
+        plan |= _plan_layer(f"model.layers.{index}.", layer, stream)
+    if decoder.hf.lm_head is not None:
+        plan["model.norm"] = SequenceParallel() if sequence_parallel else WholeNorm()
+        plan["lm_head"] = ColwiseParallel(input_layouts=stream)
+    return plan
+
+
+def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
+    has_experts = hasattr(layer.mlp, "experts")
+    split = not stream.is_replicate()
+    plan: Plan = {}
+    plan[f"{at}input_layernorm"] = SequenceParallel() if split else WholeNorm()
+    plan[f"{at}post_attention_layernorm"] = (
+        SequenceParallel(use_local_output=has_experts) if split else WholeNorm()
+    )
+    # gathered once for q, k and v, whose gradients are added up before they are reduced
+    plan[f"{at}self_attn"] = PrepareModuleInput(
+        input_kwarg_layouts={"hidden_states": stream},
+        desired_input_kwarg_layouts={"hidden_states": Replicate()},
+    )
+    for name in ("q_proj", "k_proj", "v_proj"):
+        plan |= plan_column(f"{at}self_attn.{name}", getattr(layer.self_attn, name))
+    plan |= plan_row(f"{at}self_attn.o_proj", layer.self_attn.o_proj, stream)
+    for name in ("q_norm", "k_norm"):  # of [rows, seq, heads of this rank, dim], each head by itself
+        if hasattr(layer.self_attn, name):
+            plan[f"{at}self_attn.{name}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
+    if has_experts:
+        assert split, "experts and tp need sequence parallelism: else tp ranks send the same tokens"
+        plan[f"{at}mlp.gate"] = WholeRouter()
+        return plan
+    plan[f"{at}mlp"] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
+    for name in ("gate_proj", "up_proj"):
+        plan |= plan_column(f"{at}mlp.{name}", getattr(layer.mlp, name))
+    return plan | plan_row(f"{at}mlp.down_proj", layer.mlp.down_proj, stream)
+
+
+class WholeNorm(ParallelStyle):
+    """Without sequence parallelism: all tp ranks normalise the same tokens with the same weight."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        replicate_parameters(module, device_mesh)
+
+        def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[DTensor]:
+            return (DTensor.from_local(args[0], device_mesh, [Replicate()], run_check=False),)
+
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(lambda _, args, output: output.to_local())
+        return module
+
+
+class WholeRouter(ParallelStyle):
+    """tp ranks route different tokens with the same weight: each one's gradient of it is a part of the sum."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        replicate_parameters(module, device_mesh)
+        forward = module.forward
+
+        def forward_locally(*args: Any, **kwargs: Any) -> Any:
+            held = dict(module._parameters)
+            for name, parameter in held.items():
+                assert isinstance(parameter, DTensor)
+                local: Any = parameter.to_local(grad_placements=[Partial()])
+                module._parameters[name] = local
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                module._parameters.update(held)
+
+        module.forward = forward_locally
+        return module
+
+
+def replicate_parameters(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Each parameter of the module itself as a DTensor that is whole on every rank of `mesh`, in place."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        whole = DTensor.from_local(parameter.data, mesh, [Replicate()], run_check=False)
+        module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))

@@ -1,0 +1,57 @@
+"""nd: data, pipeline, tensor, sequence or context, and expert parallelism in one mesh (trainer/parallel).
+
+Sharded: over pp the layers, over tp each matrix, over dp_shard x cp what is left of every parameter with its gradient
+and optimizer state, over ep whole experts; dp_replicate repeats all of it. Over cp, and between the layers over tp
+with sequence parallelism, the activations of a sequence are split too.
+Collectives per step; those of an axis of one do not take place:
+    pp                 per micro-batch and border: the stream there, its gradient back (send, receive)
+    tp                 per micro-batch and layer: 4 all-reduces of the stream, or 4 all-gathers and 4 reduce-scatters;
+                       further ones for embedding, head and loss, and of the gradients of norms and router once a step
+    cp                 per micro-batch and layer: ulysses 8 all-to-all, allgather 2 all-gathers and 2 reduce-scatters
+    ep                 per micro-batch and layer: 4 all-to-all of tokens, 1 of counts
+    dp_shard x cp      per layer: all-gather before forward and before backward of each micro-batch (with pp once per
+                       step), one reduce-scatter of the gradients per step; dp_replicate: one all-reduce
+    tied embedding     one all-reduce between first and last stage; and single numbers for the gradient norm
+
+                  dp_shard ─▶
+               ┌──────────┬──────────┐                   8 processes: pp2.dp2.tp2
+    pp │  tp ─▶│ r0    r1 │ r2    r3 │  layers 0..n/2    r0 and r1 share each matrix of their layers (tp),
+       ▼       ├──────────┼──────────┤                   r0 and r2 see other rows of the batch (dp_shard),
+               │ r4    r5 │ r6    r7 │  layers n/2..n    r0 sends the stream to r4 (pp)
+               └──────────┴──────────┘                   experts: ep across r0-r3, and across r4-r7
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from trainer.config import Config, ConfigError
+from trainer.engine import Engine
+from trainer.layout import resolve_layout
+from trainer.models.decoder_weights import open_weights
+from trainer.parallel.engine import ScheduleEngine
+from trainer.parallel.mesh import build_meshes
+from trainer.parallel.stage import build_stages
+from trainer.phases import Phases
+from trainer.precision import Precision
+
+
+def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
+    """The decoder over the five axes of `mesh` and the expert axis of its layout.
+
+    Args:
+        model: on the meta device on every rank; each reads its own part of the weights.
+
+    Raises:
+        ConfigError: a layout that cannot run, or fp16.
+    """
+    layout = resolve_layout(config, mesh.size(), model.shape)
+    if precision.scales_loss:  # also what `auto` comes to on an old GPU
+        raise ConfigError(
+            [f"TRAINER_PRECISION={config.precision}: fp16 here, which strategy nd does not scale; use fp32"]
+        )
+    meshes = build_meshes(mesh, layout.axes.ep, model.shape.experts > 0)
+    weights = open_weights(config, model.shape)
+    stages = build_stages(config, model, meshes, layout, precision, weights)
+    return ScheduleEngine(config, stages, meshes, layout, phases, precision)

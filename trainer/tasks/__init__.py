@@ -1,0 +1,74 @@
+"""What is learnt, apart from how: data, model and measure of a run. One file per kind; this one picks."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+from torch import nn
+
+from trainer.config import Config
+from trainer.data.batches import Batch, Share
+from trainer.engine import Engine
+from trainer.evaluation import Evaluation
+
+Split = Literal["validation", "test"]
+
+
+class Task(Protocol):
+    """Image classification or a language model, with its data open on this rank."""
+
+    train_samples: int
+    facts: dict[str, Any]
+    """Of the data, for `resolved` in config.json."""
+
+    @property
+    def model_facts(self) -> dict[str, Any]:
+        """What the exporter writes beside the weights."""
+
+    @property
+    def order_sha256(self) -> str:
+        """Of all samples handed out so far, in their order."""
+
+    def build_model(self, empty: bool) -> nn.Module:
+        """The model with the weights that training starts from; without any where `empty`."""
+
+    def hash_weights(self, model: nn.Module) -> str:
+        """Of the weights that training starts from, equal for every strategy and world size; collective."""
+
+    def cost(self, model: nn.Module) -> dict[str, Any]:
+        """Floating-point operations of training, for `resolved` in config.json."""
+
+    def start(self, done_steps: int) -> None:
+        """Makes the training split ready for batches behind `done_steps`, which count in `order_sha256`."""
+
+    def next_batch(self, step: int) -> Batch:
+        """This rank's share of the batch of `step`."""
+
+    def evaluate(self, engine: Engine, split: Split) -> Evaluation:
+        """Measures the model inside the engine; collective."""
+
+    def judge(self) -> tuple[Evaluation, dict[str, Any]]:
+        """The test split under the weights of `model_path`, held whole by each rank, and facts of the model;
+        collective if there are ranks.
+
+        Raises:
+            ConfigError, DataMissing: weights that do not fit, or are not there.
+        """
+
+
+def open_task(config: Config, share: Share, device: str) -> Task:
+    """The task of these settings, its data open.
+
+    Args:
+        share: which part of every batch is this rank's.
+
+    Raises:
+        ConfigError, DataMissing: data that does not fit, or is not there.
+    """
+    if config.is_text:
+        from trainer.tasks.text import TextTask
+
+        return TextTask(config, share, device)
+    from trainer.tasks.images import ImageTask
+
+    return ImageTask(config, share, device)
