@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import sys
@@ -137,6 +138,7 @@ def _describe_layout(config: Config, world_size: int) -> dict[str, Any]:
 
 def main() -> int:
     """Runs this rank; the return value is the exit code of trainer/failures.py."""
+    faulthandler.enable()  # a signal from inside a library (SIGSEGV, SIGABRT) leaves the Python stack in the log
     problems = missing_rank_variables(os.environ)
     rank = 0 if problems else read_rank(os.environ, read_pod_name(os.environ))
     os.environ["RANK"] = str(rank)  # read by torch and DeepSpeed as well

@@ -20,6 +20,9 @@ import psutil
 
 MARK = "STRATLAB_REHEARSAL"
 TICK_S = 0.1
+CRASH = "Fatal Python error"
+"""How Python's faulthandler begins."""
+SEARCHED_BYTES = 1 << 20  # of the end of a log: the peers of a dead process have much to say
 PORTS = range(20000, 32768)  # Linux gives outgoing connections ports from 32768, others from 49152
 
 
@@ -124,10 +127,14 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log file."""
+    """The last lines of a log file; before them those of a process that died of a signal, which its peers' bury."""
     if not log.is_file():
         return ""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 65536))
-        text = file.read().decode(errors="replace")
-    return "\n".join(text.strip().splitlines()[-lines:])
+        file.seek(max(0, log.stat().st_size - SEARCHED_BYTES))
+        found = file.read().decode(errors="replace").strip().splitlines()
+    last = max(0, len(found) - lines)
+    crash = next((i for i, line in enumerate(found[:last]) if line.startswith(CRASH)), last)
+    if crash + lines < last:
+        return "\n".join([*found[crash : crash + lines], "...", *found[last:]])
+    return "\n".join(found[crash:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 from pathlib import Path
 from typing import get_args
 
@@ -175,6 +176,20 @@ def test_survivors_of_a_lost_rank_end_with_134(tmp_path):
 
     done = fork_ranks(die_at_step_five, 2, env=settings(tmp_path, "ddp"), grace_s=30)
     assert [r.exit_code for r in done] == [134, 77], done[0].output[-2000:]
+
+
+def test_a_rank_that_dies_in_a_library_leaves_its_stack_in_the_log(tmp_path):
+    def crash_at_the_first_step() -> None:
+        from trainer import worker
+        from trainer.strategies import single
+
+        single.TorchEngine.train_step = lambda *_: signal.raise_signal(signal.SIGSEGV)
+        raise SystemExit(worker.main())
+
+    env = settings(tmp_path, "single") | {"PYTHONFAULTHANDLER": "0"}
+    (done,) = fork_ranks(crash_at_the_first_step, 1, env=env)
+    assert done.exit_code == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.output and "loop.py" in done.output
 
 
 def test_a_second_attempt_appends(tmp_path):

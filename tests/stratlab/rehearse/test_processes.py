@@ -67,6 +67,18 @@ def test_tail_of_a_long_log(tmp_path: Path) -> None:
     assert tail(log) == ""
     log.write_text("\n".join(f"line {number}" for number in range(20000)))
     assert tail(log, 2) == "line 19998\nline 19999"
+    log.write_text("one line")
+    assert tail(log, 2) == "one line"
+
+
+def test_the_stack_of_a_process_that_died_of_a_signal_is_told_before_the_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    crash = ["Fatal Python error: Segmentation fault", "Current thread:", "  here", "  there"]
+    for between, shown in ((5000, [*crash, "..."]), (0, crash)):
+        log.write_text(
+            "\n".join(["before"] * 9 + crash + ["peer"] * between + ["the", "last", "few", "words"])
+        )
+        assert tail(log, 4).splitlines() == [*shown, "the", "last", "few", "words"]
 
 
 def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch):
