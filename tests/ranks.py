@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import gc
 import importlib
@@ -48,6 +49,8 @@ HEAVY = (
     "deepspeed.runtime.zero.stage_1_and_2",
     "sklearn.datasets",
 )
+EXTENSIONS = "Extension modules:"
+"""How the end of faulthandler's dump begins: one line of some thousand characters."""
 SETTINGS = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TRANSFORMERS_VERBOSITY": "error"}
 
 
@@ -79,9 +82,12 @@ def fork_ranks(
 def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> None:
     """`fork_ranks`, and an assertion that shows the output of the ranks that failed."""
     results = fork_ranks(target, world_size, **options)
-    failed = [r for r in results if r.exit_code > 0] or [r for r in results if r.exit_code]
+    ended = [r for r in results if r.exit_code]
+    failed = [
+        r for r in ended if r.exit_code != -signal.SIGKILL
+    ] or ended  # the others are killed after the first
     assert not failed, "\n".join(
-        f"rank {r.rank} ended with {r.exit_code}\n{r.output[-3000:]}" for r in failed
+        f"rank {r.rank} ended with {r.exit_code}\n{r.output.partition(EXTENSIONS)[0][-3000:]}" for r in failed
     )
 
 
@@ -148,6 +154,7 @@ def _be_rank(target: bytes, rank: int, world: int, port: int, log: int, env: Map
     try:
         os.dup2(log, 1)
         os.dup2(log, 2)
+        faulthandler.enable()
         own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         os.environ.update({name: str(value) for name, value in (own | address).items()} | dict(env))

@@ -22,6 +22,7 @@ MARK = "STRATLAB_REHEARSAL"
 TICK_S = 0.1
 CRASH = "Fatal Python error"
 """How Python's faulthandler begins."""
+EXTENSIONS = "Extension modules:"  # a line of it with some thousand characters
 SEARCHED_BYTES = 1 << 20  # of the end of a log: the peers of a dead process have much to say
 PORTS = range(20000, 32768)  # Linux gives outgoing connections ports from 32768, others from 49152
 
@@ -132,7 +133,8 @@ def tail(log: Path, lines: int = 15) -> str:
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - SEARCHED_BYTES))
-        found = file.read().decode(errors="replace").strip().splitlines()
+        text = file.read().decode(errors="replace").strip()
+    found = [line for line in text.splitlines() if not line.startswith(EXTENSIONS)]
     last = max(0, len(found) - lines)
     crash = next((i for i, line in enumerate(found[:last]) if line.startswith(CRASH)), last)
     if crash + lines < last:

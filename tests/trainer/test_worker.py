@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import json
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import get_args
@@ -183,11 +185,12 @@ def test_a_rank_that_dies_in_a_library_leaves_its_stack_in_the_log(tmp_path):
         from trainer import worker
         from trainer.strategies import single
 
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # or it leaves its memory in the checkout
+        faulthandler.disable()  # tests/ranks.py turns it on as well
         single.TorchEngine.train_step = lambda *_: signal.raise_signal(signal.SIGSEGV)
         raise SystemExit(worker.main())
 
-    env = settings(tmp_path, "single") | {"PYTHONFAULTHANDLER": "0"}
-    (done,) = fork_ranks(crash_at_the_first_step, 1, env=env)
+    (done,) = fork_ranks(crash_at_the_first_step, 1, env=settings(tmp_path, "single"))
     assert done.exit_code == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in done.output and "loop.py" in done.output
 

@@ -74,9 +74,10 @@ def test_tail_of_a_long_log(tmp_path: Path) -> None:
 def test_the_stack_of_a_process_that_died_of_a_signal_is_told_before_the_last_lines(tmp_path: Path) -> None:
     log = tmp_path / "log"
     crash = ["Fatal Python error: Segmentation fault", "Current thread:", "  here", "  there"]
+    dump = [*crash, "Extension modules: numpy, torch"]
     for between, shown in ((5000, [*crash, "..."]), (0, crash)):
         log.write_text(
-            "\n".join(["before"] * 9 + crash + ["peer"] * between + ["the", "last", "few", "words"])
+            "\n".join(["before"] * 9 + dump + ["peer"] * between + ["the", "last", "few", "words"])
         )
         assert tail(log, 4).splitlines() == [*shown, "the", "last", "few", "words"]
 
