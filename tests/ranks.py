@@ -30,7 +30,7 @@ from typing import IO, Any
 
 import cloudpickle
 
-from stratlab.rehearse.processes import free_port
+from stratlab.rehearse.processes import EXTENSIONS, free_port
 
 HEAVY = (
     "torch",
@@ -49,8 +49,6 @@ HEAVY = (
     "deepspeed.runtime.zero.stage_1_and_2",
     "sklearn.datasets",
 )
-EXTENSIONS = "Extension modules:"
-"""How the end of faulthandler's dump begins: one line of some thousand characters."""
 SETTINGS = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TRANSFORMERS_VERBOSITY": "error"}
 
 
@@ -83,9 +81,8 @@ def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> Non
     """`fork_ranks`, and an assertion that shows the output of the ranks that failed."""
     results = fork_ranks(target, world_size, **options)
     ended = [r for r in results if r.exit_code]
-    failed = [
-        r for r in ended if r.exit_code != -signal.SIGKILL
-    ] or ended  # the others are killed after the first
+    # the first failure has the others killed after a while
+    failed = [r for r in ended if r.exit_code != -signal.SIGKILL] or ended
     assert not failed, "\n".join(
         f"rank {r.rank} ended with {r.exit_code}\n{r.output.partition(EXTENSIONS)[0][-3000:]}" for r in failed
     )

@@ -21,8 +21,9 @@ import psutil
 MARK = "STRATLAB_REHEARSAL"
 TICK_S = 0.1
 CRASH = "Fatal Python error"
-"""How Python's faulthandler begins."""
-EXTENSIONS = "Extension modules:"  # a line of it with some thousand characters
+"""How the dump of Python's faulthandler begins."""
+EXTENSIONS = "Extension modules:"
+"""How it ends: one line of some thousand characters."""
 SEARCHED_BYTES = 1 << 20  # of the end of a log: the peers of a dead process have much to say
 PORTS = range(20000, 32768)  # Linux gives outgoing connections ports from 32768, others from 49152
 
@@ -128,7 +129,7 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log file; before them those of a process that died of a signal, which its peers' bury."""
+    """The last lines of a log file; before them the stack of a process that died of a signal, which its peers bury."""
     if not log.is_file():
         return ""
     with log.open("rb") as file:
