@@ -5,8 +5,10 @@ BIN := .venv/bin
 DEMO := demo-results
 VARIANT ?= cuda
 CLUSTER ?= ../shared/cluster
-TESTS ?= tests/cluster
+TESTS ?= tests/cluster/e2e
+SUITES ?=
 WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -19,21 +21,31 @@ demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab compare $(DEMO)/runs/demo --output $(DEMO)
 	@echo "MLflow on these runs:  $(BIN)/stratlab mlflow $(DEMO)/mlflow"
 
-test: setup .tools/scan/ready lint ## every check that needs neither GPU nor cluster, in two processes: make test WORKERS=0 for one
-	$(BIN)/python -m pytest -m "not gpu and not cluster and not slow" --durations=25 \
-	    --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: setup .tools/scan/ready lint ## every kind of proof that needs neither GPU nor cluster (12 minutes); WORKERS=0: in one process
+	$(PYTEST) --tier fast --tier change --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-fast: setup ## what to run after each edit: no ranks, no rehearsals, no browser (3 minutes)
+	$(PYTEST) --tier fast --numprocesses $(WORKERS) --dist loadfile
+
+nightly: setup .tools/scan/ready ## all the rest, one result file per suite in reports/; can be stopped and started again: make nightly SUITES="parity memory"
+	@$(BIN)/python -m tests.suites run $(SUITES) --cluster "$(CLUSTER)"
+
+smallest: setup .tools/scan/ready ## the smallest case of every nightly suite, as CI runs it
+	@$(BIN)/python -m tests.suites run --smallest --again --cluster "$(CLUSTER)"
+
+status: setup ## result and age of every nightly suite
+	@$(BIN)/python -m tests.suites status
 
 parity: setup ## every strategy against one process, and planted faults: a table, and reports/parity.json
-	$(BIN)/python -m pytest tests/parity -vv
+	@$(BIN)/python -m tests.suites run parity --again
 
-parity-llm: setup ## language models, every composition of axes against one process; 16 processes too: make parity-llm MARK="slow or not slow"
-	$(BIN)/python -m pytest tests/parity_llm -vv -m "$(or $(MARK),not slow)"
+parity-llm: setup ## language models, every composition of axes against one process, to 16 processes: reports/parity-llm.json
+	@$(BIN)/python -m tests.suites run parity-llm --again
 
 images: .tools/scan/ready ## build both images: make images VARIANT=cpu
 	images/build --variant $(VARIANT)
 
-e2e: setup .tools/scan/ready ## the whole path and real faults on a cluster: KUBECONFIG=..., or scripts in CLUSTER=folder
-	@mkdir -p reports
+e2e: setup .tools/scan/ready ## the images on a cluster, the path and faults (20 minutes): KUBECONFIG=..., or scripts in CLUSTER=folder
 	@tests/cluster/run "$(CLUSTER)" $(TESTS)
 
 lint: setup ## ruff and mypy
@@ -103,4 +115,4 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 clean: ## remove the demo's results
 	rm -rf $(DEMO)
 
-.PHONY: help demo test parity parity-llm images e2e lint bench schema golden chart lock setup clean
+.PHONY: help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean

@@ -1,40 +1,102 @@
-"""The order of the tests, and the tables of the parity suites that ran."""
+"""Which tests are collected, in what order, the seconds of each folder, and the tables of the parity suites."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.parity_report import PARITY, PARITY_LLM, ROOT, parity_llm_table, parity_table
+from tests.tiers import FAST, TIER_VARIABLE, TIERS, tier_of
 
 TABLES = (
     ("parity with one process", PARITY, parity_table),
     ("language models: parity with one process", PARITY_LLM, parity_llm_table),
 )
-LONGEST = ("e2e", "parity_llm", "parity")
+LONGEST = ("rehearsals", "parity_llm", "parity", "ranks", "hta", "programs", "in_browser")
 """Folders that are started first, so that several workers end together (pytest-xdist hands out whole files)."""
+TESTS = ROOT / "tests"
 STARTED = pytest.StashKey[float]()
+TIER_NAMES = tuple(tier.name for tier in TIERS)
+SHOWN = 12
+"""Folders in the table of seconds."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier",
+        action="append",
+        choices=TIER_NAMES,
+        help="only tests of this tier (tests/tiers.py), may be repeated; without paths and tiers: fast",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.time()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of other tiers are not even imported."""
+    wanted = chosen_tiers(config)
+    if not wanted or collection_path.suffix != ".py" or not collection_path.is_relative_to(TESTS):
+        return None
+    return True if tier_of(collection_path.relative_to(TESTS)).name not in wanted else None
+
+
+def chosen_tiers(config: pytest.Config) -> list[str]:
+    """The tiers of the command line; none = all, because somebody named paths."""
+    if tiers := config.getoption("--tier"):
+        return list(tiers)
+    return [FAST.name] if config.args_source is pytest.Config.ArgsSource.TESTPATHS else []
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
-        return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+        folders = item.path.relative_to(TESTS).parts[:-1]
+        return min((LONGEST.index(name) for name in folders if name in LONGEST), default=len(LONGEST))
 
     items.sort(key=place)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tells what starts ranks or a browser which tier is running: `tests.tiers.refuse_in_fast` looks."""
+    os.environ[TIER_VARIABLE] = tier_of(item.path.relative_to(TESTS)).name
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    write_seconds(terminalreporter)
     for title, path, table in TABLES:
         if path.exists() and path.stat().st_mtime >= config.stash[STARTED]:
             terminalreporter.section(f"{title} (gloo, CPU)")
             for line in table(json.loads(path.read_text())):
                 terminalreporter.write_line(line)
             terminalreporter.write_line(f"written to {path.relative_to(ROOT)}")
+
+
+def write_seconds(terminalreporter: Any) -> None:
+    """Where the time went, by tier and folder: seconds of all test processes together."""
+    seconds: Counter[tuple[str, str]] = Counter()
+    tests: Counter[tuple[str, str]] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                path = Path(report.nodeid.partition("::")[0]).relative_to("tests")
+                key = (tier_of(path).name, path.parent.as_posix())
+                seconds[key] += report.duration
+                tests[key] += report.when == "call"
+    if not seconds:
+        return
+    terminalreporter.section("seconds of all test processes, by folder")
+    for (tier, folder), spent in seconds.most_common(SHOWN):
+        terminalreporter.write_line(f"{spent:7.0f} s {tests[tier, folder]:5} tests  {tier:8} tests/{folder}")
+    for name in TIER_NAMES:
+        spent = sum(value for (tier, _), value in seconds.items() if tier == name)
+        count = sum(value for (tier, _), value in tests.items() if tier == name)
+        if count:
+            terminalreporter.write_line(f"{spent:7.0f} s {count:5} tests  {name:8} in all")

@@ -1,4 +1,7 @@
-"""Every strategy chart that is found, rendered by every helm: both with the values they are shipped with."""
+"""Every strategy chart that is found, rendered with the values it is shipped with, by one helm.
+
+Where helm's versions differ is in helms/.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,9 @@ pytest.register_assert_rewrite(
 from tests.charts.rendering import CHARTS, HELMS, Document, discover_charts, find_program, render  # noqa: E402
 
 
-@pytest.fixture(scope="session", params=HELMS)
-def helm(request: pytest.FixtureRequest) -> Path:
-    return find_program(request.param)
-
-
 @pytest.fixture(scope="session")
-def helm4() -> Path:
-    """Where the versions cannot differ."""
-    return find_program("helm")
+def helm() -> Path:
+    return find_program(HELMS[0])
 
 
 @pytest.fixture(scope="session", params=discover_charts(CHARTS))

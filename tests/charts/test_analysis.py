@@ -9,12 +9,10 @@ import pytest
 
 from tests.charts.rendering import (
     CHARTS,
-    HELMS,
     Document,
     analysis_pod,
     container,
     environment,
-    find_program,
     pick,
     render,
     training_pod,
@@ -39,10 +37,6 @@ def test_a_plain_job(documents: list[Document]) -> None:
 
 def test_name_carries_the_hash_of_the_spec(shipped: str) -> None:
     assert re.fullmatch(r"golden-analysis-[0-9a-f]{8}", shipped)
-
-
-def test_every_version_of_helm_gives_the_same_name() -> None:
-    assert len({job_name(find_program(name)) for name in HELMS}) == 1
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def test_secrets_are_named_and_never_said(helm: Path) -> None:
     "name",
     ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "Password", "DB_CREDENTIALS", "AWS_ACCESS_KEY_ID"],
 )
-def test_a_value_that_looks_like_a_secret_is_refused(helm4: Path, name: str) -> None:
-    done = helm_template(helm4, CHARTS / "ddp", values=env_values((name, "hunter2")))
+def test_a_value_that_looks_like_a_secret_is_refused(helm: Path, name: str) -> None:
+    done = helm_template(helm, CHARTS / "ddp", values=env_values((name, "hunter2")))
     assert done.returncode and f"run.env: {name} looks like a secret" in done.stderr
     assert f"run.secrets: [{{name: {name}," in done.stderr and "hunter2" not in done.stderr
 
@@ -116,8 +116,8 @@ def test_a_value_that_looks_like_a_secret_is_refused(helm4: Path, name: str) -> 
 @pytest.mark.parametrize(
     "name", ["TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "KEYBOARD", "PET_MONITOR_INTERVAL"]
 )
-def test_a_name_that_only_sounds_like_one_is_not(helm4: Path, name: str) -> None:
-    render(helm4, CHARTS / "ddp", values=env_values((name, "1")))
+def test_a_name_that_only_sounds_like_one_is_not(helm: Path, name: str) -> None:
+    render(helm, CHARTS / "ddp", values=env_values((name, "1")))
 
 
 def test_a_password_in_the_address_of_the_server_is_refused(helm: Path) -> None:
@@ -136,9 +136,9 @@ def test_a_password_in_the_address_of_the_server_is_refused(helm: Path) -> None:
         ("PET_NNODES", "follows from run.nodes"),
     ],
 )
-def test_what_the_chart_sets_itself_is_refused(helm4: Path, block: str, name: str, advice: str) -> None:
+def test_what_the_chart_sets_itself_is_refused(helm: Path, block: str, name: str, advice: str) -> None:
     entry = {"env": {"value": "1"}, "secrets": {"secret": "s", "key": "k"}}[block]
-    done = helm_template(helm4, CHARTS / "ddp", values={"run": {block: [{"name": name, **entry}]}})
+    done = helm_template(helm, CHARTS / "ddp", values={"run": {block: [{"name": name, **entry}]}})
     assert done.returncode and f"run.{block}: {name}" in done.stderr.replace("for MLFLOW", "MLFLOW")
     assert advice in done.stderr
 

@@ -26,10 +26,10 @@ def find_layout(documents: list[Document]) -> Layout:
     return resolve_layout(config, world_size(documents), read_shape(config))
 
 
-def test_each_chart_keeps_its_promise_on_one_node_of_eight(helm4: Path) -> None:
+def test_each_chart_keeps_its_promise_on_one_node_of_eight(helm: Path) -> None:
     names = {}
     for dimensions, chart in enumerate(FIVE, start=1):
-        documents = render(helm4, CHARTS / chart)
+        documents = render(helm, CHARTS / chart)
         config, layout = read_config(documents), find_layout(documents)
         assert (config.strategy, layout.dimensions, world_size(documents)) == ("nd", dimensions, 8)
         assert not layout.degenerate
@@ -45,8 +45,8 @@ def test_each_chart_keeps_its_promise_on_one_node_of_eight(helm4: Path) -> None:
     }
 
 
-def test_the_charts_differ_in_the_dimensions_alone_but_for_the_experts(helm4: Path) -> None:
-    settings = {chart: read_config(render(helm4, CHARTS / chart)).model_dump() for chart in FIVE}
+def test_the_charts_differ_in_the_dimensions_alone_but_for_the_experts(helm: Path) -> None:
+    settings = {chart: read_config(render(helm, CHARTS / chart)).model_dump() for chart in FIVE}
     for chart in FIVE[1:]:
         differ = {name for name, value in settings[chart].items() if value != settings["llm-1d"][name]}
         own = {"model", "grad_checkpointing"} if chart == "llm-5d" else set()
@@ -67,11 +67,11 @@ def test_the_example_runs_in_eight_pods_of_one_process(helm: Path, chart: str) -
     assert world_size(documents) == world_size(one_pod) == 8
 
 
-def test_the_example_makes_them_one_comparison(helm4: Path) -> None:
+def test_the_example_makes_them_one_comparison(helm: Path) -> None:
     """Nothing that the audit looks at differs: stratlab/compare/rules.py."""
     settings = {}
     for chart in FIVE:
-        config = read_config(render(helm4, CHARTS / chart, ["--values", str(TINY)]))
+        config = read_config(render(helm, CHARTS / chart, ["--values", str(TINY)]))
         settings[chart] = config.model_dump(exclude={"dimensions"})
         assert config.is_text and config.profile_first_step > config.profile_warmup
         # steps are left to time behind the first five, the profiled ones and the one after them
@@ -79,9 +79,9 @@ def test_the_example_makes_them_one_comparison(helm4: Path) -> None:
     assert all(found == settings["llm-1d"] for found in settings.values())
 
 
-def test_on_two_processes_most_of_them_are_degenerate(helm4: Path) -> None:
+def test_on_two_processes_most_of_them_are_degenerate(helm: Path) -> None:
     lacking = {
-        chart: find_layout(render(helm4, CHARTS / chart, ["--set", "run.processesPerNode=2"])).missing
+        chart: find_layout(render(helm, CHARTS / chart, ["--set", "run.processesPerNode=2"])).missing
         for chart in FIVE
     }
     assert lacking == {

@@ -64,25 +64,25 @@ def test_it_is_found_and_passes_after_make_golden(helm: Path, charts: Path, gold
     assert (golden / f"{SHIPPED}.yaml").read_text() == (GOLDEN / f"{SHIPPED}.yaml").read_text()
 
 
-def test_without_a_golden_it_fails(helm4: Path, charts: Path, golden: Path) -> None:
+def test_without_a_golden_it_fails(helm: Path, charts: Path, golden: Path) -> None:
     with pytest.raises(AssertionError, match=r"ddp-bf16.yaml is missing: run `make golden`"):
-        check_everything(helm4, charts, golden)
+        check_everything(helm, charts, golden)
 
 
-def test_a_later_change_fails(helm4: Path, charts: Path, golden: Path) -> None:
-    write_goldens(helm4, charts, golden)
+def test_a_later_change_fails(helm: Path, charts: Path, golden: Path) -> None:
+    write_goldens(helm, charts, golden)
     (charts / NAME / "values.yaml").write_text(VALUES.replace("micro_batch_size: 16", "micro_batch_size: 8"))
     with pytest.raises(AssertionError, match=r"ddp-bf16 renders differently: run `make golden`"):
-        check_everything(helm4, charts, golden)
+        check_everything(helm, charts, golden)
 
 
-def test_a_removed_chart_leaves_no_golden(helm4: Path, charts: Path, golden: Path) -> None:
-    write_goldens(helm4, charts, golden)
+def test_a_removed_chart_leaves_no_golden(helm: Path, charts: Path, golden: Path) -> None:
+    write_goldens(helm, charts, golden)
     shutil.rmtree(charts / NAME)
     with pytest.raises(AssertionError, match=r"goldens without a chart: ddp-bf16: run `make golden`"):
-        check_everything(helm4, charts, golden)
-    write_goldens(helm4, charts, golden)
-    check_everything(helm4, charts, golden)
+        check_everything(helm, charts, golden)
+    write_goldens(helm, charts, golden)
+    check_everything(helm, charts, golden)
 
 
 @pytest.mark.parametrize(
@@ -94,27 +94,27 @@ def test_a_removed_chart_leaves_no_golden(helm4: Path, charts: Path, golden: Pat
     ],
 )
 def test_values_that_the_trainer_refuses_fail(
-    helm4: Path, charts: Path, golden: Path, wrong: str, sentence: str
+    helm: Path, charts: Path, golden: Path, wrong: str, sentence: str
 ) -> None:
     """Also with a golden that was written without looking at it."""
     (charts / NAME / "values.yaml").write_text(f"{VALUES}    {wrong}\n")
-    write_goldens(helm4, charts, golden)
+    write_goldens(helm, charts, golden)
     with pytest.raises(ConfigError, match=sentence):
-        check_everything(helm4, charts, golden)
+        check_everything(helm, charts, golden)
 
 
 def test_a_chart_that_does_not_render_leaves_the_goldens_alone(
-    helm4: Path, charts: Path, golden: Path
+    helm: Path, charts: Path, golden: Path
 ) -> None:
     (charts / NAME / "values.yaml").write_text(f"{VALUES}    tpp: 2\n")
     before = {file.name: file.read_bytes() for file in golden.iterdir()}
     with pytest.raises(AssertionError, match="tpp"):
-        write_goldens(helm4, charts, golden)
+        write_goldens(helm, charts, golden)
     assert {file.name: file.read_bytes() for file in golden.iterdir()} == before
 
 
-def test_it_refuses_what_is_not_under_run(helm4: Path, charts: Path) -> None:
-    done = helm_template(helm4, charts / NAME, ["--set", "numNodes=2"])
+def test_it_refuses_what_is_not_under_run(helm: Path, charts: Path) -> None:
+    done = helm_template(helm, charts / NAME, ["--set", "numNodes=2"])
     assert done.returncode == 1 and "numNodes" in done.stderr
 
 
@@ -127,12 +127,12 @@ def test_a_name_that_cannot_be_one(charts: Path, name: str, monkeypatch: pytest.
 
 
 def test_from_the_command_line(
-    charts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], helm4: Path
+    charts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], helm: Path
 ) -> None:
     monkeypatch.setattr(new_chart, "CHARTS", charts)
     assert new_chart.main(["fsdp-2", "--strategy", "fsdp", "--describe", 'a: "b" # c']) == 0
     assert "make golden" in capsys.readouterr().out
-    check_trainer_contract(render(helm4, charts / "fsdp-2"))
+    check_trainer_contract(render(helm, charts / "fsdp-2"))
 
 
 @pytest.mark.parametrize("chart", discover_charts(CHARTS))

@@ -81,6 +81,6 @@ def test_with_every_value_and_the_longest_name(helm: Path, api: str, topology: s
 
 @pytest.mark.parametrize("gang", ["none", "kueue", "scheduler-plugins"])
 @pytest.mark.parametrize("api", ["pytorchjob", "mpijob-v2beta1", "trainjob"])
-def test_with_every_scheduler(helm4: Path, api: str, gang: str) -> None:
+def test_with_every_scheduler(helm: Path, api: str, gang: str) -> None:
     values = {"run": {"scheduling": {"gang": gang}, "workload": {"api": api}}}
-    assert problems(render(helm4, CHARTS / "fsdp", values=values)) == []
+    assert problems(render(helm, CHARTS / "fsdp", values=values)) == []

@@ -122,13 +122,13 @@ def test_a_master_takes_the_place_of_a_worker(helm: Path) -> None:
 
 
 @pytest.mark.parametrize("api", ["mpijob-v1", "mpijob-v2beta1", "trainjob"])
-def test_only_a_pytorchjob_has_a_master(helm4: Path, api: str) -> None:
-    done = helm_template(helm4, CHARTS / "ddp", workload_values(api, "master-worker"))
+def test_only_a_pytorchjob_has_a_master(helm: Path, api: str) -> None:
+    done = helm_template(helm, CHARTS / "ddp", workload_values(api, "master-worker"))
     assert done.returncode and "only a pytorchjob has a master" in done.stderr
 
 
 @pytest.mark.parametrize("api", ["pytorchjob", "mpijob-v1", "mpijob-v2beta1", "trainjob"])
-def test_suspend_is_said_only_when_it_is_wanted(helm4: Path, api: str) -> None:
+def test_suspend_is_said_only_when_it_is_wanted(helm: Path, api: str) -> None:
     """Kueue and people set it as well: a `false` in every upgrade would fight with them."""
     for suspend in (True, False):
         arguments = [
@@ -138,7 +138,7 @@ def test_suspend_is_said_only_when_it_is_wanted(helm4: Path, api: str) -> None:
         ]
         (resource,) = [
             each
-            for each in render(helm4, CHARTS / "ddp", arguments)
+            for each in render(helm, CHARTS / "ddp", arguments)
             if each["kind"] in ("PyTorchJob", "MPIJob", "TrainJob")
         ]
         policy = resource["spec"].get("runPolicy", resource["spec"])
@@ -146,13 +146,13 @@ def test_suspend_is_said_only_when_it_is_wanted(helm4: Path, api: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shipped_hash(helm4: Path) -> str:
-    return settings_hash(helm4)
+def shipped_hash(helm: Path) -> str:
+    return settings_hash(helm)
 
 
-def settings_hash(helm4: Path, *settings: str) -> str:
+def settings_hash(helm: Path, *settings: str) -> str:
     arguments = ["--set", ",".join(settings)] if settings else []
-    for each in render(helm4, CHARTS / "ddp", arguments):
+    for each in render(helm, CHARTS / "ddp", arguments):
         if notes := each["metadata"].get("annotations", {}).get("stratlab/settings-sha256"):
             return notes
     raise AssertionError("no resource carries the hash")
@@ -171,9 +171,9 @@ def settings_hash(helm4: Path, *settings: str) -> str:
         "run.scheduling.nodeSelector.a=b",
     ],
 )
-def test_an_upgrade_would_see_another_setting(helm4: Path, shipped_hash: str, setting: str) -> None:
+def test_an_upgrade_would_see_another_setting(helm: Path, shipped_hash: str, setting: str) -> None:
     """It compares this hash with that of the resource in the cluster: test_install.py."""
-    assert settings_hash(helm4, setting) != shipped_hash
+    assert settings_hash(helm, setting) != shipped_hash
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,6 @@ def test_an_upgrade_would_see_another_setting(helm4: Path, shipped_hash: str, se
     ],
 )
 def test_an_upgrade_may_change_what_is_no_setting_of_the_run(
-    helm4: Path, shipped_hash: str, setting: str
+    helm: Path, shipped_hash: str, setting: str
 ) -> None:
-    assert settings_hash(helm4, setting) == shipped_hash
+    assert settings_hash(helm, setting) == shipped_hash

@@ -70,8 +70,8 @@ def test_a_server_outside_of_the_cluster_is_not_forwarded(helm: Path, notes_char
         ("run.workload.topology=master-worker", f"logs pod/{RELEASE}-master-0"),
     ],
 )
-def test_what_must_be_known_first(helm4: Path, notes_chart: Path, settings: str, says: str) -> None:
-    assert says in pick(render(helm4, notes_chart, ["--set", settings]), "Notes")["text"]
+def test_what_must_be_known_first(helm: Path, notes_chart: Path, settings: str, says: str) -> None:
+    assert says in pick(render(helm, notes_chart, ["--set", settings]), "Notes")["text"]
 
 
 def test_helm_install_shows_them() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_comparison import stratlab
+from tests.rehearsals.test_comparison import stratlab
 
 CHARTS = {"fsdp": None, "llm-2d": "pp2.dp4", "llm-5d": "pp2.dp2.tp2+sp.ep4"}
 PROCESSES = 8

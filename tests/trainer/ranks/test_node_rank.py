@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from stratlab.rehearse.processes import free_port
-from tests.trainer.test_launcher import environment
+from tests.trainer.ranks.test_launcher import environment
 from trainer.node_rank import read_node_rank, read_rank
 
 TORCHRUN = {"RANK": "0", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ranks import fork_ranks
 from tests.trainer.data.cifar_like import build_cifar_like
-from tests.trainer.test_worker import be_worker
+from tests.trainer.ranks.test_worker import be_worker
 
 STEPS = 3
 RUNS = {  # strategy, processes, further settings

@@ -1,0 +1,90 @@
+"""Which tests run when. A tier is a property of a folder: the latest tier that FOLDERS gives a folder of a test's path.
+
+python -m tests.tiers        # the tiers, and how many test files each folder brings
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+TESTS = Path(__file__).parent
+TIER_VARIABLE = "STRATLAB_TEST_TIER"
+"""The tier of the test that is running; set by tests/conftest.py."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One set of tests.
+
+    Attributes:
+        name: of the tier and of its marker.
+        command: that runs it; a later tier's command does not run the earlier ones again, but `make test` does.
+        proves: what is known when it has passed.
+    """
+
+    name: str
+    command: str
+    proves: str
+
+
+FAST = Tier("fast", "make test-fast", "rules, formats, figures and pages, in one process, with one helm")
+CHANGE = Tier(
+    "change", "make test", "every kind of proof once: ranks, parity, rehearsals, browser, both helms"
+)
+E2E = Tier("e2e", "make e2e", "the images on a cluster: the path and a fault for ddp, zero2 and nd")
+NIGHTLY = Tier("nightly", "make nightly", "the full tables and every cluster test; results in reports/")
+TIERS = (FAST, CHANGE, E2E, NIGHTLY)
+
+FOLDERS: dict[str, Tier] = {
+    "ranks": CHANGE,  # starts rank processes
+    "programs": CHANGE,  # starts programs that load torch or take long
+    "rehearsals": CHANGE,  # renders charts and runs them as local processes
+    "in_browser": CHANGE,  # opens pages in Chromium
+    "helms": CHANGE,  # renders with every supported helm
+    "hta": CHANGE,  # calls Holistic Trace Analysis
+    "parity": CHANGE,
+    "parity_llm": CHANGE,
+    "e2e": E2E,
+    "nightly": NIGHTLY,
+    "parts": NIGHTLY,  # single parts on a cluster
+}
+"""Folder name -> tier of what lies in it; a test below no such folder is fast."""
+
+
+def tier_of(path: PurePath) -> Tier:
+    """The tier of a test file, the latest among its folders' tiers; `path` is relative to tests/."""
+    return max((FOLDERS.get(name, FAST) for name in path.parts[:-1]), key=TIERS.index, default=FAST)
+
+
+def refuse_in_fast(what: str) -> None:
+    """Fails a test of the fast tier that is about to start something slow.
+
+    Raises:
+        AssertionError: it belongs into another folder.
+    """
+    assert os.environ.get(TIER_VARIABLE) != FAST.name, (
+        f"a test of the fast tier starts {what}: move its file into a folder of FOLDERS (tests/tiers.py)"
+    )
+
+
+def count_files(paths: Iterable[PurePath]) -> Counter[str]:
+    """Test files per tier."""
+    return Counter(tier_of(path).name for path in paths)
+
+
+def main() -> None:
+    """Prints the table."""
+    files = count_files(path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
+    for tier in TIERS:
+        folders = ", ".join(name for name, where in FOLDERS.items() if where is tier) or "all others"
+        print(
+            f"{tier.name:8} {files[tier.name]:4} files  {tier.command:15} {tier.proves}\n{'':14}folders: {folders}"
+        )
+
+
+if __name__ == "__main__":
+    main()
