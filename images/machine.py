@@ -84,6 +84,13 @@ def find_file(variable: str, *places: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
+def find_uv_cache() -> Path | None:
+    """uv's cache on this machine, if it is there: `make setup` has filled it with most of what the images need."""
+    named = os.environ.get("UV_CACHE_DIR")
+    folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "uv"
+    return folder.absolute() if folder.is_dir() else None
+
+
 def read_apt_sources() -> str:
     """This machine's sources.list, if it is a Debian 12; else nothing, and the base image's own is used."""
     if not shutil.which("apt-get"):

@@ -1,19 +1,21 @@
-"""One lab per namespace for the whole session, from the manifests that users apply; taken away again at the end."""
+"""The namespaces of a session, and the record of its steps."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.lab import KUBECTL, PREFIX, ROOT, Lab, run
 from tests.cluster.steps import Steps
 
-RESTRICTED, BASELINE = Lab("stratlab"), Lab("stratlab-mpi")
-OVERLAYS = {RESTRICTED.namespace: "kind", BASELINE.namespace: "kind-mpi"}
+# kind of namespace -> the namespace, and the overlay that makes it
+PLACES = {"restricted": (Lab("stratlab"), "kind"), "baseline": (Lab("stratlab-mpi"), "kind-mpi")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,31 +38,29 @@ def steps() -> Steps:
         ],
         "backend": "gloo, no GPU",
     }
-    return Steps(ROOT / "reports" / "e2e.json", facts)
+    return Steps(
+        Path(os.environ.get("STRATLAB_E2E_STEPS", ROOT / "reports" / "raw" / "e2e-steps.json")), facts
+    )
 
 
-@pytest.fixture(scope="session")
-def labs(steps: Steps) -> Iterator[dict[str, Lab]]:
-    """Both namespaces, MLflow ready in each."""
-    keep = bool(
-        os.environ.get("STRATLAB_E2E_KEEP")
-    )  # for work on these tests: the namespaces stay, and are used again
+@contextmanager
+def use_lab(steps: Steps, place: str) -> Iterator[Lab]:
+    """One namespace from the manifests that users apply, MLflow ready in it; taken away again at the end."""
+    lab, overlay = PLACES[place]
+    # for work on these tests: the namespace stays, and is used again
+    keep = bool(os.environ.get("STRATLAB_E2E_KEEP"))
     there = run([KUBECTL, "get", "namespaces", "-o", "name"]).stdout.split()
-    taken = [name for name in OVERLAYS if f"namespace/{name}" in there]
-    assert keep or not taken, (
-        f"the namespace {taken[0]} is there already, and these tests remove theirs: use another cluster"
+    assert keep or f"namespace/{lab.namespace}" not in there, (
+        f"the namespace {lab.namespace} is there already, and these tests remove theirs: use another cluster"
     )
     try:
-        with steps.step("manifests are applied, MLflow is ready"):
-            for lab in (RESTRICTED, BASELINE):
-                apply_overlay(OVERLAYS[lab.namespace])
-            for lab in (RESTRICTED, BASELINE):
-                lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=240s")
-        yield {"restricted": RESTRICTED, "baseline": BASELINE}
+        with steps.step(f"{place}: manifests are applied, MLflow is ready"):
+            apply_overlay(overlay)
+            lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=240s")
+        yield lab
     finally:
         if not keep:
-            for name in OVERLAYS:
-                run([KUBECTL, "delete", "namespace", name, "--ignore-not-found"], check=False)
+            run([KUBECTL, "delete", "namespace", lab.namespace, "--ignore-not-found"], check=False)
 
 
 def apply_overlay(name: str) -> None:
@@ -70,7 +70,15 @@ def apply_overlay(name: str) -> None:
     run([KUBECTL, "apply", "-f", "-"], text=text)
 
 
-@pytest.fixture
-def lab(labs: dict[str, Lab]) -> Lab:
+@pytest.fixture(scope="session")
+def lab(steps: Steps) -> Iterator[Lab]:
     """The namespace that enforces Pod Security `restricted`."""
-    return labs["restricted"]
+    with use_lab(steps, "restricted") as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def labs(steps: Steps, lab: Lab) -> Iterator[dict[str, Lab]]:
+    """Both namespaces: `baseline` is for what `restricted` does not admit."""
+    with use_lab(steps, "baseline") as baseline:
+        yield {"restricted": lab, "baseline": baseline}

@@ -114,6 +114,8 @@ class Lab:
         """Until the progress lines of rank 0, which is in the first pod, have reached a step."""
 
         def reached() -> bool:
+            failed = self.conditions(f"pytorchjobs.v1.kubeflow.org/{release}").get("Failed")
+            assert failed != "True", f"{release} has failed before step {step}"
             lines = [x for x in self.log(f"{release}-worker-0").splitlines() if x.startswith("step ")]
             return bool(lines) and int(lines[-1].split()[1].split("/")[0]) >= step
 

@@ -1,4 +1,4 @@
-"""The steps of an end-to-end run, written to reports/e2e.json: what was done, whether it passed, how long it took."""
+"""The steps of an end-to-end run, written to a JSON file: what was done, whether it passed, how long it took."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Steps:
             "seconds": round(sum(step.seconds for step in self._steps), 1),
             "steps": [asdict(step) for step in self._steps],
         }
-        self._path.parent.mkdir(exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=1) + "\n")
         temporary.replace(self._path)

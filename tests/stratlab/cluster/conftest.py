@@ -8,7 +8,6 @@ import pytest
 
 from stratlab.cluster.connection import Connection
 from tests.stratlab.cluster.fake_api import FakeApi, connect_to, serve
-from tests.stratlab.cluster.real_cluster import RealCluster, use_cluster
 
 
 @pytest.fixture
@@ -20,9 +19,3 @@ def api() -> FakeApi:
 def connection(api: FakeApi) -> Iterator[Connection]:
     with serve(api) as address:
         yield connect_to(address)
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[RealCluster]:
-    with use_cluster() as cluster:
-        yield cluster

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import json
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,61 +9,18 @@ import pytest
 
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import APIS
-from stratlab.wait import Outcome, wait_for_run
 from stratlab.wait import resource as resource_module
 from stratlab.wait.resource import Resource, parse_resource
 from tests.stratlab.cluster.fake_api import FakeApi
-from tests.stratlab.cluster.real_cluster import RESULT, RealCluster, fail_with
+from tests.stratlab.wait.waiting import QUIET_S, Waiting, write_attempt
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
 EVENTS = "/api/v1/namespaces/lab/events"
-QUIET_S = 0.6
 
 
 def job(*conditions: str, name: str = "demo") -> dict[str, Any]:
     listed = [{"type": kind, "status": "True", "message": f"it is {kind}."} for kind in conditions]
     return {"metadata": {"name": name}, "status": {"conditions": listed} if listed else None}
-
-
-def write_attempt(run_dir: Path, code: int | None) -> None:
-    lines = [{"attempt": 1, "event": "started"}]
-    if code is not None:
-        lines.append({"attempt": 1, "event": "ended", "exit_code": code})
-    run_dir.mkdir(exist_ok=True)
-    (run_dir / "attempts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-class Waiting:
-    """`wait_for_run` in a thread."""
-
-    def __init__(self, run_dir: Path, resource: Resource, deadline_s: float = 20.0) -> None:
-        self.said: list[str] = []
-        self.outcome: Outcome | None = None
-        self._arguments = (run_dir, resource, deadline_s)
-        self.thread = threading.Thread(target=self._wait, daemon=True)
-        self.thread.start()
-
-    def _wait(self) -> None:
-        run_dir, resource, deadline_s = self._arguments
-        resource.start()
-        self.outcome = wait_for_run(
-            run_dir,
-            resource=resource,
-            deadline_s=deadline_s,
-            poll_s=0.05,
-            quiet_s=QUIET_S,
-            say=self.said.append,
-        )
-        resource.stop()
-
-    def ends_within(self, seconds: float) -> Outcome:
-        self.thread.join(seconds)
-        assert self.outcome, f"still waiting; said: {self.said}"
-        return self.outcome
-
-    def goes_on_for(self, seconds: float) -> None:
-        self.thread.join(seconds)
-        assert self.thread.is_alive(), f"ended: {self.outcome}; said: {self.said}"
 
 
 @pytest.fixture
@@ -239,48 +193,3 @@ def test_a_resource_is_api_and_name(text: str) -> None:
     with pytest.raises(ValueError, match="must be API/NAME, API one of pytorchjob, mpijob-v1"):
         parse_resource(text)
     assert parse_resource("trainjob/demo") == (APIS["trainjob"], "demo")
-
-
-@pytest.mark.cluster
-class TestOnACluster:
-    def wait(self, cluster: RealCluster, run_dir: Path, name: str) -> Waiting:
-        resource = Resource(cluster.connection, APIS["pytorchjob"], cluster.namespace, name)
-        return Waiting(run_dir, resource, deadline_s=90)
-
-    def test_success(self, cluster: RealCluster, run_dir: Path) -> None:
-        run = self.wait(cluster, run_dir, "good")
-        cluster.submit("good", "sleep 2", workers=2)
-        assert run.ends_within(60).sentence.startswith("PyTorchJob good: Succeeded")
-        assert "PyTorchJob good: Running" in run.said
-
-    def test_failure(self, cluster: RealCluster, run_dir: Path) -> None:
-        run = self.wait(cluster, run_dir, "bad")
-        cluster.submit("bad", fail_with(RESULT))
-        assert run.ends_within(60).sentence.startswith("PyTorchJob bad: Failed")
-
-    def test_restarts_suspension_and_deletion(self, cluster: RealCluster, run_dir: Path) -> None:
-        write_attempt(run_dir, 143)
-        cluster.submit("stop", "trap 'exit 143' TERM; sleep 600 & wait", suspended=True)
-        run = self.wait(cluster, run_dir, "stop")
-        run.goes_on_for(2)
-        assert "PyTorchJob stop: Suspended" in run.said
-        cluster.suspend("stop", False)
-        cluster.wait_until(lambda: "PyTorchJob stop: Running" in run.said)
-        cluster.suspend("stop", True)
-        cluster.wait_until(lambda: run.said.count("PyTorchJob stop: Suspended") == 2)
-        run.goes_on_for(2)
-        deleted = time.monotonic()
-        cluster.delete("stop")
-        assert run.ends_within(10).sentence.startswith("PyTorchJob stop was deleted")
-        assert time.monotonic() - deleted < 10
-
-    def test_never_a_status(
-        self, cluster: RealCluster, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(resource_module, "NO_STATUS_S", 4.0)
-        run = self.wait(cluster, run_dir, "loose")
-        cluster.submit("loose", "true", restricted=False)
-        cluster.wait_until(lambda: any("its Events:" in text for text in run.said))
-        assert any("violates PodSecurity" in text for text in run.said)
-        cluster.delete("loose")
-        run.ends_within(10)

@@ -26,7 +26,7 @@ from kubernetes.client import CoreV1Api
 
 from stratlab.rehearse.helm import find_helm
 from stratlab.sweep.helm_release import look_at, uninstall
-from tests.stratlab.cluster.real_cluster import RealCluster, use_cluster
+from tests.cluster.parts.real_cluster import RealCluster, use_cluster
 from tests.stratlab.example_run import build_run_dir
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

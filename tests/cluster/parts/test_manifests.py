@@ -9,13 +9,12 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.charts.rendering import find_program
+from tests.charts.rendering import CHARTS, find_program
 from tests.manifests.kustomize import write_overlay
 
 pytestmark = pytest.mark.cluster
@@ -199,7 +198,7 @@ def test_rights(who: str) -> None:
 @pytest.mark.parametrize("program", ["helm", "helm3"])
 def test_a_user_installs_upgrades_and_removes_a_run(program: str) -> None:
     """With the rights of the Role alone. The run waits suspended: nothing is trained here."""
-    chart = str(Path(__file__).parents[2] / "charts" / "ddp")
+    chart = str(CHARTS / "ddp")
 
     def helm(*arguments: str) -> str:
         command = [str(find_program(program)), "--namespace", NAMESPACE, "--kube-as-user", USER, *arguments]

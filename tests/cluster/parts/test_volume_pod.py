@@ -18,7 +18,7 @@ from kubernetes.client import CoreV1Api
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.volume_pod import Finished, read_file, run_on_volume
-from tests.stratlab.cluster.real_cluster import RealCluster, use_cluster
+from tests.cluster.parts.real_cluster import RealCluster, use_cluster
 
 pytestmark = [pytest.mark.cluster]
 IMAGE = os.environ.get("STRATLAB_TEST_LAB_IMAGE", "stratlab-lab:0.1.0")

@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import pytest
 
+from tests.cluster.faults import analysis_state, check_complete, restarts
 from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, run, wait_until
 from tests.cluster.steps import Steps
 
 pytestmark = pytest.mark.cluster
 
 LONG = {"run.config.epochs": 40}  # 800 steps: long enough for something to happen in the middle
-
-
-def train_steps(lab: Lab, release: str) -> dict[int, list[int]]:
-    """{attempt: its steps} of metrics.jsonl."""
-    found: dict[int, list[int]] = {}
-    for line in lab.read_lines(f"e2e/{release}/metrics.jsonl"):
-        if line["kind"] == "train":
-            found.setdefault(line["attempt"], []).append(line["step"])
-    return found
-
-
-def assert_complete(lab: Lab, release: str, attempts: int | None = None) -> int:
-    """Succeeded, nothing lost: the last attempt has every step once, MLflow has what the file has. Its attempts."""
-    done = lab.watch(release)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    steps = train_steps(lab, release)
-    last = steps[max(steps)]
-    summary = json.loads(lab.on_volume("cat", f"{MOUNT}/e2e/{release}/summary.json"))
-    assert last == list(range(1, summary["steps"] + 1))
-    if attempts is not None:
-        assert max(steps) == attempts
-    lab.test(release)  # counts every point in MLflow against metrics.jsonl
-    return max(steps)
-
-
-def restarts(lab: Lab, release: str) -> dict[str, int]:
-    """{pod: how often it was started}, from the ledgers on the volume."""
-    listing = lab.on_volume("grep", "-c", '"started"', "-r", f"{MOUNT}/e2e/{release}/pods")
-    return {line.rsplit("/", 1)[1].split(".")[0]: int(line.rsplit(":", 1)[1]) for line in listing.split()}
 
 
 def test_a_worker_pod_is_deleted(lab: Lab, steps: Steps) -> None:
@@ -55,7 +26,7 @@ def test_a_worker_pod_is_deleted(lab: Lab, steps: Steps) -> None:
             lambda: len(lab.read_lines("e2e/pod-lost/attempts.jsonl")) >= 3, "a second attempt", 180, 2
         )
         notes.append(f"second attempt after {time.monotonic() - began:.0f} s")
-        assert_complete(lab, "pod-lost")
+        check_complete(lab, "pod-lost")
         notes.append(f"starts per pod {restarts(lab, 'pod-lost')}")
         lab.uninstall("pod-lost")
 
@@ -81,7 +52,7 @@ def test_the_operator_is_stopped_and_started(lab: Lab, steps: Steps) -> None:
         finally:
             run([KUBECTL, "scale", *operator, "--replicas=1"])
         began = time.monotonic()
-        assert_complete(lab, "no-operator", attempts=1)
+        check_complete(lab, "no-operator", attempts=1)
         notes.append(f"recorded as Succeeded and analysed {time.monotonic() - began:.0f} s after its return")
         lab.uninstall("no-operator")
 
@@ -92,7 +63,7 @@ def test_mlflow_is_deleted(lab: Lab, steps: Steps) -> None:
         lab.wait_for_step("no-mlflow", 50)
         lab.kubectl("delete", "pod", "-l", "app.kubernetes.io/component=mlflow", "--wait=false")
         lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=240s")
-        assert_complete(lab, "no-mlflow", attempts=1)
+        check_complete(lab, "no-mlflow", attempts=1)
         lab.uninstall("no-mlflow")
 
 
@@ -111,14 +82,6 @@ def test_a_job_that_cannot_run_fails_at_once(lab: Lab, steps: Steps) -> None:
         wait_until(lambda: analysis_state(lab, "no-sense") == "Failed", "the analysis Job to end", 180)
         notes.append("analysis Job: Failed, nothing to analyse, not tried again")
         lab.uninstall("no-sense")
-
-
-def analysis_state(lab: Lab, release: str) -> str:
-    """Complete, Failed, or nothing yet."""
-    jobs = lab.get("jobs", "-l", f"app.kubernetes.io/instance={release}")["items"]
-    assert len(jobs) == 1
-    held = [c["type"] for c in jobs[0]["status"].get("conditions") or [] if c["status"] == "True"]
-    return next((state for state in ("Complete", "Failed") if state in held), "")
 
 
 def test_a_job_that_is_killed_again_and_again_is_given_up(lab: Lab, steps: Steps) -> None:
@@ -157,7 +120,7 @@ def test_a_run_is_suspended_and_resumed(lab: Lab, steps: Steps) -> None:
         wait_until(lambda: not lab.kubectl(*pods).split(), "no pods", 120)
         assert lab.conditions("pytorchjob/pause").get("Suspended") == "True"
         lab.helm("upgrade", "pause", "fsdp", LONG)
-        assert_complete(lab, "pause", attempts=2)
+        check_complete(lab, "pause", attempts=2)
         lab.uninstall("pause")
 
 
@@ -173,7 +136,7 @@ def test_a_running_release_is_upgraded(lab: Lab, steps: Steps) -> None:
         run([*command, "--set", "run.analysis.resources.limits.memory=3Gi"])
         jobs = lab.get("jobs", "-l", "app.kubernetes.io/instance=better")["items"]
         assert len(jobs) == 1
-        assert_complete(lab, "better", attempts=1)
+        check_complete(lab, "better", attempts=1)
         assert pods_of(lab, "better") == before
         lab.uninstall("better")
 

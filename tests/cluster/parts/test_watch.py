@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kubernetes.client import BatchV1Api, CoreV1Api
 
-from tests.stratlab.cluster.real_cluster import RESULT, RealCluster, fail_with
+from tests.cluster.parts.real_cluster import RESULT, RealCluster, fail_with
 
 pytestmark = pytest.mark.cluster
 

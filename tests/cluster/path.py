@@ -1,0 +1,134 @@
+"""The path of a run on a cluster, step by step: installed, watched to its end, in MLflow, compared, uninstalled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.lab import HELM, KUBECTL, MOUNT, STRATLAB, Lab, run, wait_until
+
+DIGITS = ("digits.yaml", "cpu.yaml")
+QUERY = """
+import json, sys, urllib.request as u
+def get(path, body=None):
+    data = json.dumps(body).encode() if body else None
+    request = u.Request("http://mlflow:5000/" + path, data, {"Content-Type": "application/json"})
+    return json.load(u.urlopen(request, timeout=30))
+by_name = "api/2.0/mlflow/experiments/get-by-name?experiment_name="
+experiment = get(by_name + sys.argv[1])["experiment"]["experiment_id"]
+runs = get("api/2.0/mlflow/runs/search", {"experiment_ids": [experiment]})["runs"]
+found = {}
+for run in runs:
+    uuid = run["info"]["run_id"]
+    points = get(f"api/2.0/mlflow/metrics/get-history?run_id={uuid}&metric_key=loss&max_results=25000")["metrics"]
+    files = get(f"api/2.0/mlflow/artifacts/list?run_id={uuid}&path=analysis").get("files", [])
+    found[run["info"]["run_name"]] = {
+        "status": run["info"]["status"], "steps": sorted(p["step"] for p in points),
+        "files": [f["path"] for f in files], "metrics": [m["key"] for m in run["data"].get("metrics", [])],
+    }
+print(json.dumps(found))
+"""
+
+
+def judge_digits(summary: dict[str, Any]) -> str:
+    """Whether the small network has learnt the digits."""
+    assert summary["test_accuracy_pct"] >= 95
+    return f"test accuracy {summary['test_accuracy_pct']:.2f} %"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run on two pods.
+
+    Attributes:
+        chart: and the release's name, unless `release` is another.
+        place: the kind of namespace: restricted or baseline.
+        values, files: of helm install.
+        helm: the program that installs it.
+        processes: of all pods together.
+        steps: that it has to train at least.
+        judge: looks at its summary.json; returns what is worth a note.
+    """
+
+    chart: str
+    release: str = ""
+    place: str = "restricted"
+    values: dict[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = DIGITS
+    helm: Path = HELM
+    resource: str = "pytorchjobs.v1.kubeflow.org"
+    processes: int = 2
+    steps: int = 200
+    judge: Callable[[dict[str, Any]], str] = judge_digits
+
+    @property
+    def name(self) -> str:
+        """Of the release."""
+        return self.release or self.chart
+
+    @property
+    def folder(self) -> str:
+        """Below the results."""
+        return f"{self.values.get('run.config.comparison', 'e2e')}/{self.name}"
+
+
+def install(lab: Lab, each: Run) -> None:
+    """`helm install`, which tells how to go on."""
+    printed = lab.install(each.name, each.chart, each.values, helm=each.helm, files=each.files)
+    assert f"stratlab watch {each.name}" in printed
+
+
+def check_success(lab: Lab, each: Run) -> str:
+    """Succeeded, analysed, two pods' ledgers and a good summary are there. Returns the note of `judge`."""
+    done = lab.watch(each.name)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:] + lab.describe(each.name)
+    assert lab.conditions(f"{each.resource}/{each.name}").get("Succeeded") == "True"
+    ledgers = lab.on_volume("ls", f"{MOUNT}/{each.folder}/pods").split()  # MPI's worker pods are gone by now
+    assert ledgers == [f"{each.name}-worker-0.jsonl", f"{each.name}-worker-1.jsonl"]
+    jobs = lab.get("jobs", "-l", f"app.kubernetes.io/instance={each.name}")["items"]
+    assert [job["status"].get("succeeded") for job in jobs] == [1]
+    summary = json.loads(lab.on_volume("cat", f"{MOUNT}/{each.folder}/summary.json"))
+    assert (summary["world_size"], summary["nodes"]) == (each.processes, 2)
+    return each.judge(summary)
+
+
+def check_mlflow(lab: Lab, runs: list[Run]) -> None:
+    """MLflow, asked through its Service, holds every metric and report of the runs, and no other run."""
+    for comparison in {each.folder.split("/")[0] for each in runs}:
+        found = json.loads(lab.on_volume("python", "-c", QUERY, comparison, component="test"))
+        expected = {each.name: each for each in runs if each.folder.startswith(f"{comparison}/")}
+        assert sorted(found) == sorted(expected)
+        for name, each in expected.items():
+            lines = lab.read_lines(f"{each.folder}/metrics.jsonl")
+            trained = sorted(line["step"] for line in lines if line["kind"] == "train")
+            assert found[name]["status"] == "FINISHED"
+            assert found[name]["steps"] == trained and len(trained) >= each.steps
+            assert "analysis/report.html" in found[name]["files"]
+            assert "trace/step_ms" in found[name]["metrics"]
+
+
+def check_comparison(lab: Lab, comparison: str, names: list[str], output: Path) -> str:
+    """`stratlab compare --on-cluster`: a report of just these runs, which may be compared. Returns its last line."""
+    done = run([STRATLAB, "compare", comparison, "--on-cluster", "-n", lab.namespace, "--output", output])
+    report = json.loads((output / "report.json").read_text())
+    assert [row["run"] for row in report["runs"]] == names
+    assert "comparable" in done.stdout
+    assert (output / "report.html").stat().st_size > 10_000
+    return done.stdout.strip().splitlines()[-1]
+
+
+def check_uninstall(lab: Lab, each: Run) -> None:
+    """`helm uninstall` leaves the results and nothing else."""
+    lab.uninstall(each.name)
+    kinds = run([KUBECTL, "api-resources", "--namespaced", "--verbs=list", "-o", "name"]).stdout.split()
+    kinds = [kind for kind in kinds if not kind.startswith("events")]
+
+    def left() -> list[str]:
+        names = lab.kubectl("get", ",".join(kinds), "-o", "name", check=False).split()
+        return [name for name in names if f"/{each.name}-" in f"{name}-" and "mlflow" not in name]
+
+    wait_until(lambda: not left(), f"nothing of {each.name} is left, there is {left()}", timeout_s=60)
+    assert "report.html" in lab.on_volume("ls", f"{MOUNT}/{each.folder}/analysis")
