@@ -11,12 +11,22 @@ from typing import Any
 
 import pytest
 
-from tests.parity_report import PARITY, PARITY_LLM, ROOT, parity_llm_table, parity_table
+from tests.parity_report import (
+    PARITY,
+    PARITY_LLM,
+    PARITY_LLM_SMALL,
+    PARITY_SMALL,
+    ROOT,
+    parity_llm_table,
+    parity_table,
+)
 from tests.tiers import FAST, TIER_VARIABLE, TIERS, tier_of
 
 TABLES = (
     ("parity with one process", PARITY, parity_table),
     ("language models: parity with one process", PARITY_LLM, parity_llm_table),
+    ("parity with one process, small matrix", PARITY_SMALL, parity_table),
+    ("language models: parity with one process, small matrix", PARITY_LLM_SMALL, parity_llm_table),
 )
 LONGEST = ("rehearsals", "parity_llm", "parity", "ranks", "hta", "programs", "in_browser")
 """Folders that are started first, so that several workers end together (pytest-xdist hands out whole files)."""

@@ -14,6 +14,8 @@ from trainer.provenance import read_git_sha, read_versions
 ROOT = Path(__file__).resolve().parents[1]
 PARITY = ROOT / "reports" / "parity.json"
 PARITY_LLM = ROOT / "reports" / "parity-llm.json"
+PARITY_SMALL, PARITY_LLM_SMALL = (path.parent / "raw" / path.name for path in (PARITY, PARITY_LLM))
+"""Of the small matrices, which run on every change: beside the full ones, never over them."""
 
 
 def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> None:
@@ -27,7 +29,7 @@ def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> None:
         "steps": steps,
         "repeats": 1,
     }
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(facts | dict(found), indent=1) + "\n")
     temporary.replace(path)

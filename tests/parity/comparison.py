@@ -24,8 +24,14 @@ class Difference:
 
 
 def compare(run: Path, reference: Path) -> Difference:
-    """Losses and norms absolutely, first-step gradients relative to each parameter's own norm."""
+    """Losses and norms absolutely, first-step gradients relative to each parameter's own norm.
+
+    A run without a file has not ended: it is infinitely far off.
+    """
     import torch
+
+    if not run.exists():
+        return Difference(float("inf"), float("inf"), None, "did not end")
 
     ours, theirs = (torch.load(path, weights_only=True) for path in (run, reference))
     assert ours["gradients"].keys() == theirs["gradients"].keys()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.parity.cases import GLOBAL_BATCH, Case
+from tests.parity.cases import GLOBAL_BATCH, Case, processes_per_node
 
 STEPS = {"sgd": 3, "adamw": 6}
 """Rounding errors in the state of Adam take some steps to show."""
@@ -18,21 +21,50 @@ RATE, LATER_RATE = 0.5, 1 / 32
 """Of SGD's first step, large so that the gradient can be read off the weights, and of the steps after it."""
 
 
-def train_cases(
-    cases: list[Case], out: Path, bug: Callable[[], AbstractContextManager] | None = None
-) -> None:
-    """Runs the cases one after the other in one process group; rank 0 writes `<name>.pt` for each."""
+@dataclass(frozen=True)
+class Training:
+    """One case to train, sound or with a fault; what is found goes to `<name>.pt`."""
+
+    name: str
+    case: Case
+    plant: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def world_size(self) -> int:
+        return self.case.world_size
+
+
+def train(trainings: Sequence[Training], out: Path) -> None:
+    """One after the other in one process group; rank 0 writes."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for case in cases:
-        with bug() if bug else nullcontext():
+    for training in trainings:
+        case = training.case
+        local_size = str(processes_per_node(case.strategy, case.world_size))
+        with mock.patch.dict(os.environ, LOCAL_WORLD_SIZE=local_size), _few_layers(), training.plant():
             found = _train(case)
         if dist.get_rank() == 0:
-            torch.save(found, out / f"{case.name}.pt")
+            torch.save(found, out / f"{training.name}.pt")
         dist.barrier()
+
+
+def _few_layers() -> AbstractContextManager[Any]:
+    """Two: what happens between layers happens, and what a layer costs the host is paid half as often."""
+    from trainer.model_shapes import VIT
+
+    return mock.patch.dict(VIT, vit_tiny=dataclasses.replace(VIT["vit_tiny"], layers=2))
+
+
+@functools.cache
+def _open_digits() -> Any:
+    """The same for every case: read once per rank."""
+    from trainer.config import Config
+    from trainer.data import open_data
+
+    return open_data(Config(run="parity", dataset="digits"), IMAGE_SIZE)
 
 
 def _train(case: Case) -> dict[str, Any]:
@@ -64,7 +96,6 @@ def _train(case: Case) -> dict[str, Any]:
 
 def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
     from trainer.config import Config
-    from trainer.data import open_data
     from trainer.data.batches import Share, build_batch
     from trainer.data.order import SampleOrder
     from trainer.mesh import build_mesh, resolve_axes
@@ -78,7 +109,7 @@ def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
     config = Config(**sizes | sgd | case.settings())
     rank, local_size = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     axes = resolve_axes(config, case.world_size, local_size)
-    data = open_data(config, IMAGE_SIZE)
+    data = _open_digits()
     model = build_model(
         config, image_size=IMAGE_SIZE, channels=1, num_labels=10, empty=builds_empty(config, rank)
     )

@@ -1,0 +1,50 @@
+"""Many runs in few forks of ranks: all of one world size go together, when a test first asks for one of them.
+
+What a rank does the first time (torch's caches, DeepSpeed's imports, groups) is then paid once, and tests stay small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from tests.ranks import fork_ranks
+
+SECONDS_PER_RUN = 30.0
+"""Several times what the slowest takes on a machine that has much else to do; ranks that hang longer are ended."""
+OUTPUT_KEPT = 2500
+
+
+class Run(Protocol):
+    """One thing that ranks do together and leave a file of."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks it needs."""
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+class Forks(Generic[AnyRun]):
+    """Runs, and what the ranks that failed have said.
+
+    Args:
+        work: does the runs it is given, in their order, in every rank of a fork.
+    """
+
+    def __init__(self, runs: Sequence[AnyRun], work: Callable[[Sequence[AnyRun]], Any]) -> None:
+        self._runs, self._work = tuple(runs), work
+        self._complaints: dict[int, str] = {}
+
+    def complaint(self, world_size: int) -> str:
+        """Empty if all ranks of this world size ended well; they have run when this returns."""
+        if world_size not in self._complaints:
+            runs, work = [run for run in self._runs if run.world_size == world_size], self._work
+            ranks = fork_ranks(lambda: work(runs), world_size, timeout_s=60 + SECONDS_PER_RUN * len(runs))
+            self._complaints[world_size] = "\n".join(
+                f"rank {rank.rank} ended with {rank.exit_code}\n{rank.output[-OUTPUT_KEPT:]}"
+                for rank in ranks
+                if rank.exit_code
+            )
+        return self._complaints[world_size]
