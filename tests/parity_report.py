@@ -12,10 +12,11 @@ from trainer.hardware import processor_name
 from trainer.provenance import read_git_sha, read_versions
 
 ROOT = Path(__file__).resolve().parents[1]
-PARITY = ROOT / "reports" / "parity.json"
-PARITY_LLM = ROOT / "reports" / "parity-llm.json"
-PARITY_SMALL, PARITY_LLM_SMALL = (path.parent / "raw" / path.name for path in (PARITY, PARITY_LLM))
-"""Of the small matrices, which run on every change: beside the full ones, never over them."""
+RAW = ROOT / "reports" / "raw"
+PARITY, PARITY_LLM = RAW / "parity-full.json", RAW / "parity-llm-full.json"
+"""Of the full tables; the nightly suites (tests/suites) keep them in reports/parity.json and parity-llm.json."""
+PARITY_SMALL, PARITY_LLM_SMALL = RAW / "parity-small.json", RAW / "parity-llm-small.json"
+"""Of the small matrices, which run on every change."""
 
 
 def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> None:

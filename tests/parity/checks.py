@@ -9,9 +9,7 @@ from tests.parity.mutations import Mutation
 from tests.parity.training import Training
 
 
-def check_strategy(
-    matrix: Matrix, strategy: str, world_size: int, trained: Trained, report: Report
-) -> None:
+def check_strategy(matrix: Matrix, strategy: str, world_size: int, trained: Trained, report: Report) -> None:
     """Every case of this strategy and world size stays inside its gates."""
     rows, complaint = [], ""
     for case in matrix.of(strategy, world_size):

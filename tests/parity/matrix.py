@@ -47,5 +47,7 @@ def cost_of(case: Case) -> float:
 
 _ALL = tuple(case for size in WORLD_SIZES for strategy in STRATEGIES for case in cases_of(strategy, size))
 FULL = Matrix("full", _ALL, PARITY)
-_SEEN = {mutation.case for mutation in MUTATIONS}  # that a fault is caught says something where the case holds
+_SEEN = {
+    mutation.case for mutation in MUTATIONS
+}  # that a fault is caught says something where the case holds
 SMALL = Matrix("small", tuple(choose_cover(_ALL, traits_of, cost_of, _SEEN)), PARITY_SMALL)

@@ -19,8 +19,8 @@ class Suite:
         name: of the suite and of its result file, reports/<name>.json.
         proves: what is known when it has passed.
         command: the whole suite; {python} and {cluster} are put in.
-        smallest: options that make one small case of it, two minutes at most; None where an earlier part of CI is
-            that case.
+        smallest: options that make one small case of it, two minutes at most; None where `make test` or `make e2e`
+            run that case.
         minutes: of the whole suite on two cores, about.
         folders: of the tests that this suite runs, and no other.
         facts: a file below reports/raw/ in which the command leaves what it found; kept in the result.
@@ -40,14 +40,27 @@ class Suite:
 
 
 PYTEST = ("{python}", "-m", "pytest")
+CLUSTER = ("tests/cluster/run", "{cluster}")
 
-SUITES: tuple[Suite, ...] = ()
-
-
-def find_suite(name: str) -> Suite:
-    """The suite of this name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    return {suite.name: suite for suite in SUITES}[name]
+SUITES: tuple[Suite, ...] = (
+    Suite(
+        "parity", "every strategy, model, world size and variant equals one process; every planted fault is caught",
+        command=(*PYTEST, "tests/nightly/parity"), smallest=None, minutes=12,
+        folders=("tests/nightly/parity",), facts="parity-full.json",
+    ),
+    Suite(
+        "parity-llm", "language models: every composition of axes, to 16 processes, equals one process",
+        command=(*PYTEST, "tests/nightly/parity_llm"), smallest=None, minutes=12,
+        folders=("tests/nightly/parity_llm",), facts="parity-llm-full.json",
+    ),
+    Suite(
+        "cluster", "on a cluster, in the project's images: every chart's path, every fault",
+        command=(*CLUSTER, "tests/cluster/nightly"), smallest=None, minutes=45,
+        folders=("tests/cluster/nightly",), facts="e2e-steps.json",
+    ),
+    Suite(
+        "cluster-parts", "single parts against a real API server: charts, manifests, sweep, watch, wait, volume pod",
+        command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=15,
+        folders=("tests/cluster/parts",), facts="e2e-steps.json",
+    ),
+)  # fmt: skip
