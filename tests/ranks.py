@@ -47,7 +47,6 @@ HEAVY = (
     "deepspeed",
     "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.zero.stage_1_and_2",
-    "sklearn.datasets",
 )
 SETTINGS = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TRANSFORMERS_VERBOSITY": "error"}
 

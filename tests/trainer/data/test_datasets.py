@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import datasets
@@ -43,6 +44,20 @@ def test_digits_are_real_and_split_once():
     pixels = small.test.pixels(np.arange(359))
     assert pixels.shape == (359, 1, 8, 8) and pixels.dtype == np.uint8 and small.test.image_size == 16
     assert 30 < pixels.mean() < 120
+
+
+def test_the_digits_are_those_that_scikit_learn_reads():
+    from sklearn.datasets import load_digits
+
+    whole, data = load_digits(), open_data(Config(run="try"), 8)
+    ours = Counter(
+        (label, split.pixels(np.array([i])).tobytes())
+        for split in (data.train, data.validation, data.test)
+        for i, label in enumerate(split.labels.tolist())
+    )
+    pixels = np.round(whole.images * (255 / 16)).astype(np.uint8)
+    assert ours == Counter((t, p.tobytes()) for t, p in zip(whole.target.tolist(), pixels, strict=True))
+    assert data.class_names == [str(name) for name in whole.target_names]
 
 
 def test_the_splits_do_not_overlap():

@@ -24,12 +24,16 @@ ranks; zero3 pads each parameter to a multiple of the ranks.
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 
+from tests.forks import Forks
 from tests.ranks import run_ranks
 from trainer.wire_formulas import (
     Parameter,
@@ -44,9 +48,44 @@ from trainer.wire_formulas import (
 GLOBAL = 16
 
 
-def measure(out: Path, zero: dict[str, Any], **settings: Any) -> None:
-    """One rank: step 3 of a small vit_tiny under the counter; rank 0 writes what it saw, and the parameters' shapes."""
-    import torch
+@dataclass(frozen=True)
+class Run:
+    """A small vit_tiny under a strategy, of which one step is counted."""
+
+    strategy: str
+    world_size: int
+    micro_batches: int
+    settings: tuple[tuple[str, Any], ...] = ()
+    forced_gathers: bool = False
+
+    @property
+    def file(self) -> str:
+        words = [self.strategy, self.world_size, self.micro_batches, *dict(self.settings).items()]
+        return " ".join(map(str, words)) + (" forced" if self.forced_gathers else "")
+
+
+DDP = [
+    Run("ddp", ranks, micro, settings)
+    for settings in ((), (("lora_rank", 4),))
+    for ranks in (2, 4)
+    for micro in (1, 2)
+]
+FSDP = [Run("fsdp", ranks, micro) for ranks in (2, 4) for micro in (1, 2)]
+HSDP = [
+    Run("hsdp", replicas * shards, micro, (("dp_replicate", replicas), ("dp_shard", shards)))
+    for replicas, shards in ((2, 1), (1, 2), (2, 2))
+    for micro in (1, 2)
+]
+FORCED = [
+    Run(strategy, ranks, micro, forced_gathers=True)
+    for strategy, ranks in (("zero3", 2), ("zero3", 4), ("zeropp", 4))
+    for micro in (1, 2)
+]
+SHIPPED = [Run(strategy, ranks, 2) for strategy in ("zero1", "zero2", "zero3") for ranks in (2, 4)]
+
+
+def measure(run: Run, out: Path) -> None:
+    """One rank: step 3 under the counter; leaves what it saw, and the parameters' shapes."""
     import torch.distributed as dist
 
     from trainer.config import Config
@@ -58,13 +97,13 @@ def measure(out: Path, zero: dict[str, Any], **settings: Any) -> None:
     from trainer.phases import Phases
     from trainer.precision import resolve_precision
     from trainer.strategies import build_engine, builds_empty
-    from trainer.strategies.deepspeed_config import ZERO
+    from trainer.strategies.deepspeed_config import FORCED_GATHERS, ZERO
     from trainer.wire import WireCounter
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    config = Config(**{"run": "wire", "image_size": 16, "global_batch_size": GLOBAL} | settings)
-    rank, axes = dist.get_rank(), resolve_axes(config, dist.get_world_size())
+    micro = GLOBAL // run.world_size // run.micro_batches
+    sizes = {"image_size": 16, "global_batch_size": GLOBAL, "micro_batch_size": micro}
+    config = Config(run="wire", strategy=run.strategy, **sizes, **dict(run.settings))
+    rank, axes = dist.get_rank(), resolve_axes(config, run.world_size)
     data = open_data(config, 16)
     model = build_model(config, image_size=16, channels=1, num_labels=10, empty=builds_empty(config, rank))
     inside = {id(p) for block in model.blocks() for p in block.parameters()}
@@ -73,77 +112,106 @@ def measure(out: Path, zero: dict[str, Any], **settings: Any) -> None:
         "blocks": [[(tuple(p.shape), p.requires_grad) for p in b.parameters()] for b in model.blocks()],
     }
     mesh = build_mesh(axes, "cpu")
-    with mock.patch.dict(ZERO, {config.strategy: ZERO.get(config.strategy, {}) | zero}):
+    changed = ZERO.get(run.strategy, {}) | (FORCED_GATHERS if run.forced_gathers else {})
+    node = {"LOCAL_WORLD_SIZE": "2"} if run.strategy == "zeropp" else {}  # hpZ: nodes of 2
+    with mock.patch.dict(ZERO, {run.strategy: changed}), mock.patch.dict(os.environ, node):
         engine = build_engine(config, mesh, model, Phases("cpu"), resolve_precision(config, "cpu"))
     order, share = SampleOrder(0, len(data.train)), Share(rank, axes.dp)
     for step in (1, 2):
-        batch = build_batch(data.train, order, step, GLOBAL, config.micro_batch_size, share, "cpu")
-        engine.train_step(batch, 0.01)
-    batch = build_batch(data.train, order, 3, GLOBAL, config.micro_batch_size, share, "cpu")
+        engine.train_step(build_batch(data.train, order, step, GLOBAL, micro, share, "cpu"), 0.01)
+    batch = build_batch(data.train, order, 3, GLOBAL, micro, share, "cpu")
     with WireCounter() as wire:
         engine.train_step(batch, 0.01)
+    engine.close()
     found = {"operations": wire.operations, "wire_bytes": wire.wire_bytes, "shapes": shapes}
-    (out / f"rank{rank}.json").write_text(json.dumps(found))
+    (out / f"{run.file} rank{rank}.json").write_text(json.dumps(found))
     dist.barrier()
 
 
-def run(
-    out: Path, ranks: int, micro_batches: int, zero: dict[str, Any] | None = None, **settings: Any
-) -> tuple[Traffic, list[Any], list[list[Any]]]:
-    micro = GLOBAL // ranks // micro_batches
-    env = {"LOCAL_WORLD_SIZE": "2"} if settings["strategy"] == "zeropp" else {}  # hpZ: nodes of 2
-    run_ranks(lambda: measure(out, zero or {}, micro_batch_size=micro, **settings), ranks, env=env)
-    every = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(ranks)]
-    assert all(found["wire_bytes"] == every[0]["wire_bytes"] for found in every)
-    operations = {kind: tuple(pair) for kind, pair in every[0]["operations"].items()}
+@pytest.fixture(scope="module")
+def read_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Found]:
+    """What the ranks of a run have counted; all runs of one world size share a fork."""
+    out = tmp_path_factory.mktemp("wire")
 
-    def parameters(rows: list[Any]) -> list[Parameter]:
-        return [Parameter(tuple(shape), trainable) for shape, trainable in rows]
+    def measure_all(runs: Sequence[Run]) -> None:
+        import torch
+        import torch.distributed as dist
 
-    shapes = every[0]["shapes"]
-    return (
-        Traffic(operations, every[0]["wire_bytes"]),
-        parameters(shapes["root"]),
-        [parameters(block) for block in shapes["blocks"]],
-    )
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        for run in runs:
+            measure(run, out)
+
+    every = [Run("single", 1, 2), *DDP, *FSDP, *HSDP, *SHIPPED, *FORCED]
+    forks = Forks(every, measure_all)
+
+    def read(run: Run) -> Found:
+        assert forks.complaint(run.world_size) == ""
+        ranks = [
+            json.loads((out / f"{run.file} rank{rank}.json").read_text()) for rank in range(run.world_size)
+        ]
+        assert all(found["wire_bytes"] == ranks[0]["wire_bytes"] for found in ranks)
+        operations = {kind: tuple(pair) for kind, pair in ranks[0]["operations"].items()}
+        shapes = ranks[0]["shapes"]
+        return Found(
+            Traffic(operations, ranks[0]["wire_bytes"]),
+            _parameters(shapes["root"]),
+            [_parameters(block) for block in shapes["blocks"]],
+        )
+
+    return read
+
+
+class Found(NamedTuple):
+    """Traffic of a rank, the parameters outside of blocks, and those of each block."""
+
+    traffic: Traffic
+    root: list[Parameter]
+    blocks: list[list[Parameter]]
+
+
+def _parameters(rows: list[Any]) -> list[Parameter]:
+    return [Parameter(tuple(shape), trainable) for shape, trainable in rows]
 
 
 def trainable(root: list[Any], blocks: list[list[Any]]) -> list[Parameter]:
     return [p for group in (*blocks, root) for p in group]
 
 
-def test_a_single_process_sends_nothing(tmp_path):
-    assert run(tmp_path, 1, 2, strategy="single")[0] == single_traffic()
+def by_file(run: Run) -> str:
+    return run.file
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}], ids=["whole", "lora"])
-def test_ddp(ranks, micro_batches, settings, tmp_path):
-    found, root, blocks = run(tmp_path, ranks, micro_batches, strategy="ddp", **settings)
+def test_a_single_process_sends_nothing(read_run):
+    assert read_run(Run("single", 1, 2)).traffic == single_traffic()
+
+
+@pytest.mark.parametrize("run", DDP, ids=by_file)
+def test_ddp(run, read_run):
+    found, root, blocks = read_run(run)
     parameters = trainable(root, blocks)
-    assert found == ddp_traffic(parameters, ranks)
+    assert found == ddp_traffic(parameters, run.world_size)
     size = sum(p.elements for p in parameters if p.trainable) * 4
-    assert found.wire_bytes / textbook_bytes("ddp", size, ranks) == pytest.approx(1)
+    assert found.wire_bytes / textbook_bytes("ddp", size, run.world_size) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 1), (2, 2), (4, 1), (4, 2)])
-def test_fsdp(ranks, micro_batches, tmp_path):
-    found, root, blocks = run(tmp_path, ranks, micro_batches, strategy="fsdp")
+@pytest.mark.parametrize("run", FSDP, ids=by_file)
+def test_fsdp(run, read_run):
+    found, root, blocks = read_run(run)
+    ranks, micro_batches = run.world_size, run.micro_batches
     formula = sharded_traffic(root, blocks, shards=ranks, micro_batches=micro_batches)
     assert found == formula and found.wire_bytes / formula.wire_bytes == 1.0
     size = sum(p.elements for p in trainable(root, blocks)) * 4
     assert found.wire_bytes / textbook_bytes("fsdp", size, ranks, micro_batches) == pytest.approx(1, abs=0.04)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("axes", [(2, 1), (1, 2), (2, 2)])
-def test_hsdp(axes, micro_batches, tmp_path):
-    replicas, shards = axes
-    settings = {"strategy": "hsdp", "dp_replicate": replicas, "dp_shard": shards}
-    found, root, blocks = run(tmp_path, replicas * shards, micro_batches, **settings)
-    formula = sharded_traffic(root, blocks, shards=shards, replicas=replicas, micro_batches=micro_batches)
-    assert found == formula
+@pytest.mark.parametrize("run", HSDP, ids=by_file)
+def test_hsdp(run, read_run):
+    found, root, blocks = read_run(run)
+    axes = dict(run.settings)
+    assert found == sharded_traffic(
+        root, blocks, shards=axes["dp_shard"], replicas=axes["dp_replicate"], micro_batches=run.micro_batches
+    )
 
 
 # strategy, ranks -> operations of rank 0, sent / textbook. Two micro-batches. The causes are in the docstring above.
@@ -163,27 +231,27 @@ DEEPSPEED = {
 }
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize(("strategy", "ranks", "node"), [("zero3", 2, 2), ("zero3", 4, 4), ("zeropp", 4, 2)])
-def test_forced_gathers_are_the_formula(strategy, ranks, node, micro_batches, tmp_path):
-    from trainer.strategies.deepspeed_config import FORCED_GATHERS
-
-    found, root, blocks = run(tmp_path, ranks, micro_batches, FORCED_GATHERS, strategy=strategy)
+@pytest.mark.parametrize("run", FORCED, ids=by_file)
+def test_forced_gathers_are_the_formula(run, read_run):
+    found, root, blocks = read_run(run)
+    ranks, micro_batches = run.world_size, run.micro_batches
     size = sum(p.elements for p in trainable(root, blocks)) * 4
+    node = 2 if run.strategy == "zeropp" else ranks
     everywhere, inside = (ranks - 1) / ranks, (node - 1) / node
     formula = size * (everywhere * (1 + micro_batches) + inside * (2 * micro_batches - 1))
     assert found.wire_bytes / formula == pytest.approx(1, abs=1e-4)  # padding and the norm's 8 bytes
-    if strategy == "zero3":
+    if run.strategy == "zero3":
         assert formula == pytest.approx(textbook_bytes("zero3", size, ranks, micro_batches))
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), DEEPSPEED)
-def test_what_deepspeed_sends_beyond_the_formula(strategy, ranks, tmp_path):
-    operations, excess = DEEPSPEED[strategy, ranks]
-    found, root, blocks = run(tmp_path, ranks, 2, strategy=strategy)
+@pytest.mark.parametrize("run", SHIPPED, ids=by_file)
+def test_what_deepspeed_sends_beyond_the_formula(run, read_run):
+    operations, excess = DEEPSPEED[run.strategy, run.world_size]
+    found, root, blocks = read_run(run)
     size = sum(p.elements for p in trainable(root, blocks)) * 4
     assert size == 547_624 and found.operations == operations
-    assert found.wire_bytes / textbook_bytes(strategy, size, ranks, 2) == pytest.approx(excess, abs=1e-3)
+    textbook = textbook_bytes(run.strategy, size, run.world_size, run.micro_batches)
+    assert found.wire_bytes / textbook == pytest.approx(excess, abs=1e-3)
 
 
 def test_buckets_are_as_many_as_ddp_makes(tmp_path):

@@ -1,68 +1,27 @@
-"""Operations and bytes of a step of nd are the closed formula's, axis by axis, on every rank of real meshes."""
+"""Operations and bytes of a step of nd are the closed formula's, axis by axis, on every rank of real meshes.
+
+All meshes: tests/nightly/trainer.
+"""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.parity_llm.cases import Case
 from tests.parity_llm.models import write_models
-from tests.parity_llm.rows import ROWS, SEQ_LEN
 from tests.ranks import run_ranks
-from trainer.config import Config
-from trainer.decoder_shapes import read_shape
-from trainer.layout import count_stages, resolve_layout
-from trainer.wire_formulas_nd import Work, decoder_traffic
+from tests.trainer.wire_nd import SMALL, check_formula, measure_all
 
-RECOMPUTED = {"grad_checkpointing": True}
-CASES = (
-    Case("tied", "dp2", micro=2),
-    Case("tied", "rep2.dp2"),
-    Case("tied", "tp2", micro=4),
-    Case("untied", "tp2+sp"),
-    Case("tied", "tp2+sp", settings=RECOMPUTED),
-    Case("tied", "tp2", settings=RECOMPUTED),
-    Case("tied", "cp2", packed=True),
-    Case("tied", "cp2", settings={"cp_kind": "allgather"} | RECOMPUTED),
-    Case("tied", "pp2", micro=2),
-    Case("8 layers", "pp2", micro=2, settings={"pp_schedule": "interleaved1f1b"}),
-    Case("tied", "cp2.dp2", settings=RECOMPUTED),
-    Case("tied", "dp2.tp2+sp", packed=True),
-    Case("moe", "dp4.ep4"),
-    Case("moe", "tp2.ep2+sp", settings=RECOMPUTED),
-    Case("moe tied", "dp2.tp2.ep2+sp"),
-    Case("tied", "pp2.cp2.tp2+sp", packed=True),
-    Case("untied", "pp2.rep2.tp2"),
-    Case("moe", "pp2.dp2.tp2.ep4+sp", packed=True),
+OTHERS = (
+    (Case("tied", strategy="ddp", world=2), {"dp_replicate"}),
+    (Case("tied", strategy="fsdp", world=2), {"dp_shard"}),
+    (Case("tied", strategy="zero2", world=2), {"dp_shard"}),
+    (Case("tied", strategy="zero3", world=2), {"dp_shard"}),
+    (Case("tied", "rep2.dp2", strategy="hsdp"), {"dp_replicate", "dp_shard"}),
 )
-
-
-def measure(cases: list[Case], checkpoints: Path, out: Path) -> None:
-    """One rank: step 3 of every case under the counter."""
-    import torch
-    import torch.distributed as dist
-
-    from tests.parity_llm.training import build
-    from trainer.wire import WireCounter
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for case in cases:
-        engine, next_batch, axes = build(case, checkpoints)
-        for step in (1, 2):
-            engine.train_step(next_batch(step), 0.01)
-        batch = next_batch(3)
-        with WireCounter(axes.world_axis) as wire:
-            engine.train_step(batch, 0.01)
-        together = sum(sum(size for _, size in kinds.values()) for kinds in wire.axes.values())
-        assert together == sum(size for _, size in wire.operations.values())
-        assert abs(sum(wire.wire_bytes_per_axis.values()) - wire.wire_bytes) < 1e-6
-        (out / f"{case.name} {dist.get_rank()}.json").write_text(json.dumps(wire.axes))
-        dist.barrier()
 
 
 @pytest.fixture(scope="module")
@@ -74,63 +33,20 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def measured(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the ranks of all cases counted; those of one world size share a fork."""
     out = tmp_path_factory.mktemp("measured")
-    for size in sorted({case.world_size for case in CASES}):
-        cases = [case for case in CASES if case.world_size == size]
-        run_ranks(partial(measure, cases, checkpoints, out), size, timeout_s=300)
+    measure_all([*SMALL, *(case for case, _ in OTHERS)], checkpoints, out)
     return out
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_every_axis_sends_what_the_formula_says(case: Case, checkpoints: Path, measured: Path) -> None:
-    config = Config(run="wire", model_path=str(checkpoints / case.model), **case.config())
-    shape = read_shape(config)
-    layout = resolve_layout(config, case.world_size, shape)
-    axes = layout.axes
-    expert_bytes = {"counted": 0, "formula": 0}
-    for rank in range(case.world_size):
-        found = json.loads((measured / f"{case.name} {rank}.json").read_text())
-        work = Work(
-            *(shape, axes, axes.coordinates(rank)["pp"], config.micro_batch_size, SEQ_LEN),
-            micro_batches=ROWS // axes.dp // config.micro_batch_size,
-            stages=count_stages(config, axes.pp),
-            sequence_parallel=layout.sequence_parallel,
-            cp_kind=config.cp_kind,
-            recomputed=config.grad_checkpointing,
-        )
-        formula = decoder_traffic(work)
-        assert _counts(found) == _counts(formula), f"rank {rank}"
-        for name, axes_of in (("counted", found), ("formula", formula)):
-            expert_bytes[name] += sum(size for _, size in axes_of.pop("ep", {}).values())
-        assert {
-            axis: {kind: tuple(pair) for kind, pair in kinds.items()} for axis, kinds in found.items()
-        } == formula
-    # rows that reach a rank's experts depend on the router; over all ranks together they do not
-    assert expert_bytes["counted"] == expert_bytes["formula"]
-    assert bool(expert_bytes["formula"]) == (axes.ep > 1)
+    check_formula(case, checkpoints, measured)
 
 
-def _counts(axes: Any) -> dict[str, dict[str, int]]:
-    return {axis: {kind: count for kind, (count, _) in kinds.items()} for axis, kinds in axes.items()}
-
-
-OTHERS = (
-    (Case("tied", strategy="ddp", world=2), {"dp_replicate"}),
-    (Case("tied", strategy="fsdp", world=2), {"dp_shard"}),
-    (Case("tied", strategy="zero2", world=2), {"dp_shard"}),
-    (Case("tied", strategy="zero3", world=2), {"dp_shard"}),
-    (Case("tied", "rep2.dp2", strategy="hsdp"), {"dp_replicate", "dp_shard"}),
-)
-
-
-def test_the_other_strategies_have_axes_too(checkpoints: Path, tmp_path: Path) -> None:
-    for size in (2, 4):
-        cases = [case for case, _ in OTHERS if case.world_size == size]
-        run_ranks(partial(measure, cases, checkpoints, tmp_path), size, timeout_s=300)
+def test_the_other_strategies_have_axes_too(measured: Path) -> None:
     for case, axes in OTHERS:
         for rank in range(case.world_size):
-            assert json.loads((tmp_path / f"{case.name} {rank}.json").read_text()).keys() == axes, case.name
+            assert json.loads((measured / f"{case.name} {rank}.json").read_text()).keys() == axes, case.name
 
 
 def test_a_group_without_a_name_is_nobodys_axis() -> None:
