@@ -1,4 +1,7 @@
-"""The whole thread, as `make demo` pulls it: real helm, real processes, real MLflow, real data, one report."""
+"""The whole thread, as `make demo` pulls it: real helm, real processes, real MLflow, real data, one report.
+
+With fewer epochs than the demo, which tests/nightly/rehearsals runs as it is.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from trainer.sender import line_points
 
 STRATLAB = Path(sys.executable).with_name("stratlab")
 STRATEGIES = ["ddp", "fsdp", "zero2"]
+EPOCHS = 5
 
 
 def stratlab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -28,11 +32,12 @@ def stratlab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the two commands of `make demo` leave behind."""
+    """What the two commands of `make demo` leave behind, after half of its training."""
     folder = tmp_path_factory.mktemp("demo")
     charts = [f"charts/{name}" for name in STRATEGIES]
     stores = ["--results", folder / "runs", "--mlflow", folder / "mlflow"]
-    done = stratlab("rehearse", *charts, "--values", "examples/digits.yaml", *stores)
+    fewer = ["--set", f"run.config.epochs={EPOCHS}"]
+    done = stratlab("rehearse", *charts, "--values", "examples/digits.yaml", *fewer, *stores)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "step" in done.stdout and "loss" in done.stdout and "left" in done.stdout  # progress all along
     done = stratlab("compare", folder / "runs" / "demo", "--output", folder)

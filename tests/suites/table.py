@@ -54,6 +54,16 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/parity_llm",), facts="parity-llm-full.json",
     ),
     Suite(
+        "trainer", "the trainer's large cases: ViT-B's own shape fine-tuned, traffic per axis on every mesh",
+        command=(*PYTEST, "tests/nightly/trainer"), smallest=None, minutes=8,
+        folders=("tests/nightly/trainer",),
+    ),
+    Suite(
+        "rehearsals", "`make demo` as it is; language models in eight processes under three charts, compared",
+        command=(*PYTEST, "tests/nightly/rehearsals"), smallest=None, minutes=12,
+        folders=("tests/nightly/rehearsals",),
+    ),
+    Suite(
         "cluster", "on a cluster, in the project's images: every chart's path, every fault",
         command=(*CLUSTER, "tests/cluster/nightly"), smallest=None, minutes=45,
         folders=("tests/cluster/nightly",), facts="e2e-steps.json",
