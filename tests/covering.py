@@ -17,8 +17,8 @@ def choose_cover(
 ) -> list[Case]:
     """Cases, in their order, that together have every trait that any of them has, for little cost; never by chance.
 
-    Greedy: after the `needed` ones, the case that adds most new traits for its cost comes next. What the later ones
-    made needless goes again.
+    Greedy: after the `needed` ones comes, each time, the case that adds most new traits for its cost. What the later
+    ones made needless goes again.
     """
     traits = [traits_of(case) for case in cases]
     costs = [cost_of(case) for case in cases]

@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tests.ranks import fork_ranks
 
-SECONDS_PER_RUN = 30.0
-"""Several times what the slowest takes on a machine that has much else to do; ranks that hang longer are ended."""
+STARTING_S, RUN_S = 120.0, 10.0
+"""To start; per run and rank. Several times what is needed beside much other work. Then ranks that hang are ended."""
 OUTPUT_KEPT = 2500
 
 
@@ -41,7 +41,8 @@ class Forks(Generic[AnyRun]):
         """Empty if all ranks of this world size ended well; they have run when this returns."""
         if world_size not in self._complaints:
             runs, work = [run for run in self._runs if run.world_size == world_size], self._work
-            ranks = fork_ranks(lambda: work(runs), world_size, timeout_s=60 + SECONDS_PER_RUN * len(runs))
+            limit_s = STARTING_S + RUN_S * world_size * len(runs)
+            ranks = fork_ranks(lambda: work(runs), world_size, timeout_s=limit_s)
             self._complaints[world_size] = "\n".join(
                 f"rank {rank.rank} ended with {rank.exit_code}\n{rank.output[-OUTPUT_KEPT:]}"
                 for rank in ranks

@@ -137,7 +137,7 @@ DENSE = (
     Case("tied", "cp2", packed=True, settings=CP_GATHER),
     Case("tied", "pp2"),
     Case("untied", "pp2", packed=True, micro=2, settings=GPIPE),
-    Case("tied", "pp3", micro=2),
+    Case("4 layers", "pp3", micro=2),
     # two
     Case("tied", "rep2.dp2", packed=True),
     Case("tied", "pp2.dp2"),
@@ -145,15 +145,15 @@ DENSE = (
     Case("tied", "dp2.tp2+sp"),
     Case("tied", "cp2.dp2", packed=True, settings=CP_GATHER),
     Case("tied", "pp2.tp2+sp", packed=True, settings=RECOMPUTED),
-    Case("8 layers", "pp2.tp2", packed=True, micro=2, settings=INTERLEAVED),
+    Case("4 layers", "pp2.tp2", packed=True, micro=2, settings=INTERLEAVED),
     Case("tied", "pp2.cp2", packed=True),
     Case("untied", "cp2.tp2+sp", packed=True),
     Case("8 layers", "pp4", micro=2, settings=INTERLEAVED),
     # three and four
     Case("tied", "pp2.dp2.tp2"),
-    Case("tied", "pp2.dp2.tp2+sp", packed=True),
+    Case("4 layers", "pp2.dp2.tp2+sp", packed=True),
     Case("untied", "pp2.rep2.tp2"),
-    Case("8 layers", "pp2.dp2.tp2+sp", packed=True, micro=2, settings=INTERLEAVED),
+    Case("4 layers", "pp2.dp2.tp2+sp", packed=True, micro=2, settings=INTERLEAVED),
     Case("tied", "pp2.cp2.tp2+sp", packed=True),
     Case("tied", "rep2.cp2.tp2+sp", packed=True, settings=CP_GATHER),
 )
@@ -203,13 +203,3 @@ LARGE = (
     Case("moe", "pp2.dp2.cp2.tp2.ep8+sp"),
 )
 CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *ADAPTERS, *HALF)
-
-
-def grouped(cases: tuple[Case, ...], together: int) -> list[tuple[Case, ...]]:
-    """Cases of the same world size, `together` at a time: they share one fork of ranks."""
-    sizes = sorted({case.world_size for case in cases})
-    groups = []
-    for size in sizes:
-        same = [case for case in cases if case.world_size == size]
-        groups += [tuple(same[i : i + together]) for i in range(0, len(same), together)]
-    return groups

@@ -24,9 +24,8 @@ class Difference:
     """What makes the case fail whatever the numbers are: it ended early, a parameter was lost or wrongly loaded."""
 
 
-def read_difference(out: Path, case: Case) -> Difference:
+def read_difference(path: Path) -> Difference:
     """What the ranks wrote; a case that wrote nothing has failed."""
-    path = out / f"{case.name}.json"
     if not path.exists():
         return Difference(float("inf"), float("inf"), None, "", ("did not end",))
     found = json.loads(path.read_text())
@@ -64,9 +63,8 @@ def build_row(case: Case, found: Difference) -> dict[str, Any]:
     }
 
 
-def read_resharding(out: Path, pair: Resharding) -> dict[str, Any]:
+def read_resharding(path: Path, pair: Resharding) -> dict[str, Any]:
     """One line of the report on what the second mesh found; nothing written = failed."""
-    path = out / f"{pair.name}.json"
     found = (
         json.loads(path.read_text()) if path.exists() else dict.fromkeys(("loss", "grad_norm"), float("inf"))
     )

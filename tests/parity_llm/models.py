@@ -1,11 +1,13 @@
 """Tiny Qwen2 and Qwen3-MoE checkpoints in Hugging Face's format, the same for the reference and for every rank.
 
-Weights are drawn larger than the usual initialisation and biases are not zero, so that no gradient is lost in rounding;
-that every mesh starts from files also proves that each rank reads its own part of them.
+Two layers unless the name says more: what lies between layers is there, and a step costs the host half as much as with
+four. Weights are drawn larger than the usual initialisation and biases are not zero, so that no gradient is lost in
+rounding; that every mesh starts from files also proves that each rank reads its own part of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ DENSE: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
@@ -31,6 +33,7 @@ EXPERTS: dict[str, Any] = DENSE | {
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tied": ("qwen2", DENSE | {"tie_word_embeddings": True}),
     "untied": ("qwen2", DENSE | {"tie_word_embeddings": False}),
+    "4 layers": ("qwen2", DENSE | {"tie_word_embeddings": True, "num_hidden_layers": 4}),
     "8 layers": ("qwen2", DENSE | {"tie_word_embeddings": True, "num_hidden_layers": 8}),
     "moe": ("qwen3_moe", EXPERTS | {"tie_word_embeddings": False}),
     "moe tied": ("qwen3_moe", EXPERTS | {"tie_word_embeddings": True}),
@@ -41,7 +44,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def write_models(folder: Path) -> None:
+def write_models(folder: Path, names: Collection[str] = tuple(MODELS)) -> None:
     """One checkpoint folder per name."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -50,7 +53,8 @@ def write_models(folder: Path) -> None:
         "qwen2": (Qwen2Config, Qwen2ForCausalLM),
         "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     }
-    for name, (family, shape) in MODELS.items():
+    for name in names:
+        family, shape = MODELS[name]
         configuration, model_class = families[family]
         model = model_class(configuration(**shape))
         draw = torch.Generator().manual_seed(1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.parity_llm.cases import LORA, STEPS, Case, grouped
-from tests.parity_llm.training import Folders, build, read_step
+from tests.parity_llm.cases import LORA, STEPS, Case
+from tests.parity_llm.training import Folders, build, read_step, write_found
 
 HALF = STEPS // 2
 
@@ -38,10 +37,10 @@ def _pairs(saved: Case, *meshes: str) -> list[Resharding]:
 
 
 RESHARDINGS = (
-    *_pairs(Case("tied", "pp2.dp2.tp2+sp", packed=True), "dp1", "dp2", "pp3", "cp2.tp2+sp", "pp2.rep2"),
+    *_pairs(Case("4 layers", "pp2.dp2.tp2+sp", packed=True), "dp1", "dp2", "pp3", "cp2.tp2+sp", "pp2.rep2"),
     *_pairs(Case("tied", "dp2", packed=True), "tp2", "pp2.tp2+sp"),
     *_pairs(
-        Case("8 layers", "pp2", packed=True, micro=2, settings={"pp_schedule": "interleaved1f1b"}), "dp2.tp2"
+        Case("4 layers", "pp2", packed=True, micro=2, settings={"pp_schedule": "interleaved1f1b"}), "dp2.tp2"
     ),
     *_pairs(Case("moe", "pp2.dp2.tp2.ep4+sp", packed=True), "dp2", "dp4.ep4", "cp2.tp2.ep2+sp"),
     *_pairs(Case("moe", "dp2.ep2", packed=True), "pp2.dp2.tp2.ep2+sp"),
@@ -49,62 +48,55 @@ RESHARDINGS = (
 )
 
 
-def saving_groups() -> list[tuple[Case, ...]]:
-    """Each mesh that saves once, by world size."""
-    return grouped(tuple({pair.saved.name: pair.saved for pair in RESHARDINGS}.values()), 8)
+@dataclass(frozen=True)
+class Saving:
+    """The first half of a case's steps and its checkpoint."""
 
+    case: Case
 
-def continuing_groups() -> list[tuple[Resharding, ...]]:
-    """By the world size that continues."""
-    sizes = sorted({pair.continued.world_size for pair in RESHARDINGS})
-    return [tuple(p for p in RESHARDINGS if p.continued.world_size == size) for size in sizes]
+    @property
+    def world_size(self) -> int:
+        return self.case.world_size
 
+    def work(self, folders: Folders) -> None:
+        import torch.distributed as dist
 
-def save_halves(cases: tuple[Case, ...], folders: Folders) -> None:
-    """The first half of each case's steps and its checkpoint; collective over all ranks."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for case in cases:
-        engine, next_batch, _ = build(case, folders.checkpoints)
+        engine, next_batch, _ = build(self.case, folders.checkpoints)
         for step in range(1, HALF + 1):
-            engine.train_step(next_batch(step), case.config()["lr"])
-        folder = checkpoint_of(folders, case)
+            engine.train_step(next_batch(step), self.case.config()["lr"])
+        folder = checkpoint_of(folders, self.case)
         if dist.get_rank() == 0:
             folder.mkdir()
         dist.barrier()
         engine.save(folder)
-        dist.barrier()
 
 
-def continue_cases(
-    pairs: tuple[Resharding, ...],
-    folders: Folders,
-    bug: Callable[[], AbstractContextManager[Any]] | None = None,
-) -> None:
+@dataclass(frozen=True)
+class Continuing:
     """The second half on the other mesh; rank 0 writes `<name>.json` with the largest differences."""
-    import torch
-    import torch.distributed as dist
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for pair in pairs:
-        case = pair.continued
+    name: str
+    pair: Resharding
+    plant: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def world_size(self) -> int:
+        return self.pair.continued.world_size
+
+    def work(self, folders: Folders) -> None:
+        import torch
+
+        case = self.pair.continued
         reference = torch.load(folders.references / f"{case.reference}.pt", weights_only=True)
         engine, next_batch, _ = build(case, folders.checkpoints)
-        with bug() if bug else nullcontext():
-            engine.load(checkpoint_of(folders, pair.saved))
+        with self.plant():
+            engine.load(checkpoint_of(folders, self.pair.saved))
         loss = grad_norm = 0.0
         for step in range(HALF + 1, STEPS + 1):
             found = read_step(engine, next_batch(step), case)
             loss = max(loss, abs(found[0] - reference["losses"][step - 1]))
             grad_norm = max(grad_norm, abs(found[1] - reference["norms"][step - 1]))
-        if dist.get_rank() == 0:
-            path = folders.out / f"{pair.name}.json"
-            path.write_text(json.dumps({"loss": loss, "grad_norm": grad_norm}))
-        dist.barrier()
+        write_found(folders.out / f"{self.name}.json", {"loss": loss, "grad_norm": grad_norm})
 
 
 def checkpoint_of(folders: Folders, case: Case) -> Path:
@@ -125,3 +117,11 @@ def optimizer_state_lost() -> AbstractContextManager[Any]:
             optimizer.state.clear()
 
     return mock.patch.object(ScheduleEngine, "load", weights_only)
+
+
+STATE_LOST = Continuing(
+    "optimizer state lost at a change of the mesh",
+    next(pair for pair in RESHARDINGS if pair.saved.world_size == pair.continued.world_size == 2),
+    optimizer_state_lost,
+)
+"""The fault, and the change that has to notice it."""

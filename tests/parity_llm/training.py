@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.parity_llm.cases import STEPS, Case
 from tests.parity_llm.rows import build_share
@@ -35,21 +35,49 @@ class Folders:
     out: Path
 
 
-def train_cases(
-    cases: tuple[Case, ...], folders: Folders, bug: Callable[[], AbstractContextManager[Any]] | None = None
-) -> None:
-    """Runs the cases one after the other in one process group; rank 0 writes `<name>.json` for each."""
+@dataclass(frozen=True)
+class Training:
+    """A case to train, sound or with a fault; rank 0 writes `<name>.json`."""
+
+    name: str
+    case: Case
+    plant: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def world_size(self) -> int:
+        return self.case.world_size
+
+    def work(self, folders: Folders) -> None:
+        with self.plant():
+            found = _train(self.case, folders)
+        write_found(folders.out / f"{self.name}.json", found)
+
+
+class Work(Protocol):
+    """What ranks do together."""
+
+    def work(self, folders: Folders) -> None:
+        """Collective over all ranks of a group that is there already."""
+
+
+def work_off(works: Sequence[Work], folders: Folders) -> None:
+    """One after the other in one process group."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for case in cases:
-        with bug() if bug else nullcontext():
-            found = _train(case, folders)
-        if dist.get_rank() == 0:
-            (folders.out / f"{case.name}.json").write_text(json.dumps(found))
+    for each in works:
+        each.work(folders)
         dist.barrier()
+
+
+def write_found(path: Path, found: dict[str, Any]) -> None:
+    """By rank 0."""
+    import torch.distributed as dist
+
+    if dist.get_rank() == 0:
+        path.write_text(json.dumps(found))
 
 
 def write_references(cases: tuple[Case, ...], folders: Folders) -> None:
