@@ -45,7 +45,7 @@ parity-llm: setup ## language models, every composition of axes against one proc
 images: .tools/scan/ready ## build both images: make images VARIANT=cpu
 	images/build --variant $(VARIANT)
 
-e2e: setup .tools/scan/ready ## the images on a cluster, the path and faults (20 minutes): KUBECONFIG=..., or scripts in CLUSTER=folder
+e2e: setup ## the path and a fault of ddp, zero2 and nd on a cluster: KUBECONFIG=..., or scripts in CLUSTER=folder
 	@tests/cluster/run "$(CLUSTER)" $(TESTS)
 
 lint: setup ## ruff and mypy
@@ -112,7 +112,7 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	@$(UV) pip sync --quiet --python .tools/scan/bin/python --require-hashes requirements/scan.txt
 	@touch $@
 
-clean: ## remove the demo's results
-	rm -rf $(DEMO)
+clean: ## remove the demo's results, and the layers of images that `make e2e` keeps
+	rm -rf $(DEMO) .e2e
 
 .PHONY: help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean

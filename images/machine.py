@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parent
 TOOLS = ("docker", "podman", "buildah")
 BASE = "docker.io/library/debian:bookworm-slim"
 LOCAL_BASE = "localhost/stratlab-base:bookworm"
@@ -109,3 +110,11 @@ def last_line(text: str) -> str:
 def say(text: str) -> None:
     """One line of progress."""
     print(f"images/build: {text}", file=sys.stderr, flush=True)
+
+
+def run(command: list[str], environment: dict[str, str] | None = None) -> None:
+    """Runs a program in the project's folder; ends this one with 1 where it fails."""
+    done = subprocess.run(command, cwd=ROOT, env=environment or {**os.environ, "DOCKER_BUILDKIT": "1"})
+    if done.returncode:
+        say(f"{Path(command[0]).name} ended with {done.returncode}: {' '.join(command)}")
+        raise SystemExit(1)

@@ -145,6 +145,29 @@ def test_a_failing_build_ends_with_1_and_names_the_command(machine: Path) -> Non
     assert "podman ended with 7: podman build --file images/lab/Dockerfile" in done.stderr
 
 
+def test_uv_finds_what_this_machine_has_downloaded(machine: Path, tmp_path: Path) -> None:
+    fake(machine, "buildah")
+    for cache, mounted in ((tmp_path / "uv", True), (tmp_path / "none", False)):
+        (tmp_path / "uv").mkdir(exist_ok=True)
+        done = build("lab", "--base", "b", machine=machine, UV_CACHE_DIR=str(cache))
+        assert done.returncode == 0, done.stderr
+        assert (f"{cache}:/root/.cache/uv" in calls(machine, "buildah")[-1]) is mounted
+
+
+def test_an_image_goes_into_a_cluster_through_a_pipe(machine: Path, tmp_path: Path) -> None:
+    fake(machine, "podman", '[ "$1" != save ] || echo "the image $2"')
+    fake(machine, "load", f'/bin/cat "$1" >> {tmp_path}/loaded')
+    load = ["--load", str(machine / "bin" / "load")]
+    done = build("--base", "b", *load, machine=machine)
+    assert done.returncode == 0, done.stderr
+    names = ["docker.io/library/stratlab-lab:0.1.0", "docker.io/library/stratlab-trainer:0.1.0"]
+    assert sorted((tmp_path / "loaded").read_text().splitlines()) == [f"the image {name}" for name in names]
+
+    fake(machine, "load", "exit 5")
+    done = build("lab", "--base", "b", *load, machine=machine)
+    assert done.returncode == 1 and f"{names[0]} was not loaded: the programs ended with [" in done.stderr
+
+
 def test_an_archive_carries_the_name_pods_use(machine: Path, tmp_path: Path) -> None:
     fake(machine, "podman", '[ "$1" != save ] || echo > "$3"')
     done = build("lab", "--base", "b", "--archive", str(tmp_path / "new"), "--no-sbom", machine=machine)

@@ -71,17 +71,35 @@ def test_the_last_stage_runs_as_10001(dockerfile: Path) -> None:
 
 
 @each
-def test_the_last_stage_has_neither_compilers_nor_installers(dockerfile: Path) -> None:
-    """It gets Debian packages of its own, the finished environment and the package, and nothing else of the others."""
-    last = list(read_stages(dockerfile).values())[-1]
+def test_the_image_has_neither_compilers_nor_installers(dockerfile: Path) -> None:
+    """Its stages have Debian's Python, the finished environment and the package. uv is mounted, and goes."""
+    stages = read_stages(dockerfile)
+    assert [stages[name][0] for name in ("image", "environment", "system")] == [
+        "FROM environment AS image",
+        "FROM system AS environment",
+        "FROM ${BASE} AS system",
+    ]
+    lines = [line for name in ("system", "environment", "image") for line in stages[name]]
     packages = [
-        shlex.split(run.split("apt_install", 1)[1].split(";")[0]) for run in last if "apt_install" in run
+        shlex.split(run.split("apt_install", 1)[1].split(";")[0]) for run in lines if "apt_install" in run
     ]
     allowed = {"ca-certificates", "python3", "openmpi-bin", "openssh-client", "openssh-server"}
-    assert len(packages) == 1 and set(packages[0]) <= allowed
-    copied = [line.split()[2] for line in last if line.startswith("COPY --from=")]
-    assert copied == ["/opt/venv", "/package"]
-    assert not any(word in line for line in last for word in ("pip", "uv/bin"))
+    assert {name for found in packages for name in found} <= allowed
+    assert [line for line in lines if "--from" in line] == ["COPY --from=package /package /opt/package"]
+    for line in lines:
+        assert "uv/bin" not in line or "--mount=type=bind,from=uv,source=/opt/uv,target=/opt/uv" in line
+        assert not re.search(r"\bpip install\b", line)
+        assert not line.startswith("COPY requirements") or "rm -r /build" in lines[lines.index(line) + 1]
+
+
+def test_what_both_images_begin_with_is_built_once() -> None:
+    """Word for word the same, up to the installer: the second build finds the layers of the first."""
+    lab, trainer = (read_stages(dockerfile) for dockerfile in DOCKERFILES)
+    for stage in ("system", "installer", "uv"):
+        assert lab[stage] == trainer[stage]
+    assert lab["uv"] == ["FROM installer AS uv"], (
+        "a stage with instructions is not mounted when they are cached"
+    )
 
 
 @each
@@ -107,8 +125,8 @@ def test_the_own_code_is_in_the_last_layers(dockerfile: Path) -> None:
     """Else each change of it installs everything again."""
     stages = read_stages(dockerfile)
     own = {"trainer": "trainer", "lab": "stratlab"}[dockerfile.parent.name]
-    assert not any(line.startswith("COPY") and f" {own} " in line for line in stages["dependencies"])
-    assert stages["package"][0] == "FROM dependencies AS package"
+    assert not any(line.startswith("COPY") and f" {own} " in line for line in stages["environment"])
+    assert stages["package"][0] == "FROM environment AS package"
     assert f"COPY {own} source/{own}" in stages["package"]
     after = stages["image"][stages["image"].index("COPY --from=package /package /opt/package") + 1 :]
     assert not any(line.startswith(("COPY", "RUN")) for line in after)
@@ -117,7 +135,7 @@ def test_the_own_code_is_in_the_last_layers(dockerfile: Path) -> None:
 @each
 def test_a_run_that_fails_in_the_middle_fails(dockerfile: Path) -> None:
     runs = [line for stage in read_stages(dockerfile).values() for line in stage if line.startswith("RUN")]
-    assert len(runs) == 5
+    assert len(runs) == 6
     for line in runs:
         assert re.match(r"RUN (--mount=\S+ +)*set -eu; ", line), line
 
@@ -145,7 +163,7 @@ def test_labels_and_revision(dockerfile: Path) -> None:
 def test_what_is_copied_is_sent_to_the_build(dockerfile: Path) -> None:
     sent = {line[1:] for line in Path(".dockerignore").read_text().splitlines() if line.startswith("!")}
     text = " ".join(line for stage in read_stages(dockerfile).values() for line in stage)
-    sources = re.findall(r"source=(\S+?),", text)
+    sources = re.findall(r"type=bind,source=(\S+?),", text)
     for line in re.findall(r"COPY (?!--from)([^\n]*?)(?= COPY | RUN | ENV | ARG |$)", text):
         sources += line.split()[:-1]
     assert {"images/network.sh", "pyproject.toml", "requirements/uv.txt"} <= set(sources)
