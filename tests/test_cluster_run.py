@@ -1,0 +1,120 @@
+"""tests/cluster/run: what it starts and in which order, what it says where it cannot. Cluster and builder are fakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "reports" / "raw"
+
+
+# what each does; docker and podman do not work here
+FAKES = {
+    "cluster/build": "",
+    "cluster/up": "echo /tmp/kubeconfig",
+    "cluster/load-image": "/bin/cat > /dev/null",
+    "cluster/down": "",
+    "bin/buildah": "",
+    "bin/docker": "exit 1",
+    "bin/podman": "exit 1",
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A cluster's scripts and builders that write down how they were called, and a test that needs the cluster."""
+    for name, body in FAKES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        lines = [
+            "#!/bin/sh",
+            f'echo {path.name} "$1" >> {tmp_path}/calls',
+            body,
+            f'[ "$FAILING" != {path.name} ]',
+        ]
+        path.write_text("\n".join(lines) + "\n")
+        path.chmod(0o755)
+    name = f"test_{tmp_path.name}.py"
+    (tmp_path / name).write_text(
+        "import os, pytest\n@pytest.mark.cluster\ndef test_it():\n"
+        "    assert os.environ['KUBECONFIG'] == '/tmp/kubeconfig'\n"
+    )
+    return tmp_path
+
+
+def call(
+    machine: Path, *, cluster: str = "cluster", **variables: str
+) -> tuple[int, str, dict[str, Any], list[str]]:
+    """Exit code, last line, the result file, and the calls of the fakes."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("KUBECONFIG", "STRATLAB_E2E_KEEP")}
+    environment |= {"PATH": f"{machine}/bin:{os.environ['PATH']}", **variables}
+    test = machine / f"test_{machine.name}.py"
+    command = [sys.executable, ROOT / "tests" / "cluster" / "run", machine / cluster, test]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    result = RESULTS / f"{machine.name}.json"
+    content = json.loads(result.read_text())
+    for left in RESULTS.glob(f"{machine.name}*"):
+        left.unlink()
+    calls = machine / "calls"
+    return (
+        done.returncode,
+        done.stdout.splitlines()[-1],
+        content,
+        calls.read_text().splitlines() if calls.exists() else [],
+    )
+
+
+def test_the_cluster_of_kubeconfig_is_used_and_nothing_is_built(machine: Path) -> None:
+    code, _, result, calls = call(machine, KUBECONFIG="/tmp/kubeconfig")
+    assert code == 0 and not calls
+    assert [part["part"] for part in result["parts"]] == ["tests"] and not result["skipped"]
+    code, _, result, _ = call(machine, KUBECONFIG="/tmp/another")
+    assert code == 1 and result["exit_code"] == 1
+
+
+def test_what_cannot_run_is_the_last_line(machine: Path) -> None:
+    code, last, result, _ = call(machine, cluster="none")
+    assert code == 0 and last.startswith(
+        f"SKIPPED: the tests on a cluster ({machine.name}) did not run: KUBECONFIG is"
+    )
+    assert result["skipped"] in last and not result["parts"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a cluster")
+def test_a_cluster_is_started_gets_the_images_and_goes(machine: Path) -> None:
+    code, _, result, calls = call(machine)
+    assert code == 0, result
+    parts = ["the cluster's programs", "cluster up", "images built and loaded", "tests", "cluster down"]
+    assert [part["part"] for part in result["parts"]] == parts
+    assert result["seconds"] >= sum(part["seconds"] for part in result["parts"]) - 1
+    assert [name for name in calls if name.split()[0] not in ("docker", "podman", "buildah")] == [
+        "build ", "up ", *["load-image /dev/stdin"] * 2, "down "
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a cluster")
+@pytest.mark.parametrize(
+    ("failing", "exit_code", "ran"),
+    [
+        ("build", 0, ["the cluster's programs"]),
+        ("up", 0, ["the cluster's programs", "cluster up", "cluster down"]),
+        (
+            "load-image",
+            1,
+            ["the cluster's programs", "cluster up", "images built and loaded", "cluster down"],
+        ),
+    ],
+)
+def test_what_fails_before_the_tests(machine: Path, failing: str, exit_code: int, ran: list[str]) -> None:
+    """A cluster that cannot be had is no fault of the project; an image that cannot be built or loaded is."""
+    code, last, result, _ = call(machine, FAILING=failing)
+    assert code == exit_code
+    assert [part["part"] for part in result["parts"]] == ran
+    assert last.startswith("SKIPPED:") == (exit_code == 0)
