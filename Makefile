@@ -9,6 +9,10 @@ TESTS ?= tests/cluster/e2e
 SUITES ?=
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest
+DEVICE ?= cuda
+OUT ?= results/gpu
+# a Python 3.12 with venv, for the environment that is like a bare GPU machine's
+BARE_PYTHON ?= $(or $(shell python3.12 -c "import sys; print(sys.executable)" 2>/dev/null),python3.12)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -60,6 +64,13 @@ bench: setup ## host cost of tracking, phases, metrics and profiler schedule; of
 bench-traces: setup ## the trace analysis against HTA, to 10 million events and 512 ranks (40 minutes); reports/traces.json
 	$(BIN)/python -m benchmarks.traces
 
+gpu: setup ## the first minutes on a GPU, by stages: make gpu PART=1 OUT=results/gpu; without one: make gpu DEVICE=cpu TINY=1
+	@$(BIN)/python -m benchmarks.gpu --device $(DEVICE) --out $(OUT) $(if $(PART),--part $(PART)) \
+	    $(if $(STAGES),--stages $(STAGES)) $(if $(TINY),--tiny)
+
+gpu-kit: .tools/bootstrap/ready ## code and missing packages for a bare GPU machine without network, into gpu-kit/
+	@.tools/bootstrap/bin/python -m benchmarks.gpu.kit
+
 pictures: setup ## the pictures in docs/pictures, from what `make demo` left; needs chromium
 	$(BIN)/python -m docs.pictures.take $(DEMO)
 
@@ -77,14 +88,18 @@ lock: .tools/bootstrap/ready ## resolve all requirements again from pyproject.to
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra dev -o requirements/dev.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/scan.in -o requirements/scan.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.12 requirements/bare.in \
+	    --overrides requirements/bare_overrides.in -o requirements/bare.txt
+	$(UV) pip compile -q --generate-hashes --no-deps --python-version 3.12 requirements/gpu_kit.in -c requirements/dev.txt \
+	    -o requirements/gpu_kit.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra trainer -c requirements/dev.txt -o images/trainer/requirements.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra lab -c requirements/dev.txt -o images/lab/requirements.txt
 
 setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 
 .tools/bootstrap/ready: requirements/uv.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
-	    { echo "stratlab needs Python 3.11, $(PYTHON) is $$($(PYTHON) --version): set PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || \
+	    { echo "stratlab needs Python 3.11 or 3.12, $(PYTHON) is $$($(PYTHON) --version): set PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PYTHON) -m venv --clear .tools/bootstrap || \
 	    { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 2; }
 	@echo "set-up 1/3: installer"
@@ -112,7 +127,15 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	@$(UV) pip sync --quiet --python .tools/scan/bin/python --require-hashes requirements/scan.txt
 	@touch $@
 
+.tools/bare/ready: requirements/bare.txt .tools/bootstrap/ready
+	@$(BARE_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' || \
+	    { echo "the bare environment needs Python 3.12: set BARE_PYTHON=/path/to/python3.12"; exit 2; }
+	@echo "what a bare GPU machine has, into .tools/bare (5 GB)"
+	@$(UV) venv --quiet --clear --python $(BARE_PYTHON) .tools/bare
+	@$(UV) pip sync --quiet --python .tools/bare/bin/python --require-hashes requirements/bare.txt
+	@touch $@
+
 clean: ## remove the demo's results, and the layers of images that `make e2e` keeps
 	rm -rf $(DEMO) .e2e
 
-.PHONY: help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean
+.PHONY: help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean gpu gpu-kit

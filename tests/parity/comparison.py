@@ -27,6 +27,8 @@ def compare(run: Path, reference: Path) -> Difference:
     """Losses and norms absolutely, first-step gradients relative to each parameter's own norm.
 
     A run without a file has not ended: it is infinitely far off.
+    Gradients are read off weights, so equal ones can differ by one step of what fp32 can hold: 2.4e-7 at a LayerNorm's
+    weight of 1 and a rate of 0.5, above the gate where the gradient is clipped. That much is taken off each element.
     """
     import torch
 
@@ -40,7 +42,8 @@ def compare(run: Path, reference: Path) -> Difference:
         whole = torch.stack([g.norm() for g in theirs["gradients"].values()]).norm()
         assert whole > 0
         for name, gradient in theirs["gradients"].items():
-            apart = (ours["gradients"][name] - gradient).norm()
+            beyond = (ours["gradients"][name] - gradient).abs() - theirs["resolution"][name]
+            apart = beyond.clamp_min(0.0).norm()
             errors[name] = float(apart / (gradient.norm() + FLOOR * whole))
     worst = max(errors, key=lambda name: errors[name], default="")
     return Difference(

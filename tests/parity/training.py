@@ -71,14 +71,16 @@ def _train(case: Case) -> dict[str, Any]:
     """Losses, norms, and {parameter: gradient} of the first step, on rank 0.
 
     The gradient is what the first step of SGD takes away from the weights, divided by the rate: so it is the one that
-    was applied, whoever owns it. After a step of Adam it cannot be told any more; there it stays empty.
+    was applied, whoever owns it. After a step of Adam it cannot be told any more; there it stays empty. `resolution` is
+    how finely it can be read there: the distance to the next weight that fp32 can hold, divided by the rate.
     """
+    import torch
     import torch.distributed as dist
 
     engine, next_batch, config = _build(case)
     is_sgd = config.optimizer == "sgd"
     before = {name: value.clone() for name, value in engine.gather_state().items()} if is_sgd else {}
-    losses, norms, gradients = [], [], {}
+    losses, norms, gradients, resolution = [], [], {}, {}
     for step in range(1, STEPS[config.optimizer] + 1):
         lr = LATER_RATE if is_sgd and step > 1 else config.lr
         result = engine.train_step(next_batch(step), lr)
@@ -90,8 +92,10 @@ def _train(case: Case) -> dict[str, Any]:
         if step == 1 and is_sgd:
             after = engine.gather_state()
             gradients = {n: (before[n] - after[n]) / lr for n in after if after[n].is_floating_point()}
+            larger = {n: torch.maximum(before[n].float().abs(), after[n].float().abs()) for n in gradients}
+            resolution = {n: (torch.nextafter(w, w + 1) - w) / lr for n, w in larger.items()}
     engine.close()
-    return {"losses": losses, "norms": norms, "gradients": gradients}
+    return {"losses": losses, "norms": norms, "gradients": gradients, "resolution": resolution}
 
 
 def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:

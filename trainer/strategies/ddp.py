@@ -12,6 +12,8 @@ micro-batch; earlier micro-batches only accumulate.
 
 from __future__ import annotations
 
+from inspect import signature
+
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
@@ -20,6 +22,13 @@ from trainer.config import Config
 from trainer.engine import Engine, TorchEngine, apply_compile
 from trainer.phases import Phases
 from trainer.precision import Precision
+
+# torch 2.11 has the switch under its old name alone
+_SYNC_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in signature(DistributedDataParallel.__init__).parameters
+)
 
 
 def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
@@ -31,7 +40,7 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, pr
         model.to(mesh.device_type),
         process_group=axis.get_group(),
         gradient_as_bucket_view=True,
-        forward_sync_buffers=False,
+        **{_SYNC_BUFFERS: False},
     )
 
     def apply_sync(completes_step: bool) -> None:

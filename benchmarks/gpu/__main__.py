@@ -1,0 +1,77 @@
+"""The command: `python -m benchmarks.gpu`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.gpu.stages import PARTS, STAGES, Stage, UnknownStage, choose_stages
+
+WRONG_INPUT = 2
+EXAMPLE = """examples:
+  make gpu PART=1 OUT=results                    the first nine minutes on a GPU
+  make gpu STAGES=numerics,ab OUT=results        two stages
+  make gpu DEVICE=cpu TINY=1                     every stage's code on a CPU; the figures mean nothing
+  python -m benchmarks.gpu --part 1 --out results
+  python -m benchmarks.gpu.read results          what came out, as tables
+
+stages:
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The arguments, with the table of stages."""
+    rows = [f"  {s.name:12} part {s.part}  {s.budget_s:4} s  {s.purpose}" for s in STAGES]
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description="Proves on a GPU, stage by stage, that the project works there, and how fast.",
+        epilog=EXAMPLE + "\n".join(rows),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--part", type=int, help=f"one of {', '.join(map(str, PARTS))}; default: all parts")
+    parser.add_argument("--stages", default="", help="names from the table, separated by commas")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/gpu"), help="what comes back, at most 8 files"
+    )
+    parser.add_argument(
+        "--work", type=Path, help="runs, caches and logs; default: a folder of the system's own"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small sizes everywhere")
+    return parser
+
+
+def find_missing(device: str) -> str:
+    """Why the stages cannot run here; empty where they can."""
+    try:
+        import torch
+    except ImportError as failure:
+        return f"torch cannot be imported by {sys.executable}: {failure}"
+    if device == "cuda" and not torch.cuda.is_available():
+        return "DEVICE=cuda: torch finds no CUDA device here; DEVICE=cpu TINY=1 runs every stage's code without one"
+    return ""
+
+
+def main(arguments: list[str]) -> int:
+    """0 if every stage executed something and none failed; 2 where nothing could be started."""
+    options = build_parser().parse_args(arguments)
+    try:
+        stages: tuple[Stage, ...] = choose_stages(options.stages, options.part)
+    except UnknownStage as problem:
+        print(problem, file=sys.stderr)
+        return WRONG_INPUT
+    if problem_text := find_missing(options.device):
+        print(problem_text, file=sys.stderr)
+        return WRONG_INPUT
+    from benchmarks.gpu.run import run_stages
+
+    work = options.work or Path(tempfile.gettempdir()) / "stratlab-gpu"
+    return run_stages(
+        stages, device=options.device, tiny=options.tiny, out=options.out.resolve(), work=work.resolve()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

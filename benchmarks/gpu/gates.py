@@ -1,0 +1,127 @@
+"""What the figures have to hold, in one table. Where a gate fails, its stage fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.gpu.results import END
+
+Facts = Mapping[str, Any]
+
+LARGEST_ERROR = 2e-2
+"""Relative, bf16 against fp32 by the formula, outputs and gradients."""
+LARGEST_GLOO_ERROR = 1e-3
+"""Relative, losses of two ranks against one process, fp32."""
+OLDEST_CUDNN = 91501
+"""Before 9.15.1 its attention is wrong for lengths that are not a multiple of 128 (pytorch#169849)."""
+MFU_FLOORS_PCT = {"vit_base": 35.0, "vit_huge": 42.0, "qwen2.5-3b": 42.0}
+"""Estimates from published figures of one H100 or H200 in bf16; not yet measured by us."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One rule on the lines of a stage.
+
+    Attributes:
+        stages: whose lines it looks at.
+        text: what has to hold.
+        value: of a line; None where the gate has nothing to say about it.
+        holds: for such a value.
+        cuda_only: it means nothing on a CPU.
+    """
+
+    stages: tuple[str, ...]
+    text: str
+    value: Callable[[Facts], Any]
+    holds: Callable[[Any], bool]
+    cuda_only: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One gate on one line."""
+
+    stage: str
+    item: str
+    gate: str
+    value: Any
+    passed: bool
+
+
+def _errors(line: Facts) -> list[float] | None:
+    """Every relative error of a line; a path that is not available here has none."""
+    found: list[float] = []
+    for entry in (line.get("errors") or {}).values():
+        if isinstance(entry, Mapping):
+            found += [float(value) for value in entry.values()]
+    return found or None
+
+
+def _mfu(line: Facts) -> tuple[float, float] | None:
+    floor = MFU_FLOORS_PCT.get(line.get("model", ""))
+    if floor is None or line.get("strategy") != "single" or line.get("settings", {}).get("COMPILE"):
+        return None
+    return (float(line.get("mfu_pct") or 0.0), floor)
+
+
+def _retries(line: Facts) -> int | None:
+    allocator = line.get("allocator")
+    return allocator.get("num_alloc_retries") if allocator else None
+
+
+OWN_RUNS = ("project", "strategies")
+GATES = (
+    Gate(
+        ("environment",),
+        f"cuDNN from {OLDEST_CUDNN}",
+        lambda f: f.get("cudnn"),
+        lambda v: v >= OLDEST_CUDNN,
+        True,
+    ),
+    Gate(
+        ("environment",),
+        "the attention of every model runs on a cuDNN or flash kernel",
+        lambda f: f.get("not_fused"),
+        lambda v: v == [],
+        True,
+    ),
+    Gate(
+        ("numerics",),
+        f"relative errors below {LARGEST_ERROR}",
+        _errors,
+        lambda v: all(error < LARGEST_ERROR for error in v),  # nan is not
+    ),
+    Gate(OWN_RUNS, "the loss falls", lambda f: f.get("falls"), bool),
+    Gate(OWN_RUNS, "every loss is finite", lambda f: f.get("finite"), bool),
+    Gate(OWN_RUNS, "no retries of the allocator", _retries, lambda v: v == 0, True),
+    Gate(OWN_RUNS, "MFU of a model alone at its floor", _mfu, lambda v: v[0] >= v[1], True),
+    Gate(
+        ("gloo",),
+        f"losses within {LARGEST_GLOO_ERROR} of one process",
+        lambda f: f.get("loss_error"),
+        lambda v: v < LARGEST_GLOO_ERROR,
+    ),
+)
+
+
+def judge_lines(lines: Iterable[Facts], device: str) -> list[Verdict]:
+    """Every gate on every line that it has something to say about."""
+    found = []
+    for line in lines:
+        for gate in GATES:
+            if line.get("stage") not in gate.stages or line.get("item") == END:
+                continue
+            if gate.cuda_only and device != "cuda":
+                continue
+            value = gate.value(line)
+            if value is not None:
+                passed = bool(gate.holds(_number(value)))
+                found.append(Verdict(line["stage"], line["item"], gate.text, value, passed))
+    return found
+
+
+def _number(value: Any) -> Any:
+    """`nan` and `inf` come back from the file as text."""
+    return float(value) if isinstance(value, str) else value

@@ -1,0 +1,88 @@
+"""Two ranks on one device over gloo against one process: the strategies' real collectives, on device tensors.
+
+The losses have to be equal; the times mean nothing. A collective that gloo lacks on a device says nothing of nccl.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from benchmarks.gpu.own_run import train
+from benchmarks.gpu.session import Session
+
+COMMON = {
+    "PRECISION": "fp32",
+    "PROFILE_STEPS": "0",
+    "STEPS": "8",
+    "GLOBAL_BATCH_SIZE": "16",
+    "MICRO_BATCH_SIZE": "4",
+}
+MODELS = {
+    "vit": {**COMMON, "MODEL": "vit_tiny", "DATASET": "synthetic", "TRAIN_SAMPLES": "128"},
+    "qwen": {
+        **COMMON,
+        "MODEL": "qwen_tiny",
+        "DATASET": "arithmetic",
+        "TOKENIZER": "bytes",
+        "SEQ_LEN": "192",
+        "TRAIN_SAMPLES": "400",
+    },
+}
+LAYOUT = {"nd": {"LAYOUT": "given", "TP": "2"}}
+RUNS = (  # by value
+    *("vit:ddp", "vit:fsdp", "vit:zero2", "qwen:fsdp", "qwen:nd", "vit:zero3", "qwen:ddp", "qwen:zero2"),
+    "vit:zero1",
+)
+TINY_RUNS = ("vit:ddp", "vit:zero2")
+NEEDS_S, LONGEST_S = 12.0, 60.0
+TWO_RANKS = [
+    *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    *("-m", "benchmarks.gpu.gloo_worker"),
+]
+
+
+def run(session: Session) -> None:
+    """One process of a model comes before its first two ranks."""
+    alone: dict[str, dict[str, Any]] = {}
+    for name in TINY_RUNS if session.tiny else RUNS:
+        model, strategy = name.split(":")
+        if model not in alone:
+            if not session.has_time(NEEDS_S):
+                session.skip(f"{model}:single", NEEDS_S)
+                continue
+            alone[model] = _train(session, f"{model}:single", MODELS[model] | {"STRATEGY": "single"})
+        if not session.has_time(NEEDS_S):
+            session.skip(f"{name} x 2", NEEDS_S)
+            continue
+        settings = MODELS[model] | {"STRATEGY": strategy} | LAYOUT.get(strategy, {})
+        _train(session, f"{name} x 2", settings, alone[model], TWO_RANKS)
+
+
+def _train(
+    session: Session,
+    name: str,
+    settings: dict[str, str],
+    alone: dict[str, Any] | None = None,
+    command: list[str] | None = None,
+) -> dict[str, Any]:
+    seconds = min(LONGEST_S, session.left_s() - 1)
+    facts = train(session, f"gloo-{name.replace(' ', '')}", settings, seconds=seconds, command=command or ())
+    facts.pop("falls", None)  # too few steps to say
+    status = facts.pop("status")
+    if alone and status == "done":
+        facts |= compare_losses(facts, alone)
+    session.record(name, status, **facts)
+    return facts
+
+
+def compare_losses(run: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
+    """Largest relative differences of losses and gradient norms; `nan` where they cannot be compared."""
+    found = {}
+    for name, key in (("loss_error", "losses"), ("norm_error", "grad_norms")):
+        ours, theirs = run[key], alone[key]
+        numbers = [value for value in (*ours, *theirs) if isinstance(value, int | float)]
+        whole = bool(theirs) and len(ours) == len(theirs) and len(numbers) == 2 * len(theirs)
+        errors = (abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True)) if whole else ()
+        found[name] = max(errors, default=float("nan"))
+    return found

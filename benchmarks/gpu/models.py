@@ -1,0 +1,93 @@
+"""The settings of the models that are measured, on a card and in small."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.gpu.processes import ask
+from benchmarks.gpu.session import Session
+
+Settings = dict[str, str]
+
+IMAGES = {"DATASET": "synthetic", "TRAIN_SAMPLES": "1024", "STEPS": "30"}
+TEXT = {
+    "DATASET": "arithmetic",
+    "TOKENIZER": "bytes",
+    "STEPS": "24",
+    "SEQ_LEN": "2048",
+    "GLOBAL_BATCH_SIZE": "4",
+}
+TINY = {"STEPS": "16", "GLOBAL_BATCH_SIZE": "8", "MICRO_BATCH_SIZE": "4"}
+TINY_IMAGES = {"DATASET": "synthetic", "TRAIN_SAMPLES": "64", **TINY}
+TINY_TEXT = {"DATASET": "arithmetic", "TOKENIZER": "bytes", "TRAIN_SAMPLES": "400", "SEQ_LEN": "192", **TINY}
+LARGE_CARD_GIB = 100.0
+"""From here on two rows of 2048 tokens of the 3B model fit beside its fp32 state."""
+
+EXTRAS: dict[str, Settings] = {
+    "compile": {"COMPILE": "true"},
+    "checkpointing": {"GRAD_CHECKPOINTING": "true"},
+    "native": {"PRECISION": "bf16_native"},
+}
+"""A run is named `model:strategy`, with these after a plus."""
+COMPILE_S = 40
+"""What compiling adds to a run, at least."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model to measure.
+
+    Attributes:
+        settings: of `python -m trainer`, without TRAINER_.
+        needs_s: a run is not started with less time than this.
+    """
+
+    settings: Settings
+    needs_s: float
+
+
+def build_models(session: Session) -> dict[str, Model]:
+    """name -> model, at the size of this card; in small the same names stand for small models."""
+    if session.tiny:
+        text = Model(TINY_TEXT | {"MODEL": "qwen_tiny", "LR": "3e-3"}, 1)
+        small = {"MODEL": "vit_small", "IMAGE_SIZE": "32", "LR": "3e-4"}
+        return {
+            "vit_base": Model(TINY_IMAGES | {"MODEL": "vit_tiny", "LR": "1e-3"}, 1),
+            "vit_huge": Model(TINY_IMAGES | small, 1),
+            **dict.fromkeys(("qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b"), text),
+        }
+    rows = "2" if read_card_gib(session) >= LARGE_CARD_GIB else "1"
+    return {
+        "vit_base": _images("vit_base", 256, "3e-4", 20),
+        "vit_huge": _images("vit_huge", 64, "1e-4", 35),
+        "qwen2.5-3b": _text("qwen2.5-3b", rows, 70),
+        "qwen2.5-1.5b": _text("qwen2.5-1.5b", rows, 45),
+        "qwen2.5-0.5b": _text("qwen2.5-0.5b", "2", 30),
+    }
+
+
+def _images(model: str, batch: int, rate: str, needs_s: float) -> Model:
+    sizes = {"GLOBAL_BATCH_SIZE": str(batch), "MICRO_BATCH_SIZE": str(batch)}
+    return Model({**IMAGES, **sizes, "MODEL": model, "LR": rate}, needs_s)
+
+
+def _text(model: str, rows: str, needs_s: float) -> Model:
+    return Model({**TEXT, "MICRO_BATCH_SIZE": rows, "MODEL": model, "LR": "1e-4"}, needs_s)
+
+
+def read_card_gib(session: Session) -> float:
+    """Memory of the card, asked without torch, whose context would take some of it from the runs."""
+    if not session.is_cuda:
+        return 0.0
+    said = ask("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits").split()
+    return float(said[0]) / 1024 if said and said[0].isdigit() else 80.0
+
+
+def resolve_run(name: str, models: dict[str, Model]) -> tuple[str, Settings, float]:
+    """`vit_base:single+compile` -> (model, settings, seconds it needs)."""
+    model, _, rest = name.partition(":")
+    strategy, *extras = rest.split("+")
+    settings = {**models[model].settings, "STRATEGY": strategy}
+    for extra in extras:
+        settings |= EXTRAS[extra]
+    return model, settings, models[model].needs_s + COMPILE_S * ("compile" in extras)

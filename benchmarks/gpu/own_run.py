@@ -1,0 +1,148 @@
+"""One run of the project's own program, `python -m trainer`, by its environment variables; its numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import socket
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.processes import read_tail, run_command
+from benchmarks.gpu.results import read_lines
+from benchmarks.gpu.session import ROOT, Session
+from trainer import failures
+
+COMPARISON = "gpu"
+FOREIGN = ("TRAINER_", "PET_", "MLFLOW_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "STRATLAB_LAUNCHER")
+HOOKS = Path(__file__).parent / "hooks"
+KEPT = (
+    *(
+        "samples_per_s",
+        "tokens_per_s",
+        "useful_tokens_per_s",
+        "mfu_pct",
+        "mfu_literature_pct",
+        "step_time_ms_p50",
+    ),
+    *(
+        "step_time_ms_p95",
+        "data_ms_p50",
+        "forward_ms_p50",
+        "backward_ms_p50",
+        "optimizer_ms_p50",
+        "measured_steps",
+    ),
+    *(
+        "peak_memory_gib",
+        "peak_reserved_gib",
+        "peak_host_memory_gib",
+        "parameter_memory_gib",
+        "gradient_memory_gib",
+    ),
+    *(
+        "optimizer_memory_gib",
+        "precision",
+        "backend",
+        "device_name",
+        "parameters",
+        "train_time_s",
+        "test_loss",
+    ),
+    *("flops_per_sample", "initial_weights_sha256", "wire_bytes_per_step", "skipped_steps"),
+)
+ENDS = 3
+"""Losses that are averaged at both ends, to tell whether they fall."""
+
+
+def folder_of(session: Session, name: str) -> Path:
+    """The run directory of a run."""
+    return session.work_folder / "results" / COMPARISON / file_name(name)
+
+
+def file_name(name: str) -> str:
+    """`vit_base:single+compile` as a run is called."""
+    return name.replace(":", "-").replace("+", "-").replace(".", "-")
+
+
+def train(
+    session: Session,
+    name: str,
+    settings: Mapping[str, str],
+    *,
+    seconds: float,
+    command: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Runs it to its end, or until the time is over.
+
+    Args:
+        settings: without TRAINER_.
+        command: instead of `python -m trainer`.
+
+    Returns:
+        facts, with `status` and, where it failed, `error` and the end of its log.
+    """
+    folder = folder_of(session, name)
+    log = session.work_folder / "logs" / f"{file_name(name)}.log"
+    allocator = session.work_folder / "allocator" / file_name(name)
+    for old in (folder, allocator):
+        shutil.rmtree(old, ignore_errors=True)
+    log.unlink(missing_ok=True)
+    allocator.mkdir(parents=True)
+    where = {"RUN": folder.name, "RESULTS": str(folder.parents[1]), "COMPARISON": COMPARISON}
+    asked = where | {"EVALUATE_EVERY": "100000", "LOG_EVERY": "5"} | dict(settings)
+    env = build_environment(allocator) | {f"TRAINER_{key}": value for key, value in asked.items()}
+    code, wall_s = run_command(
+        command or [sys.executable, "-m", "trainer"], env=env, log=log, seconds=seconds, folder=ROOT
+    )
+    facts = {"exit": code, "wall_s": wall_s, "settings": dict(settings), **read_run(folder, allocator)}
+    if code == 0 and "measured_steps" in facts:
+        return {"status": "done", **facts}
+    if code == failures.OUT_OF_MEMORY:
+        return {"status": "out_of_memory", **facts, "error": failures.reason(code)}
+    why = "killed: out of time" if code is None else failures.reason(code)
+    return {"status": "failed", **facts, "error": why, "log": read_tail(log)}
+
+
+def build_environment(allocator: Path) -> dict[str, str]:
+    """Of a run: nothing of a launcher around us, and the hook that reads the allocator."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    path = os.pathsep.join(filter(None, [str(HOOKS), env.get("PYTHONPATH", "")]))
+    env |= {"PYTHONPATH": path, "STRATLAB_ALLOCATOR": str(allocator), "TOKENIZERS_PARALLELISM": "false"}
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:  # else torch's launcher hands out a name that nobody resolves
+        env["PET_LOCAL_ADDR"] = "127.0.0.1"
+    return env
+
+
+def read_run(folder: Path, allocator: Path) -> dict[str, Any]:
+    """What a run directory says, also of a run that was cut off."""
+    lines = [line for line in read_lines(folder / "metrics.jsonl") if line.get("kind") == "train"]
+    facts: dict[str, Any] = {
+        "losses": [line.get("loss") for line in lines],
+        "grad_norms": [line.get("grad_norm") for line in lines],
+        "step_ms": [line.get("step_time_ms") for line in lines],
+    }
+    ranks = [json.loads(path.read_text()) for path in allocator.glob("*.json")]
+    facts["allocator"] = max(ranks, key=lambda rank: float(rank["peak_reserved_gib"]), default=None)
+    summary = folder / "summary.json"
+    if not summary.is_file():
+        return facts
+    found = json.loads(summary.read_text())
+    facts |= {name: found.get(name) for name in KEPT}
+    return facts | judge_losses(facts["losses"])
+
+
+def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
+    """Whether every loss is a finite number, and whether the last ones are lower than the first."""
+    numbers = [loss for loss in losses if isinstance(loss, int | float) and math.isfinite(loss)]
+    finite = bool(losses) and len(numbers) == len(losses)
+    enough = len(numbers) >= 2 * ENDS
+    falls = enough and statistics.mean(numbers[-ENDS:]) < statistics.mean(numbers[:ENDS])
+    return {"finite": finite, "falls": falls}

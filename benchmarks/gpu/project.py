@@ -1,0 +1,51 @@
+"""`python -m trainer` on this card: each model alone, and the strategies that matter most.
+
+One GPU is one rank, so a strategy's collectives cost nothing here: what is proved is that its code runs on the device,
+that the loss falls, and what its bookkeeping costs against `single`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.gpu.models import EXTRAS, Settings, build_models, resolve_run
+from benchmarks.gpu.own_run import train
+from benchmarks.gpu.session import Session
+
+RUNS = (  # by value; `strategies` has the others
+    *("vit_base:single", "qwen2.5-3b:single", "qwen2.5-3b:fsdp", "vit_base:zero2", "vit_huge:single"),
+    *("vit_base:ddp", "vit_base:fsdp", "vit_base:zero3", "vit_huge:fsdp"),
+)
+TINY_RUNS = ("vit_base:ddp", "vit_huge:single", "qwen2.5-3b:fsdp")
+LONGEST_S = 240.0
+SMALLER = "qwen2.5-1.5b"
+
+
+def run(session: Session) -> None:
+    """The runs of part 1."""
+    train_all(session, TINY_RUNS if session.tiny else RUNS)
+
+
+def train_all(session: Session, names: Sequence[str]) -> None:
+    """Each run whose time is left; one that does not fit into memory again, smaller."""
+    models = build_models(session)
+    for name in names:
+        model, settings, needs_s = resolve_run(name, models)
+        if _train(session, name, model, settings, needs_s) != "out_of_memory":
+            continue
+        # what was wanted and what fits are both results
+        smaller = settings | EXTRAS["checkpointing"]
+        if _train(session, f"{name}+checkpointing", model, smaller, needs_s) == "out_of_memory":
+            settings = {**models[SMALLER].settings, "STRATEGY": settings["STRATEGY"]}
+            other = f"{SMALLER}:{settings['STRATEGY']}"
+            _train(session, other, SMALLER, settings, models[SMALLER].needs_s)
+
+
+def _train(session: Session, name: str, model: str, settings: Settings, needs_s: float) -> str:
+    if not session.has_time(needs_s):
+        session.skip(name, needs_s)
+        return "skipped"
+    facts = train(session, name, settings, seconds=min(session.left_s() - 2, LONGEST_S))
+    status: str = facts.pop("status")
+    session.record(name, status, model=model, strategy=settings["STRATEGY"], **facts)
+    return status

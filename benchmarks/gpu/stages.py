@@ -1,0 +1,71 @@
+"""The stages of `make gpu`: their order, the part they run in, their time, and what they are for.
+
+A part is what fits into one command of nine minutes. The most valuable comes first. A stage's code is the module of
+its name, with a function `run(session)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PART_LIMIT_S = 540
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the table.
+
+    Attributes:
+        name: also the module, `benchmarks.gpu.<name>`.
+        part: the command it belongs to, from 1.
+        budget_s: what it may always use; what the stages before it have left over comes on top.
+        purpose: what its figures decide.
+    """
+
+    name: str
+    part: int
+    budget_s: int
+    purpose: str
+
+
+STAGES = (
+    Stage("environment", 1, 30, "versions, the card, and which attention kernels it takes, by name"),
+    Stage("numerics", 1, 60, "every attention and loss path against fp32"),
+    Stage("ceilings", 1, 55, "GEMM, attention, copies and launches: what MFU is divided by"),
+    Stage("project", 1, 345, "python -m trainer: each model alone, and the strategies that matter most"),
+    Stage("traces", 1, 45, "recorded steps through stratlab analyze and HTA"),
+    Stage("strategies", 2, 540, "python -m trainer: the other strategies, and compiled blocks"),
+    Stage("peers", 3, 175, "our step time over that of other trainers, same module and batch"),
+    Stage("ab", 3, 150, "one way against another: packing, loss, norms, optimizers, layouts, compile"),
+    Stage("gloo", 3, 130, "two ranks on one device against one process"),
+    Stage("capacity", 3, 85, "throughput and allocator retries as memory fills up"),
+)
+PARTS = tuple(sorted({stage.part for stage in STAGES}))
+
+
+class UnknownStage(ValueError):
+    """A name or part that is not in the table; the text says what is."""
+
+
+def choose_stages(names: str = "", part: int | None = None) -> tuple[Stage, ...]:
+    """The stages to run, in the table's order: those named (`numerics,ab`), else those of a part, else all.
+
+    Raises:
+        UnknownStage: a name or a part that the table does not have, or both given.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if wanted and part is not None:
+        raise UnknownStage(f"STAGES={names} and PART={part}: give one of the two")
+    known = [stage.name for stage in STAGES]
+    if unknown := [name for name in wanted if name not in known]:
+        raise UnknownStage(f"STAGES={','.join(unknown)}: not known; allowed: {', '.join(known)}")
+    if part is not None and part not in PARTS:
+        raise UnknownStage(f"PART={part}: not known; allowed: {', '.join(map(str, PARTS))}")
+    return tuple(s for s in STAGES if (s.name in wanted if wanted else part in (None, s.part)))
+
+
+def share_time(stages: Sequence[Stage], left_s: float) -> float:
+    """Seconds for the first of `stages`: its budget and what is over, never what those after it need."""
+    later = sum(stage.budget_s for stage in stages[1:])
+    return max(min(stages[0].budget_s, left_s), left_s - later)
