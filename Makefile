@@ -71,6 +71,9 @@ gpu: setup ## the first minutes on a GPU, by stages: make gpu PART=1 OUT=results
 gpu-kit: .tools/bootstrap/ready ## code and missing packages for a bare GPU machine without network, into gpu-kit/
 	@.tools/bootstrap/bin/python -m benchmarks.gpu.kit
 
+bare: setup gpu-kit .tools/bare_tests/ready ## the kit and the trainer's tests as on a bare GPU machine: Python 3.12, torch 2.11
+	$(BIN)/python -m tests.bare $(if $(SMALLEST),--smallest)
+
 pictures: setup ## the pictures in docs/pictures, from what `make demo` left; needs chromium
 	$(BIN)/python -m docs.pictures.take $(DEMO)
 
@@ -92,6 +95,8 @@ lock: .tools/bootstrap/ready ## resolve all requirements again from pyproject.to
 	    --overrides requirements/bare_overrides.in -o requirements/bare.txt
 	$(UV) pip compile -q --generate-hashes --no-deps --python-version 3.12 requirements/gpu_kit.in -c requirements/dev.txt \
 	    -o requirements/gpu_kit.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.12 requirements/bare_tests.in -c requirements/dev.txt \
+	    -o requirements/bare_tests.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra trainer -c requirements/dev.txt -o images/trainer/requirements.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra lab -c requirements/dev.txt -o images/lab/requirements.txt
 
@@ -135,7 +140,13 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	@$(UV) pip sync --quiet --python .tools/bare/bin/python --require-hashes requirements/bare.txt
 	@touch $@
 
+.tools/bare_tests/ready: requirements/bare_tests.txt .tools/bare/ready
+	@rm -rf .tools/bare_tests
+	@$(UV) pip install --quiet --target .tools/bare_tests --no-deps --require-hashes --python .tools/bare/bin/python \
+	    -r requirements/bare_tests.txt
+	@touch $@
+
 clean: ## remove the demo's results, and the layers of images that `make e2e` keeps
 	rm -rf $(DEMO) .e2e
 
-.PHONY: help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean gpu gpu-kit
+.PHONY: help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean gpu gpu-kit bare

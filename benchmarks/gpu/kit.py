@@ -116,8 +116,8 @@ Needs Python {PYTHON} with torch and transformers, and no network. In this folde
     ./start --read RESULTS                       # what came out, as tables
     ./start --help
 
-Of several Pythons: `/path/to/python{PYTHON} start --part 1 --out RESULTS`. What comes back is at most 8 files, each below
-16 MiB.
+Of several Pythons: `/path/to/python{PYTHON} start --part 1 --out RESULTS`. What comes back is at most
+8 files, each below 16 MiB.
 """
 
 

@@ -81,29 +81,26 @@ def _show(value: Any) -> str:
 
 def describe(lines: list[Line]) -> list[str]:
     """The whole page: where it ran, how each stage ended, which gates failed, and the figures."""
-    begins = [line for line in lines if line.get("item") == "begin"]
-    device = str(begins[-1]["device"]) if begins else "cuda"
-    found = [
-        f"device: {device}{', small sizes: the figures mean nothing' if begins and begins[-1]['tiny'] else ''}"
-    ]
-    found += _describe_place(lines)
-    ends = [line for line in lines if line.get("item") == END and line.get("stage") != "all"]
-    started = {line["stage"] for line in lines} - {"all"}
-    rows = [
-        (e["stage"], e["status"], e["done"], e["failed"], e["skipped"], e["seconds"], "; ".join(e["reasons"]))
-        for e in ends
-    ]
-    rows += [
-        (s, "cut off", "-", "-", "-", "-", "no end line")
-        for s in sorted(started - {e["stage"] for e in ends})
-    ]
-    found += ["", *build_table((*counts, "why"), rows)]
+    begins = [line for line in lines if line.get("item") == "begin"] or [{"device": "cuda", "tiny": False}]
+    device, small = begins[-1]["device"], ", small sizes: the figures mean nothing"
+    found = [f"device: {device}{small if begins[-1]['tiny'] else ''}", *_describe_place(lines)]
+    found += ["", *describe_ends(lines)]
     found += ["", *describe_gates(judge_lines(lines, device))]
     for stage in STAGES:
         own = [line for line in lines if line.get("stage") == stage.name and line.get("item") != END]
         if own:
             found += ["", f"{stage.name}: {stage.purpose}", *_describe_stage(stage.name, own)]
     return found
+
+
+def describe_ends(lines: list[Line]) -> list[str]:
+    """One row per stage; one that has no end line was cut off with the whole program."""
+    columns = ("stage", "status", "done", "failed", "skipped", "seconds")
+    ends = [line for line in lines if line.get("item") == END and line.get("stage") != "all"]
+    rows = [(*(end[name] for name in columns), "; ".join(end["reasons"])) for end in ends]
+    cut_off = {line["stage"] for line in lines} - {"all"} - {end["stage"] for end in ends}
+    rows += [(name, "cut off", None, None, None, None, "no end line") for name in sorted(cut_off)]
+    return build_table((*columns, "why"), rows)
 
 
 def describe_gates(verdicts: list[Verdict]) -> list[str]:

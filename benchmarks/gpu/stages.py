@@ -25,7 +25,7 @@ class Stage:
 
     name: str
     part: int
-    budget_s: int
+    budget_s: float
     purpose: str
 
 

@@ -18,15 +18,15 @@ KIT = Path(__file__).resolve().parent
 WANTED = (3, 12)
 
 
-def build_interpreter(folder: Path) -> Path:
-    """A virtual environment whose path is: the kit's packages, the kit's code, the packages of this Python."""
+def build_interpreter(folder: Path, further: list[str]) -> Path:
+    """A virtual environment whose path is: the kit's packages and code, the packages of this Python, `further`."""
     venv.EnvBuilder(clear=True, symlinks=True, with_pip=False).create(folder)
     packages = folder / "lib" / f"python{WANTED[0]}.{WANTED[1]}" / "site-packages"
     first = [str(KIT / "site"), str(KIT)]
     theirs = [path for path in [*sys.path, *site.getsitepackages()] if path.endswith("-packages")]
     if site.ENABLE_USER_SITE:
         theirs.append(site.getusersitepackages())
-    (packages / "kit.pth").write_text("\n".join(dict.fromkeys([*first, *theirs])) + "\n")
+    (packages / "kit.pth").write_text("\n".join(dict.fromkeys([*first, *theirs, *further])) + "\n")
     return folder / "bin" / "python"
 
 
@@ -36,7 +36,10 @@ def main(arguments: list[str]) -> int:
         found = ".".join(map(str, sys.version_info[:2]))
         print(f"the kit is for Python 3.12, this is {found}: /path/to/python3.12 start ...", file=sys.stderr)
         return 2
-    python = build_interpreter(Path(tempfile.mkdtemp(prefix="stratlab-gpu-python-")))
+    further = []
+    while arguments[:1] == ["--also"]:  # more packages, for tests
+        further, arguments = [*further, arguments[1]], arguments[2:]
+    python = build_interpreter(Path(tempfile.mkdtemp(prefix="stratlab-gpu-python-")), further)
     if arguments[:1] == ["--read"]:
         command = ["-m", "benchmarks.gpu.read", *arguments[1:]]
     elif arguments[:1] == ["--python"]:  # for other programs on the kit's path

@@ -1,0 +1,88 @@
+"""A bare GPU machine, played by a CPU: the kit from an empty folder, and the trainer's tests, without network.
+
+    make bare                                        everything; Python 3.12, torch 2.11, transformers 5.17
+    python -m tests.bare --smallest                  two stages of the kit, and one strategy against one process
+
+Neither pydantic, msgspec, datasets nor deepspeed is installed there. The tests get what they alone need besides
+(requirements/bare_tests.in), behind everything else on the path. Processes run in a network namespace with nothing but
+a loopback where that is permitted; elsewhere proxies that nobody answers stand for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".tools/bare/bin/python"
+TEST_PACKAGES = ROOT / ".tools/bare_tests"
+KIT = ROOT / "gpu-kit"
+ABSENT = ("pydantic", "msgspec", "datasets", "deepspeed")
+WITHOUT_NETWORK = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+NO_PROXY = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "PIP_NO_INDEX": "1"}
+SMALLEST_STAGES = "environment,numerics"
+SMALLEST_TESTS = ["tests/parity/test_parity.py", "-k", "ddp and 2 and not fault"]
+TESTS = ["tests/trainer", "tests/parity", "--numprocesses", "2", "--dist", "loadfile"]
+
+
+def find_isolation() -> tuple[list[str], dict[str, str]]:
+    """(what comes before a command, further environment) that keep a process off the network."""
+    done = subprocess.run([*WITHOUT_NETWORK, "true"], capture_output=True)
+    return (WITHOUT_NETWORK, {}) if done.returncode == 0 else ([], NO_PROXY)
+
+
+def find_present() -> list[str]:
+    """Packages that a bare machine must not have, and this environment has."""
+    code = f"from importlib.util import find_spec; print(*(n for n in {ABSENT} if find_spec(n)))"
+    return subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if the kit's stages and the tests passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bare", description=__doc__.splitlines()[0])
+    parser.add_argument("--smallest", action="store_true", help="two stages and one group of tests")
+    options = parser.parse_args(arguments)
+    for path, target in (
+        (PYTHON, ".tools/bare/ready"),
+        (KIT, "gpu-kit"),
+        (TEST_PACKAGES, ".tools/bare_tests/ready"),
+    ):
+        if not path.exists():
+            print(f"{path.relative_to(ROOT)} is missing: make {target}", file=sys.stderr)
+            return 2
+    if present := find_present():
+        print(f".tools/bare has {', '.join(present)}: it is not bare", file=sys.stderr)
+        return 2
+    before, env = find_isolation()
+    print(
+        f"network: {'a namespace with a loopback alone' if before else 'proxies that nobody answers'}",
+        flush=True,
+    )
+    env = {**os.environ, **env, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    env.pop("PYTHONPATH", None)
+    with tempfile.TemporaryDirectory(prefix="stratlab-bare-") as folder:
+        kit = Path(shutil.copytree(KIT, Path(folder) / "kit"))
+        start = [*before, str(PYTHON), str(kit / "start")]
+        stages = ["--stages", SMALLEST_STAGES] if options.smallest else []
+        places = ["--out", f"{folder}/out", "--work", f"{folder}/work"]
+        kit_code = subprocess.call([*start, "--device", "cpu", "--tiny", *stages, *places], env=env, cwd=kit)
+        subprocess.call([*start, "--read", f"{folder}/out"], env=env, cwd=kit)
+        chosen = SMALLEST_TESTS if options.smallest else TESTS
+        pytest = ["--also", str(TEST_PACKAGES), "--python", "-m", "pytest", "-p", "no:cacheprovider", *chosen]
+        tests_code = subprocess.call([*start, *pytest], env=env, cwd=ROOT)
+    print(f"kit: {_say(kit_code)}; tests: {_say(tests_code)}", flush=True)
+    return int(bool(kit_code or tests_code))
+
+
+def _say(code: int) -> str:
+    return "passed" if code == 0 else f"ended with {code}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""Each gate, on figures that hold and on figures that do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.gpu.gates import GATES, judge_lines
+
+RUN = {
+    "stage": "project",
+    "item": "vit_base:single",
+    "model": "vit_base",
+    "strategy": "single",
+    "settings": {},
+}
+CASES = [
+    ({"stage": "environment", "cudnn": 91900}, {"cudnn": 91400}),
+    ({"stage": "environment", "not_fused": []}, {"not_fused": ["vit_huge T257 hd80"]}),
+    (
+        {"stage": "numerics", "errors": {"sdpa": {"out": 4e-3}, "flash": "not here"}},
+        {"errors": {"sdpa": {"dk": 0.3}}},
+    ),
+    ({**RUN, "falls": True}, {"falls": False}),
+    ({**RUN, "finite": True}, {"finite": False}),
+    ({**RUN, "allocator": {"num_alloc_retries": 0}}, {"allocator": {"num_alloc_retries": 2}}),
+    (RUN, {"mfu_pct": 34.0}),
+    (RUN, {"mfu_pct": None}),
+    ({"stage": "gloo", "loss_error": 1e-7}, {"loss_error": "nan"}),
+]
+
+
+@pytest.mark.parametrize(("good", "change"), CASES)
+def test_a_gate_holds_and_fails(good, change):
+    good = {**DONE, **good}
+    assert all(verdict.passed for verdict in judge_lines([good], "cuda")) and judge_lines([good], "cuda")
+    assert not all(verdict.passed for verdict in judge_lines([{**good, **change}], "cuda"))
+
+
+def test_every_gate_is_tried_here():
+    lines = [{**DONE, **good} for good, _ in CASES]
+    assert {verdict.gate for verdict in judge_lines(lines, "cuda")} == {gate.text for gate in GATES}
+
+
+def test_an_error_that_is_not_a_number_fails():
+    line = {**DONE, "stage": "numerics", "errors": {"sdpa": {"out": "nan"}}}
+    assert [verdict.passed for verdict in judge_lines([line], "cpu")] == [False]
+
+
+def test_figures_of_a_cpu_are_not_judged():
+    line = {**RUN, "mfu_pct": 1.0, "falls": True}
+    assert [verdict.gate for verdict in judge_lines([line], "cpu")] == ["the loss falls"]
+
+
+def test_the_floor_is_that_of_a_model_alone_without_compiling():
+    for change in ({"strategy": "fsdp"}, {"settings": {"COMPILE": "true"}}, {"model": "vit_small"}):
+        assert judge_lines([{**RUN, "mfu_pct": 1.0, **change}], "cuda") == []
+
+
+def test_what_was_not_done_is_not_judged():
+    assert judge_lines([{**RUN, "status": "out_of_memory", "mfu_pct": None}], "cuda") == []

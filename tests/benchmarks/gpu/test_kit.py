@@ -1,0 +1,78 @@
+"""What is in the kit, and what it refuses to be."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import kit
+from benchmarks.gpu.stages import PARTS, STAGES
+
+LOCK = re.findall(r"^([a-z0-9-]+)==([^ ]+)", Path("requirements/gpu_kit.txt").read_text(), re.M)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    kit.copy_code(tmp_path / "kit")
+    (tmp_path / "kit" / "site").mkdir()
+    return tmp_path / "kit"
+
+
+def test_the_code_alone_is_enough(folder):
+    for name in (
+        "start",
+        "trainer/worker.py",
+        "stratlab/analysis/analyze.py",
+        "benchmarks/gpu/hooks/sitecustomize.py",
+    ):
+        assert (folder / name).is_file(), name
+    assert all((folder / "benchmarks" / "gpu" / f"{stage.name}.py").is_file() for stage in STAGES)
+    assert not list(folder.rglob("*.pyc"))
+    assert (folder / "start").stat().st_mode & 0o111
+    kit.check_kit(folder)
+
+
+def test_the_packages_have_the_project_s_pins():
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    groups = project["optional-dependencies"].values()
+    pins = dict(
+        re.findall(r"([a-z0-9-]+)==([0-9.]+)", " ".join([*project["dependencies"], *sum(groups, [])]))
+    )
+    locked = dict(LOCK)
+    assert {"pydantic", "pydantic-core", "msgspec", "deepspeed", "tenacity"} <= locked.keys()
+    assert {name: v for name, v in locked.items() if name in pins} == {
+        n: pins[n] for n in locked if n in pins
+    }
+
+
+def test_nothing_is_carried_that_is_there():
+    there = set(re.findall(r"^([a-z0-9-]+)==", Path("requirements/bare.txt").read_text(), re.M))
+    assert not there & {name for name, _ in LOCK}
+    assert not there & {"pydantic", "msgspec", "datasets", "deepspeed"}
+
+
+def test_a_package_for_another_python_is_refused(folder):
+    (folder / "site" / "core.cpython-311-x86_64-linux-gnu.so").touch()
+    with pytest.raises(kit.BadKit, match=r"site/core.cpython-311-x86_64-linux-gnu.so is not for cpython-312"):
+        kit.check_kit(folder)
+
+
+def test_a_kit_that_is_too_large_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(kit, "LARGEST_MB", 1.0)
+    with pytest.raises(kit.BadKit, match=r"\d\.\d MB, allowed: below 1"):
+        kit.check_kit(folder)
+
+
+def test_a_kit_without_packages_is_refused(folder):
+    (folder / "site").rmdir()
+    with pytest.raises(kit.BadKit, match="site is missing"):
+        kit.check_kit(folder)
+
+
+def test_each_part_has_a_start_line_in_the_readme():
+    for part in PARTS:
+        assert f"./start --part {part} --out RESULTS" in kit.build_readme()

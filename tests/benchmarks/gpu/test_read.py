@@ -1,0 +1,71 @@
+"""The tables that a person sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.gpu import read
+from benchmarks.gpu.results import append_line
+
+BEGIN = {"stage": "all", "item": "begin", "device": "cuda", "tiny": False, "stages": ["project"]}
+RUN = {
+    "stage": "project",
+    "item": "vit_base:single",
+    "status": "done",
+    "model": "vit_base",
+    "strategy": "single",
+    "settings": {},
+    "mfu_pct": 31.25,
+    "step_time_ms_p50": 150.5,
+    "falls": True,
+    "finite": True,
+}
+END = {
+    **{
+        "stage": "project",
+        "item": "end",
+        "status": "failed",
+        "done": 1,
+        "failed": 0,
+        "skipped": 0,
+        "seconds": 20.0,
+    },
+    "reasons": ["gate: MFU of a model alone at its floor"],
+}
+
+
+def test_figures_stages_and_gates_are_shown():
+    text = "\n".join(read.describe([BEGIN, RUN, END]))
+    assert "vit_base:single  done    150.5" in text and "31.25" in text
+    assert "project  failed  1     0       0        20       gate: MFU of a model alone at its floor" in text
+    failed = next(line for line in text.splitlines() if "MFU of a model alone" in line and "0 of 1" in line)
+    assert "vit_base:single" in failed
+    assert "the loss falls" in text and "1 of 1" in text
+
+
+def test_a_stage_without_an_end_was_cut_off():
+    assert "project  cut off" in "\n".join(read.describe([BEGIN, RUN]))
+
+
+def test_small_sizes_say_that_they_mean_nothing():
+    text = read.describe([{**BEGIN, "device": "cpu", "tiny": True}, RUN])[0]
+    assert text == "device: cpu, small sizes: the figures mean nothing"
+
+
+def test_the_largest_error_of_each_path_is_shown():
+    errors = {
+        "sdpa": {"out": 1e-3, "dq": "nan"},
+        "flex": {"out": 5e-3, "dk": 7e-3},
+        "cudnn": "RuntimeError: none",
+    }
+    line = {"stage": "numerics", "item": "T257", "status": "done", "errors": errors}
+    text = "\n".join(read.describe([BEGIN, line]))
+    assert "flex 7.0e-03; not here: cudnn" in text
+
+
+@pytest.mark.parametrize(("lines", "code"), [([BEGIN, RUN, END], 1), ([BEGIN, RUN], 0), ([], 3)])
+def test_the_exit_code_tells_whether_something_failed(tmp_path, capsys, lines, code):
+    for line in lines:
+        append_line(tmp_path / "results.jsonl", line)
+    assert read.main([str(tmp_path)]) == code
+    assert bool(capsys.readouterr().out) == bool(lines)
