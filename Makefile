@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 DEVICE ?= cuda
 OUT ?= results/gpu
 # a Python 3.12 with venv, for the environment that is like a bare GPU machine's
-BARE_PYTHON ?= $(or $(shell python3.12 -c "import sys; print(sys.executable)" 2>/dev/null),python3.12)
+BARE_PYTHON ?= python3.12
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 

@@ -21,15 +21,13 @@ RUN = {
     "finite": True,
 }
 END = {
-    **{
-        "stage": "project",
-        "item": "end",
-        "status": "failed",
-        "done": 1,
-        "failed": 0,
-        "skipped": 0,
-        "seconds": 20.0,
-    },
+    "stage": "project",
+    "item": "end",
+    "status": "failed",
+    "done": 1,
+    "failed": 0,
+    "skipped": 0,
+    "seconds": 20.0,
     "reasons": ["gate: MFU of a model alone at its floor"],
 }
 

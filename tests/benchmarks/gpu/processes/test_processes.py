@@ -1,0 +1,78 @@
+"""Processes that a stage starts, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.gpu.processes import run_command
+from benchmarks.gpu.results import FILE, read_lines
+from stratlab.rehearse.processes import MARK
+
+# a grandchild in a session of its own, deaf to SIGTERM, as torch's launcher makes them
+TREE = """
+import pathlib, signal, subprocess, sys, time
+grandchild = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+process = subprocess.Popen([sys.executable, "-c", grandchild], start_new_session=True)
+pathlib.Path(sys.argv[1]).write_text(str(process.pid))
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def start_tree(folder: Path, stays_s: float, seconds: float) -> tuple[int | None, int]:
+    """(exit code, id of the grandchild)."""
+    command = [sys.executable, "-c", TREE, str(folder / "id"), str(stays_s)]
+    code, _ = run_command(command, env=dict(os.environ), log=folder / "log", seconds=seconds)
+    return code, int((folder / "id").read_text())
+
+
+@pytest.mark.parametrize(("stays_s", "seconds", "code"), [(0.0, 60.0, 0), (600.0, 8.0, None)])
+def test_a_command_leaves_nothing_behind(tmp_path, stays_s, seconds, code):
+    found, grandchild = start_tree(tmp_path, stays_s, seconds)
+    assert found == code
+    assert not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_program_that_is_stopped_keeps_what_it_has_and_leaves_nothing(tmp_path):
+    mark = f"test-{os.getpid()}"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu",
+        "--device",
+        "cpu",
+        "--tiny",
+        "--stages",
+        "numerics,capacity",
+    ]
+    command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    program = subprocess.Popen(command, env={**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"})
+    results = tmp_path / "out" / FILE
+    deadline = time.monotonic() + 240
+    while len(read_lines(results)) < 2 and time.monotonic() < deadline:  # the beginning, and one result
+        time.sleep(0.2)
+    program.send_signal(signal.SIGTERM)
+    assert program.wait(60) == 143
+    lines = read_lines(results)
+    end = next(line for line in lines if line["stage"] == "numerics" and line["item"] == "end")
+    assert (
+        end["status"] == "failed" and end["reasons"][0] == "killed: stopped by a signal" and end["done"] >= 1
+    )
+    assert not [line for line in lines if line["stage"] == "capacity"]
+    assert lines[-1]["stage"] == "all" and lines[-1]["stopped"] == "by a signal"
+    left = [p for p in psutil.process_iter() if _mark_of(p).startswith(mark)]
+    assert left == []
+
+
+def _mark_of(process: psutil.Process) -> str:
+    try:
+        return process.environ().get(MARK, "")
+    except (psutil.Error, OSError):
+        return ""
