@@ -66,7 +66,7 @@ def _train(
     alone: dict[str, Any] | None = None,
     command: list[str] | None = None,
 ) -> dict[str, Any]:
-    seconds = min(LONGEST_S, session.left_s() - 1)
+    seconds = session.within(LONGEST_S)
     facts = train(session, f"gloo-{name.replace(' ', '')}", settings, seconds=seconds, command=command or ())
     facts.pop("falls", None)  # too few steps to say
     status = facts.pop("status")

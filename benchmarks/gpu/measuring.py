@@ -17,10 +17,12 @@ Call = Callable[[], Any]
 
 
 def free_memory(is_cuda: bool) -> None:
-    """Gives back what the last measurement has left over."""
+    """Gives back what the last measurement has left over on the device."""
+    if not is_cuda:
+        return
     gc.collect()
     torch: Any = sys.modules.get("torch")
-    if is_cuda and torch is not None and torch.cuda.is_initialized():
+    if torch is not None and torch.cuda.is_initialized():
         with suppress(RuntimeError):  # of a kernel that failed before
             torch.cuda.synchronize()
             torch.cuda.empty_cache()

@@ -39,7 +39,7 @@ def run(session: Session) -> None:
             session,
             f"peer-{family}:single",
             settings_of(session, family),
-            seconds=min(OWN_LONGEST_S, session.left_s()),
+            seconds=session.within(OWN_LONGEST_S),
         )
         status = own.pop("status")
         session.record(f"{family}:project", status, **own)
@@ -69,7 +69,7 @@ def _run_group(session: Session, family: str, peers: list[str], own: dict[str, A
     log = session.work_folder / "logs" / f"peer-{family}-{'-'.join(peers)}.log"
     log.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.gpu.peers", session.to_json(), family, *peers]
-    seconds = min(LONGEST_S * len(peers), session.left_s() - 1)
+    seconds = session.within(LONGEST_S * len(peers))
     code, wall_s = run_command(command, env=dict(os.environ), log=log, seconds=seconds, folder=ROOT)
     said = [
         json.loads(line.removeprefix(MARK)) for line in read_tail(log, 1000, 4000) if line.startswith(MARK)

@@ -45,7 +45,7 @@ def _train(session: Session, name: str, model: str, settings: Settings, needs_s:
     if not session.has_time(needs_s):
         session.skip(name, needs_s)
         return "skipped"
-    facts = train(session, name, settings, seconds=min(session.left_s() - 2, LONGEST_S))
+    facts = train(session, name, settings, seconds=session.within(LONGEST_S, 2))
     status: str = facts.pop("status")
     session.record(name, status, model=model, strategy=settings["STRATEGY"], **facts)
     return status

@@ -50,7 +50,7 @@ def run_stages(
     try:
         for position, stage in enumerate(stages):
             seconds = share_time(stages[position:], end - time.time())
-            session = Session(stage.name, device, tiny, str(out), str(work), time.time() + seconds)
+            session = Session(stage.name, device, tiny, str(out), str(work), time.time() + seconds, scale)
             passed &= _run_stage(stage, session, seconds)
     except Ended:
         code = 143

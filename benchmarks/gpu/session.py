@@ -28,6 +28,7 @@ class Session:
         out: what comes back: at most 8 files, each below 16 MiB.
         work: runs, caches and logs.
         deadline: `time.time()` at which the stage's time is over.
+        scale: factor on every budget, for a slow machine.
     """
 
     stage: str
@@ -36,6 +37,7 @@ class Session:
     out: str
     work: str
     deadline: float
+    scale: float = 1.0
 
     @classmethod
     def from_json(cls, text: str) -> Session:
@@ -61,6 +63,10 @@ class Session:
     def left_s(self) -> float:
         """Seconds until the stage's time is over."""
         return self.deadline - time.time()
+
+    def within(self, most_s: float, kept_s: float = 1.0) -> float:
+        """Seconds that one command may take: at most `most_s`, and `kept_s` less than there are."""
+        return min(most_s * self.scale, self.left_s() - kept_s)
 
     def has_time(self, needs_s: float) -> bool:
         """Whether a measurement of so many seconds still fits; the small sizes always take a second."""

@@ -59,7 +59,7 @@ def test_a_program_that_is_stopped_keeps_what_it_has_and_leaves_nothing(tmp_path
     while len(read_lines(results)) < 2 and time.monotonic() < deadline:  # the beginning, and one result
         time.sleep(0.2)
     program.send_signal(signal.SIGTERM)
-    assert program.wait(60) == 143
+    assert program.wait(120) == 143
     lines = read_lines(results)
     end = next(line for line in lines if line["stage"] == "numerics" and line["item"] == "end")
     assert (
