@@ -1,0 +1,174 @@
+"""One rank of many, alone in its process: a process group that moves nothing, and libraries that ask no other rank.
+
+What is replaced are questions to other ranks (are the parameters' shapes alike, what does the next stage send) and
+places where a library cannot deal with a tensor without storage. None of it changes what is allocated.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed._tools import fake_collectives  # noqa: F401  (collectives take fake tensors from now on)
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining import _utils as pipelining
+from torch.nn.parallel import distributed as ddp
+from torch.testing._internal.distributed import fake_pg
+
+from trainer.config import Config
+from trainer.counting.replacement import replaced
+from trainer.decoder_shapes import read_shape
+from trainer.layout import resolve_layout
+from trainer.parallel import mesh, stage
+from trainer.strategies import nd
+
+
+@contextmanager
+def alone(config: Config, ranks: int, rank: int, per_node: int) -> Iterator[None]:
+    """This process is rank `rank` of `ranks`, of which `per_node` share a node; the others do not exist."""
+    assert not dist.is_initialized(), "a process with a process group of its own"
+    with ExitStack() as stack:
+        stack.enter_context(_environment(ranks, rank, per_node))
+        for owner, attributes in _replacements(config, ranks).items():
+            stack.enter_context(replaced(owner, **attributes))
+        if config.strategy.startswith("zero"):
+            stack.enter_context(_deepspeed_alone())
+        dist.init_process_group("fake", store=fake_pg.FakeStore(), rank=rank, world_size=ranks)
+        stack.callback(_end_group)
+        yield
+
+
+@contextmanager
+def _environment(ranks: int, rank: int, per_node: int) -> Iterator[None]:
+    before = dict(os.environ)
+    own = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": per_node}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1, "DS_ACCELERATOR": "cpu"}
+    os.environ.update({name: str(value) for name, value in (own | address).items()})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _end_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
+    def nothing(*_: Any, **__: Any) -> None:
+        """No other rank is asked."""
+
+    return {
+        torch.nn.Module: {"to": _move_if_elsewhere(torch.nn.Module.to)},
+        ddp.DistributedDataParallel: {"__init__": _wrap_alone(ddp.DistributedDataParallel.__init__)},
+        ddp: {"_verify_param_shape_across_processes": nothing, "_sync_module_states": nothing},
+        DeviceMesh: {"__init__": _with_values(DeviceMesh.__init__)},
+        nd: {"build_meshes": _with_values(nd.build_meshes)},
+        mesh.Meshes: {"stage_peers": property(_with_values(vars(mesh.Meshes)["stage_peers"].fget))},
+        stage: {"copy": types.SimpleNamespace(deepcopy=_with_values(copy.deepcopy))},
+        PipelineStage: {"_send_meta": nothing, "_recv_meta": _guess_meta(config, ranks)},
+        schedules._PipelineSchedule: {"_warmup_p2p": _vote_alone},
+    }
+
+
+def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    """With real tensors: meshes read their ranks, and deepcopy knows no fake tensor."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _move_if_elsewhere(move: Callable[..., Any]) -> Callable[..., Any]:
+    """`to` swaps a fake parameter with what it was converted to, and fails if that is the parameter itself."""
+
+    def to(module: torch.nn.Module, *where: Any, **named: Any) -> Any:
+        held = [*module.parameters(), *module.buffers()]
+        if not named and all(str(where[0]) in (str(tensor.device), str(tensor.dtype)) for tensor in held):
+            return module
+        return move(module, *where, **named)
+
+    return to
+
+
+def _wrap_alone(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """DDP whose all-reduce leaves the bucket as it is: the reducer's own asks a fake work for its result."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        wrap(self, *args, **kwargs)
+        # without annotations: DDP compares a hook's with the types themselves, and here they are strings
+        self.register_comm_hook(None, lambda state, bucket: _finished(bucket.buffer()))
+        self.reducer = _SteadyReducer(self.reducer)
+
+    return init
+
+
+def _finished(tensor: torch.Tensor) -> Any:
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(tensor)
+    return done
+
+
+class _SteadyReducer:
+    """DDP's reducer with the buckets of its first step, of the same bytes: to make others, ranks exchange indices."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
+def _guess_meta(config: Config, ranks: int) -> Callable[..., Any]:
+    """What a stage would hear from its neighbour: the shape of the stream between the layers."""
+
+    def receive(self: Any, source: int) -> Any:
+        shape = read_shape(config)
+        layout = resolve_layout(config, ranks, shape)
+        parts = layout.axes.cp * (layout.axes.tp if layout.sequence_parallel else 1)
+        size = (config.micro_batch_size, config.seq_len // parts, shape.hidden)
+        dtype = torch.bfloat16 if config.precision == "bf16_native" else torch.float32
+        forward = source < self.stage_index
+        kind = pipelining._StageForwardMeta if forward else pipelining._StageBackwardMeta
+        stream = torch.empty(size, dtype=dtype, device="meta", requires_grad=forward)
+        return kind((pipelining.extract_tensor_meta(stream),))
+
+    return receive
+
+
+def _vote_alone(_: Any, stages: Any, *__: Any) -> None:
+    """As all ranks decide here: shapes are found by running one micro-batch."""
+    for one in stages:
+        one._inference_mode = pipelining.InferenceMode.DYNAMIC
+
+
+@contextmanager
+def _deepspeed_alone() -> Iterator[None]:
+    """DeepSpeed without a check over all ranks, and without what an earlier engine of this process has left."""
+    import deepspeed.comm.comm
+    from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
+    from deepspeed.utils import groups
+
+    with (
+        replaced(deepspeed.comm.comm, cdb=None),
+        replaced(coordinator, assert_ints_same_as_other_ranks=lambda *_: None),
+    ):
+        try:
+            yield
+        finally:
+            groups._release_process_group_references()

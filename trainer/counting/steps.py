@@ -1,0 +1,158 @@
+"""Two steps of a run's own engine, on nothing, and what they held."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trainer import strategies
+from trainer.config import Config
+from trainer.counting.alone import alone
+from trainer.counting.answers import OrdinaryValues
+from trainer.counting.causes import attribute_gradients, attribute_optimizer, attribute_state, attributed
+from trainer.counting.cuda_rules import CudaRules
+from trainer.counting.inputs import Pictures, build_empty_model, build_micro_batch
+from trainer.counting.result import Count
+from trainer.counting.storages import StorageWatch
+from trainer.data.batches import Batch
+from trainer.mesh import build_mesh, mesh_names, resolve_axes
+from trainer.models.decoder import restore_buffers
+from trainer.phases import Phase, Phases
+from trainer.precision import resolve_precision
+from trainer.strategies.sharding import tie_weights
+
+BLOCK_BYTES = 512
+"""Of CUDA's caching allocator (c10/core/AllocatorConfig.h, kMinBlockSize): every size is rounded up to whole blocks."""
+STEPS = 2
+"""The first one makes the optimizer's state, so the second one is counted."""
+
+Say = Callable[[str], None]
+
+
+class _WatchedPhase(Phase):
+    """Tells the watch where the step is; phases may lie in each other."""
+
+    __slots__ = ("_before", "_leave", "_watch")
+
+    def __init__(self, label: str, watch: StorageWatch, leave: Callable[[str], None]) -> None:
+        super().__init__(label)
+        self._watch, self._leave = watch, leave
+        self._before: list[str] = []
+
+    def __enter__(self) -> None:
+        self._before.append(self._watch.phase)
+        self._watch.phase = self.label
+
+    def __exit__(self, *_: Any) -> None:
+        self._leave(self.label)
+        self._watch.phase = self._before.pop()
+
+
+class _WatchedPhases(Phases):
+    def __init__(self, watch: StorageWatch, leave: Callable[[str], None]) -> None:
+        super().__init__("cpu")
+        for name in ("data", "forward", "backward", "optimizer"):
+            setattr(self, name, _WatchedPhase(name, watch, leave))
+
+
+def count(
+    config: Config,
+    ranks: int,
+    rank: int,
+    pictures: Pictures,
+    *,
+    per_node: int = 0,
+    cuda: bool = True,
+    block_bytes: int = BLOCK_BYTES,
+    say: Say = lambda text: None,
+) -> Count:
+    """What rank `rank` of `ranks` holds in the second step of this run.
+
+    Args:
+        per_node: ranks that share a node; 0 = all.
+        cuda: with CUDA's autocast and attention; else a CPU's, to compare with one.
+        say: hears how far it is, at each phase.
+
+    Raises:
+        ConfigError: settings that cannot run (trainer/counting/rules.py).
+        DataMissing: a model whose shape is not to be had.
+    """
+    began = time.perf_counter()
+    per_node = per_node or ranks
+    config = _known(config)
+    axes = resolve_axes(config, ranks, per_node)
+    micro_batches = config.global_batch_size // (config.micro_batch_size * axes.dp)
+    watch, place, marks = StorageWatch(block_bytes), ["building"], []
+    engines: list[Any] = []
+
+    def leave(phase: str) -> None:
+        if phase == "backward" and engines:
+            attribute_gradients(watch, engines[0])
+        say(f"{place[-1]}: {phase}, {watch.operators:,} operators")
+
+    with ExitStack() as stack:
+        stack.enter_context(alone(config, ranks, rank, per_node))
+        stack.enter_context(attributed(watch, config.strategy))
+        mesh = build_mesh(axes, "cpu", mesh_names(config))
+        model = build_empty_model(config, pictures)
+        if config.strategy in ("zero3", "zeropp") and config.precision == "bf16_native":
+            model.to(torch.bfloat16)  # as DeepSpeed's path does next, where fake parameters cannot be swapped any more
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(OrdinaryValues())
+        _fill(model, config)
+        if cuda:
+            stack.enter_context(CudaRules(watch))
+        stack.enter_context(watch)
+        precision = resolve_precision(config, "cuda")
+        engine = strategies.build_engine(config, mesh, model, _WatchedPhases(watch, leave), precision)
+        del model
+        engines.append(engine)
+        attribute_state(watch, engine)
+        for step in range(1, STEPS + 1):
+            place.append(f"step {step} of {STEPS}")
+            watch.collectives.clear()
+            marks.append(len(watch.timeline.events))
+            watch.phase = "data"
+            micro = [build_micro_batch(config, pictures) for _ in range(micro_batches)]
+            watch.phase = "between"
+            engine.train_step(Batch(micro, config.global_batch_size, config.global_batch_size), config.lr)
+            del micro
+            attribute_optimizer(watch, engine)
+        end = len(watch.timeline.events)
+        engine.close()
+        engines.clear()
+        del engine
+    gc.collect()  # engines refer to themselves; the next count of this process should not carry this one along
+    del watch.timeline.events[end:]
+    return Count(
+        *(config, ranks, rank, per_node, axes, micro_batches, cuda, block_bytes),
+        peak=watch.timeline.peak(marks[-1]),
+        between=watch.timeline.moment(marks[-1]),
+        gathered=watch.timeline.peak(marks[-1], "gathered"),
+        collectives=dict(watch.collectives),
+        operators=watch.operators,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _known(config: Config) -> Config:
+    """`auto` as what it is on a GPU of today, and no weights to be read: they make no difference to memory."""
+    precision = "bf16" if config.precision == "auto" else config.precision
+    return config.model_copy(update={"precision": precision, "init": "scratch"})
+
+
+def _fill(model: nn.Module, config: Config) -> None:
+    """Gives the model (fake) memory where the strategy wants a whole one. It cannot be built in memory: the image
+    models' initialisation draws numbers until they fit, which looks at values."""
+    if config.strategy == "nd" or config.strategy in strategies.BUILT_EMPTY:
+        return
+    model.to_empty(device="cpu")
+    tie_weights(model)
+    restore_buffers(model, "cpu")
