@@ -19,13 +19,14 @@ def lint(folder: str = ".") -> subprocess.CompletedProcess[str]:
 def test_the_layers_hold():
     done = lint()
     assert done.returncode == 0, done.stdout
-    assert "0 broken" in done.stdout and "5 kept" in done.stdout
+    assert "0 broken" in done.stdout and "7 kept" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("module", "line"),
     [
         ("trainer/loop.py", "from trainer.strategies import ddp  # noqa"),  # a loop that names a strategy
+        ("trainer/__main__.py", "import trainer.counting.rules  # noqa"),  # a run that counts itself
         ("stratlab/traces/trace.py", "from stratlab.analysis import lanes  # noqa"),  # a reader that measures
     ],
 )

@@ -85,18 +85,14 @@ VIT_HUGE = (
 # 3 fp32 [8192 tokens, 151936 words] and the bf16 logits; the bf16 copy of all weights; the packing mask of 36 layers
 AT_LOSS = {LOGITS: 16.2, COPIES: 5.75, MASKS: 1.125}
 QWEN_3B = (
-    _qwen(
-        *("ddp", f"{ROWS4} strategy=ddp", {"peak": 124.08, "between": 45.98, **AT_LOSS}), claims="a, b, e"
-    ),
+    _qwen(*("ddp", f"{ROWS4} strategy=ddp", {"peak": 124.08, "between": 45.98, **AT_LOSS}), claims="a, b, e"),
     _qwen("ddp not packed", f"{ROWS4} strategy=ddp {UNPACKED}", {"peak": 120.98}),
     _qwen("ddp checkpointing", f"{ROWS4} strategy=ddp {RECOMPUTED}", {"peak": 76.70}),
     _qwen("zero1", f"{ROWS4} strategy=zero1", {"peak": 94.09, "between": 15.81}),
     _qwen("zero2", f"{ROWS4} strategy=zero2", {"peak": 83.85, "between": 15.81}),
     _qwen("zero3", f"{ROWS4} strategy=zero3", {"peak": 77.70, "between": 7.37}),
     _qwen("zero3 bf16_native", f"{ROWS4} strategy=zero3 {NATIVE}", {"peak": 66.87}),
-    _qwen(
-        *("fsdp", f"{ROWS4} strategy=fsdp", {"peak": 73.51, "between": 4.31, **AT_LOSS}), claims="a, b, e"
-    ),
+    _qwen(*("fsdp", f"{ROWS4} strategy=fsdp", {"peak": 73.51, "between": 4.31, **AT_LOSS}), claims="a, b, e"),
     _qwen("fsdp not packed", f"{ROWS4} strategy=fsdp {UNPACKED}", {"peak": 70.41}),
     _qwen("fsdp checkpointing", f"{ROWS4} strategy=fsdp {RECOMPUTED}", {"peak": 26.13}),
     _qwen("fsdp bf16_native", f"{ROWS4} strategy=fsdp {NATIVE}", {"peak": 61.52}),

@@ -20,6 +20,8 @@ from torch.distributed._tools import fake_collectives  # noqa: F401  (collective
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining import _utils as pipelining
+from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed import fake_pg
 
@@ -41,8 +43,10 @@ def alone(config: Config, ranks: int, rank: int, per_node: int) -> Iterator[None
             stack.enter_context(replaced(owner, **attributes))
         if config.strategy.startswith("zero"):
             stack.enter_context(_deepspeed_alone())
+        stack.callback(_forget_meshes)
         dist.init_process_group("fake", store=fake_pg.FakeStore(), rank=rank, world_size=ranks)
         stack.callback(_end_group)
+        _forget_meshes()
         yield
 
 
@@ -57,6 +61,12 @@ def _environment(ranks: int, rank: int, per_node: int) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _forget_meshes() -> None:
+    """DTensor keeps what operators give by the shape of the mesh, with the mesh and so with its groups inside."""
+    _clear_sharding_prop_cache()
+    clear_redistribute_planner_cache()
 
 
 def _end_group() -> None:
@@ -168,6 +178,7 @@ def _deepspeed_alone() -> Iterator[None]:
         replaced(deepspeed.comm.comm, cdb=None),
         replaced(coordinator, assert_ints_same_as_other_ranks=lambda *_: None),
     ):
+        groups._release_process_group_references()
         try:
             yield
         finally:

@@ -55,7 +55,8 @@ def build_empty_model(config: Config, pictures: Pictures) -> nn.Module:
 
 
 def build_micro_batch(config: Config, pictures: Pictures) -> tuple[Tensor, Tensor]:
-    """(inputs, labels) as the run's data gives them: images float [m, channel, edge, edge], text int64 [m, 2, token]."""
+    """(inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64 [m] or
+    float [m, class], text int64 [m, 2, token] with int64 [m, token]."""
     m = config.micro_batch_size
     if config.is_text:
         inputs = torch.zeros((m, 2, config.seq_len), dtype=torch.int64)

@@ -46,7 +46,9 @@ class Count:
 
     def as_dict(self) -> dict[str, Any]:
         """For a JSON file; bytes are whole blocks, and those of `causes` and of `storages` add up to the peak."""
-        given = self.config.model_dump(include=self.config.model_fields_set | {"strategy", "model", "precision"})
+        given = self.config.model_dump(
+            include=self.config.model_fields_set | {"strategy", "model", "precision"}
+        )
         return {
             "schema_version": 1,
             "config": {name: given[name] for name in sorted(given)},

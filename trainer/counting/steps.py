@@ -103,7 +103,9 @@ def count(
         mesh = build_mesh(axes, "cpu", mesh_names(config))
         model = build_empty_model(config, pictures)
         if config.strategy in ("zero3", "zeropp") and config.precision == "bf16_native":
-            model.to(torch.bfloat16)  # as DeepSpeed's path does next, where fake parameters cannot be swapped any more
+            model.to(
+                torch.bfloat16
+            )  # as DeepSpeed's path does next, where fake parameters cannot be swapped any more
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(OrdinaryValues())
         _fill(model, config)

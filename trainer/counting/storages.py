@@ -69,7 +69,9 @@ class StorageWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # its local operators come here one by one; else their temporaries were missed
+            return (
+                NotImplemented  # its local operators come here one by one; else their temporaries were missed
+            )
         result = func(*args, **(kwargs or {}))
         self.operators += 1
         name = func.overloadpacket.__name__

@@ -1,0 +1,127 @@
+"""Whole counts, in processes of their own: two at once share no process, several after each other do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.ranks import run_ranks
+from tests.trainer.counting.ranks.real_steps import make_config
+
+QWEN = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 micro_batch_size=2"
+
+
+def count_it(text, ranks=8, rank=0):
+    from trainer.counting.inputs import find_pictures
+    from trainer.counting.steps import count
+
+    config = make_config(text)
+    return count(config, ranks, rank, find_pictures(config))
+
+
+def test_causes_add_up_and_are_what_the_strategy_makes_of_them():
+    def run() -> None:
+        fsdp = count_it(f"{QWEN} strategy=fsdp global_batch_size=16")
+        whole = 169024  # parameters of qwen_tiny, divisible by 8 matrix by matrix
+        for moment in (fsdp.peak, fsdp.between):
+            assert sum(moment.by_cause().values()) == moment.total
+        assert sum(size for *_, size in fsdp.peak.by_label()) == fsdp.peak.total
+        between = fsdp.between.by_cause()
+        blocks = 512 * len(fsdp.between.storages)
+        assert 4 * whole / 8 <= between["parameters"] <= 4 * whole / 8 + blocks
+        assert 8 * whole / 8 <= between["optimizer state"] <= 8 * whole / 8 + blocks
+        assert between["gathered"] == between["gradients"] == between["activations"] == 0
+        gathered = dict(fsdp.collectives)["allgather_base", "float32"]
+        assert gathered > 4 * whole, "forward and backward gather every parameter"
+        assert 0 < fsdp.gathered_bytes < 4 * whole, "layer by layer"
+
+        ddp = count_it(f"{QWEN} strategy=ddp global_batch_size=32")  # two micro-batches
+        causes = ddp.peak.by_cause()
+        assert causes["gradient buckets"] >= 4 * whole and causes["gradients"] >= 4 * whole, "held twice"
+        assert causes["gathered"] == 0
+
+    run_ranks(run, 1)
+
+
+def test_counts_after_each_other_are_those_of_a_fresh_process():
+    """Meshes of other shapes, DeepSpeed, and a count that fails leave nothing behind."""
+
+    def run() -> None:
+        import os
+
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.nn.parallel import DistributedDataParallel
+
+        owners = torch.nn.Module, DistributedDataParallel, DeviceMesh, torch.UntypedStorage
+        before, environment = [dict(vars(owner)) for owner in owners], dict(os.environ)
+        fsdp = f"{QWEN} strategy=fsdp global_batch_size=16"
+        first = count_it(fsdp)
+        with pytest.raises(RuntimeError, match="grouped|BF16"):
+            count_it(f"{QWEN} strategy=fsdp global_batch_size=16 model=qwen_moe_tiny")
+        count_it(f"{QWEN} strategy=nd layout=given pp=2 tp=2 dp_shard=2 global_batch_size=4", rank=7)
+        count_it(f"{QWEN} strategy=zero3 global_batch_size=16")
+        again = count_it(fsdp)
+        assert first.peak.total == again.peak.total and first.peak.by_cause() == again.peak.by_cause()
+        assert [dict(vars(owner)) for owner in owners] == before and dict(os.environ) == environment
+        assert not dist.is_initialized()
+
+    run_ranks(run, 1)
+
+
+def test_a_copy_that_the_engine_keeps_raises_the_count_by_its_bytes():
+    def run() -> None:
+        from trainer.strategies import single
+
+        settings = f"{QWEN} strategy=single global_batch_size=2"
+        honest, build = count_it(settings, ranks=1), single.build
+
+        def wasteful(*given):
+            engine = build(*given)
+            engine.kept = [parameter.detach().clone() for parameter in engine.module.parameters()]
+            return engine
+
+        single.build = wasteful
+        found = count_it(settings, ranks=1)
+        parameters = honest.between.by_cause()["parameters"] - 512 * 2  # without the two rotary buffers
+        assert found.peak.total - honest.peak.total == parameters
+        assert found.between.total - honest.between.total == parameters
+        assert found.peak.by_cause()["other"] - honest.peak.by_cause()["other"] == parameters
+
+    run_ranks(run, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rank"),
+    [
+        ("strategy=nd layout=given dp_shard=8 ep=4 model=qwen_moe_tiny global_batch_size=16", 5),
+        ("strategy=nd layout=given pp=2 cp=2 dp_shard=2 pp_schedule=interleaved1f1b global_batch_size=16", 4),
+        ("strategy=hsdp dp_replicate=2 dp_shard=4 global_batch_size=16 precision=fp16", 3),
+    ],
+)
+def test_compositions_can_be_counted(settings, rank):
+    def run() -> None:
+        found = count_it(f"{QWEN} {settings}", rank=rank)
+        assert found.peak.total > found.between.total > 0
+        assert found.between.by_cause()["activations"] == 0
+
+    run_ranks(run, 1)
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path):
+    def run() -> None:
+        from trainer.count import main
+
+        env = {"TRAINER_MODEL": "vit_tiny", "TRAINER_STRATEGY": "ddp", "TRAINER_PRECISION": "bf16"}
+        arguments = ["--ranks", "2", "--rank", "1", "--set", "global_batch_size=8", "--top", "3"]
+        arguments += ["--set", "micro_batch_size=4", "--json", str(tmp_path / "count.json")]
+        assert main(arguments, env) == 0
+
+    run_ranks(run, 1)
+    written = json.loads((tmp_path / "count.json").read_text())
+    assert written["rank"] == 1 and written["axes"]["dp_replicate"] == 2 and written["rules"] == "cuda"
+    assert sum(written["causes"].values()) == written["peak_bytes"]
+    assert sum(row["bytes"] for row in written["storages"]) == written["peak_bytes"]
+    assert written["config"]["strategy"] == "ddp" and [p.name for p in tmp_path.iterdir()] == ["count.json"]

@@ -1,0 +1,80 @@
+"""The command's refusals and its help: nothing is counted here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trainer.config import ConfigError
+from trainer.count import main
+from trainer.counting.rules import read_countable
+
+TINY = {"TRAINER_RUN": "x", "TRAINER_MODEL": "qwen_tiny", "TRAINER_DATASET": "arithmetic"}
+
+
+def problems(ranks=8, rank=0, per_node=8, **settings):
+    env = TINY | {f"TRAINER_{name.upper()}": value for name, value in settings.items()}
+    with pytest.raises(ConfigError) as failure:
+        read_countable(env, ranks, rank, per_node)
+    return failure.value.problems
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"strategy": "zero2", "offload": "optimizer"}, "TRAINER_OFFLOAD=optimizer"),
+        ({"strategy": "fsdp", "compile": "true"}, "TRAINER_COMPILE=True"),
+        ({"strategy": "fsdp", "model": "qwen_moe_tiny"}, "TRAINER_STRATEGY=fsdp"),
+        ({"strategy": "nd", "model": "qwen_moe_tiny", "precision": "fp32"}, "TRAINER_PRECISION=fp32"),
+        ({"strategy": "fsdp", "mode": "evaluate"}, "TRAINER_MODE='evaluate'"),
+        ({"strategy": "fsdp", "model": "cnn_lstm", "dataset": "digits"}, "TRAINER_MODEL='cnn_lstm'"),
+        ({"strategy": "zeropp", "zeropp": "qgz"}, "TRAINER_ZEROPP='qgz'"),
+        ({"strategy": "fsdp", "global_batch_size": "36"}, "TRAINER_GLOBAL_BATCH_SIZE=36"),
+        ({"strategy": "single"}, "strategy single runs in 1 process, but there are 8"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_by_name(settings, named):
+    settings = {"micro_batch_size": "1", "global_batch_size": "8", **settings}
+    assert any(named in problem for problem in problems(**settings)), named
+
+
+def test_all_broken_rules_come_at_once():
+    found = problems(
+        ranks=4, rank=4, per_node=3, strategy="fsdp", compile="true", offload="all", global_batch_size="33"
+    )
+    for named in ("--rank=4", "--per-node=3", "TRAINER_COMPILE", "TRAINER_OFFLOAD", "GLOBAL_BATCH_SIZE=33"):
+        assert any(named in problem for problem in found), (named, found)
+
+
+def test_unknown_settings_come_with_the_command_s_own():
+    found = problems(rank=9, stratgy="fsdp")
+    assert any("did you mean TRAINER_STRATEGY" in one for one in found)
+    assert any("--rank=9" in one for one in found)
+
+
+def test_the_command_ends_with_2_and_says_why(capsys, tmp_path):
+    arguments = ["--ranks", "2", "--set", "strategy=fsdp", "--set", "compile=true"]
+    assert main(arguments, {}) == 2
+    assert "TRAINER_COMPILE=True" in capsys.readouterr().err
+    assert main(["--ranks", "1", "--set", "strategy"], {}) == 2
+    assert "expected name=value" in capsys.readouterr().err
+    assert main(["--ranks", "1", "--json", str(tmp_path / "no" / "file")], {}) == 2
+    assert "its folder is not there" in capsys.readouterr().err
+
+
+def test_set_goes_before_the_environment(capsys):
+    env = {"TRAINER_STRATEGY": "fsdp", "TRAINER_COMPILE": "true"}
+    assert main(["--ranks", "2", "--set", "strategy=nonsense"], env) == 2
+    assert "TRAINER_STRATEGY='nonsense'" in capsys.readouterr().err
+
+
+def test_help_has_an_example_and_needs_no_torch():
+    code = (
+        "import sys, contextlib, trainer.count\n"
+        "with contextlib.suppress(SystemExit): trainer.count.main(['--help'], {})\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "python -m trainer.count --ranks 8 --set strategy=fsdp" in done.stdout

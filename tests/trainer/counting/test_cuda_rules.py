@@ -1,0 +1,71 @@
+"""The rules themselves; that CUDA follows them is to be seen on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trainer.counting.cuda_rules import CudaRules
+from trainer.counting.storages import StorageWatch
+
+ROWS, HEADS, TOKENS, DIM = 2, 4, 64, 16
+
+
+@pytest.fixture
+def watch():
+    watch = StorageWatch(1)
+    watch.phase = "forward"
+    with FakeTensorMode(allow_non_fake_inputs=True), CudaRules(watch), watch:
+        yield watch
+
+
+def operators(watch):
+    return {storage.label.operator for _, storage in watch.timeline.events}
+
+
+def parts(dtype, kv_heads=HEADS):
+    return [torch.empty(ROWS, heads, TOKENS, DIM, dtype=dtype) for heads in (HEADS, kv_heads, kv_heads)]
+
+
+def test_norms_widen_under_autocast_only(watch):
+    given = torch.empty(4, 8, dtype=torch.bfloat16)
+    weight = torch.ones(8, dtype=torch.bfloat16)
+    assert F.layer_norm(given, (8,), weight).dtype is torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        assert F.layer_norm(given, (8,)).dtype is torch.float32
+        assert given.softmax(-1).dtype is (given**2).dtype is torch.float32
+        assert (given @ given.T).dtype is torch.bfloat16
+
+
+def test_sixteen_bits_without_a_mask_go_to_flash_whatever_the_key_heads(watch):
+    attended = F.scaled_dot_product_attention(*parts(torch.bfloat16, 2), is_causal=True, enable_gqa=True)
+    assert attended.shape == (ROWS, HEADS, TOKENS, DIM)
+    assert "_scaled_dot_product_flash_attention" in operators(watch)
+
+
+def test_autocast_casts_before_the_kernel_is_chosen(watch):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert F.scaled_dot_product_attention(*parts(torch.float32)).dtype is torch.bfloat16
+    assert "_scaled_dot_product_flash_attention" in operators(watch)
+
+
+def test_a_mask_becomes_a_bias_in_the_type_of_q_for_all_heads_at_once(watch):
+    mask = torch.ones(ROWS, 1, TOKENS, TOKENS, dtype=torch.bool)
+    kept = F.scaled_dot_product_attention(
+        *[p.requires_grad_() for p in parts(torch.bfloat16)], attn_mask=mask
+    )
+    assert "_scaled_dot_product_efficient_attention" in operators(watch)
+    held = watch.timeline.moment(len(watch.timeline.events)).by_cause()
+    assert held["masks"] == ROWS * TOKENS * TOKENS * 2 and kept is not None
+
+
+def test_fp32_with_fewer_key_heads_holds_all_scores(watch):
+    F.scaled_dot_product_attention(*parts(torch.float32, 2), is_causal=True, enable_gqa=True)
+    shapes = {storage.label.shape for _, storage in watch.timeline.events}
+    assert any(shape[-2:] == (TOKENS, TOKENS) for shape in shapes)
+    assert not operators(watch) & {
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+    }

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trainer.counting.answers import OrdinaryValues
+from trainer.counting.causes import _nodes_between
+from trainer.counting.storages import NODE_CAUSE, StorageWatch
+
+KIB = 1024
+
+
+@pytest.fixture
+def watch():
+    with FakeTensorMode(allow_non_fake_inputs=True), OrdinaryValues(), StorageWatch(1) as watch:
+        watch.phase = "forward"
+        yield watch
+
+
+def held(watch):
+    return watch.timeline.moment(len(watch.timeline.events))
+
+
+def test_a_storage_lives_from_its_making_to_its_end(watch):
+    first = torch.empty(KIB)
+    view = first[:10]
+    del first
+    assert held(watch).total == 4 * KIB, "a view keeps it"
+    del view
+    gc.collect()
+    assert held(watch).total == 0
+    assert [delta for delta, _ in watch.timeline.events] == [4 * KIB, -4 * KIB]
+
+
+def test_a_copy_kept_alive_raises_the_count_by_exactly_its_bytes(watch):
+    def work(keep):
+        total = torch.ones(KIB)
+        for _ in range(3):
+            total = total * 2
+            keep(total)
+        return total
+
+    work(lambda tensor: None)
+    once = watch.timeline.peak(0).total
+    since = len(watch.timeline.events)
+    kept = []
+    work(lambda tensor: kept.append(tensor.clone()) if not kept else None)
+    assert watch.timeline.peak(since).total == once + 4 * KIB
+
+
+def test_what_resize_frees_is_given_back_and_the_patch_is_taken_back():
+    before = torch.UntypedStorage.resize_
+    with FakeTensorMode(), StorageWatch(1) as watch:
+        gathered = torch.empty(KIB)
+        gathered.untyped_storage().resize_(0)
+        assert held(watch).total == 0
+        gathered.untyped_storage().resize_(4 * KIB)
+        assert held(watch).total == 4 * KIB
+        assert torch.UntypedStorage.resize_ is not before
+    assert torch.UntypedStorage.resize_ is before
+    events = len(watch.timeline.events)
+    del gathered
+    gc.collect()
+    assert len(watch.timeline.events) == events, "it goes on after its end"
+
+
+def test_casts_of_parameters_are_low_precision_copies_and_those_of_activations_are_not(watch):
+    weight, activation = torch.empty(KIB), torch.empty(KIB)
+    watch.attribute(weight, "parameters", final=True)
+    kept = weight.to(torch.bfloat16), activation.to(torch.bfloat16), weight.double()
+    causes = held(watch).by_cause()
+    assert causes["low-precision copies"] == 2 * KIB
+    assert causes["activations"] == (4 + 2 + 8) * KIB and kept
+
+
+def test_a_region_says_what_it_is_for_and_final_is_final(watch):
+    with watch.region("gathered", final=True):
+        gathered = torch.empty(KIB)
+    with watch.region("gradient buckets"):
+        bucket = torch.empty(KIB)
+    for tensor in (gathered, bucket):
+        watch.attribute(tensor, "gradients")
+    causes = held(watch).by_cause()
+    assert (causes["gathered"], causes["gradients"]) == (4 * KIB, 4 * KIB)
+
+
+def test_what_the_loss_s_backward_pass_makes_is_told_from_the_rest(watch):
+    weight = torch.ones(8, requires_grad=True)
+    logits = weight * 2
+    loss = (logits * 3).exp().sum()
+    nodes = _nodes_between(loss, logits)
+    assert len(nodes) == 3 and logits.grad_fn not in nodes
+    for node in nodes:
+        node.metadata[NODE_CAUSE] = "logits and loss"
+    before, watch.phase = held(watch).by_cause()["logits and loss"], "backward"
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert held(watch).by_cause()["logits and loss"] - before == 8 * 4 and gradient is not None
+
+
+def test_values_are_those_of_an_ordinary_step(watch):
+    assert float(torch.ones(()).norm()) == 1.0
+    assert not bool(torch.ones(3).isinf().any())
+
+
+def test_experts_get_equal_parts(watch):
+    chosen = torch.zeros(10, dtype=torch.int64)
+    counts = torch.bincount(chosen, minlength=8)
+    assert counts.shape == (8,)
+    per_rank = counts.view(4, 2).sum(1).tolist()
+    assert sorted(per_rank) == [2, 2, 3, 3] and sum(per_rank) == 10
+    assert torch.arange(8).repeat_interleave(counts).shape == (10,)

@@ -1,0 +1,65 @@
+"""Which runs can be counted: every rule that the run itself would meet, and what cannot be counted; without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from trainer.config import Config, ConfigError
+from trainer.decoder_shapes import read_shape
+from trainer.deepspeed_rules import broken_deepspeed_rules
+from trainer.mesh import broken_rules
+from trainer.model_shapes import default_image_size, image_size_problem, model_problems
+
+
+def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int) -> Config:
+    """The settings of `env` if rank `rank` of `ranks`, of which `per_node` share a node, can be counted.
+
+    Raises:
+        ConfigError: naming every broken rule at once.
+        DataMissing: a model whose shape is not to be had.
+    """
+    problems = list(_rank_problems(ranks, rank, per_node))
+    try:
+        config = Config.from_env(env)
+    except ConfigError as failure:
+        raise ConfigError(failure.problems + problems) from None
+    problems += broken_rules(config, ranks, per_node) + model_problems(config)
+    problems += broken_deepspeed_rules(config, ranks, per_node, num_labels=0, env=env, gpu=False)
+    if not config.is_text:
+        size = image_size_problem(config, config.image_size or default_image_size(config))
+        problems += [size] if size else []
+    problems += _uncounted(config)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return config
+
+
+def _rank_problems(ranks: int, rank: int, per_node: int) -> Iterator[str]:
+    if not 0 <= rank < ranks:
+        yield f"--rank={rank}: expected 0 to {ranks - 1}, of --ranks={ranks}"
+    if ranks % per_node:
+        yield f"--per-node={per_node}: does not divide --ranks={ranks}"
+
+
+def _uncounted(config: Config) -> Iterator[str]:
+    if config.mode != "train":
+        yield f"TRAINER_MODE={config.mode!r}: only training is counted; expected train"
+    if config.offload != "none":
+        yield (
+            f"TRAINER_OFFLOAD={config.offload}: cannot be counted, host and device look alike here; expected none"
+        )
+    if config.compile:
+        yield "TRAINER_COMPILE=True: cannot be counted, compiled code has no operators to follow; expected false"
+    if config.is_text and read_shape(config).experts:
+        if config.strategy != "nd":
+            yield (
+                f"TRAINER_STRATEGY={config.strategy}: experts are counted with nd alone, whose matrix products of them "
+                "take 16 bits; expected nd"
+            )
+        elif config.precision not in ("auto", "bf16", "bf16_native"):
+            yield (
+                f"TRAINER_PRECISION={config.precision}: grouped matrix products of experts are counted in 16 bits "
+                "alone; expected auto, bf16 or bf16_native"
+            )
+    if config.model == "cnn_lstm" and not config.model_path:
+        yield "TRAINER_MODEL='cnn_lstm': cannot be counted, a CPU's LSTM keeps other things than cuDNN's"
