@@ -102,9 +102,6 @@ def _run(suite: Suite, smallest: bool, cluster: str) -> Result:
     """Runs one suite, here and now."""
     words = [*suite.command, *(suite.smallest or () if smallest else ())]
     command = [word.format(python=sys.executable, cluster=cluster) for word in words]
-    facts = RAW / suite.facts if suite.facts else None
-    if facts:
-        facts.unlink(missing_ok=True)
     commit, changed, date = read_commit(), has_changes(), datetime.now(UTC)
     done = run_command(command, RAW / ("smallest" if smallest else "") / f"{suite.name}.log")
     result, reason, tests = judge(done.code, done.output)
@@ -113,12 +110,16 @@ def _run(suite: Suite, smallest: bool, cluster: str) -> Result:
         commit=commit, changed_since_commit=changed, date=date.isoformat(timespec="seconds"),
         seconds=round(done.seconds, 1), cpu_seconds=round(done.cpu_seconds, 1), hardware=processor_name(),
         tests=tests, versions=read_versions(), command=" ".join(words).replace("{python}", "python"),
-        facts=_read_facts(facts),
+        facts=_read_facts(suite, date),
     )  # fmt: skip
 
 
-def _read_facts(path: Any) -> Any:
-    return json.loads(path.read_text()) if path and path.exists() else None
+def _read_facts(suite: Suite, began: datetime) -> Any:
+    """What the suite has written since it began."""
+    path = RAW / suite.facts
+    if not suite.facts or not path.exists() or path.stat().st_mtime < began.timestamp():
+        return None
+    return json.loads(path.read_text())
 
 
 def _age(result: Result) -> str:

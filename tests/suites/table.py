@@ -64,6 +64,20 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/rehearsals",),
     ),
     Suite(
+        "memory", "the counting instrument gives the known table of peak memory within 1 %",
+        command=("{python}", "-m", "benchmarks.memory", "--output", "reports/raw/memory.json"),
+        smallest=("--smallest",), minutes=25, facts="memory.json",
+    ),
+    Suite(
+        "gpu", "every stage of the GPU program runs, on a CPU and small: code, not figures",
+        command=("{python}", "-m", "benchmarks.gpu", "--device", "cpu", "--tiny", "--out", "reports/raw/gpu"),
+        smallest=("--stages", "environment,numerics,ab"), minutes=5,
+    ),
+    Suite(
+        "bare", "Python 3.12, torch 2.11, transformers 5.17, no network: the GPU kit, tests/trainer, tests/parity",
+        command=("make", "bare"), smallest=("SMALLEST=1",), minutes=30,
+    ),
+    Suite(
         "cluster", "on a cluster, in the project's images: every chart's path, every fault",
         command=(*CLUSTER, "tests/cluster/nightly"), smallest=None, minutes=45,
         folders=("tests/cluster/nightly",), facts="e2e-steps.json",
