@@ -28,6 +28,7 @@ TABLES = (
     ("parity with one process, small matrix", PARITY_SMALL, parity_table),
     ("language models: parity with one process, small matrix", PARITY_LLM_SMALL, parity_llm_table),
 )
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: test processes share the cores
 LONGEST = ("rehearsals", "parity_llm", "parity", "ranks", "processes", "hta", "in_browser")
 """Folders that are started first, so that several workers end together (pytest-xdist hands out whole files)."""
 TESTS = ROOT / "tests"

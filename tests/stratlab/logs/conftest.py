@@ -1,5 +1,5 @@
-"""The fake API and the real cluster."""
+"""The fake API."""
 
-from tests.stratlab.cluster.conftest import api, cluster, connection
+from tests.stratlab.cluster.conftest import api, connection
 
-__all__ = ["api", "cluster", "connection"]
+__all__ = ["api", "connection"]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.trainer.data.text.token_caches import build, text_config, write_jsonl
 from tests.trainer.fake_hub import COMMIT, run_fake_hub
-from tests.trainer.test_prepare import finish, run, start, wait_for
+from tests.trainer.processes.test_prepare import finish, run, start, wait_for
 from trainer.config import ConfigError
 from trainer.data.text.cache import cache_folder, cache_name
 from trainer.data.text.rows import open_text
