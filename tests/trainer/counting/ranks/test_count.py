@@ -61,7 +61,7 @@ def test_counts_after_each_other_are_those_of_a_fresh_process():
         first = count_it(fsdp)
         with pytest.raises(RuntimeError, match="grouped|BF16"):
             count_it(f"{QWEN} strategy=fsdp global_batch_size=16 model=qwen_moe_tiny")
-        count_it(f"{QWEN} strategy=nd layout=given pp=2 tp=2 dp_shard=2 global_batch_size=4", rank=7)
+        count_it(f"{QWEN} strategy=nd layout=given pp=2 tp=2 dp_shard=2 global_batch_size=8", rank=7)
         count_it(f"{QWEN} strategy=zero3 global_batch_size=16")
         again = count_it(fsdp)
         assert first.peak.total == again.peak.total and first.peak.by_cause() == again.peak.by_cause()
