@@ -12,7 +12,8 @@ PYTEST := $(BIN)/python -m pytest
 DEVICE ?= cuda
 OUT ?= results/gpu
 # a Python 3.12 with venv, for the environment that is like a bare GPU machine's
-BARE_PYTHON ?= python3.12
+BARE_PYTHON ?= $(shell for p in python3.12 "$$(pyenv prefix 3.12 2>/dev/null)/bin/python3.12"; do \
+    "$$p" -c "import sys; print(sys.executable)" 2>/dev/null && break; done)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -135,7 +136,7 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	@touch $@
 
 .tools/bare/ready: requirements/bare.txt .tools/bootstrap/ready
-	@$(BARE_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' || \
+	@"$(BARE_PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' || \
 	    { echo "the bare environment needs Python 3.12: set BARE_PYTHON=/path/to/python3.12"; exit 2; }
 	@echo "what a bare GPU machine has, into .tools/bare (5 GB)"
 	@$(UV) venv --quiet --clear --python $(BARE_PYTHON) .tools/bare

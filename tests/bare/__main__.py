@@ -28,7 +28,7 @@ WITHOUT_NETWORK = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link s
 NO_PROXY = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "PIP_NO_INDEX": "1"}
 SMALLEST_STAGES = "environment,numerics"
 SMALLEST_TESTS = ["tests/parity/test_parity.py", "-k", "ddp and 2 and not fault"]
-TESTS = ["tests/trainer", "tests/parity", "--numprocesses", "2", "--dist", "loadfile"]
+TESTS = ["tests/trainer", "tests/parity", "tests/nightly/parity", "--numprocesses", "2", "--dist", "loadfile"]
 
 
 def find_isolation() -> tuple[list[str], dict[str, str]]:

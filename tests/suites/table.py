@@ -74,8 +74,8 @@ SUITES: tuple[Suite, ...] = (
         smallest=("--stages", "environment,numerics,ab"), minutes=5,
     ),
     Suite(
-        "bare", "Python 3.12, torch 2.11, transformers 5.17, no network: the GPU kit, tests/trainer, tests/parity",
-        command=("make", "bare"), smallest=("SMALLEST=1",), minutes=30,
+        "supported-versions", "Python 3.12, torch 2.11, transformers 5.17, no network: the GPU kit, tests/trainer, parity",
+        command=("make", "bare"), smallest=("SMALLEST=1",), minutes=40,
     ),
     Suite(
         "cluster", "on a cluster, in the project's images: every chart's path, every fault",
