@@ -42,7 +42,6 @@ TIERS = (FAST, CHANGE, E2E, NIGHTLY)
 FOLDERS: dict[str, Tier] = {
     "ranks": CHANGE,  # starts rank processes
     "processes": CHANGE,  # starts programs that load torch or take long
-    "processes": CHANGE,  # starts programs with trees of processes
     "rehearsals": CHANGE,  # renders charts and runs them as local processes
     "in_browser": CHANGE,  # opens pages in Chromium
     "helms": CHANGE,  # renders with every supported helm

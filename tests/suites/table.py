@@ -74,7 +74,7 @@ SUITES: tuple[Suite, ...] = (
         smallest=("--stages", "environment,numerics,ab"), minutes=5,
     ),
     Suite(
-        "supported-versions", "Python 3.12, torch 2.11, transformers 5.17, no network: the GPU kit, tests/trainer, parity",
+        "supported-versions", "Python 3.12, torch 2.11, transformers 5.17, no network: GPU kit, tests/trainer, parity",
         command=("make", "bare"), smallest=("SMALLEST=1",), minutes=40,
     ),
     Suite(
