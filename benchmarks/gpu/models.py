@@ -50,10 +50,10 @@ def build_models(session: Session) -> dict[str, Model]:
     """name -> model, at the size of this card; in small the same names stand for small models."""
     if session.tiny:
         text = Model(TINY_TEXT | {"MODEL": "qwen_tiny", "LR": "3e-3"}, 1)
-        small = {"MODEL": "vit_small", "IMAGE_SIZE": "32", "LR": "3e-4"}
+        smaller = {"MODEL": "vit_tiny", "IMAGE_SIZE": "16", "LR": "1e-3"}
         return {
             "vit_base": Model(TINY_IMAGES | {"MODEL": "vit_tiny", "LR": "1e-3"}, 1),
-            "vit_huge": Model(TINY_IMAGES | small, 1),
+            "vit_huge": Model(TINY_IMAGES | smaller, 1),
             **dict.fromkeys(("qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b"), text),
         }
     rows = "2" if read_card_gib(session) >= LARGE_CARD_GIB else "1"

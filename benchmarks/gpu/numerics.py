@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend
 
 from benchmarks.gpu import attention_paths as paths
 from benchmarks.gpu.losses import chunked_loss, draw_case, plain_loss
-from benchmarks.gpu.session import Session
+from benchmarks.gpu.session import NotHere, Session
 from trainer.engine import sample_loss
 from trainer.models.attention import causal_attention
 
@@ -114,6 +114,8 @@ def _compare(
             continue
         pairs = zip(("out", "dq", "dk", "dv"), found, wanted[id(allowed)], strict=True)
         errors[name] = {what: paths.relative_error(a, b) for what, a, b in pairs}
+    if not any(isinstance(entry, dict) for entry in errors.values()):
+        raise NotHere("; ".join(f"{name}: {text}" for name, text in errors.items()))
     own = [name for name in errors if name.startswith("project") and isinstance(errors[name], str)]
     if own:
         raise RuntimeError(f"the project's own path failed: {errors[own[0]]}")

@@ -109,9 +109,8 @@ def _build_timm(session: Session, config: Config) -> nn.Module:
     import timm
 
     if session.tiny:
-        small: nn.Module = timm.create_model(
-            "vit_tiny_patch16_224", img_size=32, patch_size=4, num_classes=10
-        )
+        sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 64, "depth": 2, "num_heads": 2}
+        small: nn.Module = timm.create_model("vit_tiny_patch16_224", num_classes=10, **sizes)
         return small
     names = {"vit_base": "vit_base_patch16_224", "vit_huge": "vit_huge_patch14_224"}
     large: nn.Module = timm.create_model(names[config.model], num_classes=10)

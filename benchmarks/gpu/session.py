@@ -18,6 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 """Of the project, in a checkout and in the kit."""
 
 
+class NotHere(Exception):
+    """This version or device does not have what was to be measured; the text says what."""
+
+
 @dataclass(frozen=True)
 class Session:
     """One stage on one device.
@@ -92,6 +96,9 @@ class Session:
         began = time.time()
         try:
             facts = function(*arguments)
+        except NotHere as why:
+            self.record(item, "skipped", reason=f"not here: {why}"[:400])
+            return False
         except Exception as failure:  # one measurement's; the others go on
             if type(failure).__name__ == "OutOfMemoryError":
                 self.record(item, "out_of_memory", error=str(failure)[:400], seconds=time.time() - began)

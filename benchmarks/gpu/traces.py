@@ -35,7 +35,7 @@ def run(session: Session) -> None:
     names = find_traced(session)
     if not names:
         names = [_train_one(session)]
-    for name in names[: 2 if session.tiny else MOST_TRACES]:
+    for name in names[: 1 if session.tiny else MOST_TRACES]:
         session.measure(f"analyze {name}", analyze, session, name, needs_s=NEEDS_S)
         session.measure(f"keep {name}", keep_trace, session, name, needs_s=NEEDS_S)
     session.measure(ANALYSES, pack_analyses, session, names, needs_s=0)
