@@ -154,6 +154,13 @@ def test_uv_finds_what_this_machine_has_downloaded(machine: Path, tmp_path: Path
         assert (f"{cache}:/root/.cache/uv" in calls(machine, "buildah")[-1]) is mounted
 
 
+def test_what_buildah_has_to_mount_is_no_stage_of_an_earlier_build(machine: Path) -> None:
+    fake(machine, "buildah")
+    assert build("--base", "b", machine=machine).returncode == 0
+    stamps = [word for call in calls(machine, "buildah") for word in call if word.startswith("BUILD=")]
+    assert len(stamps) == len(set(stamps)) == 2
+
+
 def test_an_image_goes_into_a_cluster_through_a_pipe(machine: Path, tmp_path: Path) -> None:
     fake(machine, "podman", '[ "$1" != save ] || echo "the image $2"')
     fake(machine, "load", f'/bin/cat "$1" >> {tmp_path}/loaded')

@@ -80,11 +80,11 @@ SUITES: tuple[Suite, ...] = (
     Suite(
         "cluster", "on a cluster, in the project's images: every chart's path, every fault",
         command=(*CLUSTER, "tests/cluster/nightly"), smallest=None, minutes=45,
-        folders=("tests/cluster/nightly",), facts="e2e-steps.json",
+        folders=("tests/cluster/nightly",), facts="nightly-steps.json",
     ),
     Suite(
         "cluster-parts", "single parts against a real API server: charts, manifests, sweep, watch, wait, volume pod",
         command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=15,
-        folders=("tests/cluster/parts",), facts="e2e-steps.json",
+        folders=("tests/cluster/parts",),
     ),
 )  # fmt: skip
