@@ -7,6 +7,7 @@ places where a library cannot deal with a tensor without storage. None of it cha
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import types
 from collections.abc import Callable, Iterator
@@ -94,6 +95,7 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
 def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
     """With real tensors: meshes read their ranks, and deepcopy knows no fake tensor."""
 
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with unset_fake_temporarily():
             return function(*args, **kwargs)
@@ -104,6 +106,7 @@ def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
 def _move_if_elsewhere(move: Callable[..., Any]) -> Callable[..., Any]:
     """`to` swaps a fake parameter with what it was converted to, and fails if that is the parameter itself."""
 
+    @functools.wraps(move)
     def to(module: torch.nn.Module, *where: Any, **named: Any) -> Any:
         held = [*module.parameters(), *module.buffers()]
         if not named and all(str(where[0]) in (str(tensor.device), str(tensor.dtype)) for tensor in held):
@@ -116,6 +119,7 @@ def _move_if_elsewhere(move: Callable[..., Any]) -> Callable[..., Any]:
 def _wrap_alone(wrap: Callable[..., Any]) -> Callable[..., Any]:
     """DDP whose all-reduce leaves the bucket as it is: the reducer's own asks a fake work for its result."""
 
+    @functools.wraps(wrap)  # our own ddp looks at its signature when it is first imported
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         wrap(self, *args, **kwargs)
         # without annotations: DDP compares a hook's with the types themselves, and here they are strings
