@@ -5,7 +5,8 @@ BIN := .venv/bin
 DEMO := demo-results
 VARIANT ?= cuda
 CLUSTER ?= ../shared/cluster
-TESTS ?= tests/cluster/e2e
+# each step stands on those before it
+TESTS ?= tests/cluster/e2e --exitfirst
 SUITES ?=
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest

@@ -94,9 +94,14 @@ class Lab:
 
     def watch(self, release: str, *options: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
         """`stratlab watch`: returns when the run and its analysis have ended; the exit code is the run's."""
-        return run(
-            [STRATLAB, "watch", release, "-n", self.namespace, *options], check=False, timeout_s=timeout_s
-        )
+        command = [STRATLAB, "watch", release, "-n", self.namespace, *options]
+        try:
+            return run(command, check=False, timeout_s=timeout_s)
+        except subprocess.TimeoutExpired as late:
+            shown = (late.stdout or b"").decode(errors="replace")[-2000:]
+            raise AssertionError(
+                f"{release} has not ended within {timeout_s:.0f} s\n{shown}\n{self.describe(release)}"
+            ) from None
 
     def test(self, release: str) -> str:
         """`helm test`: FINISHED in MLflow with every metric, the report is there."""
