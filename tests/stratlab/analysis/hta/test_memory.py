@@ -57,7 +57,9 @@ def test_too_little_memory_is_named(
     tmp_path: Path, limit_mib: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too little for its libraries, or for the traces: in its own process and in those that read the ranks."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # threads' stacks count: with one of them 150 MiB can do
+    monkeypatch.delenv(
+        "OMP_NUM_THREADS", raising=False
+    )  # threads' stacks count: with one of them 150 MiB can do
     scene = team.Scene(ranks=ranks, steps=20, layers=16)
     files = team.simulate(tmp_path / "traces", scene).files
     statuses = run_hta(files, True, 1, tmp_path, HtaLimits(memory_bytes=limit_mib * MIB))
