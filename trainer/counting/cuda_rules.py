@@ -41,6 +41,9 @@ class CudaRules(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is Tensor.backward:
+            with self:  # it is off in here, and what is computed again must be computed alike
+                return _go_back(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return self._attend(*args, **kwargs)
         if torch.is_autocast_enabled("cpu") and getattr(func, "__name__", "") in IN_FP32:
@@ -81,3 +84,14 @@ class CudaRules(TorchFunctionMode):
 
 def _widen(given: Any) -> Any:
     return given.float() if isinstance(given, Tensor) and given.dtype in HALF else given
+
+
+def _go_back(
+    tensor: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Tensor.backward, below the point where a function mode is asked."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 from trainer.counting.cuda_rules import CudaRules
 from trainer.counting.storages import StorageWatch
@@ -69,3 +70,11 @@ def test_fp32_with_fewer_key_heads_holds_all_scores(watch):
         "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention",
     }
+
+
+def test_what_the_backward_pass_computes_again_follows_the_same_rules(watch):
+    given = torch.empty(8, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        kept = checkpoint(lambda t: F.layer_norm(t @ t, (8,)) @ t, given, use_reentrant=False)
+    kept.sum().backward()  # fails if other types are saved than before
+    assert given.grad is not None
