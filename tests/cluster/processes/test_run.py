@@ -95,7 +95,7 @@ def test_a_cluster_is_started_gets_the_images_and_goes(machine: Path) -> None:
     assert [part["part"] for part in result["parts"]] == parts
     assert result["seconds"] >= sum(part["seconds"] for part in result["parts"]) - 1
     assert [name for name in calls if name.split()[0] not in ("docker", "podman", "buildah")] == [
-        "build ", "up ", *["load-image /dev/stdin"] * 2, "down "
+        "build ", "up ", *["load-image /dev/stdin"] * 2, "down --keep-images"
     ]  # fmt: skip
 
 
