@@ -17,7 +17,7 @@ from trainer.config import Config
 from trainer.counting.alone import alone
 from trainer.counting.answers import OrdinaryValues
 from trainer.counting.causes import attribute_gradients, attribute_optimizer, attribute_state, attributed
-from trainer.counting.cuda_rules import CudaRules
+from trainer.counting.cuda_rules import as_on_cuda
 from trainer.counting.inputs import Pictures, build_empty_model, build_micro_batch
 from trainer.counting.result import Count
 from trainer.counting.storages import StorageWatch
@@ -110,7 +110,7 @@ def count(
         stack.enter_context(OrdinaryValues())
         _fill(model, config)
         if cuda:
-            stack.enter_context(CudaRules(watch))
+            stack.enter_context(as_on_cuda(watch))
         stack.enter_context(watch)
         precision = resolve_precision(config, "cuda")
         engine = strategies.build_engine(config, mesh, model, _WatchedPhases(watch, leave), precision)

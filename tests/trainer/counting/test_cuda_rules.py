@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
-from trainer.counting.cuda_rules import CudaRules
+from trainer.counting.cuda_rules import as_on_cuda
 from trainer.counting.storages import StorageWatch
 
+ORIGINAL = F.scaled_dot_product_attention
 ROWS, HEADS, TOKENS, DIM = 2, 4, 64, 16
 
 
@@ -18,8 +19,11 @@ ROWS, HEADS, TOKENS, DIM = 2, 4, 64, 16
 def watch():
     watch = StorageWatch(1)
     watch.phase = "forward"
-    with FakeTensorMode(allow_non_fake_inputs=True), CudaRules(watch), watch:
+    with FakeTensorMode(allow_non_fake_inputs=True), as_on_cuda(watch), watch:
         yield watch
+    with torch.autocast("cpu", torch.bfloat16):  # taken back
+        assert F.layer_norm(torch.ones(4, 8, dtype=torch.bfloat16), (8,)).dtype is torch.bfloat16
+    assert F.scaled_dot_product_attention is ORIGINAL
 
 
 def operators(watch):
