@@ -31,9 +31,19 @@ def test_the_code_alone_is_enough(folder):
     ):
         assert (folder / name).is_file(), name
     assert all((folder / "benchmarks" / "gpu" / f"{stage.name}.py").is_file() for stage in STAGES)
-    assert not list(folder.rglob("*.pyc"))
     assert (folder / "start").stat().st_mode & 0o111
     kit.check_kit(folder)
+
+
+def test_what_python_compiled_here_stays_here(tmp_path, monkeypatch):
+    for name in (*kit.CODE, "benchmarks/gpu/__pycache__"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "benchmarks/gpu/__pycache__/run.cpython-311.pyc").touch()
+    (tmp_path / "benchmarks/gpu/run.py").touch()
+    monkeypatch.setattr(kit, "ROOT", tmp_path)
+    kit.copy_code(tmp_path / "kit")
+    found = {path.name for path in (tmp_path / "kit" / "benchmarks").rglob("*") if path.is_file()}
+    assert found == {"run.py"}
 
 
 def test_the_packages_have_the_project_s_pins():
