@@ -1,18 +1,22 @@
-"""A namespace of one's own on the cluster, and the helms."""
+"""A namespace of its own on the cluster for each file, and both helms."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.charts.conftest import helm
+from tests.charts.rendering import HELMS, find_program
 from tests.cluster.parts.real_cluster import RealCluster, use_cluster
 
-__all__ = ["cluster", "helm"]
+
+@pytest.fixture(scope="session", params=HELMS)
+def helm(request: pytest.FixtureRequest) -> Path:
+    return find_program(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[RealCluster]:
     with use_cluster() as cluster:
         yield cluster
