@@ -31,6 +31,7 @@ from typing import IO, Any
 import cloudpickle
 
 from stratlab.rehearse.processes import EXTENSIONS, free_port
+from tests.tiers import refuse_in_fast
 
 HEAVY = (
     "torch",
@@ -70,6 +71,7 @@ def fork_ranks(
 
     A rank that hangs does not hang the test: all are killed at `timeout_s`, or `grace_s` after the first failure.
     """
+    refuse_in_fast("rank processes")
     nursery = _start_nursery()
     assert nursery.stdin and nursery.stdout
     _send(nursery.stdin, (cloudpickle.dumps(target), world_size, dict(env or {}), timeout_s, grace_s))

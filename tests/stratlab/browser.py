@@ -16,6 +16,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.tiers import refuse_in_fast
+
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 ABSENT = "chromium is not installed (apt-get install chromium)"
 FLAGS = (
@@ -77,6 +79,7 @@ def visit(url: str, scratch: Path, size: tuple[int, int] = (1200, 2000), dark: b
 
 
 def _run(arguments: list[str], profile: Path, output: Path) -> None:
+    refuse_in_fast("a browser")
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *arguments]
     with open(output, "wb") as out, open(f"{output}.err", "wb") as err:
         browser = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
