@@ -54,7 +54,7 @@ def call(
 ) -> tuple[int, str, dict[str, Any], list[str]]:
     """Exit code, last line, the result file, and the calls of the fakes."""
     environment = {k: v for k, v in os.environ.items() if k not in ("KUBECONFIG", "STRATLAB_E2E_KEEP")}
-    environment |= {"PATH": f"{machine}/bin:{os.environ['PATH']}", **variables}
+    environment |= {"STRATLAB_E2E_FREE_GB": "0", "PATH": f"{machine}/bin:{os.environ['PATH']}", **variables}
     test = machine / f"test_{machine.name}.py"
     command = [sys.executable, ROOT / "tests" / "cluster" / "run", machine / cluster, test]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
