@@ -45,7 +45,7 @@ def test_a_run_s_name_is_its_settings():
         ([2.0, 2.0, 2.0, 2.0, 2.0, 2.0], True, False),
         ([3.0, 3.0, 3.0, 2.0, None, 1.0, 1.0], False, True),
         ([3.0, 3.0, 3.0, math.nan, math.nan, math.nan], False, False),
-        ([3.0, 2.0], True, False),  # too few to say
+        ([4.0, 3.0, 2.0, 1.0], True, False),  # too few to say
         ([], False, False),
     ],
 )
