@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,17 @@ def test_what_fails_before_the_tests(machine: Path, failing: str, exit_code: int
     assert code == exit_code
     assert [part["part"] for part in result["parts"]] == ran
     assert last.startswith("SKIPPED:") == (exit_code == 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a cluster")
+def test_a_second_run_waits_for_the_end_of_the_first(machine: Path) -> None:
+    """Else the first takes the cluster down under the second."""
+    with (machine / "cluster" / "up").open() as used, ThreadPoolExecutor() as pool:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        second = pool.submit(call, machine)
+        with pytest.raises(TimeoutError):
+            second.result(timeout=5)
+        assert not (machine / "calls").exists()
+        fcntl.flock(used, fcntl.LOCK_UN)
+        code, _, _, calls = second.result(timeout=100)
+    assert code == 0 and "up " in calls

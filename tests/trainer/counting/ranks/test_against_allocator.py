@@ -10,6 +10,7 @@ from tests.trainer.counting.ranks.real_steps import compare
 QWEN = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 micro_batch_size=4"
 # Rows enough that what kernels take inside, which no operator shows, is below the tolerance: some 10 to 50 kB here.
 VIT = "model=vit_tiny dataset=digits image_size=32 micro_batch_size=64 global_batch_size=64"
+RECORDS = 3
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,17 @@ VIT = "model=vit_tiny dataset=digits image_size=32 micro_batch_size=64 global_ba
     ],
 )
 def test_one_rank_over_gloo(settings):
-    run_ranks(lambda: compare(settings), 1)
+    """One of three records must be equal: what gloo's own thread is the last to hold is freed unseen.
+
+    The profiler's switch is per thread, so a record of a busy machine can show too much (DDP's flat copy of all
+    parameters, once seen), never too little, and a count that is wrong differs from all three.
+    """
+    for attempt in range(RECORDS):
+        try:
+            return run_ranks(lambda: compare(settings), 1)
+        except AssertionError as different:
+            if attempt == RECORDS - 1 or " recorded" not in str(different):
+                raise
 
 
 @pytest.mark.parametrize(
