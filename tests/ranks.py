@@ -48,6 +48,15 @@ HEAVY = (
     "deepspeed",
     "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "setuptools",
+    "msgspec",
+    "trainer.worker",
+    "trainer.strategies.ddp",
+    "trainer.strategies.fsdp",
+    "trainer.strategies.zero",
+    "trainer.strategies.nd",
 )
 SETTINGS = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TRANSFORMERS_VERBOSITY": "error"}
 

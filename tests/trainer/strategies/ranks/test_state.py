@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -94,19 +95,35 @@ def go_on(source: Path | None, last: int, target: Path, strategy: str) -> None:
     leave(engine, target / "state")
 
 
-@pytest.mark.parametrize("sizes", [(4, 2, 1), (2, 4)], ids=["4 to 2 to 1", "2 to 4"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp", *ZERO])
+SIZES = {
+    "ddp": (2, 1),
+    "fsdp": (4, 2, 1),
+    "hsdp": (2, 4),
+    "zero1": (2, 1),
+    "zero2": (4, 2, 1),
+    "zero3": (2, 4),
+    "zeropp": (2, 1),
+}
+"""Each strategy once; tests/nightly/trainer/test_state.py has every strategy with every change."""
+
+
+@pytest.mark.parametrize(("strategy", "sizes"), SIZES.items())
 def test_a_run_goes_on_with_another_number_of_processes(strategy, sizes, tmp_path):
     """ZeRO through its universal format, 4 to 10 s per change."""
+    compare_with_a_whole_run(strategy, sizes, tmp_path)
+
+
+def compare_with_a_whole_run(strategy: str, sizes: Sequence[int], folder: Path) -> None:
+    """Two steps with each number of processes, one after the other, against as many steps with two processes."""
     source = None
     for i, world_size in enumerate(sizes):
-        target = tmp_path / str(i)
+        target = folder / str(i)
         run_ranks(
             lambda s=source, i=i, t=target: go_on(s, 2 * (i + 1), t, strategy), world_size, timeout_s=300
         )
         source = target
-    run_ranks(lambda: go_on(None, 2 * len(sizes), tmp_path / "whole", strategy), 2)
-    assert largest_difference(read(tmp_path / "whole" / "state"), read(source / "state")) < 1e-5
+    run_ranks(lambda: go_on(None, 2 * len(sizes), folder / "whole", strategy), 2)
+    assert largest_difference(read(folder / "whole" / "state"), read(source / "state")) < 1e-5
 
 
 def test_the_loss_scale_is_part_of_the_state(tmp_path):
