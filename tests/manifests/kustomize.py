@@ -26,18 +26,19 @@ def build(folder: Path) -> list[Document]:
 
 
 def write_overlay(
-    folder: Path, overlay: str, components: Sequence[str] = (), namespace: str | None = None
+    folder: Path, overlay: str | Path, components: Sequence[str] = (), namespace: str | None = None
 ) -> Path:
-    """An overlay of an overlay, as a user writes it."""
+    """An overlay of an overlay (its name here, or the folder of another one), as a user writes it."""
 
-    def relative(kind: str, name: str) -> str:
-        return os.path.relpath(MANIFESTS / kind / name, folder.resolve())
+    def relative(path: Path) -> str:
+        return os.path.relpath(path.resolve(), folder.resolve())
 
+    below = overlay if isinstance(overlay, Path) else MANIFESTS / "overlays" / overlay
     content = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [relative("overlays", overlay)],
-        "components": [relative("components", name) for name in components],
+        "resources": [relative(below)],
+        "components": [relative(MANIFESTS / "components" / name) for name in components],
         **({"namespace": namespace} if namespace else {}),
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))

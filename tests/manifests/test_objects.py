@@ -126,11 +126,38 @@ def test_the_cluster_overlay_cannot_be_applied_before_its_class_is_set(
         assert claim["storageClassName"] == "SET ME to a StorageClass with ReadWriteMany"
 
 
-@pytest.mark.parametrize("component", [None, "external-stores"])
+def namespaces(documents: list[Document]) -> set[str | None]:
+    return {d["metadata"].get("namespace") for d in documents if d["kind"] != "Namespace"}
+
+
+@pytest.mark.parametrize("component", [None, *COMPONENTS])
 def test_another_namespace_is_one_line(tmp_path: Path, component: str | None) -> None:
     components = [component] if component else []
     documents = build(write_overlay(tmp_path, "kind", components, namespace="team-a"))
-    names = {d["metadata"].get("namespace", d["metadata"]["name"]) for d in documents}
-    assert names == {"team-a"}
+    (namespace,) = kinds(documents, "Namespace")
+    assert {namespace["metadata"]["name"]} == namespaces(documents) == {"team-a"}
     (binding,) = kinds(documents, "RoleBinding")
     assert binding["subjects"][0]["namespace"] == "team-a"
+
+
+# kustomize refuses a component that is in an overlay already
+PAIRS = [(o, c) for o in OVERLAYS for c in COMPONENTS if not (c == "mpi" and o.endswith("-mpi"))]
+
+
+@pytest.mark.parametrize(("overlay", "component"), PAIRS)
+def test_a_component_on_top_of_any_overlay_follows_its_namespace(
+    tmp_path: Path, overlay: str, component: str
+) -> None:
+    """A user's overlay has a namespace of its own, and another one above it adds the component."""
+    for name in ("below", "above"):
+        (tmp_path / name).mkdir()
+    below = write_overlay(tmp_path / "below", overlay, namespace="team-a")
+    documents = build(write_overlay(tmp_path / "above", below, [component]))
+    (namespace,) = kinds(documents, "Namespace")
+    expected = "stratlab-mpi" if component == "mpi" else "team-a"
+    assert {namespace["metadata"]["name"]} == namespaces(documents) == {expected}
+
+
+@pytest.mark.parametrize("components", [["hub-access", "mpi"], ["mpi", "hub-access"]])
+def test_the_order_of_components_does_not_matter(tmp_path: Path, components: list[str]) -> None:
+    assert namespaces(build(write_overlay(tmp_path, "kind", components))) == {"stratlab-mpi"}
