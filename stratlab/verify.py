@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stratlab.analysis.mlflow_log import IMPATIENT
 from stratlab.compare.record import RunRecord, read_run
+from stratlab.tracking_redirect import explain_failure
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -136,7 +137,7 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
     try:
         yield from _check_mlflow_run(MlflowClient(uri), uri, run, expects_report)
     except MlflowException as failure:
-        yield Check("mlflow", "failed", f"{uri}: {failure.message[:500]}")
+        yield Check("mlflow", "failed", f"{uri}: {explain_failure(uri, failure.message)[:500]}")
 
 
 def _check_mlflow_run(

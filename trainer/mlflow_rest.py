@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+API = "/api/2.0/mlflow/"
 UID_TAG = "stratlab.run_uid"
 PARAM_LENGTH = 500
 
@@ -24,11 +25,19 @@ class MlflowError(Exception):
         self.code = code
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """urllib would send the login to the new host too, and make a GET of a POST (301 to 303)."""
+
+    def redirect_request(self, *redirect: Any) -> None:
+        return None  # the answer becomes an HTTPError
+
+
 class Mlflow:
     """One server. Credentials come from MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and _PASSWORD."""
 
     def __init__(self, uri: str, env: Mapping[str, str], timeout_s: float = 10.0) -> None:
-        self._base = f"{uri}/api/2.0/mlflow/"
+        self._base = f"{uri}{API}"
+        self._opener = urllib.request.build_opener(_NoRedirects)
         self._timeout_s = timeout_s
         self._headers = {"Content-Type": "application/json"}
         if token := env.get("MLFLOW_TRACKING_TOKEN"):
@@ -41,27 +50,40 @@ class Mlflow:
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self._base + path, data, self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
-                return json.load(answer)
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
+                found = json.load(answer)
         except urllib.error.HTTPError as failure:
             raise _error(failure) from failure
-        except (http.client.HTTPException, json.JSONDecodeError) as failure:
+        except (http.client.HTTPException, ValueError) as failure:
             raise MlflowError(f"not an answer of MLflow: {failure!r}") from failure
+        if not isinstance(found, dict):
+            raise MlflowError(f"not an answer of MLflow: {str(found)[:200]}")
+        return found
+
+    def _ask(self, path: str, body: Mapping[str, Any] | None, *fields: str) -> str:
+        """One text out of the answer, below these names."""
+        answer = self._call(path, body)
+        found: Any = answer
+        for name in fields:
+            found = found.get(name) if isinstance(found, dict) else None
+        if not isinstance(found, str):
+            raise MlflowError(f"not an answer of MLflow: {str(answer)[:200]} has no {'.'.join(fields)}")
+        return found
 
     def open_experiment(self, name: str) -> str:
         """Id of the experiment, created if it is not there."""
         query = "experiments/get-by-name?" + urllib.parse.urlencode({"experiment_name": name})
         try:
-            return self._call(query)["experiment"]["experiment_id"]
+            return self._ask(query, None, "experiment", "experiment_id")
         except MlflowError as failure:
             if failure.code != "RESOURCE_DOES_NOT_EXIST":
                 raise
         try:
-            return self._call("experiments/create", {"name": name})["experiment_id"]
+            return self._ask("experiments/create", {"name": name}, "experiment_id")
         except MlflowError as failure:
             if failure.code != "RESOURCE_ALREADY_EXISTS":  # another run of the comparison was faster
                 raise
-        return self._call(query)["experiment"]["experiment_id"]
+        return self._ask(query, None, "experiment", "experiment_id")
 
     def open_run(
         self, experiment: str, name: str, uid: str, params: Mapping[str, Any], tags: Mapping[str, str]
@@ -79,7 +101,7 @@ class Mlflow:
                 "start_time": int(time.time() * 1000),
                 "tags": [{"key": k, "value": v} for k, v in all_tags.items()],
             }
-            run_id = self._call("runs/create", body)["run"]["info"]["run_id"]
+            run_id = self._ask("runs/create", body, "run", "info", "run_id")
         pairs = [{"key": k, "value": str(v)[:PARAM_LENGTH]} for k, v in params.items()]
         for start in range(0, len(pairs), 100):  # MLflow's limit of params per request
             self._call("runs/log-batch", {"run_id": run_id, "params": pairs[start : start + 100]})
@@ -99,6 +121,9 @@ class Mlflow:
 
 
 def _error(failure: urllib.error.HTTPError) -> MlflowError:
+    location = failure.headers.get("Location")
+    if location and 300 <= failure.code < 400:
+        return MlflowError(f"{failure.code} {_redirect(urllib.parse.urljoin(failure.url, location))}")
     text = failure.read(2000).decode(errors="replace")
     try:
         answer = json.loads(text)
@@ -108,3 +133,12 @@ def _error(failure: urllib.error.HTTPError) -> MlflowError:
     if failure.code == 403 and "Host header" in text:
         text += " (add this host name to MLFLOW_SERVER_ALLOWED_HOSTS of the server)"
     return MlflowError(f"{failure.code} {text}")
+
+
+def _redirect(target: str) -> str:
+    """What to set instead, without a login or the tokens of a login page."""
+    parts = urllib.parse.urlsplit(target)
+    server, api, _ = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".partition(API)
+    where = "" if api else f"{server}, which is no MLflow server: "
+    wish = server if api else "the address of the server behind it"
+    return f"a redirect is not followed, for the login would go along: {where}set run.mlflow.trackingUri to {wish}"

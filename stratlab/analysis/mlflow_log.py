@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stratlab import tracking_redirect
 from stratlab.analysis.pages.part_names import ON_CPU, sum_named_parts
 
 RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")
@@ -23,6 +24,7 @@ IMPATIENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # else 246 s per call
     "MLFLOW_DISABLE_TELEMETRY": "true",  # its thread changes os.environ in the middle of a request (3.17.2)
+    **tracking_redirect.REFUSED,
 }
 PREFIX = "trace/"
 NOT_OF_A_KEY = re.compile(r"[^\w\-. ]")
@@ -55,7 +57,8 @@ def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None
         except RestException as failure:
             return {"status": "failed", "reason": f"{tracking_uri}: {failure.message[:500]}"}
         except (MlflowException, OSError) as failure:
-            return {"status": "unreachable", "reason": f"{tracking_uri}: {str(failure)[:500]}"}
+            text = tracking_redirect.explain_failure(tracking_uri, str(failure))
+            return {"status": "unreachable", "reason": f"{tracking_uri}: {text[:500]}"}
         except Exception as failure:  # a store behind the server may need a package that is not here
             return {
                 "status": "failed",

@@ -39,17 +39,23 @@ except OSError as failure:
 print("facts", json.dumps(facts))
 """
 
-# argv: the tracking URI. An API call: /health says 200 to a Host header for which every call is refused.
+# argv: the tracking URI. An API call: /health says 200 to a Host header for which every call is refused. Redirects are
+# not followed, as the trainer does not; `location` is where one leads.
 CALL_MLFLOW = """
-import json, sys, urllib.error, urllib.request
-facts = {"status": None, "text": ""}
+import json, sys, urllib.error, urllib.parse, urllib.request
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *redirect):
+        return None
+facts = {"status": None, "text": "", "location": None}
 url = sys.argv[1].rstrip("/") + "/api/2.0/mlflow/experiments/search"
 request = urllib.request.Request(url, b'{"max_results": 1}', {"Content-Type": "application/json"})
 try:
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.build_opener(NoRedirects).open(request, timeout=20) as answer:
         facts["status"], facts["text"] = answer.status, answer.read(300).decode(errors="replace")
 except urllib.error.HTTPError as failure:
     facts["status"], facts["text"] = failure.code, failure.read(300).decode(errors="replace")
+    if 300 <= failure.code < 400 and failure.headers.get("Location"):
+        facts["location"] = urllib.parse.urljoin(url, failure.headers["Location"])
 except (OSError, ValueError) as failure:
     facts["text"] = str(failure)
 print("facts", json.dumps(facts))

@@ -17,6 +17,7 @@ from stratlab.check.pod_scripts import CALL_MLFLOW, PLENTY_S, SHARE
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import Finished, run_on_volume
+from stratlab.tracking_redirect import describe_redirect
 
 MIB, GIB = 2**20, 2**30
 LEAST_FREE_GIB = 1.0
@@ -150,6 +151,9 @@ def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
     if status == 403 and "Host header" in text:
         fix = "add this name to MLFLOW_SERVER_ALLOWED_HOSTS of the server; /health does not show it"
         return Finding("problem", "MLflow", f"{uri} refuses its own name: {text.strip()}", fix)
+    if location := facts.get("location"):
+        found, _, fix = describe_redirect(location).partition(": ")
+        return Finding("problem", "MLflow", f"{uri} answers {status}, {found}", fix)
     if status in (401, 403):
         return Finding(
             "warning", "MLflow", f"{uri} asks for credentials ({status})", "give them to the runs as a Secret"

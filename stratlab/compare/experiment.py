@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from stratlab import tracking_redirect
 from stratlab.compare.record import RunRecord, read_run
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
     # a server that is away costs seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its thread changes os.environ
+    for variable, value in tracking_redirect.REFUSED.items():
+        os.environ.setdefault(variable, value)
     from mlflow.exceptions import MlflowException  # 3 s: only who asks for an experiment pays
     from mlflow.tracking import MlflowClient
 
@@ -51,7 +54,8 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
             (_fetch(client, run, into / names[run.info.run_id]) for run in runs), key=lambda r: r.name
         )
     except MlflowException as error:
-        raise ValueError(f"--experiment {name}: MLflow at {tracking_uri} failed: {error.message}") from error
+        reason = tracking_redirect.explain_failure(tracking_uri, error.message)
+        raise ValueError(f"--experiment {name}: MLflow at {tracking_uri} failed: {reason}") from error
 
 
 def _runs_of(client: MlflowClient, experiment_id: str) -> list[Run]:

@@ -15,6 +15,7 @@ from mlflow.tracking import MlflowClient
 from stratlab import cli
 from stratlab.rehearse.processes import free_port
 from stratlab.verify import Check, compare_points, read_points, verify_run
+from tests.redirecting_server import run_redirect
 from tests.stratlab.example_run import build_run_dir, write_json
 
 
@@ -199,6 +200,17 @@ def test_points_are_those_of_the_sender() -> None:
     assert list(compare_points(points, held)) == [
         "loss: 1 of 2 points are there, and 2 that are not in metrics.jsonl"
     ]
+
+
+def test_a_redirect_is_not_followed_and_the_right_address_is_named(
+    mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_ALLOW_HTTP_REDIRECTS", raising=False)
+    run = build_whole_run(tmp_path)
+    log_run(run, mlflow_server)
+    with run_redirect(mlflow_server) as uri:
+        (check,) = [each for each in verify_run(run, tracking_uri=uri) if each.name == "mlflow"]
+    assert check.state == "failed" and check.text.endswith(f"set run.mlflow.trackingUri to {mlflow_server}")
 
 
 def test_the_verb_ends_with_1_when_a_check_fails(

@@ -17,6 +17,7 @@ from stratlab.analysis.hta.bridge import HtaLimits
 from stratlab.analysis.mlflow_log import build_numbers, build_tags
 from stratlab.analysis.table_schema import SCHEMA
 from stratlab.rehearse.processes import free_port
+from tests.redirecting_server import run_redirect
 from tests.stratlab.analysis.example_report import blank, build_example
 from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace, write_run
 
@@ -93,6 +94,19 @@ def test_source_of_the_numbers_is_a_tag(mlflow_server: str, tmp_path: Path) -> N
     (run / "mlflow.json").write_text(json.dumps({"run_id": run_id}))
     log(run, mlflow_server)
     assert client.get_run(run_id).data.tags["trace_source"] == "cpu"
+
+
+def test_a_redirect_is_not_followed_and_the_right_address_is_named(
+    mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_ALLOW_HTTP_REDIRECTS", raising=False)
+    client = MlflowClient(mlflow_server)
+    run_id = client.create_run(client.create_experiment("redirected")).info.run_id
+    with run_redirect(mlflow_server) as uri:
+        report, (warning,) = log(build_run(tmp_path, run_id), uri)
+    wish = f"redirects to {mlflow_server}: set run.mlflow.trackingUri to {mlflow_server}"
+    assert report["mlflow"] == {"status": "unreachable", "reason": f"{uri}: {wish}"} and wish in warning
+    assert client.get_run(run_id).data.metrics == {}
 
 
 def test_unknown_run_is_a_failure_with_its_reason(mlflow_server: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stratlab.check.pods import PodsRequest, check_pods, judge_image, judge_mlfl
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import Finished
+from tests.redirecting_server import run_redirect, run_witness
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import Kubelet, run_kubelet
 
@@ -82,6 +83,13 @@ def test_a_server_that_refuses_its_own_name_is_a_problem(lab: Lab, tmp_path: Pat
     finding = look(lab, tmp_path, strict_host)["MLflow"]
     assert finding.state == "problem" and "refuses its own name" in finding.seen
     assert "MLFLOW_SERVER_ALLOWED_HOSTS" in finding.fix
+
+
+def test_a_server_that_redirects_is_a_problem_and_says_where_to(lab: Lab, tmp_path: Path) -> None:
+    with run_witness() as (elsewhere, seen), run_redirect(elsewhere, 301) as uri:
+        found = look(lab, tmp_path, uri)["MLflow"]
+    assert (found.state, found.fix) == ("problem", f"set run.mlflow.trackingUri to {elsewhere}")
+    assert found.seen == f"{uri} answers 301, redirects to {elsewhere}" and seen == []
 
 
 def test_a_volume_that_cannot_be_written_is_a_problem(

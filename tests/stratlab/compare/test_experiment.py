@@ -9,6 +9,7 @@ import pytest
 
 from stratlab.compare import compare, load_experiment, load_runs
 from stratlab.rehearse.processes import free_port
+from tests.redirecting_server import run_redirect
 from tests.stratlab.example_run import build_run_dir
 
 
@@ -98,3 +99,14 @@ def test_an_experiment_that_is_not_there_names_those_that_are(
 def test_a_server_that_is_away_is_an_error_within_seconds(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--experiment demo: MLflow at http://127\.0\.0\.1:\d+ failed"):
         load_experiment("demo", f"http://127.0.0.1:{free_port()}", tmp_path / "into")
+
+
+def test_a_redirect_is_not_followed_and_the_right_address_is_named(
+    mlflow_server: str, experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_ALLOW_HTTP_REDIRECTS", raising=False)
+    with (
+        run_redirect(mlflow_server) as uri,
+        pytest.raises(ValueError, match=f"set run.mlflow.trackingUri to {mlflow_server}"),
+    ):
+        load_experiment(experiment, uri, tmp_path)

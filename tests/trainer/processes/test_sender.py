@@ -18,6 +18,7 @@ import pytest
 
 from stratlab.rehearse.processes import free_port
 from stratlab.tracking_server import run_server
+from tests.redirecting_server import run_redirect
 from trainer.mlflow_rest import Mlflow, MlflowError
 from trainer.run_directory import RunDirectory, write_json
 from trainer.sender import Sender, _flat, _tags, line_points, send_new_lines
@@ -141,6 +142,15 @@ def test_another_launcher_does_not_send(tmp_path):
     sender.start()
     sender.finish(0)
     assert time.monotonic() - began < 5 and not folder.sent.exists()
+
+
+def test_after_a_redirect_the_named_server_takes_everything(server, tmp_path, caplog):
+    folder = open_folder(tmp_path, 3)
+    with run_redirect(server) as uri:
+        assert not Sender(folder, "me", {"MLFLOW_TRACKING_URI": uri})._try_send()
+    assert f"set run.mlflow.trackingUri to {server};" in caplog.text and not folder.mlflow.exists()
+    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})._try_send()
+    assert stored(server, json.loads(folder.mlflow.read_text())["run_id"]) == written(folder)
 
 
 def test_a_refusal_is_told_with_the_server_s_words(server):
