@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "charts"
 LIBRARY = "run"
 RELEASE, NAMESPACE = "golden", "lab"
+OTHER_CHARTS = {"prepare": ["--set", "prepare.dataset=org/pets"]}
+"""Charts that render no run, and the values without which they render nothing."""
 HELMS = ("helm", "helm3")  # the goldens are written by the first
 
 
@@ -37,6 +39,12 @@ def read_documents(text: str) -> list[Document]:
 def discover_charts(charts: Path) -> list[str]:
     """Names of the strategy charts in a folder: those that render a run."""
     return sorted(path.parents[1].name for path in charts.glob("*/templates/run.yaml"))
+
+
+def discover_other_charts() -> list[str]:
+    """Names of the charts that can be installed and render no run."""
+    every = {path.parent.name for path in CHARTS.glob("*/Chart.yaml")}
+    return sorted(every - {LIBRARY, *discover_charts(CHARTS)})
 
 
 def find_program(name: str) -> Path:

@@ -38,12 +38,12 @@ def test_processes_are_text_and_always_there(documents: list[Document]) -> None:
 
 def test_one_accelerator_for_every_process(helm: Path) -> None:
     rendered = render(helm, CHARTS / "ddp", ["--set", "run.processesPerNode=8,run.accelerator=amd.com/gpu"])
-    assert container(training_pod(rendered), "pytorch")["resources"] == {"limits": {"amd.com/gpu": "8"}}
+    assert container(training_pod(rendered), "pytorch")["resources"]["limits"] == {"amd.com/gpu": "8"}
 
 
 def test_no_accelerator(helm: Path) -> None:
     rendered = render(helm, CHARTS / "ddp", ["--set", "run.accelerator="])
-    assert "resources" not in container(training_pod(rendered), "pytorch")
+    assert "limits" not in container(training_pod(rendered), "pytorch")["resources"]
 
 
 def test_further_resources(helm: Path) -> None:

@@ -7,19 +7,21 @@ import copy
 import pytest
 
 from tests.charts.pod_security import restricted_problems
-from tests.charts.rendering import CHARTS, LIBRARY, Document, discover_charts, find_program, pick, render
+from tests.charts.rendering import (
+    CHARTS,
+    OTHER_CHARTS,
+    Document,
+    discover_charts,
+    discover_other_charts,
+    find_program,
+    pick,
+    render,
+)
 from tests.charts.scanning import Finding, read_waivers, scan
 from tests.charts.unwrapping import WORKLOADS, unwrap_pods, workload_values
 
 HARDENED = ["--values", str(CHARTS.parent / "tests" / "charts" / "hardened.yaml")]
-# Charts that render no run, and the values without which they render nothing.
-OTHER_CHARTS = {"prepare": ["--set", "prepare.dataset=org/pets"]}
 SECTIONS = {"shipped": ("always", "as_shipped"), "hardened": ("always",)}
-
-
-def discover_other_charts() -> list[str]:
-    every = {path.parent.name for path in CHARTS.glob("*/Chart.yaml")}
-    return sorted(every - {LIBRARY, *discover_charts(CHARTS)})
 
 
 def plant(documents: list[Document]) -> list[Document]:

@@ -8,6 +8,7 @@
 {{- $kubectl := printf "kubectl -n %s" $namespace -}}
 {{- $resource := printf "%s/%s" (lower $api.kind) $name -}}
 Run {{ $name }}: {{ .Chart.Name }} on {{ $run.nodes }} x {{ $run.processesPerNode }} processes ({{ $api.kind }}).
+{{ include "run.notes.resources" . }}
 {{- with include "run.notes.warnings" . }}
 {{ . }}
 {{- end }}
@@ -36,6 +37,21 @@ When it has ended:
   helm -n {{ $namespace }} test {{ $name }}     is it FINISHED, is everything there? If not: {{ $kubectl }} logs {{ $name }}-test
   stratlab compare {{ base (dir $directory) }} --on-cluster --namespace {{ $namespace }}     with the other runs
   helm -n {{ $namespace }} uninstall {{ $name }}     {{ $directory }} stays, and the run in MLflow; pods and their logs go
+{{- end }}
+
+{{/* run.notes.resources: what a pod reserves on its node, as it is rendered. */}}
+{{- define "run.notes.resources" -}}
+{{- $run := .Values.run -}}
+{{- $resources := include "run.training.resources" (dict "context" . "accelerated" true) | fromYaml -}}
+{{- $limits := $resources.limits | default dict -}}
+{{- $parts := list -}}
+{{- range $name := list "cpu" "memory" -}}
+  {{- $parts = append $parts (printf "%s %s" $name (get ($resources.requests | default dict) $name | default (get $limits $name))) -}}
+{{- end -}}
+{{- with $run.accelerator -}}
+  {{- $parts = append $parts (printf "%s %s" . (get $limits .)) -}}
+{{- end -}}
+Each pod requests {{ join ", " $parts }}; run.resources.requests sets cpu and memory of a pod.
 {{- end }}
 
 {{/* run.notes.pod: whose log is that of rank 0, as an argument of kubectl. */}}

@@ -72,6 +72,34 @@ volumeMounts:
     mountPath: /dev/shm
 {{- end }}
 
+{{/*
+run.training.each: what a pod requests with each of its processes where run.resources names neither. Without requests a pod
+is BestEffort, however many accelerators it has: the first to be evicted, without a CPU of its own to feed them, and
+refused under a quota. Small enough for the smallest machines with one accelerator (4 CPUs, 16 GiB).
+*/}}
+{{- define "run.training.each" -}}
+{{- if .Values.run.accelerator }}
+cpu: {amount: 2, unit: ""}
+memory: {amount: 8, unit: Gi}
+{{- else }}
+cpu: {amount: 100, unit: m}
+memory: {amount: 1, unit: Gi}
+{{- end }}
+{{- end }}
+
+{{/* run.training.requests: run.resources.requests, and the defaults. A limit alone is a request too, by Kubernetes. */}}
+{{- define "run.training.requests" -}}
+{{- $run := .Values.run -}}
+{{- $limits := $run.resources.limits | default dict -}}
+{{- $requests := deepCopy ($run.resources.requests | default dict) -}}
+{{- range $name, $each := include "run.training.each" . | fromYaml -}}
+  {{- if not (or (hasKey $requests $name) (hasKey $limits $name)) -}}
+    {{- $_ := set $requests $name (printf "%d%s" (mul (int64 $each.amount) (int64 $run.processesPerNode)) $each.unit) -}}
+  {{- end -}}
+{{- end -}}
+{{- toYaml $requests -}}
+{{- end }}
+
 {{/* run.training.resources: run.resources, one accelerator for every process, and the network card. A launcher needs little. */}}
 {{- define "run.training.resources" -}}
 {{- $run := .context.Values.run -}}
@@ -92,7 +120,8 @@ volumeMounts:
   {{- end -}}
   {{- $limits = merge (dict $run.rdma.resource $run.rdma.count) $limits -}}
 {{- end -}}
-{{- include "run.resources" (dict "limits" $limits "requests" $run.resources.requests) | trim -}}
+{{- $requests := include "run.training.requests" .context | fromYaml -}}
+{{- include "run.resources" (dict "limits" $limits "requests" $requests) | trim -}}
 {{- end -}}
 {{- end }}
 

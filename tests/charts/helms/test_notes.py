@@ -45,6 +45,24 @@ def test_notes_name_the_run_and_its_results(helm: Path, notes_chart: Path) -> No
     assert "Suspended" not in text and "Pod Security" not in text
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            "run.processesPerNode=4",
+            "requests cpu 8, memory 32Gi, nvidia.com/gpu 4; run.resources.requests sets",
+        ),
+        ("run.accelerator=", "requests cpu 200m, memory 2Gi; run.resources"),
+        (
+            "run.resources.requests.cpu=500m,run.resources.limits.memory=3Gi",
+            "cpu 500m, memory 3Gi, nvidia.com/gpu 2",
+        ),
+    ],
+)
+def test_what_a_pod_reserves(helm: Path, notes_chart: Path, settings: str, says: str) -> None:
+    assert says in pick(render(helm, notes_chart, ["--set", settings]), "Notes")["text"]
+
+
 def test_notes_without_analysis_and_server(helm: Path, notes_chart: Path) -> None:
     settings = "run.analysis.enabled=false,run.mlflow.trackingUri="
     text = pick(render(helm, notes_chart, ["--set", settings]), "Notes")["text"]
