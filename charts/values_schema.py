@@ -10,21 +10,27 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trainer import reserved_folders
+from trainer.config import YEAR_S
 from trainer.settings import schema
 
 Schema = dict[str, Any]
 
 # Of Kubernetes: 500m, 2Gi, 0.5
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
-QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+PREFIX = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/"
+LABEL_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+QUALIFIED_NAME = rf"^({PREFIX})?{LABEL_NAME}$"  # 253 characters, a slash, and 63
 REPOSITORY = r"^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$"
 TAG = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}(@sha256:[0-9a-f]{64})?$"
-EXTENDED_RESOURCE = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"
-MOUNT_PATH = r"^/[^:\x00-\x1f\x7f]*$"
+EXTENDED_RESOURCE = rf"^({PREFIX}{LABEL_NAME})?$"
+MOUNT_PATH = r"^(/[^/:\x00-\x1f\x7f]+)+/?$"
+NO_MOUNT_PATH = rf"{reserved_folders.PATTERN}|/\.\.?(/|$)"
 ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 HTTP_URI = r"^(https?://[^\s/?#@]+([/?#][^\s]*)?)?$"  # no user:password@
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
@@ -39,9 +45,28 @@ def _whole(description: str, *, minimum: int = 1, **constraints: Any) -> Schema:
     return {"type": "integer", "minimum": minimum, "description": description, **constraints}
 
 
-def _record(description: str, properties: Schema, **constraints: Any) -> Schema:
+def _record(
+    description: str, properties: Schema, required: Iterable[str] | None = None, **constraints: Any
+) -> Schema:
+    """All values are required but lists and maps, unless `required` names some.
+
+    Helm fills in the defaults, and null takes one away: an empty list is a value, no number of pods is none.
+    """
     whole = {"type": "object", "description": description, "additionalProperties": False}
+    if required is None:
+        required = [name for name, part in properties.items() if not _may_be_empty(part)]
+    if required:
+        whole["required"] = [*required]
     return {**whole, "properties": properties, **constraints}
+
+
+def _may_be_empty(part: Schema) -> bool:
+    return part.get("type") == "array" or "propertyNames" in part
+
+
+def _seconds(description: str, *, minimum: int = 0) -> Schema:
+    """A year at most: sums of them fit the 32 bits that Kubernetes has for some."""
+    return _whole(description, minimum=minimum, maximum=YEAR_S)
 
 
 def _choice(description: str, *values: str) -> Schema:
@@ -78,7 +103,7 @@ def _resources(description: str) -> Schema:
     amount = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": QUANTITY}]}
     names = {"pattern": QUALIFIED_NAME}
     amounts = {"type": "object", "additionalProperties": amount, "propertyNames": names}
-    return _record(description, {"requests": amounts, "limits": amounts})
+    return _record(description, {"requests": amounts, "limits": amounts}, required=())
 
 
 def _analysis() -> Schema:
@@ -90,7 +115,7 @@ def _analysis() -> Schema:
             "serviceAccount": _optional_name('May read the run\'s resource; "" = look at the results only.'),
             "queue": _optional_name("Kueue's LocalQueue, where Kueue holds back Jobs without one.", 63),
             "resources": _resources("Requests and limits of its containers."),
-            "ttlSecondsAfterFinished": _whole("When the ended Job goes; its results stay.", minimum=0),
+            "ttlSecondsAfterFinished": _seconds("When the ended Job goes; its results stay."),
         },
     )
 
@@ -110,7 +135,7 @@ def _scheduling() -> Schema:
         "operator": _choice("How it is compared.", "Exists", "Equal"),
         "value": _text(LABEL_VALUE, "Of the taint.", maxLength=63),
         "effect": _choice("Of the taint.", "NoSchedule", "PreferNoSchedule", "NoExecute"),
-        "tolerationSeconds": _whole("How long NoExecute is tolerated.", minimum=0),
+        "tolerationSeconds": _seconds("How long NoExecute is tolerated."),
     }
     labels = {
         "type": "object",
@@ -123,8 +148,8 @@ def _scheduling() -> Schema:
         "queue": _optional_name("Kueue's LocalQueue, or Volcano's Queue.", 63),
         "priorityClass": _optional_name("PriorityClass."),
         "nodeSelector": labels,
-        "tolerations": _list("Of the training pods.", _record("As of a pod.", toleration)),
-        "waitSeconds": _whole("How long the run may wait for its nodes.", minimum=0),
+        "tolerations": _list("Of the training pods.", _record("As of a pod.", toleration, required=())),
+        "waitSeconds": _seconds("How long the run may wait for its nodes."),
     }
     return _record("Where and when the pods run.", properties)
 
@@ -133,7 +158,7 @@ def _rdma() -> Schema:
     properties = {
         "enabled": _switch("Whether the pods get it; their namespace must be `privileged` then."),
         "resource": _text(EXTENDED_RESOURCE.replace(")?$", ")$"), "Extended resource of the device plugin."),
-        "count": _whole("How many for a pod."),
+        "count": _whole("How many for a pod.", maximum=1000),
     }
     return _record("A network card with RDMA.", properties)
 
@@ -141,9 +166,7 @@ def _rdma() -> Schema:
 def _env() -> Schema:
     value = {"type": ["string", "number", "boolean"], "description": "Value."}
     entry = {"name": _text(ENV_NAME, "Name."), "value": value}
-    items = _record(
-        "One variable. TRAINER_* names belong into run.config.", entry, required=["name", "value"]
-    )
+    items = _record("One variable. TRAINER_* names belong into run.config.", entry)
     return _list("Further variables of the training container.", items)
 
 
@@ -153,7 +176,7 @@ def _secrets() -> Schema:
         "secret": _name("Of the Secret."),
         "key": _text(SECRET_KEY, "In the Secret.", maxLength=253),
     }
-    items = _record("One variable.", entry, required=[*entry])
+    items = _record("One variable.", entry)
     return _list("Variables of the training container out of Secrets that exist.", items)
 
 
@@ -161,7 +184,11 @@ def values_schema() -> Schema:
     """Of what stands under `run` in a strategy chart. `global` must be allowed: Helm adds it to every subchart."""
     results = {
         "claim": _name("PersistentVolumeClaim, ReadWriteMany."),
-        "mountPath": _text(MOUNT_PATH, "Where the pods see it."),
+        "mountPath": _text(
+            MOUNT_PATH,
+            "Where the pods see it; no folder of the system.",
+            **{"not": {"pattern": NO_MOUNT_PATH}},
+        ),
     }
     shared_memory = {"sizeLimit": _text(QUANTITY, "Counted as memory of the pod.")}
     mlflow = {
@@ -173,7 +200,7 @@ def values_schema() -> Schema:
         "global": {"type": "object"},
         "image": _image("The image of trainer/.", pull_secrets),
         "nodes": _whole("Pods.", maximum=1000),
-        "processesPerNode": _whole("Processes in each pod."),
+        "processesPerNode": _whole("Processes in each pod.", maximum=1000),
         "accelerator": _text(EXTENDED_RESOURCE, 'Device that every process gets one of; "" = none.'),
         "resources": _resources("Further requests and limits of a training pod."),
         "sharedMemory": _record("/dev/shm", shared_memory),
@@ -189,7 +216,9 @@ def values_schema() -> Schema:
         "secrets": _secrets(),
     }
     draft = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": draft, **_record("One training run.", properties)}
+    values = _record("One training run.", properties)
+    values["required"].remove("global")
+    return {"$schema": draft, **values}
 
 
 def main(arguments: list[str]) -> int:

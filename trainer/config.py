@@ -7,12 +7,23 @@ extra="forbid" it ignores unknown variables silently (pydantic-settings 2.16).
 from __future__ import annotations
 
 import difflib
+import functools
 import os
-import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from trainer.number_bounds import number_problem
+from trainer.reserved_folders import is_reserved
 
 PREFIX = "TRAINER_"
 
@@ -28,6 +39,9 @@ MODELS = (
 )
 TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")
 HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
+LONGEST_NAME = 200
+"""Of what becomes a file name or a part of one: file systems take 255 bytes."""
+YEAR_S = 365 * 24 * 3600
 COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 
 
@@ -47,15 +61,18 @@ def _set_by_chart(description: str, **constraints: Any) -> Any:
 class Config(BaseModel):
     """One run, as typed by the user; nothing derived from the machine is in here."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
     # identity
-    run: str = _set_by_chart("Name of the run: the Helm release.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    run: str = _set_by_chart(
+        "Name of the run: the Helm release.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME
+    )
     results: str = _set_by_chart("Folder of the results volume.", default="results", min_length=1)
     image: str = _set_by_chart("Image that runs, for the record.", default="")
     comparison: str = Field(
         default="default",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=LONGEST_NAME,
         description="Runs meant to be compared: one folder on the volume, one MLflow experiment.",
     )
     mode: Literal["train", "evaluate"] = Field(
@@ -66,12 +83,13 @@ class Config(BaseModel):
         default="auto",
         description="Image classification or a language model; auto = by the names of model and data set.",
     )
-    seed: int = Field(default=0, ge=0, description="Seeds initial weights and data order.")
+    seed: int = Field(default=0, ge=0, le=(1 << 32) - 1, description="Seeds initial weights and data order.")
 
     # model
     model: str = Field(
         default="vit_tiny",
-        pattern=f"^({'|'.join(map(re.escape, MODELS))}|{HUB_ID})$",
+        pattern=f"^({'|'.join(MODELS).replace('.', '[.]')}|{HUB_ID})$",
+        max_length=LONGEST_NAME,
         description="Architecture and size, or the hub id (owner/name) of an image classifier or a language model.",
     )
     model_path: str = Field(
@@ -93,6 +111,7 @@ class Config(BaseModel):
     dataset: str = Field(
         default="digits",
         min_length=1,
+        max_length=LONGEST_NAME,
         description="`digits`, `synthetic`, `cifar100`, `food101` (images), `arithmetic`, `metamathqa` (text), "
         "or the hub id of a data set.",
     )
@@ -214,9 +233,27 @@ class Config(BaseModel):
     log_every: int = Field(default=10, ge=1, description="Steps between writes of the metrics.")
 
     # safety
-    collective_timeout_s: int = Field(default=600, ge=10, description="A collective that hangs fails then.")
-    max_attempts: int = Field(default=3, ge=1, description="Starts of a pod that reach no new step.")
-    deadline_s: int = Field(default=86400, ge=60, description="Longest time from the first start to the end.")
+    collective_timeout_s: int = Field(
+        default=600, ge=10, le=YEAR_S, description="A collective that hangs fails then."
+    )
+    max_attempts: int = Field(default=3, ge=1, le=1000, description="Starts of a pod that reach no new step.")
+    deadline_s: int = Field(
+        default=86400, ge=60, le=YEAR_S, description="Longest time from the first start to the end."
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        if problem := number_problem(_number_schemas()[info.field_name or ""], value):
+            raise ValueError(problem)
+        return value
+
+    @field_validator("results")
+    @classmethod
+    def _results(cls, path: str) -> str:
+        if is_reserved(path):
+            raise ValueError("is a folder of the system, choose another such as /results")
+        return path
 
     @model_validator(mode="after")
     def _rules(self) -> Config:
@@ -264,11 +301,22 @@ class Config(BaseModel):
         return config
 
 
+@functools.cache
+def _number_schemas() -> dict[str, dict[str, Any]]:
+    """Setting -> its JSON schema."""
+    return Config.model_json_schema()["properties"]
+
+
 # Names from elsewhere that mean something else here (requirements: `fsdp` is PyTorch's, `zero*` are DeepSpeed's).
 HINTS = {
     ("strategy", "fsdp_stage2"): "; DeepSpeed's stage 2 is called zero2",
     ("strategy", "fsdp_stage3"): "; DeepSpeed's stage 3 is called zero3",
 }
+
+
+def describe_error(error: Mapping[str, Any]) -> str:
+    """What pydantic says of one value, or a validator of ours."""
+    return str(error["msg"]).removeprefix("Value error, ").lower()
 
 
 def _last_part(path: str) -> str:
@@ -288,6 +336,6 @@ def _sentence(cls: type[BaseModel], error: dict[str, Any], given: Mapping[str, s
     allowed = get_args(cls.model_fields[name].annotation)
     if name == "model":
         allowed = (*MODELS, "a hub id such as google/vit-base-patch16-224")
-    wish = f"expected one of {', '.join(map(str, allowed))}" if allowed else error["msg"].lower()
+    wish = f"expected one of {', '.join(map(str, allowed))}" if allowed else describe_error(error)
     value = f"={given[name]!r}" if name in given else ""
     return f"{PREFIX}{name.upper()}{value}: {wish}{HINTS.get((name, given.get(name, '')), '')}"

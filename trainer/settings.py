@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from trainer.config import Config, ConfigError
+from trainer.number_bounds import text_pattern, with_bounds
 
 USAGE = """\
   TRAINER_STRATEGY=ddp TRAINER_RUN=try python -m trainer.settings            # show the resolved settings
@@ -22,11 +23,11 @@ def schema() -> dict[str, Any]:
         if entry.pop("set_by_chart", False):
             continue
         entry.pop("title", None)
+        entry = with_bounds(entry)
         if entry.get("type") == "number":
             # `helm --set lr=0.00001` arrives as a string: Helm's parser does not know exponents or small floats
             limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
-            text = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$"}
-            entry["anyOf"] = [limits, text]
+            entry["anyOf"] = [limits, {"type": "string", "pattern": text_pattern(limits)}]
         properties[name] = entry
     return {"type": "object", "additionalProperties": False, "properties": properties}
 

@@ -37,6 +37,7 @@ def find_string_values(schema: Schema) -> list[StringValue]:
             f"http://mark{number}x",
             f"mark.x/{number}x",
             f"7{number:03}77",
+            f"0.7{number:03}77",
         )
         marker = next(text for text in texts if _accepts(text_schema, text))
         found.append(StringValue(path, text_schema, marker))

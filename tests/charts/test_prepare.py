@@ -163,6 +163,13 @@ def test_a_token_comes_from_a_secret_only(helm: Path) -> None:
         ("prepare.dataset=a/b,prepare.tokenize=qwen_tiny,prepare.revision=x", "prepare.revision=x: not with"),
         ("prepare.dataset=a/b,prepare.tokenize=qwen_tiny,prepare.subset=x", "prepare.subset=x: not with"),
         ("prepare.dataset=a/b,prepare.tokenize=../x", r"prepare[./]tokenize"),
+        ("prepare.dataset=a/b,prepare.deadlineSeconds=null", "deadlineSeconds"),
+        ("prepare.dataset=a/b,prepare.deadlineSeconds=9000000000", r"prepare[./]deadlineSeconds"),
+        (
+            "prepare.dataset=a/b,prepare.ttlSecondsAfterFinished=2147483648",
+            r"prepare[./]ttlSecondsAfterFinished",
+        ),
+        ("prepare.dataset=a/b,prepare.resources=null", "resources"),
         ("prepare.dataset=a/b,prepare.tokenize=qwen_tiny,run.config.seq_len=1", r"seq_len"),
         ("prepare.dataset=../x", r"prepare[./]dataset"),
         ("prepare.dataset=a b", r"prepare[./]dataset"),

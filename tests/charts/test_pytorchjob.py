@@ -68,12 +68,6 @@ def test_shared_memory_is_in_memory_and_bounded(helm: Path) -> None:
     assert volume in training_pod(rendered)["volumes"]
 
 
-@pytest.mark.parametrize("path", ["/", "/tmp", "/tmp/", "/dev/shm", "//tmp", "/etc/mpi"])
-def test_results_do_not_hide_another_folder(helm: Path, path: str) -> None:
-    done = helm_template(helm, CHARTS / "ddp", ["--set", f"run.results.mountPath={path}"])
-    assert done.returncode and f"run.results.mountPath={path}: is taken" in done.stderr
-
-
 def test_image_pinned_by_digest(helm: Path) -> None:
     digest = "0.1.0@sha256:" + "a" * 64
     rendered = render(

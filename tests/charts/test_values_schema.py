@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
+import regress
 import yaml
 from jsonschema import Draft202012Validator
 
@@ -39,8 +41,30 @@ def test_the_file_is_written_as_printed(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "schema.json").read_text() == capsys.readouterr().out == FILE.read_text()
 
 
-def test_it_is_a_schema() -> None:
-    Draft202012Validator.check_schema(values_schema())
+def schema_files() -> list[Path]:
+    return sorted(CHARTS.glob("*/values.schema.json"))
+
+
+def patterns(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        yield from (value for key, value in node.items() if key == "pattern" and isinstance(value, str))
+    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from patterns(part)
+
+
+@pytest.mark.parametrize("file", schema_files(), ids=lambda file: file.parent.name)
+def test_it_is_a_schema_for_two_validators_and_for_editors(file: Path) -> None:
+    """Editors and ajv read expressions as ECMA-262 with the flag u, where an escape that means nothing is an error."""
+    schema = json.loads(file.read_text())
+    Draft202012Validator.check_schema(schema)
+    jsonschema_rs.meta.validate(schema)
+    for pattern in patterns(schema):
+        regress.Regex(pattern, "u")
+
+
+def test_an_escape_that_means_nothing_is_seen() -> None:
+    with pytest.raises(regress.RegressError):
+        regress.Regex(r"^(meta\-llama)$", "u")
 
 
 def test_unknown_names_are_refused_everywhere() -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from trainer.config import TEXT_MODELS, Config, ConfigError
+from trainer.config import LONGEST_NAME, TEXT_MODELS, Config, ConfigError, describe_error
 from trainer.data.text.cache import cache_name, data_name
 
 EXAMPLE = """examples:
@@ -96,9 +96,10 @@ def read_request(arguments: Sequence[str]) -> Request:
         problems.append(f"{', '.join(map(_flag, unused))}: only with --tokenize")
     if given.name is None:
         problems.append("--name: is missing; it names the folder")
-    elif not NAME.fullmatch(given.name):
+    elif not NAME.fullmatch(given.name) or len(given.name) > LONGEST_NAME:
         problems.append(
-            f"--name {given.name!r}: use letters, digits, ., _ and -, and start with a letter or digit"
+            f"--name {given.name!r}: use letters, digits, ., _ and -, start with a letter or digit, and take at most "
+            f"{LONGEST_NAME} characters"
         )
     if given.revision and (os.path.isabs(source) or not REVISION.fullmatch(given.revision)):
         problems.append(f"--revision {given.revision!r}: a branch, tag or commit of an id on the hub")
@@ -140,7 +141,7 @@ def _read_tokens(given: argparse.Namespace) -> Request:
         for error in failure.errors():
             setting = str(error["loc"][0])
             problems.append(
-                f"{options.get(setting, f'--{setting}')} {error['input']!r}: {error['msg'].lower()}"
+                f"{options.get(setting, f'--{setting}')} {error['input']!r}: {describe_error(error)}"
             )
     if problems:
         raise ConfigError(problems)

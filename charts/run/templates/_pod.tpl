@@ -39,12 +39,8 @@ securityContext:
 {{- end }}
 
 {{- define "run.mounts" -}}
-{{- $path := .Values.run.results.mountPath -}}
-{{- if has (clean $path) (list "/" "/tmp" "/dev/shm" "/etc/mpi" "/opt/kube") -}}
-{{- fail (printf "run.results.mountPath=%s: is taken, choose another folder such as /results" $path) -}}
-{{- end -}}
 - name: results
-  mountPath: {{ $path | quote }}
+  mountPath: {{ .Values.run.results.mountPath | quote }}
 - name: tmp
   mountPath: /tmp
 {{- end }}
