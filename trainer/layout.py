@@ -1,11 +1,14 @@
 """Processes, model and dimensions wanted -> the degrees of the strategy nd, and why these; without torch.
 
     dimensions   promises             8 processes         16 processes, 5 with experts
-    1            data                 dp8                 dp16
+    1            data                 dp8x1               dp16x1
     2            + pipeline           pp2.dp4             pp2.dp8
     3            + tensor             pp2.dp2.tp2         pp2.dp4.tp2
     4            + sequence           pp2.dp2.tp2+sp      pp2.dp2.cp2.tp2+sp
     5            + expert             pp2.dp2.tp2+sp.ep4  pp2.dp2.cp2.tp2+sp.ep8
+
+One dimension is plain data parallelism: every process holds the whole model, as with the strategy ddp. From two on the
+data axis shards (dp_shard).
 
 On few processes some promises cannot be kept: the layout is then degenerate, and says what it lacks.
 
@@ -53,7 +56,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """All degrees above 1, outermost first; dp2x4 is 2 replicas of 4 shards."""
+        """All degrees above 1, outermost first; dp2x4 is 2 replicas of 4 shards, dp8x1 8 replicas, dp8 8 shards."""
         return name_axes(self.axes, self.sequence_parallel)
 
     def as_dict(self) -> dict[str, Any]:
@@ -151,7 +154,14 @@ def _given_axes(config: Config, world_size: int) -> Axes:
 
 
 def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[Axes, str]:
-    """2 each for pp, tp and cp as far as wanted and possible; dp_shard takes what is left; ep takes no processes."""
+    """2 each for pp, tp and cp as far as wanted and possible; dp_shard takes what is left; ep takes no processes.
+
+    One dimension is dp_replicate alone.
+    """
+    plural = "process" if world_size == 1 else "processes"
+    if config.dimensions == 1:
+        reason = f"1D on {world_size} {plural}: dp_replicate {world_size} (plain data parallelism, nothing is sharded)"
+        return Axes(dp_replicate=world_size), reason
     taken, notes, left = {"pp": 1, "tp": 1, "cp": 1}, [], world_size
     for axis, from_dimensions in FIRST_DIMENSIONS.items():
         if config.dimensions < from_dimensions:
@@ -168,7 +178,6 @@ def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[
         ep = max(n for n in range(1, LARGEST_EP + 1) if pool % n == 0 and shape.experts % n == 0)
         axes = replace(axes, ep=ep)
         notes.append(f"ep {ep} ({shape.experts} experts, dp_shard x cp x tp = {pool}, at most {LARGEST_EP})")
-    plural = "process" if world_size == 1 else "processes"
     return axes, f"{config.dimensions}D on {world_size} {plural}: {', '.join(notes)}"
 
 

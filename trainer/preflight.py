@@ -15,8 +15,10 @@ from trainer.checkpoint.folder import CheckpointFolder
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.data.text.problems import text_problems
+from trainer.decoder_shapes import read_shape
 from trainer.deepspeed_rules import broken_deepspeed_rules, has_gpu
 from trainer.exported import evaluated
+from trainer.fit import fit_problems, largest_device_bytes
 from trainer.mesh import broken_rules
 from trainer.model_shapes import default_image_size, image_size_problem, model_problems
 from trainer.prepare.cache import ensure_cache
@@ -80,6 +82,8 @@ def _check_text(config: Config, world_size: int, env: Mapping[str, str], problem
         config, world_size, read_pods(env).processes_per_node, num_labels=0, env=env, gpu=has_gpu()
     )
     if problems:
+        raise ConfigError(problems)
+    if problems := [*fit_problems(config, world_size, read_shape(config), largest_device_bytes())]:
         raise ConfigError(problems)
     rows = ensure_cache(config, _say)
     if problems := plan_problems(config, rows):

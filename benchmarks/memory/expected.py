@@ -164,7 +164,7 @@ STAGES = (
 
 SHIPPED = (
     _qwen(
-        *("llm-1d as shipped", f"{ROWS1} {SHARDS} global_batch_size=64", {"peak": 37.35, "gradients": 11.50}),
+        *("nd, 64 rows", f"{ROWS1} {SHARDS} global_batch_size=64", {"peak": 37.35, "gradients": 11.50}),
         claims="d",
     ),
 )

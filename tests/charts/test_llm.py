@@ -8,8 +8,10 @@ import pytest
 
 from tests.charts.contract import check_trainer_contract
 from tests.charts.rendering import CHARTS, ROOT, Document, environment, render, training_pod, world_size
+from trainer.axes import Axes
 from trainer.config import Config
 from trainer.decoder_shapes import read_shape
+from trainer.fit import GIB, fit_problems
 from trainer.layout import Layout, resolve_layout
 
 FIVE = [f"llm-{n}d" for n in range(1, 6)]
@@ -37,12 +39,25 @@ def test_each_chart_keeps_its_promise_on_one_node_of_eight(helm: Path) -> None:
         assert layout.axes.pp == 1 or micro_batches >= 4 * layout.axes.pp
         names[chart] = layout.name
     assert names == {
-        "llm-1d": "dp8",
+        "llm-1d": "dp8x1",
         "llm-2d": "pp2.dp4",
         "llm-3d": "pp2.dp2.tp2",
         "llm-4d": "pp2.dp2.tp2+sp",
         "llm-5d": "pp2.dp2.tp2+sp.ep4",
     }
+
+
+def test_one_dimension_shards_nothing_and_its_advice_can_be_followed(helm: Path) -> None:
+    """On devices of 40 GiB the baseline is refused; `--set` of what the sentence names makes it fit."""
+    documents = render(helm, CHARTS / "llm-1d")
+    assert find_layout(documents).axes == Axes(dp_replicate=8)
+    config = read_config(documents)
+    (refused,) = fit_problems(config, 8, read_shape(config), 40 * GIB)
+    assert "TRAINER_STRATEGY=fsdp shares them out, 5.7 GiB for each of 8 processes" in refused
+    followed = render(helm, CHARTS / "llm-1d", ["--set", "run.config.strategy=fsdp"])
+    check_trainer_contract(followed)
+    config = read_config(followed)
+    assert [*fit_problems(config, 8, read_shape(config), 40 * GIB)] == []
 
 
 def test_the_charts_differ_in_the_dimensions_alone_but_for_the_experts(helm: Path) -> None:

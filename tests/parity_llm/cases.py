@@ -159,6 +159,7 @@ DENSE = (
 )
 EXPERTS = (
     Case("moe", "dp2"),
+    Case("moe", "rep2", packed=True),
     Case("moe", "dp2.ep2", packed=True),
     Case("moe", "tp2.ep2+sp"),
     # Packed: in the padded rows one of 8192 elements of the tied embedding has a first gradient of 6e-9, which is

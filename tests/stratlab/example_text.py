@@ -46,7 +46,7 @@ class TextLayout:
 
 
 LAYOUTS = {
-    "llm-1d": TextLayout("dp8", 1, {"dp_shard": 8}, sent={"dp_shard": 8e6}),
+    "llm-1d": TextLayout("dp8x1", 1, {"dp_replicate": 8}, sent={"dp_replicate": 8e6}),
     "llm-2d": TextLayout(
         "pp2.dp4", 2, {"pp": 2, "dp_shard": 4}, sent={"pp": 1e6, "dp_shard": 4e6}, bubble_pct=15.0
     ),

@@ -39,14 +39,14 @@ def problems(chosen, processes, **changes):
 # Processes: names for 1 to 4 dimensions of the dense model, and 5 of the one with experts.
 CHOSEN = {
     1: ("dp1", "dp1", "dp1", "dp1", "dp1"),
-    2: ("dp2", "pp2", "pp2", "pp2", "tp2+sp.ep2"),
-    3: ("dp3", "dp3", "dp3", "dp3", "dp3"),
-    4: ("dp4", "pp2.dp2", "pp2.tp2", "pp2.tp2+sp", "pp2.tp2+sp.ep2"),
-    6: ("dp6", "pp2.dp3", "pp2.dp3", "pp2.dp3", "pp2.dp3"),
-    8: ("dp8", "pp2.dp4", "pp2.dp2.tp2", "pp2.dp2.tp2+sp", "pp2.dp2.tp2+sp.ep4"),
-    12: ("dp12", "pp2.dp6", "pp2.dp3.tp2", "pp2.dp3.tp2+sp", "pp2.dp3.tp2+sp.ep2"),
-    16: ("dp16", "pp2.dp8", "pp2.dp4.tp2", "pp2.dp2.cp2.tp2+sp", "pp2.dp2.cp2.tp2+sp.ep8"),
-    32: ("dp32", "pp2.dp16", "pp2.dp8.tp2", "pp2.dp4.cp2.tp2+sp", "pp2.dp4.cp2.tp2+sp.ep8"),
+    2: ("dp2x1", "pp2", "pp2", "pp2", "tp2+sp.ep2"),
+    3: ("dp3x1", "dp3", "dp3", "dp3", "dp3"),
+    4: ("dp4x1", "pp2.dp2", "pp2.tp2", "pp2.tp2+sp", "pp2.tp2+sp.ep2"),
+    6: ("dp6x1", "pp2.dp3", "pp2.dp3", "pp2.dp3", "pp2.dp3"),
+    8: ("dp8x1", "pp2.dp4", "pp2.dp2.tp2", "pp2.dp2.tp2+sp", "pp2.dp2.tp2+sp.ep4"),
+    12: ("dp12x1", "pp2.dp6", "pp2.dp3.tp2", "pp2.dp3.tp2+sp", "pp2.dp3.tp2+sp.ep2"),
+    16: ("dp16x1", "pp2.dp8", "pp2.dp4.tp2", "pp2.dp2.cp2.tp2+sp", "pp2.dp2.cp2.tp2+sp.ep8"),
+    32: ("dp32x1", "pp2.dp16", "pp2.dp8.tp2", "pp2.dp4.cp2.tp2+sp", "pp2.dp4.cp2.tp2+sp.ep8"),
 }
 
 
@@ -83,6 +83,14 @@ def test_what_a_name_promises_and_lacks_makes_it_degenerate(processes, dimension
     found = layout(processes, dimensions=dimensions, model=MOE if dimensions == 5 else DENSE)
     assert found.missing == MISSING[processes, dimensions]
     assert found.degenerate == bool(found.missing) and found.dimensions == dimensions
+
+
+def test_one_dimension_shards_nothing():
+    for model in (DENSE, MOE):
+        found = layout(8, dimensions=1, model=model)
+        assert found.axes == Axes(dp_replicate=8) and not found.degenerate
+    assert found.reason == "1D on 8 processes: dp_replicate 8 (plain data parallelism, nothing is sharded)"
+    assert layout(1).reason.startswith("1D on 1 process: dp_replicate 1 ")
 
 
 def test_the_reason_tells_each_degree():

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 
 PODS = 8
 LAYOUTS = {
-    "llm-1d": {"dp_shard": 8},
+    "llm-1d": {"dp_replicate": 8},
     "llm-2d": {"pp": 2, "dp_shard": 4},
     "llm-3d": {"pp": 2, "dp_shard": 2, "tp": 2},
     "llm-4d": {"pp": 2, "dp_shard": 2, "tp": 2},
@@ -50,7 +50,7 @@ def test_a_layout_runs_on_eight_pods(lab: Lab, steps: Steps, chart: str) -> None
         folder = f"{MOUNT}/llm/{chart}"
         assert len(lab.on_volume("ls", f"{folder}/pods").split()) == PODS
         summary = json.loads(lab.on_volume("cat", f"{folder}/summary.json"))
-        axes = {name: summary[name] for name in ("pp", "dp_shard", "tp", "cp", "ep")}
+        axes = {name: summary[name] for name in ("pp", "dp_replicate", "dp_shard", "tp", "cp", "ep")}
         assert {name: size for name, size in axes.items() if size > 1} == LAYOUTS[chart]
         assert not summary["degenerate"] and summary["nodes"] == PODS
         report = json.loads(lab.on_volume("cat", f"{folder}/analysis/report.json"))

@@ -159,9 +159,10 @@ def test_counted_by_hand():
 @pytest.mark.parametrize("model", [DENSE, MOE])
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_the_parts_of_all_ranks_make_the_model(model, processes):
-    """Data parallel: nothing twice. Else the tied copy, and what every tp rank has whole."""
+    """One dimension: all on each. Shards: nothing twice. Else the tied copy, and what every tp rank has whole."""
     whole = count_parameters(SHAPES[model])
-    assert sum(one.parameters for one in describe(processes, config(model))) == whole
+    assert {one.parameters for one in describe(processes, config(model))} == {whole}
+    assert sum(one.parameters for one in describe(processes, config(model, layout="given"))) == whole
     if processes % 2 == 0:
         copy = 151936 * 2048 if SHAPES[model].tied else 0
         assert sum(one.parameters for one in describe(processes, config(model, dimensions=2))) == whole + copy
