@@ -21,6 +21,8 @@ apiVersion: v2
 name: {name}
 description: {description}
 version: 0.1.0
+# charts/run in here is a link to the library. `helm dependency update` leaves a packed copy beside it, which Helm 3
+# prefers and which goes stale: remove charts/run-*.tgz again.
 dependencies:
   - name: run
     version: 0.1.0

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainer.config import Config
 
-ZERO_STRATEGIES = ("zero1", "zero2", "zero3", "zeropp")
 ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 
 # What may be kept in host memory: there is nothing to gain where a process holds the whole model anyway.

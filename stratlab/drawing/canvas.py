@@ -6,7 +6,7 @@ Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -15,8 +15,6 @@ WIDTH = 920.0
 COLOURS = 8  # Okabe and Ito's palette, in page.css
 DASHES = 4
 LETTER = 6.6  # px of one letter at 12 px, on average
-
-Pixel = Callable[[float], float]
 
 
 def build_svg(height: float, parts: Iterable[Markup], label: str) -> Markup:

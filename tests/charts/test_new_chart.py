@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,17 @@ def test_the_shipped_charts_have_the_same_pattern(chart: str) -> None:
     assert len(lines) <= (
         16 if chart.startswith("llm-") else 10
     )  # those name model, data and lengths as well
+
+
+def test_a_packed_copy_of_the_library_is_ignored_by_git_said_and_not_here() -> None:
+    """`helm dependency update` leaves one beside the link, and Helm 3 renders it, also when the library has changed."""
+    for path in ("charts/ddp/charts/run-0.1.0.tgz", "charts/ddp/Chart.lock"):
+        assert subprocess.run(["git", "check-ignore", "--quiet", path], cwd=CHARTS.parent).returncode == 0, (
+            path
+        )
+    for file in CHARTS.glob("*/Chart.yaml"):
+        assert (
+            "repository: file" not in file.read_text() or "remove charts/run-*.tgz again" in file.read_text()
+        )
+    packed = [str(path) for path in CHARTS.glob("*/charts/*.tgz")]
+    assert packed == [], "left by `helm dependency update`, and stale after the next change: remove them"

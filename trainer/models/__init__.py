@@ -6,28 +6,12 @@ Everything else: Hugging Face's, by hub id or folder.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trainer.config import Config, ConfigError
 from trainer.model_shapes import HUB_IDS, TORCHVISION, VIT, model_problems, read_model_json, registered_name
 from trainer.models.classifier import ImageClassifier
-
-
-class Classifier(Protocol):
-    """What the engines and the metrics ask of a model."""
-
-    flops_per_sample: float
-    """Floating-point operations of forward and backward for one image (PaLM convention: no recomputation; with
-    LoRA the weights' gradients are left out: 4N)."""
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Images [batch, channel, height, width] -> logits [batch, class]."""
-
-    def blocks(self) -> list[nn.Module]:
-        """The repeated parts, in order: what sharding strategies gather one at a time."""
 
 
 def build_model(

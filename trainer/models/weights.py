@@ -21,12 +21,16 @@ def read_weights(config: Config) -> dict[str, Tensor]:
     """
     state: dict[str, Tensor] = {}
     try:
-        for path in sorted(Path(config.model_path).glob("*.safetensors")):
+        files = sorted(Path(config.model_path).glob("*.safetensors"))
+    except OSError as failure:  # the folder itself
+        raise DataMissing(f"TRAINER_MODEL_PATH={config.model_path!r}: cannot be read: {failure}") from failure
+    for path in files:
+        try:
             state |= load_file(path)
-    except Exception as failure:  # safetensors has an error class of its own, beside the disk's
-        raise DataMissing(
-            f"TRAINER_MODEL_PATH={config.model_path!r}: {path.name} cannot be read: {failure}"
-        ) from failure
+        except Exception as failure:  # safetensors has an error class of its own, beside the disk's
+            raise DataMissing(
+                f"TRAINER_MODEL_PATH={config.model_path!r}: {path.name} cannot be read: {failure}"
+            ) from failure
     return state
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from trainer.config import Config, ConfigError
 from trainer.failures import DataMissing
 from trainer.models import build_model
 from trainer.models.export import export_model
+from trainer.models.weights import read_weights
 from trainer.provenance import hash_weights
 
 CLASSES = ["cat", "dog", "eel"]
@@ -147,3 +149,12 @@ def test_a_folder_with_tensors_of_another_architecture(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"no")
     with pytest.raises(DataMissing, match="model.safetensors cannot be read"):
         build(model_path=str(tmp_path), init="pretrained")
+
+
+def test_a_folder_that_cannot_be_read_is_missing_data(tmp_path, monkeypatch):
+    def refuse(folder, pattern):
+        raise PermissionError("no entry")
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    with pytest.raises(DataMissing, match="cannot be read: no entry"):
+        read_weights(Config(run="try", model_path=str(tmp_path)))

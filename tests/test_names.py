@@ -1,0 +1,81 @@
+"""Nothing is defined that nobody names, and nothing is imported that is not declared."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("trainer", "stratlab", "charts", "benchmarks", "tests", "docs", "images", "requirements")
+WORD = re.compile(r"\w+")
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def defined_names(tree: ast.Module) -> Iterator[str]:
+    """Of the module itself: functions, classes, constants."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_every_name_of_a_module_is_used_somewhere() -> None:
+    """By its name alone, also in another module: what this finds is dead for certain."""
+    texts = [
+        path.read_text() for path in (*sources(*FOLDERS), ROOT / "pyproject.toml", ROOT / "images/build")
+    ]
+    used = Counter(word for text in texts for word in WORD.findall(text))
+    dead = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources("trainer", "stratlab", "charts")
+        for name in defined_names(ast.parse(path.read_text()))
+        if used[name] == 1 and not name.startswith("__")
+    ]
+    assert dead == []
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level packages that a file imports, wherever it does."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize(("folder", "extra"), [("trainer", "trainer"), ("stratlab", "lab")])
+def test_what_is_imported_is_declared(folder: str, extra: str) -> None:
+    """A package that only comes along with another one goes when that one stops needing it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    declared = {normalised(re.split(r"[=<>;\[ ]", line)[0]) for line in lines}
+    names = {name for path in sources(folder) for name in imported(path)}
+    distributions = packages_distributions()
+    foreign = names - {*sys.stdlib_module_names, "trainer", "stratlab"}
+    assert {"pydantic", "numpy"} <= foreign | {"pydantic"}
+    undeclared = {
+        name
+        for name in foreign
+        if not declared & {normalised(each) for each in distributions.get(name, [name])}
+    }
+    assert undeclared == set()
