@@ -15,6 +15,7 @@ from stratlab.check.command import check
 from stratlab.logs.command import logs
 from stratlab.rehearse.command import rehearse
 from stratlab.sweep.command import sweep
+from stratlab.user_error import UserError
 from stratlab.wait.command import wait
 from stratlab.watch.command import watch
 
@@ -136,17 +137,17 @@ def compare(
     Example: stratlab compare demo --on-cluster --namespace stratlab
     """
     if (folder is None) == (experiment is None):
-        raise ValueError("give either DIR or --experiment NAME")
+        raise UserError("give either DIR or --experiment NAME")
     if on_cluster:
         from stratlab.compare.on_cluster import compare_for_user
 
         if experiment:
-            raise ValueError("--on-cluster compares a folder of the volume; leave --experiment out")
+            raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
         asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib}
         compare_for_user(str(folder), namespace, claim, mount, image, output, as_json, asked)
         return
     if experiment and not tracking_uri:
-        raise ValueError("--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI")
+        raise UserError("--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI")
     from stratlab import compare as comparing
 
     output = output or (folder / "report" if folder else Path(f"{experiment}-report"))
@@ -198,12 +199,12 @@ def _fail(sentence: str, code: int) -> NoReturn:
 
 
 def main() -> None:
-    """The console script. ValueError is what the user typed; anything else is a bug, with its traceback."""
+    """The console script. UserError is what the user typed; what nobody foresaw is a bug, with its traceback."""
     from stratlab.rehearse.interruption import Interrupted
 
     try:
         app()
-    except ValueError as wrong:
+    except UserError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         sys.exit(WRONG_INPUT)
     except Interrupted as stop:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from stratlab.rehearse.environment import build_machine_env
 from stratlab.rehearse.processes import Processes, free_port, tail
+from stratlab.user_error import UserError
 
 HOST = "127.0.0.1"
 START_DEADLINE_S = 120.0
@@ -49,7 +50,7 @@ def run_server(
         progress: gets a sentence every 5 s while the server starts.
 
     Raises:
-        ValueError: the port is taken.
+        UserError: the port is taken.
         ServerFailed: it ended or did not answer within 120 s.
     """
     with _running_server(folder, port, progress or (lambda text: None)) as (uri, _):
@@ -60,11 +61,11 @@ def serve_store(folder: Path, port: int | None, say: Callable[[str], None]) -> i
     """Serves a finished store until the server ends or an exception comes by; returns its exit code.
 
     Raises:
-        ValueError: `folder` holds no store, or the port is taken.
+        UserError: `folder` holds no store, or the port is taken.
         ServerFailed: it ended or did not answer within 120 s.
     """
     if not (folder / "mlflow.db").is_file():
-        raise ValueError(f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
+        raise UserError(f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
     with _running_server(folder, port, say) as (uri, process):
         say(f"MLflow is ready: {uri} (Ctrl-C ends it)")
         return process.wait()
@@ -109,7 +110,7 @@ def _check_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as failure:
-            raise ValueError(f"--port {port}: cannot be used ({failure.strerror})") from failure
+            raise UserError(f"--port {port}: cannot be used ({failure.strerror})") from failure
 
 
 def _wait_until_healthy(

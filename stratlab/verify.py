@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stratlab.analysis.mlflow_log import IMPATIENT
 from stratlab.compare.record import RunRecord, read_run
 from stratlab.tracking_redirect import explain_failure
+from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -47,11 +48,11 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
         with_report: False: nobody analyses this run, so no report is missing.
 
     Raises:
-        ValueError: `run_dir` is no run.
+        UserError: `run_dir` is no run.
     """
     run = read_run(run_dir)
     if run.status == "not a run":
-        raise ValueError(f"{run_dir}: {run.ending if run_dir.is_dir() else 'no such folder'}")
+        raise UserError(f"{run_dir}: {run.ending if run_dir.is_dir() else 'no such folder'}")
     yield _check_files(run)
     yield _check_ranks(run)
     profiled = run.config.get("config", {}).get("profile_steps", 1) != 0

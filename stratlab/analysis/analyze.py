@@ -54,7 +54,7 @@ def analyze_run(
         The content of report.json.
 
     Raises:
-        ValueError: `run_dir` is not a run directory.
+        UserError: `run_dir` is not a run directory.
         NoTraces: nothing can be analysed; an earlier analysis stays as it is.
     """
     facts = read_facts(run_dir)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -130,6 +132,9 @@ def _read_rank(item: Work) -> Path | str:
         return str(failure)
     except MemoryError:
         return "needs more memory than there is"
+    except Exception as bug:  # one odd file must not cost the report on all the others
+        traceback.print_exc(file=sys.stderr)
+        return f"a bug of stratlab met something new in it ({type(bug).__name__}: {bug})"
     path = scratch / f"rank{rank}"
     with open(path, "wb") as out:
         pickle.dump(reading, out, protocol=5)

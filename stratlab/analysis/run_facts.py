@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.traces.discover import Finding
+from stratlab.user_error import UserError
 
 FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
 OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct")
@@ -36,16 +37,16 @@ def read_facts(folder: Path) -> RunFacts:
     """Reads config.json and, where they exist, summary.json, evaluation.json and metrics.jsonl.
 
     Raises:
-        ValueError: `folder` is not a run directory.
+        UserError: `folder` is not a run directory.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder")
+        raise UserError(f"{folder}: no such folder")
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder}: not a run directory, it holds no config.json")
+        raise UserError(f"{folder}: not a run directory, it holds no config.json")
     findings: list[Finding] = []
     config = _read_object(folder / "config.json", findings)
     if not config:
-        raise ValueError(f"{folder}: not a run directory, its config.json is no JSON object")
+        raise UserError(f"{folder}: not a run directory, its config.json is no JSON object")
     summary = _read_object(folder / "summary.json", findings)
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
     versions = _object(provenance, "versions")

@@ -22,6 +22,7 @@ from kubernetes.config.config_exception import ConfigException
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.patience import may_pass, wait_as_asked
+from stratlab.user_error import UserError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_S, READ_S = 5.0, 30.0
@@ -57,10 +58,9 @@ class Connection:
             with attempt:
                 response = self.stream(path, query)
                 try:
-                    document: dict[str, Any] = json.loads(response.data)
-                except urllib3.exceptions.HTTPError as failure:
+                    return dict(json.loads(response.data))
+                except (urllib3.exceptions.HTTPError, ValueError, TypeError, RecursionError) as failure:
                     raise ClusterError(f"{self.server}: the answer broke off ({failure})") from failure
-                return document
         raise AssertionError("tenacity returns or raises")
 
     def stream(
@@ -92,7 +92,7 @@ def connect(
     """The cluster that kubectl would talk to: $KUBECONFIG or ~/.kube/config, else the pod's own token.
 
     Raises:
-        ValueError: there is none, or no such context.
+        UserError: there is none, or no such context.
     """
     listed = environ.get("KUBECONFIG", "")
     paths = [Path(path).expanduser() for path in (listed or "~/.kube/config").split(os.pathsep) if path]
@@ -104,7 +104,7 @@ def connect(
         where = (
             f"KUBECONFIG={listed}: no such file" if listed else "no ~/.kube/config, and KUBECONFIG is not set"
         )
-        raise ValueError(f"no cluster: {where}")
+        raise UserError(f"no cluster: {where}")
     configuration = Configuration()
     try:
         merged = kube_config.KubeConfigMerger(os.pathsep.join(str(path) for path in found)).config
@@ -112,13 +112,13 @@ def connect(
         chosen = context or merged.safe_get("current-context")
         if chosen not in names:
             wanted = f"no context {chosen!r}" if chosen else "no current context"
-            raise ValueError(f"{_list(found)}: {wanted}; there is {', '.join(names) or 'none'}")
+            raise UserError(f"{_list(found)}: {wanted}; there is {', '.join(names) or 'none'}")
         loader = kube_config.KubeConfigLoader(
             config_dict=merged, active_context=chosen, config_base_path=None
         )
         loader.load_and_set(configuration)
     except (ConfigException, KeyError, TypeError) as failure:
-        raise ValueError(f"{_list(found)}: {failure}") from failure
+        raise UserError(f"{_list(found)}: {failure}") from failure
     default = loader.current_context["context"].get("namespace") or "default"
     return Connection(_build_client(configuration), namespace or default, f"context {chosen}")
 

@@ -23,6 +23,7 @@ from stratlab.cluster.connection import Connection, explain
 from stratlab.cluster.patience import may_pass
 from stratlab.cluster.pod_phase import PodEnd, follow_pod, read_end, ticking
 from stratlab.cluster.pod_template import PodRequest, build_pod
+from stratlab.user_error import UserError
 
 LOG_PAUSES_S = (0.5, 2.0, None)
 LOG_SILENCE_S = 600.0
@@ -98,7 +99,7 @@ def read_file(
     """The bytes of the file at `path` (below `mount`), in pieces as they arrive.
 
     Raises:
-        ValueError: there is no such file.
+        UserError: there is no such file.
         ClusterError: as `run_on_volume`, or what arrived is not the file; then the pieces so far are void.
     """
     request = PodRequest(claim, mount, image)
@@ -120,7 +121,7 @@ def read_file(
                 yield piece
         end = read_end(name, ending, request.deadline_s)
         if end.exit_code and "FileNotFoundError" in end.reason:
-            raise ValueError(f"{path}: no such file on the claim {claim}")
+            raise UserError(f"{path}: no such file on the claim {claim}")
         if end.exit_code:
             raise ClusterError(f"{path}: could not be read in pod {name}: {end.reason}")
         if last != f"end {length} {digest.hexdigest()}":

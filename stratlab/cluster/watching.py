@@ -18,6 +18,8 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.patience import Patience
 
 ADDED, MODIFIED, DELETED, SYNCED = "ADDED", "MODIFIED", "DELETED", "SYNCED"
+BOOKMARK, ERROR = "BOOKMARK", "ERROR"  # an ERROR is most often 410: the version is too old
+GARBLED = "GARBLED"  # our word for what is no change at all: a proxy's page, half a line
 Change = tuple[str, dict[str, Any]]
 
 # The server sends a bookmark about once a minute: after a longer silence the connection is taken for dead.
@@ -44,7 +46,7 @@ def watch(
     """
     patience = patience or Patience()
     known: dict[str, dict[str, Any]] = {}
-    version, synced = "", False
+    version, synced, told = "", False, False
     while not patience.is_over():
         if not version:
             listed = patience.persist(
@@ -59,7 +61,10 @@ def watch(
                 yield SYNCED, {}
         opened, brought = time.monotonic(), False
         for kind, changed in _read_changes(connection, path, query, version, patience):
-            if kind == "ERROR":  # most often 410: the version is too old
+            if kind == GARBLED and not told:
+                told = True
+                patience.say(f"{connection.server} sent what is no change of an object; listing again")
+            if kind in (ERROR, GARBLED):
                 version = ""
                 break
             version, brought = changed["metadata"]["resourceVersion"], True
@@ -76,9 +81,18 @@ def _list(
 ) -> dict[str, Any]:
     response = connection.stream(path, query, silence_s=patience.left_s(LIST_S))
     try:
-        return dict(json.loads(response.data))
+        listed = dict(json.loads(response.data))
+        listed["items"] = listed["items"] or []  # Go writes an empty list as null
+        _check_version(listed, with_uid=False)
+        for item in listed["items"]:
+            _check_version(item)
+        return listed
     except (urllib3.exceptions.HTTPError, ValueError) as failure:
         raise ClusterError(f"{connection.server}: the answer broke off ({failure})") from failure
+    except (KeyError, TypeError, RecursionError) as failure:
+        raise ClusterError(
+            f"{connection.server}: the answer is no list of objects ({failure!r})"
+        ) from failure
 
 
 def _read_changes(
@@ -98,7 +112,7 @@ def _read_changes(
     except ClusterError as failure:
         if failure.status != GONE:
             raise
-        yield "ERROR", {}
+        yield ERROR, {}
         return
     if response is None:
         return
@@ -106,18 +120,36 @@ def _read_changes(
     try:
         for piece in response.stream(amt=None, decode_content=False):
             *lines, buffer = (buffer + piece).split(b"\n")
-            for line in filter(None, lines):
-                document = json.loads(line)
-                yield document["type"], document["object"]
+            yield from map(_read_change, filter(None, lines))
     except (urllib3.exceptions.HTTPError, OSError):
         return
     finally:
         response.close()
 
 
+def _read_change(line: bytes) -> Change:
+    """One line of a watch. Whatever it is, no thread may die of it: somebody waits for what comes after."""
+    try:
+        document = json.loads(line)
+        kind, changed = document["type"], document["object"]
+        if kind == ERROR:
+            return ERROR, {}
+        _check_version(changed, with_uid=kind != BOOKMARK)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return GARBLED, {}
+    return (kind, changed) if kind in (ADDED, MODIFIED, DELETED, BOOKMARK) else (GARBLED, {})
+
+
+def _check_version(thing: Mapping[str, Any], *, with_uid: bool = True) -> None:
+    """Raises KeyError or TypeError where an object lacks what tells its versions apart."""
+    for key in ("resourceVersion", "uid") if with_uid else ("resourceVersion",):
+        if not isinstance(thing["metadata"][key], str):
+            raise TypeError(f"metadata.{key} is no text")
+
+
 def _is_news(known: dict[str, dict[str, Any]], kind: str, changed: dict[str, Any]) -> bool:
     """Whether `changed` was not told yet; keeps `known` up to date."""
-    if kind == "BOOKMARK":
+    if kind == BOOKMARK:
         return False
     uid = changed["metadata"]["uid"]
     if kind == DELETED:

@@ -19,6 +19,7 @@ from stratlab.compare.sentence import (
 from stratlab.compare.traced_step import TracedStep, build_traced_step
 from stratlab.compare.variants import find_typical
 from stratlab.compare.winners import LEAST_LEAD_PCT
+from stratlab.user_error import UserError
 
 Row = Mapping[str, Any]
 
@@ -47,14 +48,14 @@ def build_attribution(
         baseline (asked for, or None), pairs, and not_attributed: [{run, why}].
 
     Raises:
-        ValueError: `baseline` is no finished run with step times.
+        UserError: `baseline` is no finished run with step times.
     """
     steps = {
         row["run"]: row["step_time_ms_p50"] for row in rows if is_compared(row) and row["step_time_ms_p50"]
     }
     if baseline is not None and baseline not in steps:
         known = ", ".join(steps) or "none"
-        raise ValueError(f"--baseline {baseline}: expected a finished run of this comparison: {known}")
+        raise UserError(f"--baseline {baseline}: expected a finished run of this comparison: {known}")
     groups = [[name for name in group if name in steps] for group in fairness["groups"]]
     typical = _choose_typical(groups, variants, steps, baseline)
     traced = {name: build_traced_step(analyses.get(name) or {}) for group in typical for name in group}

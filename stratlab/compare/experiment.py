@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from stratlab import tracking_redirect
 from stratlab.compare.record import RunRecord, read_run
+from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+DOWNLOADED = ".from_mlflow"  # in a folder that was downloaded: what lacks it is somebody's own
 BULKY = ("_trace.json", ".log", ".gz", ".safetensors", ".pt")
 
 
@@ -26,10 +28,11 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
 
     Args:
         name: of the experiment = the comparison.
-        into: gets one folder per run; traces and logs are not downloaded.
+        into: gets one folder per run; traces and logs are not downloaded. Those of an earlier download are replaced.
 
     Raises:
-        ValueError: there is no such experiment, it has no runs, or the server does not answer.
+        UserError: there is no such experiment, it has no runs, the server does not answer, it names files outside
+            of a run, or a folder would be replaced that was not downloaded.
     """
     # a server that is away costs seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -44,18 +47,18 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             known = ", ".join(sorted(e.name for e in client.search_experiments()))
-            raise ValueError(f"--experiment {name}: not at {tracking_uri}; there are: {known}")
+            raise UserError(f"--experiment {name}: not at {tracking_uri}; there are: {known}")
         runs = _runs_of(client, experiment.experiment_id)
         if not runs:
-            raise ValueError(f"--experiment {name}: has no runs at {tracking_uri}")
+            raise UserError(f"--experiment {name}: has no runs at {tracking_uri}")
+        folders = {run_id: into / name for run_id, name in _folder_names(runs).items()}
+        for folder in folders.values():
+            _check_free(folder)
         into.mkdir(parents=True, exist_ok=True)
-        names = _folder_names(runs)
-        return sorted(
-            (_fetch(client, run, into / names[run.info.run_id]) for run in runs), key=lambda r: r.name
-        )
+        return sorted((_fetch(client, run, folders[run.info.run_id]) for run in runs), key=lambda r: r.name)
     except MlflowException as error:
         reason = tracking_redirect.explain_failure(tracking_uri, error.message)
-        raise ValueError(f"--experiment {name}: MLflow at {tracking_uri} failed: {reason}") from error
+        raise UserError(f"--experiment {name}: MLflow at {tracking_uri} failed: {reason}") from error
 
 
 def _runs_of(client: MlflowClient, experiment_id: str) -> list[Run]:
@@ -79,25 +82,47 @@ def _folder_names(runs: list[Run]) -> dict[str, str]:
     }
 
 
+def _check_free(folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and not (folder / DOWNLOADED).is_file()):
+        raise UserError(
+            f"{folder}: is there, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
+            "the runs of the experiment"
+        )
+
+
 def _fetch(client: MlflowClient, run: Run, folder: Path) -> RunRecord:
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier comparison: files must not mix
-    folder.mkdir()
+    """The run in `folder`, whole or not at all; files of an earlier download do not mix with it."""
     run_id = run.info.run_id
-    wanted = [path for path in _files_below(client, run_id, "run") if not path.endswith(BULKY)]
-    wanted += [path for path in _files_below(client, run_id, "analysis") if path == "analysis/report.json"]
+    wanted = {
+        path: PurePosixPath(path).relative_to("run")
+        for path in _files_below(client, run_id, "run")
+        if not path.endswith(BULKY)
+    }
+    reports = [path for path in _files_below(client, run_id, "analysis") if path == "analysis/report.json"]
+    wanted |= {path: PurePosixPath(path) for path in reports}
     with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
-        for path in wanted:
-            target = folder / path.removeprefix("run/")
+        fresh = Path(downloads) / "fresh"
+        fresh.mkdir()
+        (fresh / DOWNLOADED).write_text(f"{run_id}\n")
+        for path, name in wanted.items():
+            target = fresh / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(client.download_artifacts(run_id, path, downloads), target)
+        _check_free(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
     record = dataclasses.replace(read_run(folder, downloaded=True), mlflow_run_id=run_id)
     return dataclasses.replace(record, ending="has no artifacts under run/") if not wanted else record
 
 
 def _files_below(client: MlflowClient, run_id: str, folder: str) -> list[str]:
+    """A server could name anything: whatever does not lie below `folder` is refused before a byte is fetched."""
     files: list[str] = []
     for entry in client.list_artifacts(run_id, folder):
-        if ".." in PurePosixPath(entry.path).parts:  # a server could name anything
-            raise ValueError(f"run {run_id}: refusing the artifact path {entry.path!r}")
+        path, above = PurePosixPath(entry.path), PurePosixPath(folder)
+        if above not in path.parents or ".." in path.parts or "\0" in entry.path:
+            raise UserError(
+                f"run {run_id}: refusing the artifact path {entry.path!r}, it is not below {folder}/"
+            )
         files += _files_below(client, run_id, entry.path) if entry.is_dir else [entry.path]
     return files

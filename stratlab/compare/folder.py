@@ -5,25 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratlab.compare.record import MARKS, RunRecord, read_run
+from stratlab.user_error import UserError
 
 
 def load_runs(folder: Path) -> list[RunRecord]:
     """Reads every folder below a comparison, by name. What is not a run, or not whole, says so in its record.
 
     Raises:
-        ValueError: `folder` is not a comparison: absent, a file, a single run, or without any run.
+        UserError: `folder` is not a comparison: absent, a file, a single run, or without any run.
     """
     if not folder.is_dir():
-        raise ValueError(
+        raise UserError(
             f"{folder}: not a folder; expected the folder of a comparison, <results>/<comparison>"
         )
     if (folder / "config.json").is_file():
-        raise ValueError(f"{folder}: this is one run; give the folder of its comparison, {folder.parent}")
+        raise UserError(f"{folder}: this is one run; give the folder of its comparison, {folder.parent}")
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ours(path))
     runs = [read_run(path) for path in below]
     if all(run.status == "not a run" for run in runs):
         found = ", ".join(path.name for path in below) or "nothing"
-        raise ValueError(
+        raise UserError(
             f"{folder}: no run in it; expected folders with one of {', '.join(MARKS)}, found {found}"
         )
     return runs

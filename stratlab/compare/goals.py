@@ -9,6 +9,7 @@ from typing import Any
 from stratlab.compare.pareto import MEMORIES, choose_memory
 from stratlab.compare.rows import is_compared
 from stratlab.compare.winners import ON_CPU, name_winners
+from stratlab.user_error import UserError
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -28,10 +29,10 @@ def build_goals(
         groups: [{runs, goals: [{goal, run (None = nobody), reason}]}].
 
     Raises:
-        ValueError: the limit is not above 0.
+        UserError: the limit is not above 0.
     """
     if memory_limit_gib is not None and not (math.isfinite(memory_limit_gib) and memory_limit_gib > 0):
-        raise ValueError(f"--memory-limit-gib {memory_limit_gib:g}: expected a number above 0")
+        raise UserError(f"--memory-limit-gib {memory_limit_gib:g}: expected a number above 0")
     finished = [row for row in rows if is_compared(row)]
     fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in finished]
     groups = [group for group in fairness["groups"] if len(group) > 1]

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import re
-import shutil
 import sys
 import tarfile
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import run_on_volume
+from stratlab.user_error import UserError
 
 MARK = b"stratlab-report"
 LARGEST_MIB = 32
@@ -112,11 +112,11 @@ def compare_on_cluster(
         the content of report.json.
 
     Raises:
-        ValueError: there is no such comparison, or `output` holds something else than a report.
+        UserError: there is no such comparison, or `output` holds something else than a report.
         ClusterError: the pod could not do it, or the report did not arrive whole.
     """
     if not NAME.fullmatch(comparison):
-        raise ValueError(f"{comparison}: with --on-cluster give the name of a comparison, not a folder")
+        raise UserError(f"{comparison}: with --on-cluster give the name of a comparison, not a folder")
     check_output(output)
     folder = f"{mount.rstrip('/')}/{comparison}"
     finished = run_on_volume(
@@ -132,7 +132,7 @@ def compare_on_cluster(
     words, _, payload = finished.output.partition(MARK + b" ")
     said = words.decode(errors="replace").strip()
     if finished.exit_code == WRONG_INPUT:
-        raise ValueError(f"on the claim {claim} of namespace {namespace}: {_last_line(said)}")
+        raise UserError(f"on the claim {claim} of namespace {namespace}: {_last_line(said)}")
     if finished.exit_code == TOO_LARGE:
         raise ClusterError(
             f"{_last_line(said)}, more than {LARGEST_MIB}: it stays on the volume, {folder}/report"
@@ -179,24 +179,21 @@ def unpack_payload(payload: bytes) -> dict[str, bytes]:
 
 
 def write_report_folder(files: dict[str, bytes], output: Path) -> None:
-    """Replaces `output` by the files, all at once."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
-        fresh = Path(temporary) / "report"
-        for name, content in files.items():
-            target = fresh / name
+    """Each file whole or not at all; what else is in `output` stays: it may be where somebody works."""
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output, prefix=".report.") as temporary:
+        for number, (name, content) in enumerate(files.items()):
+            fresh, target = Path(temporary) / str(number), output / name
+            fresh.write_bytes(content)
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-        if output.exists():
-            shutil.move(output, Path(temporary) / "old")
-        fresh.rename(output)
+            fresh.rename(target)
 
 
 def check_output(output: Path) -> None:
     """Before a pod is started: only a report may be replaced.
 
     Raises:
-        ValueError: `output` is something else.
+        UserError: `output` is something else.
     """
     if not output.exists():
         return
@@ -204,7 +201,7 @@ def check_output(output: Path) -> None:
         output.is_dir() and (output / "report.json").is_file() and (output / "comparison.csv").is_file()
     )
     if not is_report and not (output.is_dir() and not any(output.iterdir())):
-        raise ValueError(f"--output {output}: is there, and is no report of a comparison")
+        raise UserError(f"--output {output}: is there, and is no report of a comparison")
 
 
 def _last_line(text: str) -> str:

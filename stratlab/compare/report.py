@@ -19,6 +19,7 @@ from stratlab.compare.rows import apply_others, build_row, is_compared, name_var
 from stratlab.compare.scaling import build_scaling
 from stratlab.compare.variants import build_variants
 from stratlab.compare.winners import ON_CPU, name_group_winners, name_winners
+from stratlab.user_error import UserError
 
 ORIGIN_FIELDS = ("backend", "device_type", "device_name", "world_size", "nodes", "steps", "measured_steps")
 
@@ -33,11 +34,11 @@ def compare(
         memory_limit_gib: of one device, for the goal "fastest within"; None = no such goal.
 
     Raises:
-        ValueError: there is no run, no such baseline, or the limit is none.
+        UserError: there is no run, no such baseline, or the limit is none.
     """
     records = [run for run in runs if run.status != "not a run"]
     if not records:
-        raise ValueError("no run to compare")
+        raise UserError("no run to compare")
     rows = [build_row(run) for run in records]
     fairness = audit(records)
     variants = [[run.name for run in group] for group in build_variants(records)]

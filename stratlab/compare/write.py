@@ -19,6 +19,7 @@ from stratlab.compare.tradeoffs import build_choice
 from stratlab.compare.why import build_why
 from stratlab.compare.winners import LEAST_LEAD_PCT
 from stratlab.drawing import build_page
+from stratlab.user_error import UserError
 
 CSV_FIELDS = (
     *("run", "status", "complete", "attempts"),
@@ -40,19 +41,36 @@ def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: P
     Args:
         report: of `compare(runs)`.
         runs: for the curves and matrices, which the report does not repeat.
-        folder: is made when absent.
+        folder: is made when absent; what else is in it stays.
+
+    Raises:
+        UserError: the folder cannot be made, or holds a report.json of something else.
     """
+    check_folder(folder)
     contents = {
         "comparison.csv": render_csv(report),
         "report.json": json.dumps(report, indent=1, allow_nan=False) + "\n",
         "report.html": render_page(report, runs),
     }
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         temporary = folder / f".{name}.tmp"
         temporary.write_text(content, encoding="utf-8")
         os.replace(temporary, folder / name)
     return folder / "report.html"
+
+
+def check_folder(folder: Path) -> None:
+    """Makes the folder of a report.
+
+    Raises:
+        UserError: it cannot be made, or holds the report of something else, as a run's analysis.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise UserError(f"--output {folder}: cannot be a folder ({failure.strerror})") from failure
+    if (folder / "report.json").exists() and not (folder / "comparison.csv").is_file():
+        raise UserError(f"--output {folder}: there is a report.json that is not of a comparison")
 
 
 def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stratlab.cluster.pods import console_pod, node_rank, place_of
 from stratlab.cluster.workloads import RunFacts, Workload
+from stratlab.user_error import UserError
 
 # Defaults of charts/run/values.yaml, for a run whose resource is gone.
 MOUNT, CLAIM, IMAGE, COMPARISON = "/results", "stratlab-results", "stratlab-lab:0.1.0", "default"
@@ -29,12 +30,12 @@ def find_pod(
     """(the pod whose log has `rank`, None if it is not there; a sentence that says which ranks it holds).
 
     Raises:
-        ValueError: the run has no such rank.
+        UserError: the run has no such rank.
     """
     nodes = workload.nodes
     processes = workload.facts.processes or nodes
     if rank >= processes:
-        raise ValueError(f"--rank {rank}: the run has ranks 0 to {processes - 1}")
+        raise UserError(f"--rank {rank}: the run has ranks 0 to {processes - 1}")
     per_pod = max(1, processes // nodes)
     index = rank // per_pod
     first, last = index * per_pod, index * per_pod + per_pod - 1

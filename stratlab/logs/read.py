@@ -31,7 +31,7 @@ def read_rank(
     """The log in pieces. `say` hears where it comes from. `run_directory`, `claim`, `image`: of the file.
 
     Raises:
-        ValueError: no such rank, no such file.
+        UserError: no such rank, no such file.
         ClusterError: the cluster does not give it.
     """
     workload = find_workload(connection, connection.namespace, release)

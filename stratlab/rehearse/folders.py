@@ -7,18 +7,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stratlab.user_error import UserError
+
 
 def make_folder(folder: Path) -> list[Path]:
     """Creates `folder` and its parents; returns those that were not there, the outermost first.
 
     Raises:
-        ValueError: it cannot be created.
+        UserError: it cannot be created.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()][::-1]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
-        raise ValueError(f"{folder}: cannot be created ({failure.strerror})") from failure
+        raise UserError(f"{folder}: cannot be created ({failure.strerror})") from failure
     return missing
 
 
@@ -30,14 +32,14 @@ def remove_empty(folders: Iterable[Path]) -> None:
 
 
 def check_free(run_dir: Path, *, replace: bool) -> None:
-    """Raises ValueError when a run would end up in a folder that is taken already."""
+    """Raises UserError when a run would end up in a folder that is taken already."""
     if not run_dir.exists():
         return
     known = [name for name in ("config.json", "attempts.jsonl", "summary.json") if (run_dir / name).is_file()]
     if not known and any(run_dir.iterdir()):
-        raise ValueError(f"{run_dir}: there is something else than a run, choose another --results or --name")
+        raise UserError(f"{run_dir}: there is something else than a run, choose another --results or --name")
     if "summary.json" in known and not replace:
-        raise ValueError(
+        raise UserError(
             f"{run_dir}: this run is there already and has finished. "
             "Give --replace to remove it and start anew, or --name for another name"
         )

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from stratlab.rehearse.refusal import explain_refusal
+from stratlab.user_error import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
@@ -21,28 +22,28 @@ def find_helm() -> Path:
     """helm from $STRATLAB_HELM, from .tools in the repository, or from PATH, in this order.
 
     Raises:
-        ValueError: there is none, or $STRATLAB_HELM names something that cannot be run.
+        UserError: there is none, or $STRATLAB_HELM names something that cannot be run.
     """
     if given := os.environ.get("STRATLAB_HELM"):
         if not os.access(given, os.X_OK) or not Path(given).is_file():
-            raise ValueError(f"STRATLAB_HELM={given}: no program there")
+            raise UserError(f"STRATLAB_HELM={given}: no program there")
         return Path(given).absolute()
     for place in (REPOSITORY / ".tools" / "helm", REPOSITORY / ".tools" / "bin" / "helm"):
         if place.is_file():
             return place
     if found := shutil.which("helm"):
         return Path(found)
-    raise ValueError("helm is missing: run `make setup` in the repository, or set STRATLAB_HELM to its path")
+    raise UserError("helm is missing: run `make setup` in the repository, or set STRATLAB_HELM to its path")
 
 
 def read_chart_name(helm: Path, chart: Path) -> str:
     """The name in the chart's Chart.yaml.
 
     Raises:
-        ValueError: `chart` is no chart.
+        UserError: `chart` is no chart.
     """
     if not chart.exists():
-        raise ValueError(f"{chart}: no such chart")
+        raise UserError(f"{chart}: no such chart")
     return str(yaml.safe_load(_run_helm(helm, ["show", "chart", str(chart)]))["name"])
 
 
@@ -61,12 +62,12 @@ def render_chart(
     helm (a comma in a path); they win over `settings`, which win over the files in `values`.
 
     Raises:
-        ValueError: with helm's own words, for a value that the chart's schema refuses, and the names that it knows.
+        UserError: with helm's own words, for a value that the chart's schema refuses, and the names that it knows.
     """
     arguments = ["template", release, str(chart), "--no-hooks"]
     for file in values:
         if not file.is_file():
-            raise ValueError(f"--values {file}: no such file")
+            raise UserError(f"--values {file}: no such file")
         arguments += ["--values", str(file)]
     for setting in settings:
         arguments += ["--set", setting]
@@ -74,8 +75,8 @@ def render_chart(
         arguments += ["--set-literal", literal]
     try:
         rendered = _run_helm(helm, arguments)
-    except ValueError as failure:
-        raise ValueError(explain_refusal(str(failure), chart)) from None
+    except UserError as failure:
+        raise UserError(explain_refusal(str(failure), chart)) from None
     return [document for document in yaml.safe_load_all(rendered) if document]
 
 
@@ -85,5 +86,5 @@ def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
     )
     if done.returncode:
         words = [line for line in done.stderr.strip().splitlines() if not line.startswith("level=INFO")]
-        raise ValueError(f"helm {arguments[0]}: " + "\n".join(words).removeprefix("Error: "))
+        raise UserError(f"helm {arguments[0]}: " + "\n".join(words).removeprefix("Error: "))
     return done.stdout

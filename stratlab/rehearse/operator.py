@@ -10,20 +10,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratlab.rehearse.pods import HERE, Pod, build_pod
+from stratlab.user_error import UserError
 
 
 def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
     """One pod per replica, the master first.
 
     Raises:
-        ValueError: the operator would refuse the job, or it would hang for want of a rendezvous.
+        UserError: the operator would refuse the job, or it would hang for want of a rendezvous.
     """
     name, spec = job["metadata"]["name"], job["spec"]
     replicas = spec["pytorchReplicaSpecs"]
     if unknown := sorted(replicas.keys() - {"Master", "Worker"}):
-        raise ValueError(f"PyTorchJob {name}: replica type {unknown[0]}, expected Master or Worker")
+        raise UserError(f"PyTorchJob {name}: replica type {unknown[0]}, expected Master or Worker")
     if "Master" not in replicas and "elasticPolicy" not in spec:
-        raise ValueError(
+        raise UserError(
             f"PyTorchJob {name}: neither a Master nor an elasticPolicy, its pods would never find each other"
         )
     pods: list[Pod] = []
@@ -31,7 +32,7 @@ def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
         for index in range(_count(replicas.get(role))):
             pod = replicas[role]["template"]["spec"]
             if "pytorch" not in [container["name"] for container in pod["containers"]]:
-                raise ValueError(
+                raise UserError(
                     f"PyTorchJob {name}: the operator insists on a container with the name pytorch"
                 )
             injected = _injected(spec, len(pods), port)

@@ -12,6 +12,7 @@ from stratlab.rehearse.folders import check_free
 from stratlab.rehearse.operator import build_training_pods
 from stratlab.rehearse.pods import Pod, build_pod
 from stratlab.rehearse.processes import free_port
+from stratlab.user_error import UserError
 
 # They matter to a cluster and change nothing in a process.
 CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")
@@ -57,15 +58,15 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
     """One `PlannedRun` per chart, in the order given.
 
     Raises:
-        ValueError: a chart, a setting, or something rendered that a rehearsal cannot do.
+        UserError: a chart, a setting, or something rendered that a rehearsal cannot do.
     """
     program = helm.find_helm()
     if request.name and len(request.charts) > 1:
-        raise ValueError(f"--name {request.name}: only with one chart, {len(request.charts)} were given")
+        raise UserError(f"--name {request.name}: only with one chart, {len(request.charts)} were given")
     names = [request.name or helm.read_chart_name(program, chart) for chart in request.charts]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{name}: two charts of this name, rehearse them one at a time with --name")
+            raise UserError(f"{name}: two charts of this name, rehearse them one at a time with --name")
     settings = [*request.settings]
     if request.nodes is not None:
         settings.append(f"run.nodes={request.nodes}")
@@ -88,7 +89,7 @@ def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: 
     """The run in the rendered `objects` of release `name`, whose results go below `results`.
 
     Raises:
-        ValueError: an object of a kind that a rehearsal does not know, or a job it cannot run.
+        UserError: an object of a kind that a rehearsal does not know, or a job it cannot run.
     """
     training, analyses = [], []
     for entry in objects:
@@ -98,24 +99,24 @@ def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: 
         elif kind == "Job" and entry.get("apiVersion") == "batch/v1":
             analyses.append(entry)
         elif kind in OTHER_WORKLOADS:
-            raise ValueError(
+            raise UserError(
                 f"{name}: the chart renders {kind} {entry.get('metadata', {}).get('name')} "
                 f"({entry.get('apiVersion')}); a rehearsal runs what run.workload.api=pytorchjob renders, "
                 "whose pods are the same"
             )
         elif kind not in CLUSTER_ONLY:
             what = f"{kind} {entry.get('metadata', {}).get('name')} ({entry.get('apiVersion')})"
-            raise ValueError(
+            raise UserError(
                 f"{name}: the chart renders {what}; a rehearsal runs PyTorchJob and Job, "
                 f"and needs nothing of {', '.join(CLUSTER_ONLY)}"
             )
     if len(training) != 1 or len(analyses) > 1:
-        raise ValueError(
+        raise UserError(
             f"{name}: the chart renders {len(training)} PyTorchJob and {len(analyses)} Job, "
             "a run is one PyTorchJob and at most one Job"
         )
     if training[0]["spec"].get("runPolicy", {}).get("suspend"):
-        raise ValueError(f"{name}: run.suspend=true: a suspended run has no pods, leave it out")
+        raise UserError(f"{name}: run.suspend=true: a suspended run has no pods, leave it out")
     pods = build_training_pods(training[0], free_port())
     replicas = training[0]["spec"]["pytorchReplicaSpecs"]
     policy = next(iter(replicas.values())).get("restartPolicy", "OnFailure")
@@ -135,9 +136,9 @@ def _run_dir(name: str, pod: Pod, results: Path) -> Path:
     """Where the trainer writes, read from its own settings; refused when that is not below `results`."""
     env = pod.commands[-1].env
     if "TRAINER_RUN" not in env:
-        raise ValueError(f"{name}: the chart renders no TRAINER_RUN, the run would have no name")
+        raise UserError(f"{name}: the chart renders no TRAINER_RUN, the run would have no name")
     if env.get("TRAINER_RESULTS") != str(results):
-        raise ValueError(
+        raise UserError(
             f"{name}: TRAINER_RESULTS is {env.get('TRAINER_RESULTS')!r}, not {str(results)!r}: "
             "the chart does not follow run.results.mountPath"
         )

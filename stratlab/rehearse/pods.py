@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratlab.user_error import UserError
+
 HERE = "127.0.0.1"
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 
@@ -41,12 +43,12 @@ def build_pod(
     `injected` is what the operator appends to every container's environment: it wins over the rendered one.
 
     Raises:
-        ValueError: the template asks for something that only a cluster has.
+        UserError: the template asks for something that only a cluster has.
     """
     containers = spec["containers"]
     if len(containers) != 1:
         names = ", ".join(str(container["name"]) for container in containers)
-        raise ValueError(f"pod {name} has {len(containers)} containers ({names}): a rehearsal runs one")
+        raise UserError(f"pod {name} has {len(containers)} containers ({names}): a rehearsal runs one")
     claims = _check_volumes(name, spec)
     fields = {
         "metadata.name": name,
@@ -65,9 +67,9 @@ def _build_command(
 ) -> Command:
     where = f"pod {pod}, container {container['name']}"
     if not container.get("command"):
-        raise ValueError(f"{where}: no command is rendered, and the image's own is not known here")
+        raise UserError(f"{where}: no command is rendered, and the image's own is not known here")
     if container.get("envFrom"):
-        raise ValueError(f"{where}: envFrom is not known to a rehearsal, give `env`")
+        raise UserError(f"{where}: envFrom is not known to a rehearsal, give `env`")
     env: dict[str, str] = {}
     for entry in container.get("env", []):
         value = _resolve(where, entry, fields)
@@ -77,7 +79,7 @@ def _build_command(
     arguments = [*container["command"], *container.get("args", [])]
     folder = container.get("workingDir")
     if folder and not Path(folder).is_dir():
-        raise ValueError(f"{where}: workingDir {folder} is not a folder here")
+        raise UserError(f"{where}: workingDir {folder} is not a folder here")
     arguments = [expand(str(part), env) for part in arguments]
     return Command(container["name"], tuple(arguments), {"HOSTNAME": pod, **env}, folder)
 
@@ -94,7 +96,7 @@ def _resolve(where: str, entry: Mapping[str, Any], fields: Mapping[str, str]) ->
         return None
     what = reference.get("fieldPath") or reference.get("resource") or reference.get("name")
     advice = ": rehearse without it, --set run.secrets=null" if kind == "secretKeyRef" else ""
-    raise ValueError(f"{where}: {entry['name']} comes from {kind} {what}, which only a cluster has{advice}")
+    raise UserError(f"{where}: {entry['name']} comes from {kind} {what}, which only a cluster has{advice}")
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
@@ -125,9 +127,9 @@ def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
         elif kind == "emptyDir":
             for path in paths:
                 if not path.is_dir():
-                    raise ValueError(f"pod {pod}: volume {volume['name']} needs the folder {path}, not there")
+                    raise UserError(f"pod {pod}: volume {volume['name']} needs the folder {path}, not there")
         elif kind != "projected":
-            raise ValueError(
+            raise UserError(
                 f"pod {pod}: volume {volume['name']} is a {kind}, "
                 "a rehearsal knows persistentVolumeClaim, emptyDir and projected"
             )

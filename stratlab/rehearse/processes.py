@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from stratlab.user_error import UserError
+
 MARK = "STRATLAB_REHEARSAL"
 TICK_S = 0.1
 CRASH = "Fatal Python error"
@@ -41,7 +43,7 @@ class Processes:
         """Starts a process in a group of its own; its output is appended to `log`.
 
         Raises:
-            ValueError: the program is not there.
+            UserError: the program is not there.
         """
         with log.open("ab") as output:
             try:
@@ -55,7 +57,7 @@ class Processes:
                     start_new_session=True,
                 )
             except (FileNotFoundError, PermissionError) as failure:
-                raise ValueError(f"{arguments[0]}: cannot be started ({failure.strerror})") from failure
+                raise UserError(f"{arguments[0]}: cannot be started ({failure.strerror})") from failure
         self.started.append(process)
         return process
 
@@ -110,7 +112,7 @@ def free_port() -> int:
     One that the system picks itself is given away again, to any connection, until the process it is for has bound it.
 
     Raises:
-        ValueError: none of many tried is free.
+        UserError: none of many tried is free.
     """
     for port in random.sample(PORTS, 100):
         with socket.socket() as probe:
@@ -119,7 +121,7 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
-    raise ValueError(f"no free TCP port found between {PORTS.start} and {PORTS.stop - 1}")
+    raise UserError(f"no free TCP port found between {PORTS.start} and {PORTS.stop - 1}")
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:

@@ -34,7 +34,7 @@ def rehearse(
     Whatever happens, no process is left behind, and where no run got as far as its run directory, no file.
 
     Raises:
-        ValueError: something in the request, a chart or this machine is wrong; nothing was started.
+        UserError: something in the request, a chart or this machine is wrong; nothing was started.
     """
     port = free_port()
     plan = build_plan(request, f"http://127.0.0.1:{port}")

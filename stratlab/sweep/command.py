@@ -61,6 +61,7 @@ def sweep(
     from stratlab.sweep.plan import build_plan
     from stratlab.sweep.state import only_one, read_state, state_file
     from stratlab.sweep.sweep import Choices, Site, decide_all, run_sweep, uninstall_succeeded
+    from stratlab.user_error import UserError
 
     asked = read_sweep(file)
     space = namespace or asked.namespace
@@ -73,7 +74,7 @@ def sweep(
         state = read_state(state_file(file), asked.comparison, space)
         try:
             site = Site(connect(namespace=space), space, helm)
-        except ValueError as missing:
+        except UserError as missing:
             if not dry_run:
                 raise
             display.say(f"the cluster was not looked at: {missing}")

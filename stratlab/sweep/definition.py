@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
+from stratlab.user_error import UserError
+
 StrictStr = Annotated[str, Strict()]
 Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[float, Strict()] | StrictStr
 STRATEGY = "strategy"
@@ -53,16 +55,16 @@ def read_sweep(file: Path) -> Sweep:
     """The sweep in a YAML file.
 
     Raises:
-        ValueError: with one line per mistake.
+        UserError: with one line per mistake.
     """
     try:
         content = yaml.safe_load(file.read_text())
     except OSError as failure:
-        raise ValueError(f"{file}: {failure.strerror}") from failure
+        raise UserError(f"{file}: {failure.strerror}") from failure
     except (yaml.YAMLError, UnicodeDecodeError) as failure:
-        raise ValueError(f"{file}: not YAML: {failure}") from failure
+        raise UserError(f"{file}: not YAML: {failure}") from failure
     if not isinstance(content, dict):
-        raise ValueError(f"{file}: expected the keys {', '.join(Sweep.model_fields)}")
+        raise UserError(f"{file}: expected the keys {', '.join(Sweep.model_fields)}")
     problems: list[str] = []
     try:
         sweep = Sweep.model_validate(content)
@@ -70,7 +72,7 @@ def read_sweep(file: Path) -> Sweep:
         problems += _sentences(failure)
     problems += _broken_rules(content)
     if problems:
-        raise ValueError("\n  ".join([f"{file}:", *problems]))
+        raise UserError("\n  ".join([f"{file}:", *problems]))
     return sweep
 
 

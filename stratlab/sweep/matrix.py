@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratlab.sweep.definition import STRATEGY, Scalar, Sweep, same
+from stratlab.user_error import UserError
 
 LONGEST_NAME = 52
 HASH_LENGTH = 8
@@ -31,7 +32,7 @@ def expand(sweep: Sweep) -> list[Release]:
     """The releases of a sweep: combinations in the order of the file, repeats last, so that all come once first.
 
     Raises:
-        ValueError: `exclude` leaves nothing.
+        UserError: `exclude` leaves nothing.
     """
     keys = list(sweep.matrix)
     combinations = [
@@ -39,7 +40,7 @@ def expand(sweep: Sweep) -> list[Release]:
     ]
     kept = [point for point in combinations if not any(_agrees(point, entry) for entry in sweep.exclude)]
     if not kept:
-        raise ValueError(f"exclude: leaves none of the {len(combinations)} combinations")
+        raise UserError(f"exclude: leaves none of the {len(combinations)} combinations")
     plain = [_plain_name(sweep.comparison, point) for point in kept]
     releases = []
     for repeat in range(1, sweep.repeats + 1):

@@ -16,6 +16,7 @@ from stratlab.cluster.workloads import APIS, Api, RunFacts, Workload
 from stratlab.rehearse.helm import read_chart_name, render_chart
 from stratlab.sweep.definition import STRATEGY, Sweep
 from stratlab.sweep.matrix import Release, expand
+from stratlab.user_error import UserError
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ def build_plan(sweep: Sweep, folder: Path, helm: Path, progress: Callable[[str],
         folder: of the sweep's file, to which the paths in it are relative.
 
     Raises:
-        ValueError: with one line per mistake: charts and files that are missing, values that a chart refuses.
+        UserError: with one line per mistake: charts and files that are missing, values that a chart refuses.
     """
     releases = expand(sweep)
     charts, problems = _find_charts(sweep, folder)
     base, wrong = _read_values([folder / name for name in sweep.values])
     problems += wrong
     if problems:
-        raise ValueError("\n  ".join(["the sweep cannot start:", *problems]))
+        raise UserError("\n  ".join(["the sweep cannot start:", *problems]))
     planned: list[Planned] = []
     refusals: dict[str, list[str]] = {}
     for number, release in enumerate(releases, 1):
@@ -61,11 +62,11 @@ def build_plan(sweep: Sweep, folder: Path, helm: Path, progress: Callable[[str],
             planned.append(
                 _render(helm, charts[release.strategy], release, merge_values(base, release.values))
             )
-        except ValueError as refusal:
+        except UserError as refusal:
             refusals.setdefault(str(refusal).replace(release.name, "<release>"), []).append(release.name)
     if refusals:
         lines = [f"{', '.join(names)}: {text}" for text, names in refusals.items()]
-        raise ValueError("\n  ".join(["the sweep cannot start:", *lines]))
+        raise UserError("\n  ".join(["the sweep cannot start:", *lines]))
     return planned
 
 
@@ -141,7 +142,7 @@ def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -
         if (each["apiVersion"], each["kind"]) == (api.group_version, api.kind)
     ]
     if len(workloads) != 1:
-        raise ValueError(f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one")
+        raise UserError(f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one")
     component = "app.kubernetes.io/component"
     has_analysis = any(
         each["kind"] == "Job" and (each["metadata"].get("labels") or {}).get(component) == "analysis"

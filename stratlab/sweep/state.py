@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from stratlab.user_error import UserError
+
 SCHEMA_VERSION = 1
 Stage = Literal["installing", "running", "succeeded", "failed"]
 ENDED: tuple[Stage, ...] = ("succeeded", "failed")
@@ -56,7 +58,7 @@ def read_state(file: Path, comparison: str, namespace: str) -> State:
     """The state on disk, or an empty one.
 
     Raises:
-        ValueError: it is of another comparison or namespace, or not what this program writes.
+        UserError: it is of another comparison or namespace, or not what this program writes.
     """
     try:
         content = json.loads(file.read_bytes())
@@ -65,9 +67,9 @@ def read_state(file: Path, comparison: str, namespace: str) -> State:
     except FileNotFoundError:
         return State(file, comparison, namespace)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
-        raise ValueError(f"{file}: not the state of a sweep ({failure!r}); move it away") from failure
+        raise UserError(f"{file}: not the state of a sweep ({failure!r}); move it away") from failure
     if theirs != (comparison, namespace):
-        raise ValueError(
+        raise UserError(
             f"{file}: belongs to comparison {theirs[0]} in namespace {theirs[1]}, the sweep says {comparison} in "
             f"{namespace}; copy the sweep to a file of its own, or move the state away"
         )
@@ -79,13 +81,13 @@ def only_one(file: Path) -> Iterator[None]:
     """Two sweeps of one file would install everything twice.
 
     Raises:
-        ValueError: another process is at it. The lock goes with its process, however that ends.
+        UserError: another process is at it. The lock goes with its process, however that ends.
     """
     with open(file.with_name(f".{file.name}.lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ValueError(f"{file}: another `stratlab sweep` is at work on it") from None
+            raise UserError(f"{file}: another `stratlab sweep` is at work on it") from None
         yield
 
 

@@ -16,6 +16,7 @@ from stratlab.sweep.helm_release import HelmFailed, look_at, uninstall
 from stratlab.sweep.plan import Planned
 from stratlab.sweep.state import State
 from stratlab.sweep.work import Progress, Site, work
+from stratlab.user_error import UserError
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def decide_all(
     """What to do with each release, after a look at the cluster where the state file does not settle it.
 
     Raises:
-        ValueError: with one line per release that must not be touched, or a cluster that cannot run them.
+        UserError: with one line per release that must not be touched, or a cluster that cannot run them.
     """
     problems = check_cluster(site.connection, site.namespace, plan)
     worth_a_look, decisions = not problems, []
@@ -60,7 +61,7 @@ def decide_all(
             problems.append(f"{name}: {decision.reason}")
         decisions.append((planned, decision))
     if problems:
-        raise ValueError("\n  ".join(["the sweep cannot start:", *dict.fromkeys(problems)]))
+        raise UserError("\n  ".join(["the sweep cannot start:", *dict.fromkeys(problems)]))
     return decisions
 
 
@@ -124,7 +125,7 @@ def run_sweep(
             output=choices.output,
             progress=progress.say,
         )
-    except (ValueError, ClusterError) as failure:
+    except (UserError, ClusterError) as failure:
         return Result(state, None, [*problems, f"comparison: {failure}"])
     return Result(state, report, problems)
 

@@ -81,7 +81,7 @@ class Columns:
         if not kept:
             return
         names, categories, threads = self.names, self.categories, self.threads
-        category = np.array([categories[e.cat] for e in kept], np.int16)
+        category = np.array([categories[e.cat] for e in kept], np.int32)
         self._add("ts", times[0])
         self._add("dur", times[1])
         self._add("name", np.array([names[e.name] for e in kept], np.int32))
@@ -95,7 +95,7 @@ class Columns:
         gpu = np.flatnonzero(on_gpu)
         args = [kept[i].args or NO_ARGS for i in gpu.tolist()]
         self._add("gpu", (gpu + self.count).astype(np.int32))
-        self._add("stream", read_integers([a.stream for a in args]).astype(np.int32))
+        self._add("stream", read_integers([a.stream for a in args]))
         self._add("bytes", read_integers([a.bytes for a in args]))
         talks = [i for i, a in enumerate(args) if a.collective is not None]
         if talks:

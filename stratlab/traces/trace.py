@@ -55,14 +55,14 @@ class Trace:
     ts: Times
     end: Times
     name: NDArray[np.int32]
-    cat: NDArray[np.int16]
+    cat: NDArray[np.int32]
     thread: NDArray[np.int32]
     names: list[str]
     categories: list[str]
     linked: NDArray[np.int32]  # launches and GPU events, in ascending order
     linked_correlation: Times  # what joins a GPU event to its launch, one per `linked`; -1 = none
     gpu: NDArray[np.int32]  # the events that ran on a GPU
-    stream: NDArray[np.int32]  # one per `gpu`; -1 = none
+    stream: Times  # one per `gpu`; -1 = none
     bytes: Times  # copied by it, one per `gpu`; -1 = not told
     communication: Communication
     memory: MemoryEvents

@@ -43,12 +43,18 @@ def look(run_dir: Path, *, quiet: bool) -> Outcome:
 
 
 def read_attempts(run_dir: Path) -> list[dict[str, Any]]:
-    """The events of attempts.jsonl; a last line that is only half written is left out."""
+    """The events of attempts.jsonl; what is no event, as a line that is only half written, is left out."""
     path = run_dir / "attempts.jsonl"
     if not path.is_file():
         return []
     text = path.read_bytes()
-    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines() if line.strip()]
+    found = (_read_object(line) for line in text[: text.rfind(b"\n") + 1].splitlines())
+    return [
+        event
+        for event in found
+        if isinstance(event.get("attempt", 1), int)
+        and (event.get("event") == "started" or isinstance(event.get("exit_code"), int))
+    ]
 
 
 def fingerprint(run_dir: Path) -> Fingerprint:
@@ -59,4 +65,13 @@ def fingerprint(run_dir: Path) -> Fingerprint:
 
 
 def _is_complete(manifest: Path) -> bool:
-    return manifest.is_file() and json.loads(manifest.read_bytes()).get("complete") is True
+    return manifest.is_file() and _read_object(manifest.read_bytes()).get("complete") is True
+
+
+def _read_object(text: bytes) -> dict[str, Any]:
+    """{} for what is no JSON object: a full volume leaves half of one, a crashed node a block of zeros."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -15,6 +15,7 @@ from stratlab.cluster.events import NO_STATUS_S, explain_no_status, read_events
 from stratlab.cluster.patience import Patience
 from stratlab.cluster.watching import DELETED, SYNCED, watch
 from stratlab.cluster.workloads import APIS, ENDED, NO_STATUS, SUCCEEDED, Api, Workload
+from stratlab.user_error import UserError
 
 # After the end: the files are given this long a silence to become complete, and this long in all. A run that
 # succeeded has written everything; another node may see it later (NFS keeps what it knows of a folder for 30 s).
@@ -24,10 +25,10 @@ GRACE_S = 60.0
 
 
 def parse_resource(text: str) -> tuple[Api, str]:
-    """API/NAME as `--resource` takes it. Raises ValueError."""
+    """API/NAME as `--resource` takes it. Raises UserError."""
     api, slash, name = text.partition("/")
     if api not in APIS or not slash or not name:
-        raise ValueError(f"--resource {text}: must be API/NAME, API one of {', '.join(APIS)}")
+        raise UserError(f"--resource {text}: must be API/NAME, API one of {', '.join(APIS)}")
     return APIS[api], name
 
 
@@ -92,6 +93,8 @@ class Resource:
                 self._changes.put(partial(self._take, kind, changed))
         except ClusterError as failure:
             self._changes.put(partial(self._refuse, f"{failure}; waiting for the files alone"))
+        except Exception as bug:  # a thread that dies silently leaves the waiter to its deadline
+            self._changes.put(partial(_raise, bug))
 
     def _take(self, kind: str, changed: Mapping[str, Any]) -> str:
         before = self._sentence()
@@ -130,3 +133,7 @@ class Resource:
         except ClusterError as failure:
             return [str(failure)]
         return explain_no_status(self.workload, events)
+
+
+def _raise(bug: Exception) -> str:
+    raise bug

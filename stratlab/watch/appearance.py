@@ -12,6 +12,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.patience import Patience
 from stratlab.cluster.watching import DELETED, SYNCED, watch
 from stratlab.cluster.workloads import APIS, Api, Workload, find_workload, list_workloads
+from stratlab.user_error import UserError
 
 APPEAR_S = 20.0
 
@@ -26,7 +27,7 @@ def await_workload(
     """The workload of `release`, waited for up to `appear_s` seconds.
 
     Raises:
-        ValueError: there is none; names those that are there.
+        UserError: there is none; names those that are there.
         ClusterError: the cluster cannot be asked.
     """
     found = find_workload(connection, namespace, release)
@@ -35,13 +36,13 @@ def await_workload(
         found = _watch_for(connection, namespace, release, appear_s)
     if found is None:
         there = ", ".join(f"{each.release} ({each.state})" for each in list_workloads(connection, namespace))
-        raise ValueError(f"no run {release} in namespace {namespace}; there is {there or 'none at all'}")
+        raise UserError(f"no run {release} in namespace {namespace}; there is {there or 'none at all'}")
     return found
 
 
 def _watch_for(connection: Connection, namespace: str, release: str, appear_s: float) -> Workload | None:
     """Whichever API it comes by."""
-    arrived: queue.Queue[Workload] = queue.Queue()
+    arrived: queue.Queue[Workload | Exception] = queue.Queue()
     stop = threading.Event()
     patience = Patience(deadline=time.monotonic() + appear_s, stop=stop)
 
@@ -56,11 +57,16 @@ def _watch_for(connection: Connection, namespace: str, release: str, appear_s: f
                     return
         except ClusterError:
             return  # this API is not served, or may not be read
+        except Exception as bug:
+            arrived.put(bug)
 
     for api in APIS.values():
         threading.Thread(target=follow, args=(api,), name=f"await {api.plural}", daemon=True).start()
     try:
-        return arrived.get(timeout=appear_s)
+        found = arrived.get(timeout=appear_s)
+        if isinstance(found, Exception):
+            raise found
+        return found
     except queue.Empty:
         return None
     finally:

@@ -17,6 +17,7 @@ from stratlab.cluster.workloads import Workload
 from stratlab.watch.picture import EVENTS, JOBS, LOG, PODS, REFUSED, TROUBLE, WORKLOAD
 
 Update = tuple[str, str, Any]
+DIED = "DIED"
 
 
 class Sources:
@@ -48,11 +49,14 @@ class Sources:
         self._run(LOG, ((ADDED, line) for line in lines))
 
     def take(self, timeout_s: float) -> Update | None:
-        """None if nothing happened in `timeout_s`."""
+        """None if nothing happened in `timeout_s`. Raises what a thread has died of."""
         try:
-            return self._updates.get(timeout=max(0.0, timeout_s))
+            update = self._updates.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
             return None
+        if update[1] == DIED:
+            raise update[2]
+        return update
 
     def stop(self) -> None:
         self._stop.set()
@@ -70,5 +74,7 @@ class Sources:
                     self._updates.put((source, kind, changed))
             except ClusterError as failure:
                 self._updates.put((REFUSED, source, str(failure)))
+            except Exception as bug:  # else it would be waited for, for ever
+                self._updates.put((source, DIED, bug))
 
         threading.Thread(target=drain, name=f"watch {source}", daemon=True).start()

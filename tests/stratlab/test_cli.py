@@ -18,6 +18,7 @@ from rich.table import Table
 
 from stratlab import cli
 from stratlab.tracking_server import run_server
+from stratlab.user_error import UserError
 from tests.stratlab.rehearse.conftest import write_chart
 
 VERBS = ("rehearse", "wait", "watch", "logs", "check", "sweep", "analyze", "verify", "compare", "mlflow")
@@ -98,7 +99,7 @@ def test_analyze_shows_where_its_numbers_come_from(
     def analyze_run(run_dir: Path, *, tracking_uri: str | None, progress: Any) -> dict[str, Any]:
         asked.append((run_dir, tracking_uri))
         if not run_dir.is_dir():
-            raise ValueError(f"{run_dir}: not a run")
+            raise UserError(f"{run_dir}: not a run")
         if (run_dir / "empty").exists():
             raise analyze.NoTraces("no trace")
         return REPORT
@@ -116,6 +117,25 @@ def test_analyze_shows_where_its_numbers_come_from(
     (tmp_path / "empty").touch()
     assert call("analyze", str(tmp_path)) == 3
     assert [uri for _, uri in asked] == ["http://m:1", None, None]
+
+
+def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path: Path) -> None:
+    """Exit code 2 is final for the analysis Job: what a library stumbles over must not get it."""
+    program = (
+        "import sys; from stratlab import cli; from stratlab.analysis import analyze\n"
+        "def fails(*a, **k): raise ValueError('Exceeds the limit (4300 digits)')\n"
+        "analyze.analyze_run = fails; sys.argv = ['stratlab', 'analyze', 'run']; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and done.stderr.endswith(
+        "ValueError: Exceeds the limit (4300 digits)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "stratlab", "analyze", str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {tmp_path}: not a run directory")
+    assert "Traceback" not in done.stderr
 
 
 def test_compare_writes_and_prints(

@@ -210,3 +210,18 @@ def test_progress_names_ranks_and_warns(tmp_path: Path) -> None:
     analyze_run(run, tracking_uri=None, progress=said.append, hta_limits=NO_HTA)
     assert said[0] == "rank 0: rank0_trace.json (1 of 1)"
     assert [s for s in said if s.startswith("warning: rank1_trace.json: has 1 bytes")]
+
+
+def test_forty_thousand_categories_and_an_endless_number_are_analysed(tmp_path: Path) -> None:
+    """Each ended the whole analysis: the first as `Python integer 32768 out of bounds for int16`."""
+    odd, named = build_gpu_trace(0), build_gpu_trace(1)
+    for number in range(40_000):
+        odd.add(f"category {number}", "note", 1.0, 2.0)
+    named.label(f"## Training Step {'9' * 5000} ##", 1.0, 2.0)  # int() takes 4300 digits
+    plain = write_run(tmp_path / "plain", {rank: build_gpu_trace(rank) for rank in range(2)})
+    run = write_run(tmp_path / "run", {0: odd, 1: named, 2: build_gpu_trace(2)})
+    report, expected = run_analyze(run), run_analyze(plain)
+    assert [row["rank"] for row in report["ranks"]] == [0, 2]
+    assert report["ranks"][0]["step_ms"] == expected["ranks"][0]["step_ms"]
+    (skipped,) = [reason for action, rank, reason in reasons(report) if action == "skipped"]
+    assert "a bug of stratlab met something new in it (ValueError: Exceeds the limit" in skipped

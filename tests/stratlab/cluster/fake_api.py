@@ -119,6 +119,7 @@ class Handler(BaseHTTPRequestHandler):
             things = [t for t in self.api.collections.get(path, {}).values() if matches(t, query)]
             body = {"metadata": {"resourceVersion": str(self.api.version)}, "items": things}
             text = json.dumps(body).encode()
+        text = fault.get("garbled", text)
         if "cut" in fault:
             self._head(200, len(text))
             self.wfile.write(text[: len(text) // 2])
@@ -143,6 +144,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._chunk(b"")
             return
         self._head(200)
+        if "garbled" in fault:
+            self._chunk(fault["garbled"] + b"\n")
         while not self.api.closing:
             with self.api.changed:
                 news = [e for e in self.api.history if e[0] > sent and e[1] == path and matches(e[3], query)]

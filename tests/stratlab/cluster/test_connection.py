@@ -151,3 +151,14 @@ def test_a_page_that_is_no_status(api: FakeApi) -> None:
         api.fault = lambda path, query: {"status": 403, "message": json.dumps(None)}
         with pytest.raises(ClusterError):
             connection.get(PATH)
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[1]", b"null"])
+def test_an_answer_that_is_no_object_is_an_error_of_the_cluster(
+    api: FakeApi, connection: Connection, answer: bytes
+) -> None:
+    path = "/api/v1/namespaces/lab/pods"
+    api.served.add(path)
+    api.fault = lambda path, query: {"garbled": answer}
+    with pytest.raises(ClusterError, match="the answer broke off"):
+        connection.get(path)

@@ -268,3 +268,49 @@ def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -
         happened = [(kind, str(number)) for number, _, kind, _ in api.history[before:]]
         assert listed == 0 and told[first:] == happened
     return broken.total()
+
+
+GARBLED = (
+    b"<html>Bad Gateway</html>",
+    b'{"type": "MODIFIED", "object"',
+    b'"MODIFIED"',
+    b"[]",
+    b'{"type": "MODIFIED", "object": null}',
+    b'{"type": "MODIFIED", "object": {"metadata": {"name": "a"}}}',
+    b'{"type": "MODIFIED", "object": {"metadata": {"uid": 1, "resourceVersion": []}}}',
+    b'{"type": {}, "object": {"metadata": {"uid": "u", "resourceVersion": "1"}}}',
+    b"\xff\xfe",
+)
+
+
+@pytest.mark.parametrize("line", GARBLED)
+def test_what_is_no_change_of_an_object_costs_nothing(
+    api: FakeApi, connection: Connection, line: bytes
+) -> None:
+    """A list and a watch answered like that, once each, behind a proxy for example: nothing is lost or told twice."""
+    api.put(JOBS, job("a"))
+    faults = {"list": [{"garbled": line}], "watch": [{"garbled": line}]}
+
+    def fault(path: str, query: dict[str, str]) -> Fault | None:
+        left = faults["watch" if "watch" in query else "list"]
+        return left.pop() if left else None
+
+    api.fault = fault
+    said: list[str] = []
+    seen = []
+    for change in watch(connection, JOBS, patience=soon(say=said.append)):
+        seen.append(change)
+        if change[0] == SYNCED:
+            api.put(JOBS, job("b"))
+        if len(seen) == 3:
+            break
+    assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (ADDED, "b")]
+    assert faults == {"list": [], "watch": []}
+    assert len(said) == 1 and said[0].endswith("sent what is no change of an object; listing again")
+
+
+def test_an_empty_list_may_be_null(api: FakeApi, connection: Connection) -> None:
+    api.served.add(JOBS)
+    empty = b'{"metadata": {"resourceVersion": "100"}, "items": null}'
+    api.fault = lambda path, query: None if "watch" in query else {"garbled": empty}
+    assert tell(list(watch(connection, JOBS, patience=soon(0.4)))) == [(SYNCED, "")]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from stratlab.compare import compare, load_experiment, load_runs
+from stratlab.compare.experiment import _fetch
 from stratlab.rehearse.processes import free_port
+from stratlab.user_error import UserError
 from tests.redirecting_server import run_redirect
 from tests.stratlab.example_run import build_run_dir
 
@@ -107,6 +111,49 @@ def test_a_redirect_is_not_followed_and_the_right_address_is_named(
     monkeypatch.delenv("MLFLOW_ALLOW_HTTP_REDIRECTS", raising=False)
     with (
         run_redirect(mlflow_server) as uri,
-        pytest.raises(ValueError, match=f"set run.mlflow.trackingUri to {mlflow_server}"),
+        pytest.raises(UserError, match=f"set run.mlflow.trackingUri to {mlflow_server}"),
     ):
         load_experiment(experiment, uri, tmp_path)
+
+
+def test_a_folder_of_the_users_own_is_not_replaced(
+    mlflow_server: str, experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`compare --experiment NAME --output .` in a folder whose runs/ is the results of somebody."""
+    _send(mlflow_server, experiment, build_run_dir(tmp_path / "demo", "ddp", "ddp"), "ddp")
+    mine = build_run_dir(tmp_path / "work" / "runs", "ddp", "ddp") / "checkpoints" / "step_00000100"
+    mine.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    with pytest.raises(
+        UserError, match="runs/ddp: is there, and was not downloaded.*choose another --output"
+    ):
+        load_experiment(experiment, mlflow_server, Path("runs"))
+    assert mine.is_dir() and sorted(path.name for path in Path("runs").iterdir()) == ["ddp"]
+
+
+class HostileServer:
+    """Stands in for MLflow's client on a server that names what it likes."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def list_artifacts(self, run_id: str, folder: str) -> list[Any]:
+        return [SimpleNamespace(path=self.path, is_dir=False)] if folder == "run" else []
+
+    def download_artifacts(self, run_id: str, path: str, into: str) -> str:
+        file = Path(into) / "config.json"
+        file.write_text("{}")
+        return str(file)
+
+
+@pytest.mark.parametrize("name", ["{0}/config.json", "run/{0}/config.json", "run/../../outside/config.json"])
+def test_no_artifact_is_written_outside_of_its_run(tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "into").mkdir()
+    client, run = HostileServer(name.format(outside)), SimpleNamespace(info=SimpleNamespace(run_id="r"))
+    try:
+        _fetch(client, run, tmp_path / "into" / "ddp")  # type: ignore[arg-type]
+    except UserError as refusal:
+        assert "refusing the artifact path" in str(refusal)
+    assert list(outside.iterdir()) == []

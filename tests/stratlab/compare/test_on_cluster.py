@@ -60,12 +60,15 @@ def test_the_report_is_on_the_volume_and_here(lab: Lab, volume: Path, tmp_path: 
     assert lab[1].api.collections[PODS] == {}
 
 
-def test_a_report_is_replaced_whole_and_nothing_else_is(lab: Lab, volume: Path, tmp_path: Path) -> None:
+def test_a_report_is_replaced_and_nothing_else_is(lab: Lab, volume: Path, tmp_path: Path) -> None:
     output = tmp_path / "here"
     bring(lab, volume, "demo", output)
-    (output / "stale.txt").write_text("of an earlier report")
+    (output / "comparison.csv").write_text("of an earlier report")
+    (output / "thesis.tex").write_text("years")  # somebody works where the first report went: --output .
     bring(lab, volume, "demo", output)
-    assert not (output / "stale.txt").exists()
+    assert (output / "thesis.tex").read_text() == "years"
+    assert (output / "comparison.csv").read_text() != "of an earlier report"
+    assert not [path.name for path in output.iterdir() if path.name.startswith(".")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "volume"], "no temporary folder stays"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years")

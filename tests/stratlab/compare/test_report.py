@@ -13,6 +13,7 @@ from stratlab.compare import RunRecord, compare, load_runs, terminal_table, writ
 from stratlab.compare.rows import SUMMARY_FIELDS, TRACE_FIELDS
 from stratlab.compare.step_times import FROM_SUMMARY
 from stratlab.compare.winners import ON_CPU
+from stratlab.user_error import UserError
 from tests.stratlab.example_run import build_run_dir
 
 EXTERNAL = re.compile(r"""https?:|<script|<link|<iframe|<object|\bsrc=|\bhref=|url\(|@import""")
@@ -210,3 +211,15 @@ def print_table(report: dict[str, object]) -> str:
     console.print(terminal_table(report))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
+
+
+def test_the_report_of_a_runs_analysis_is_not_overwritten(tmp_path: Path) -> None:
+    analysis = build_run_dir(tmp_path / "demo", "ddp", "ddp") / "analysis"
+    before = (analysis / "report.json").read_bytes()
+    runs = load_runs(tmp_path / "demo")
+    with pytest.raises(UserError, match="there is a report.json that is not of a comparison"):
+        write_report(compare(runs), runs, analysis)
+    assert (analysis / "report.json").read_bytes() == before
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="--output .*file: cannot be a folder"):
+        write_report(compare(runs), runs, tmp_path / "file")

@@ -168,3 +168,10 @@ def test_endless_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="holds no traceEvents"):
         read_rank(path)
     assert read_rank(path, Limits(head_bytes=64 << 20)) == 0
+
+
+def test_streams_beyond_32_bits_stay_apart(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    for stream in (2**32 + 5, 5):
+        trace.kernel("wide", 100, 200, 300, stream=stream)
+    assert {5, 2**32 + 5} <= set(load_trace(trace.write(tmp_path / "rank0_trace.json")).stream.tolist())

@@ -112,3 +112,17 @@ def test_anything_that_is_written_breaks_the_silence(tmp_path: Path) -> None:
     stop.set()
     thread.join()
     assert not outcome.ended
+
+
+@pytest.mark.parametrize(
+    "line", ["\0\0\0\0", '{"attempt": 1, "ev', "[]", '{"event": "ended"}', '{"event": 7}']
+)
+def test_what_is_no_event_is_passed_over(tmp_path: Path, line: str) -> None:
+    """A node that crashed, or a full volume, leaves blocks of zeros and halves of lines."""
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "manifest.json").write_text(line)
+    (tmp_path / "summary.json").write_text("{}")
+    write(tmp_path, half=f"{line}\n{json.dumps(STARTED)}\n")
+    assert look(tmp_path, quiet=False).sentence.endswith("attempt 1 is running")
+    write(tmp_path, half=f"{json.dumps(STARTED)}\n{line}\n{json.dumps(ended(13))}\n")
+    assert look(tmp_path, quiet=False).sentence.endswith("ended with exit code 13")

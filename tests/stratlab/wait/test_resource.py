@@ -10,6 +10,7 @@ import pytest
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import APIS
 from stratlab.wait import resource as resource_module
+from stratlab.wait import wait_for_run
 from stratlab.wait.resource import Resource, parse_resource
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.wait.waiting import QUIET_S, Waiting, write_attempt
@@ -193,3 +194,32 @@ def test_a_resource_is_api_and_name(text: str) -> None:
     with pytest.raises(ValueError, match="must be API/NAME, API one of pytorchjob, mpijob-v1"):
         parse_resource(text)
     assert parse_resource("trainjob/demo") == (APIS["trainjob"], "demo")
+
+
+def test_a_line_that_is_no_json_does_not_stop_the_watch(
+    api: FakeApi, connection: Connection, run_dir: Path
+) -> None:
+    """The thread died of it, and the waiter waited for its deadline."""
+    write_attempt(run_dir, None)
+    api.put(JOBS, job("Running"))
+    broken = [{"garbled": b"<html>"}]
+    api.fault = lambda path, query: broken.pop() if "watch" in query and broken else None
+    with waiting(run_dir, connection) as run:
+        run.goes_on_for(0.5)
+        assert not broken
+        api.put(JOBS, job("Failed"))
+        assert run.ends_within(5).sentence.startswith("PyTorchJob demo: Failed, it is Failed.; ")
+
+
+def test_what_the_thread_dies_of_ends_the_waiter(
+    connection: Connection, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_down(*arguments: Any) -> Iterator[Any]:
+        yield from ()
+        raise AttributeError("a bug")
+
+    monkeypatch.setattr(resource_module, "watch", break_down)
+    resource = Resource(connection, APIS["pytorchjob"], "lab", "demo")
+    resource.start()
+    with pytest.raises(AttributeError, match="a bug"):
+        wait_for_run(run_dir, resource=resource, deadline_s=10, poll_s=0.05)

@@ -12,7 +12,7 @@ import pytest
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import find_workload
-from stratlab.watch import session
+from stratlab.watch import session, sources
 from stratlab.watch.appearance import await_workload
 from stratlab.watch.farewell import build_farewell
 from stratlab.watch.lines import Lines
@@ -355,3 +355,20 @@ def test_the_log_is_asked_of_the_console_pod(api: FakeApi, connection: Connectio
     assert not any("step 7/" in line for line in run.said)
     asked = {path for path, _, _ in api.requests if path.endswith("/log")}
     assert asked == {f"{NAMESPACE}/pods/demo-worker-0/log"}
+
+
+def test_what_a_thread_dies_of_ends_the_watch(
+    api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for ever for what that thread was to bring."""
+
+    def break_down(*arguments: Any) -> Any:
+        yield from ()
+        raise AttributeError("a bug")
+
+    monkeypatch.setattr(sources, "watch", break_down)
+    api.put(RUNS, build_run())
+    workload = find_workload(connection, "lab", "demo")
+    assert workload
+    with pytest.raises(AttributeError, match="a bug"):
+        watch_run(connection, workload, Lines(print))
