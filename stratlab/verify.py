@@ -52,9 +52,11 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
     """
     run = read_run(run_dir)
     if run.status == "not a run":
-        raise UserError(f"{run_dir}: {run.ending if run_dir.is_dir() else 'no such folder'}")
+        why = run.ending if run_dir.is_dir() else "no such folder"
+        raise UserError("; ".join([f"{run_dir}: {why}", *_read_refusals(run_dir)]))
     yield _check_files(run)
     yield _check_ranks(run)
+    yield _check_device(run)
     profiled = run.config.get("config", {}).get("profile_steps", 1) != 0
     yield _check_traces(run_dir) if profiled else Check("traces", "skipped", "profile_steps is 0")
     expects_report = with_report and profiled
@@ -89,6 +91,23 @@ def _check_ranks(run: RunRecord) -> Check:
         names = ", ".join(str(rank) for rank in absent)
         return Check("ranks", "failed", f"{len(done)} of {world_size} are done, not {names}")
     return Check("ranks", "ok", f"all {world_size} are done")
+
+
+def _check_device(run: RunRecord) -> Check:
+    resolved = run.config.get("resolved", {})
+    device = f"{resolved.get('device_type')}, {resolved.get('device_name')}"
+    asked = run.config.get("config", {}).get("accelerator")
+    if asked and resolved.get("device_type") == "cpu":
+        return Check("device", "failed", f"run.accelerator={asked} was asked for, and it trained on {device}")
+    return Check("device", "ok", device)
+
+
+def _read_refusals(run_dir: Path) -> Iterator[str]:
+    """What pods left that were not let start."""
+    for path in sorted((run_dir / "pods").glob("*.jsonl")):
+        last = _parse_object((path.read_bytes().splitlines() or [b""])[-1])
+        if last.get("event") == "refused":
+            yield f"pod {path.stem}: {last.get('reason')} (exit code {last.get('exit_code')}): {last.get('text')}"
 
 
 def _check_traces(run_dir: Path) -> Check:
@@ -200,8 +219,15 @@ def compare_points(expected: Mapping[str, set[Point]], held: Mapping[str, set[Po
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return _parse_object(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def _parse_object(text: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
 

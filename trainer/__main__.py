@@ -16,9 +16,9 @@ import threading
 import uuid
 from types import FrameType
 
-from trainer import failures, preflight
+from trainer import accelerators, failures, preflight
 from trainer.config import Config, ConfigError
-from trainer.failures import DataMissing, DeadlinePassed, NoProgress, first_failure
+from trainer.failures import AcceleratorsMissing, DataMissing, DeadlinePassed, NoProgress, first_failure
 from trainer.ledger import Ledger, read_pod_name
 from trainer.node_rank import read_node_rank
 from trainer.run_directory import RunDirectory
@@ -30,8 +30,8 @@ HELP = """python -m trainer: one run, set by environment variables alone.
   TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
 
 Settings: python -m trainer.settings --schema. Exit codes: 0 done, 2 bad configuration, 3 data or model missing,
-10 accelerator out of memory, 12 loss not finite, 13 storage full, 14 no progress, 15 deadline passed,
-134 a peer was lost, 128+n signal n."""
+4 accelerators asked for and not visible, 10 accelerator out of memory, 12 loss not finite, 13 storage full,
+14 no progress, 15 deadline passed, 134 a peer was lost, 128+n signal n."""
 
 
 class Stopped(BaseException):  # so that nothing on the way takes it for an error
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _raise_stopped)  # the first process of a container has no default for it
     try:
         return _run(Config.from_env(os.environ))
-    except (ConfigError, DataMissing, NoProgress, DeadlinePassed) as failure:
+    except (ConfigError, DataMissing, AcceleratorsMissing, NoProgress, DeadlinePassed) as failure:
         return end(failures.exit_code(failure), str(failure))
     except Stopped:
         return end(failures.TERMINATED, "before the launcher was there")
@@ -55,9 +55,14 @@ def main(arguments: list[str]) -> int:
 
 def _run(config: Config) -> int:
     pods = preflight.read_pods(os.environ)
-    preflight.check(config, pods.world_size, os.environ)
     folder = RunDirectory(config.results, config.comparison, config.run)
     ledger = Ledger(folder, read_pod_name(os.environ))
+    try:
+        accelerators.check(config.accelerator, pods.processes_per_node, os.environ)
+    except AcceleratorsMissing as missing:
+        ledger.record_refusal(failures.exit_code(missing), str(missing))
+        raise
+    preflight.check(config, pods.world_size, os.environ)
     ledger.check(config)
     launcher = uuid.uuid4().hex
     sender = Sender(folder, launcher, os.environ) if os.environ.get("MLFLOW_TRACKING_URI") else None

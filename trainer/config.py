@@ -69,6 +69,10 @@ class Config(BaseModel):
     )
     results: str = _set_by_chart("Folder of the results volume.", default="results", min_length=1)
     image: str = _set_by_chart("Image that runs, for the record.", default="")
+    accelerator: str = _set_by_chart(
+        "Resource of which the pod asks for one per process; without them nothing starts. Empty = none.",
+        default="",
+    )
     comparison: str = Field(
         default="default",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",

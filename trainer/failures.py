@@ -13,6 +13,7 @@ DONE = 0
 CRASHED = 1
 BAD_CONFIG = 2
 DATA_MISSING = 3
+ACCELERATORS_MISSING = 4
 OUT_OF_MEMORY = 10
 NOT_FINITE = 12
 STORAGE_FULL = 13
@@ -26,6 +27,7 @@ REASONS = {
     CRASHED: "crashed",
     BAD_CONFIG: "bad configuration",
     DATA_MISSING: "data or model missing",
+    ACCELERATORS_MISSING: "accelerators asked for, not visible",
     OUT_OF_MEMORY: "accelerator out of memory",
     NOT_FINITE: "loss not finite",
     STORAGE_FULL: "storage full",
@@ -63,6 +65,10 @@ class DataMissing(Exception):
     """The data set or the model is not there, or cannot be read as configured."""
 
 
+class AcceleratorsMissing(Exception):
+    """The run asks for accelerators, and its processes would not find one each."""
+
+
 class NoProgress(Exception):
     """The last starts all ended without reaching a new step."""
 
@@ -86,6 +92,8 @@ def exit_code(failure: BaseException) -> int:
         return BAD_CONFIG
     if isinstance(failure, DataMissing):
         return DATA_MISSING
+    if isinstance(failure, AcceleratorsMissing):
+        return ACCELERATORS_MISSING
     if isinstance(failure, NotFinite):
         return NOT_FINITE
     if isinstance(failure, NoProgress):

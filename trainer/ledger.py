@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -26,7 +27,10 @@ def read_pod_name(env: Mapping[str, str]) -> str:
 
 
 class Ledger:
-    """The starts and ends of one pod of one run: {"t", "event", "launcher", "step" | "exit_code", "reason"}."""
+    """The starts and ends of one pod of one run: {"t", "event", "launcher", "step" | "exit_code", "reason"}.
+
+    A pod that was refused for want of accelerators leaves one line: {"t", "event", "exit_code", "reason", "text"}.
+    """
 
     def __init__(self, folder: RunDirectory, pod: str) -> None:
         self._folder = folder
@@ -53,8 +57,8 @@ class Ledger:
 
     def seconds_left(self, config: Config) -> float:
         """Until the deadline; the clock runs from this pod's first start, also while the run is suspended."""
-        lines = self._since_done()
-        first = lines[0]["t"] if lines else time.time()
+        starts = [line for line in self._since_done() if line["event"] == "started"]
+        first = starts[0]["t"] if starts else time.time()
         return first + config.deadline_s - time.time()
 
     def deadline_sentence(self, config: Config) -> str:
@@ -68,6 +72,12 @@ class Ledger:
 
     def record_end(self, launcher: str, exit_code: int) -> None:
         self._append(event="ended", launcher=launcher, exit_code=exit_code, reason=failures.reason(exit_code))
+
+    def record_refusal(self, exit_code: int, text: str) -> None:
+        """For `helm test`, which finds no run: why this pod did not start one. Nothing is lost if it cannot be kept."""
+        with suppress(OSError):
+            self._folder.pods.mkdir(parents=True, exist_ok=True)
+            self._append(event="refused", exit_code=exit_code, reason=failures.reason(exit_code), text=text)
 
     def _append(self, **facts: Any) -> None:
         line = {"t": time.time(), **facts}
@@ -87,7 +97,7 @@ class Ledger:
 
     def _last_reason(self) -> str:
         last = self._lines[-1]
-        return last["reason"] if last["event"] == "ended" else failures.reason(137)
+        return last.get("reason") or failures.reason(137)  # nothing was written at its end
 
 
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
@@ -96,9 +106,7 @@ def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
         path.stem: lines[-1] for path in sorted(folder.pods.glob("*.jsonl")) if (lines := read_lines(path))
     }
     return {
-        pod: line["exit_code"]
-        for pod, line in last.items()
-        if line["event"] == "ended" and line["t"] >= since
+        pod: line["exit_code"] for pod, line in last.items() if "exit_code" in line and line["t"] >= since
     }
 
 

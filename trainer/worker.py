@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from trainer import evaluate_run, failures
+from trainer.accelerators import refuse
 from trainer.attempt import open_attempt
 from trainer.checkpoint.store import Checkpoints
 from trainer.config import Config, ConfigError
@@ -150,10 +151,12 @@ def main() -> int:
     try:
         if problems:
             raise ConfigError(problems)
+        config = Config.from_env(os.environ)
         world = read_world(os.environ)
         if world.device_type == "cuda":
             torch.cuda.set_device(world.local_rank)
-        config = Config.from_env(os.environ)
+        elif config.accelerator:  # whatever could be seen from outside, torch has the last word
+            refuse(config.accelerator, world.local_size, f"torch {torch.__version__} finds none it can use")
         task = evaluate_run.run if config.mode == "evaluate" else run
         task(config, world, os.environ.get("STRATLAB_LAUNCHER", ""))
     except Exception as failure:

@@ -23,7 +23,8 @@ def check(
 ) -> None:
     """Check whether a cluster is ready for runs: one line per thing, with what to do where it is not.
 
-    Starts four small pods for some seconds, unless --no-pods. Exit code 1: there is a problem; a warning is none.
+    Starts four small pods for some seconds, and one with a GPU where there are any, unless --no-pods. Exit code 1:
+    there is a problem; a warning is none.
 
     Example: stratlab check --namespace stratlab
     """

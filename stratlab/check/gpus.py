@@ -24,7 +24,8 @@ def check_gpus(connection: Connection) -> Iterator[Finding]:
     total = sum(per_node.values())
     if not total:
         fix = 'train on CPUs with --set run.accelerator="", or install the GPU device plugin'
-        yield Finding("warning", "GPUs", f"no node of {len(ready)} offers {GPU}", fix)
+        seen = f"no node of {len(ready)} offers {GPU}: a run that asks for it waits until there is one"
+        yield Finding("warning", "GPUs", seen, fix)
         return
     pods = ask(connection, "/api/v1/pods", {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"})
     where = f"on {sum(count > 0 for count in per_node.values())} of {len(ready)} nodes"
@@ -36,6 +37,13 @@ def check_gpus(connection: Connection) -> Iterator[Finding]:
     yield Finding(
         "ok" if state == "ok" else "warning", "GPUs", f"{total - used} of {total} are free, {where}"
     )
+
+
+def offers_gpus(connection: Connection) -> bool:
+    """Whether a node has some to give, as far as this may be seen."""
+    nodes = ask(connection, "/api/v1/nodes")
+    items = nodes["items"] if isinstance(nodes, dict) else []
+    return any(int(node["status"].get("allocatable", {}).get(GPU, 0)) for node in items)
 
 
 def count_gpus(pod: Mapping[str, Any]) -> int:

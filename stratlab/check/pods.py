@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratlab.check.finding import Finding
+from stratlab.check.gpus import GPU, offers_gpus
 from stratlab.check.pod_scripts import CALL_MLFLOW, PLENTY_S, SHARE
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
@@ -21,6 +22,7 @@ from stratlab.tracking_redirect import describe_redirect
 
 MIB, GIB = 2**20, 2**30
 LEAST_FREE_GIB = 1.0
+NO_ACCELERATOR = 4  # trainer/failures.py
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ def check_pods(
 ) -> Iterator[Finding]:
     """Starts the pods at once and tells what they found, volume first."""
 
-    def start(claim: str | None, image: str, component: str, *command: str) -> Finished | ClusterError:
+    def start(
+        claim: str | None, image: str, component: str, *command: str, gpus: int = 0
+    ) -> Finished | ClusterError:
         try:
             return run_on_volume(
                 connection,
@@ -47,25 +51,32 @@ def check_pods(
                 claim=claim,
                 mount=request.mount,
                 image=image,
-                command=["python", "-c", *command],
+                command=["python", *command],
                 read_only=False,
                 progress=progress,
                 component=component,
                 deadline_s=PLENTY_S + 60,
+                limits={GPU: gpus} if gpus else None,
             )
         except ClusterError as failure:
             return failure
 
     folder = f"{request.mount.rstrip('/')}/.stratlab-check-{uuid.uuid4().hex[:8]}"
-    with ThreadPoolExecutor(4) as pool:
+    looks_at_gpu = offers_gpus(connection)
+    with ThreadPoolExecutor(5) as pool:
         shared = [
-            pool.submit(start, request.claim, request.lab_image, "volume", SHARE, role, folder)
+            pool.submit(start, request.claim, request.lab_image, "volume", "-c", SHARE, role, folder)
             for role in ("writer", "reader")
         ]
-        trainer = pool.submit(start, None, request.trainer_image, "volume", "import sys; sys.exit(0)")
-        mlflow = pool.submit(start, None, request.lab_image, "test", CALL_MLFLOW, request.tracking_uri)
+        trainer = pool.submit(start, None, request.trainer_image, "volume", "-c", "import sys; sys.exit(0)")
+        mlflow = pool.submit(start, None, request.lab_image, "test", "-c", CALL_MLFLOW, request.tracking_uri)
+        if looks_at_gpu:  # by the very code that refuses a run
+            look = ("-m", "trainer.accelerators", GPU, "1")
+            gpu = pool.submit(start, None, request.trainer_image, "volume", *look, gpus=1)
         yield from judge_sharing(request, *(future.result() for future in shared))
         yield judge_image("image of the trainer", request.trainer_image, trainer.result())
+        if looks_at_gpu:
+            yield judge_gpu(gpu.result())
         if request.tracking_uri:
             yield judge_mlflow(request.tracking_uri, mlflow.result())
         else:
@@ -134,6 +145,19 @@ def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Fi
         return Finding("problem", subject, text, fix)
     fix = "the Role stratlab-user allows it" if result.status == 403 else ""
     return Finding("warning", subject, f"not looked at: {text}", fix)
+
+
+def judge_gpu(result: Finished | ClusterError) -> Finding:
+    """Whether a pod of the trainer's image that asks for a GPU can use it."""
+    subject = "a GPU in a pod"
+    if isinstance(result, ClusterError):
+        return Finding("warning", subject, f"not looked at: {result}", "all may be in use: look again later")
+    said = result.output.decode(errors="replace").strip()
+    if result.exit_code == 0:
+        return Finding("ok", subject, "the trainer's image can use the one it asked for")
+    if result.exit_code == NO_ACCELERATOR:
+        return Finding("problem", subject, said, "until then every run on GPUs ends with exit code 4")
+    return Finding("warning", subject, f"not looked at: {said[-300:] or result.termination}")
 
 
 def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:

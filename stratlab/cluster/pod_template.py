@@ -25,6 +25,8 @@ class PodRequest:
     component: str = "volume"
     memory: str = "1Gi"
     deadline_s: int = 900
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Of further resources, as nvidia.com/gpu."""
 
 
 def build_pod(command: Sequence[str], request: PodRequest) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def build_pod(command: Sequence[str], request: PodRequest) -> dict[str, Any]:
                     ],
                     "resources": {
                         "requests": {"cpu": "20m", "memory": "128Mi"},
-                        "limits": {"memory": request.memory},
+                        "limits": {"memory": request.memory, **request.limits},
                     },
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": {

@@ -65,6 +65,7 @@ def run_on_volume(
     progress: Callable[[str], None] = lambda sentence: None,
     component: str = "volume",
     deadline_s: int = 900,
+    limits: Mapping[str, int] | None = None,
 ) -> Finished:
     """Runs `command` in a pod that sees the claim at `mount`, and returns when it has ended and the pod is deleted.
 
@@ -74,11 +75,14 @@ def run_on_volume(
         progress: gets a sentence after 5 s and then every 15 s.
         component: its label app.kubernetes.io/component.
         deadline_s: how long the pod may live.
+        limits: of further resources, as nvidia.com/gpu.
 
     Raises:
         ClusterError: no such claim, no right, the image cannot be pulled, no node takes the pod, it took too long.
     """
-    request = PodRequest(claim, mount, image, read_only, env or {}, component, deadline_s=deadline_s)
+    request = PodRequest(
+        claim, mount, image, read_only, env or {}, component, deadline_s=deadline_s, limits=limits or {}
+    )
     with _running_pod(connection, namespace, command, request, progress) as (name, ending):
         with ticking(progress, f"pod {name} is running"):
             output = b"".join(_read_log(connection, namespace, name))

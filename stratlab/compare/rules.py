@@ -16,6 +16,7 @@ IMPLIED = {
     "comparison",
     "results",
     "image",
+    "accelerator",
     "strategy",
     "dp_replicate",
     "dp_shard",

@@ -43,7 +43,8 @@ def build_variants(
 def _read_identity(run: RunRecord, aside: Collection[str], with_axes: bool) -> str:
     settings = run.config.get("config") or {}
     listed = {rule.path[1] for rule in RULES if rule.path[:1] == ("config",)}
-    own = {"run", "comparison", "results", "image", *AXES, *LAYOUT, *KINDS.values(), *STRATEGY}
+    own = {"run", "comparison", "results", "image", "accelerator"}
+    own |= {*AXES, *LAYOUT, *KINDS.values(), *STRATEGY}
     facts: dict[str, Any] = {
         **{
             rule.field: read_fact(run, rule)

@@ -57,6 +57,7 @@ def _injected(spec: Mapping[str, Any], node: int, port: int) -> dict[str, str]:
     nodes = sum(_count(replica) for replica in replicas.values())
     per_node = str(spec.get("nprocPerNode", "auto"))  # "auto" means as many as the node has CPUs
     env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_node, "PET_NNODES": str(nodes)}
+    env["TRAINER_ACCELERATOR"] = ""  # nobody gives any out here: a rehearsal trains on what this machine has
     if "Master" in replicas:
         world_size = nodes * (int(per_node) if per_node.isdigit() else 1)  # the operator counts "auto" as 1
         env |= {"MASTER_ADDR": HERE, "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}

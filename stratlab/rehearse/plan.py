@@ -47,6 +47,8 @@ class PlannedRun:
     pods: Sequence[Pod]
     analysis: Pod | None
     restart_policy: str
+    accelerator: str = ""
+    """What its pods ask a cluster for, one per process."""
 
     @property
     def logs(self) -> Path:
@@ -119,7 +121,10 @@ def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: 
         raise UserError(f"{name}: run.suspend=true: a suspended run has no pods, leave it out")
     pods = build_training_pods(training[0], free_port())
     replicas = training[0]["spec"]["pytorchReplicaSpecs"]
-    policy = next(iter(replicas.values())).get("restartPolicy", "OnFailure")
+    replica = next(iter(replicas.values()))
+    policy = replica.get("restartPolicy", "OnFailure")
+    rendered = replica["template"]["spec"]["containers"][0].get("env", [])
+    asked = [str(entry.get("value", "")) for entry in rendered if entry["name"] == "TRAINER_ACCELERATOR"]
     analysis = None
     if analyses:
         metadata = analyses[0]["metadata"]
@@ -129,7 +134,8 @@ def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: 
             analyses[0]["spec"]["template"]["spec"],
             namespace=metadata.get("namespace", "default"),
         )
-    return PlannedRun(name, _run_dir(name, pods[0], results), pods, analysis, policy)
+    run_dir = _run_dir(name, pods[0], results)
+    return PlannedRun(name, run_dir, pods, analysis, policy, accelerator="".join(asked))
 
 
 def _run_dir(name: str, pod: Pod, results: Path) -> Path:

@@ -38,6 +38,11 @@ def rehearse(
     """
     port = free_port()
     plan = build_plan(request, f"http://127.0.0.1:{port}")
+    if asked := ", ".join(dict.fromkeys(run.accelerator for run in plan if run.accelerator)):
+        display.say(
+            f"run.accelerator={asked} is not asked for in a rehearsal, which trains on what this machine has; on a "
+            "cluster a run that does not get it ends with exit code 4"
+        )
     created = make_folder(request.mlflow)
     ends: list[RunEnd] = []
     try:

@@ -16,6 +16,7 @@ SURVIVORS = (134, 143)  # lost a peer, or were told to stop: somebody else is th
 ADVICE = {
     2: "mend the setting named above, helm uninstall, and install again",
     3: "put the data set or model where run.config.dataset_path and model_path say, or mend these",
+    4: 'the node, its driver and device plugin, an image with VARIANT=cuda; on CPUs: run.accelerator=""',
     10: "a smaller run.config.micro_batch_size, or a strategy that shards more (zero2, fsdp)",
     12: "a smaller run.config.lr or run.config.clip_norm",
     13: "free space on the results claim, then install again: the run goes on where it was",

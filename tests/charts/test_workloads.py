@@ -10,6 +10,7 @@ import pytest
 from tests.charts.rendering import CHARTS, Document, helm_template, pick, render
 from tests.charts.test_valid_objects import EVERYTHING
 from tests.charts.unwrapping import RUNNING, WORKLOADS, unwrap_pods, workload_values
+from trainer import failures
 
 # What the contract of the trainer asks for where mpirun starts it: no operator injects it there.
 MPI_VARIABLES = {
@@ -189,3 +190,13 @@ def test_an_upgrade_may_change_what_is_no_setting_of_the_run(
     helm: Path, shipped_hash: str, setting: str
 ) -> None:
     assert settings_hash(helm, setting) == shipped_hash
+
+
+def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
+    """As restartPolicy ExitCode ends a PyTorchJob: below 128."""
+    rendered = render(helm, CHARTS / "ddp", ["--set", "run.workload.api=trainjob"])
+    runtime = next(each for each in rendered if each["kind"] == "TrainingRuntime")
+    (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    (rule,) = job["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert rule["action"] == "FailJob"
+    assert rule["onExitCodes"]["values"] == sorted(code for code in failures.REASONS if 0 < code < 128)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from tests.cluster.lab import MOUNT, Lab
+from tests.cluster.lab import KUBECTL, MOUNT, Lab, run, wait_until
 
 
 def train_steps(lab: Lab, release: str, comparison: str = "e2e") -> dict[int, list[int]]:
@@ -42,3 +44,25 @@ def analysis_state(lab: Lab, release: str) -> str:
     assert len(jobs) == 1
     held = [c["type"] for c in jobs[0]["status"].get("conditions") or [] if c["status"] == "True"]
     return next((state for state in ("Complete", "Failed") if state in held), "")
+
+
+@contextmanager
+def offer(resource: str, count: int) -> Iterator[None]:
+    """One node says that it has `count` of an extended resource, as a device plugin makes it; it has none."""
+    node = run([KUBECTL, "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]).stdout
+    path = "/status/capacity/" + resource.replace("/", "~1")
+
+    def patch(change: dict[str, str], check: bool = True) -> None:
+        text = json.dumps([{"path": path} | change])
+        run([KUBECTL, "patch", "node", node, "--subresource=status", "--type=json", "-p", text], check=check)
+
+    def is_offered() -> bool:
+        status = json.loads(run([KUBECTL, "get", "node", node, "-o", "json"]).stdout)["status"]
+        return bool(status["allocatable"].get(resource) == str(count))
+
+    patch({"op": "add", "value": str(count)})
+    try:
+        wait_until(is_offered, f"{count} {resource} on {node}")
+        yield
+    finally:
+        patch({"op": "remove"}, check=False)  # an inner one may have removed it

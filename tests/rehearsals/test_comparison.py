@@ -40,6 +40,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = stratlab("rehearse", *charts, "--values", "examples/digits.yaml", *fewer, *stores)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "step" in done.stdout and "loss" in done.stdout and "left" in done.stdout  # progress all along
+    assert done.stdout.count("run.accelerator=nvidia.com/gpu is not asked for in a rehearsal") == 1
     done = stratlab("compare", folder / "runs" / "demo", "--output", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert str(folder / "report.html") in done.stdout

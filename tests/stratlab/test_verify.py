@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from stratlab import cli
 from stratlab.rehearse.processes import free_port
+from stratlab.user_error import UserError
 from stratlab.verify import Check, compare_points, read_points, verify_run
 from tests.redirecting_server import run_redirect
 from tests.stratlab.example_run import build_run_dir, write_json
@@ -70,6 +71,7 @@ def test_a_whole_run_passes_every_check(mlflow_server: str, tmp_path: Path) -> N
     assert states(checks) == {
         "run directory": "ok",
         "ranks": "ok",
+        "device": "ok",
         "traces": "ok",
         "report": "ok",
         "mlflow run": "ok",
@@ -167,6 +169,7 @@ def test_without_mlflow_or_without_traces_nothing_is_missing(tmp_path: Path) -> 
     assert states(checks) == {
         "run directory": "ok",
         "ranks": "ok",
+        "device": "ok",
         "traces": "skipped",
         "report": "skipped",
         "mlflow": "skipped",
@@ -232,3 +235,29 @@ def test_the_verb_ends_with_1_when_a_check_fails(
     assert "failed  ranks: 1 of 2 are done, not 1" in capsys.readouterr().out
     assert call(str(tmp_path / "nope")) == 2
     assert "nope: no such folder" in capsys.readouterr().err
+
+
+def test_a_run_that_asked_for_gpus_and_trained_on_the_cpu_is_not_whole(tmp_path: Path) -> None:
+    run = build_whole_run(tmp_path)
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["accelerator"] = "nvidia.com/gpu"
+    for device, state in (("cuda", "ok"), ("cpu", "failed")):
+        config["resolved"]["device_type"] = device
+        write_json(run / "config.json", config)
+        (check,) = [check for check in verify_run(run, None) if check.name == "device"]
+        assert check.state == state
+    assert "run.accelerator=nvidia.com/gpu was asked for, and it trained on cpu" in check.text
+
+
+def test_a_pod_that_was_refused_says_why_there_is_no_run(tmp_path: Path) -> None:
+    from trainer.ledger import Ledger
+    from trainer.run_directory import RunDirectory
+
+    folder = RunDirectory(tmp_path, "demo", "ddp")
+    Ledger(folder, "ddp-worker-0").record_refusal(4, "run.accelerator=nvidia.com/gpu: none visible")
+    with pytest.raises(UserError) as refusal:
+        list(verify_run(folder.path, None))
+    assert str(refusal.value).endswith(
+        "; pod ddp-worker-0: accelerators asked for, not visible (exit code 4): "
+        "run.accelerator=nvidia.com/gpu: none visible"
+    )

@@ -97,3 +97,14 @@ def test_the_last_codes_are_those_of_pods_that_ended_since(folder):
 def test_a_pod_is_named_by_kubernetes():
     assert read_pod_name({"HOSTNAME": "ddp-worker-0"}) == "ddp-worker-0"
     assert read_pod_name({})
+
+
+def test_a_refused_pod_is_no_start_and_its_clock_does_not_run(folder, monkeypatch):
+    ledger = Ledger(folder, "pod-0")
+    for _ in range(3):
+        ledger.record_refusal(4, "run.accelerator=nvidia.com/gpu: none visible")
+    assert read_last_codes(folder, 0) == {"pod-0": 4}
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 1000)
+    Ledger(folder, "pod-0").check(CONFIG)
+    assert Ledger(folder, "pod-0").seconds_left(CONFIG) == pytest.approx(100)

@@ -65,7 +65,7 @@ spec:
                     onExitCodes:
                       containerName: node
                       operator: In
-                      values: [1, 2, 3, 10, 12, 13, 14, 15]
+                      values: [1, 2, 3, 4, 10, 12, 13, 14, 15]
               template:
                 {{- include "run.training.template" (dict "context" . "name" "node" "accelerated" true "restartPolicy" "Never") | nindent 16 }}
 {{- end }}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.faults import analysis_state, check_complete, restarts
+from tests.cluster.faults import analysis_state, check_complete, offer, restarts
 from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, run, wait_until
 from tests.cluster.steps import Steps
 
@@ -82,6 +82,22 @@ def test_a_job_that_cannot_run_fails_at_once(lab: Lab, steps: Steps) -> None:
         wait_until(lambda: analysis_state(lab, "no-sense") == "Failed", "the analysis Job to end", 180)
         notes.append("analysis Job: Failed, nothing to analyse, not tried again")
         lab.uninstall("no-sense")
+
+
+def test_gpus_that_cannot_be_used_end_it_at_once(lab: Lab, steps: Steps) -> None:
+    with steps.step(
+        "GPUs that are given and cannot be used: exit code 4, no other start, said by watch and helm test"
+    ):
+        with offer("nvidia.com/gpu", 4):
+            lab.install("no-gpus", "ddp", {"run.accelerator": "nvidia.com/gpu"})
+            done = lab.watch("no-gpus")
+        assert done.returncode == 4, done.stdout[-3000:]
+        assert "run.accelerator=nvidia.com/gpu: asked for 1 in this pod" in done.stdout
+        assert lab.conditions("pytorchjob/no-gpus").get("Failed") == "True"
+        tested = run([HELM, "-n", lab.namespace, "test", "no-gpus", "--logs"], check=False)
+        assert "accelerators asked for, not visible (exit code 4)" in tested.stdout + tested.stderr
+        assert "attempts.jsonl" not in lab.on_volume("ls", f"{MOUNT}/e2e/no-gpus")
+        lab.uninstall("no-gpus")
 
 
 def test_a_job_that_is_killed_again_and_again_is_given_up(lab: Lab, steps: Steps) -> None:

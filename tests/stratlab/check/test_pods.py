@@ -12,7 +12,7 @@ import pytest
 
 from stratlab.check import pods
 from stratlab.check.finding import Finding
-from stratlab.check.pods import PodsRequest, check_pods, judge_image, judge_mlflow, judge_sharing
+from stratlab.check.pods import PodsRequest, check_pods, judge_gpu, judge_image, judge_mlflow, judge_sharing
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import Finished
@@ -158,3 +158,29 @@ def test_a_container_without_python_and_a_pod_that_waits() -> None:
     assert judge_image("i", "x", Finished(128, b"", "StartError: python: not found")).state == "problem"
     assert judge_image("i", "x", ClusterError("pod p has not started after 60 s")).state == "warning"
     assert judge_image("i", "x", ClusterError("no claim", 404)).state == "warning"
+
+
+def test_where_nodes_offer_gpus_a_pod_asks_for_one(lab: Lab, tmp_path: Path) -> None:
+    """It runs what refuses a run; here there is none to be seen."""
+    node = {"metadata": {"name": "a"}, "spec": {}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    lab[1].api.collections["/api/v1/nodes"] = {"a": node}
+    lab[1].env["CUDA_VISIBLE_DEVICES"] = ""
+    finding = look(lab, tmp_path, "")["a GPU in a pod"]
+    assert finding.state == "problem" and finding.seen.startswith(
+        "run.accelerator=nvidia.com/gpu: asked for 1"
+    )
+    assert "exit code 4" in finding.fix
+    (pod,) = [
+        pod
+        for pod in lab[1].created
+        if "nvidia.com/gpu" in pod["spec"]["containers"][0]["resources"]["limits"]
+    ]
+    assert pod["spec"]["containers"][0]["image"] == "trainer"
+
+
+def test_what_a_pod_with_a_gpu_says() -> None:
+    assert judge_gpu(Finished(0, b"", "")).state == "ok"
+    assert (
+        judge_gpu(Finished(1, b"No module named trainer.accelerators", "")).state == "warning"
+    )  # an older image
+    assert judge_gpu(ClusterError("pod p has not started after 60 s, it waits for a node")).state == "warning"

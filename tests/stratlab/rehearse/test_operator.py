@@ -29,6 +29,7 @@ def test_worker_only_elastic_gets_what_was_observed_on_a_cluster() -> None:
     for pod in pods:  # the injected PET_NNODES wins over the rendered one, as the later entry does
         assert pod.commands[0].env == {
             "PYTHONUNBUFFERED": "1",
+            "TRAINER_ACCELERATOR": "",
             "PET_RDZV_ENDPOINT": "127.0.0.1:4711",
             "PET_RDZV_BACKEND": "c10d",
             "PET_NNODES": "2:2",
@@ -44,6 +45,7 @@ def test_master_and_worker_get_the_index_of_their_pod_as_rank() -> None:
     assert [pod.name for pod in pods] == ["ddp-master-0", "ddp-worker-0", "ddp-worker-1"]
     common = {
         "PYTHONUNBUFFERED": "1",
+        "TRAINER_ACCELERATOR": "",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "4711",
         "PET_MASTER_ADDR": "127.0.0.1",

@@ -227,3 +227,32 @@ def test_failures_have_their_codes():
     assert exit_code(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1")) == 134
     assert exit_code(RuntimeError("shapes do not match")) == 1
     assert reason(139) == "signal 11"
+
+
+def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path):
+    """On the CPU it would train, succeed, and hold its GPU node until then."""
+    command = [sys.executable, "-X", "importtime", "-m", "trainer"]
+    asked = {"TRAINER_ACCELERATOR": "nvidia.com/gpu", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        command, env=environment(tmp_path, **asked), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 4, done.stderr[-2000:]
+    assert (
+        "accelerators asked for, not visible (exit code 4):\nrun.accelerator=nvidia.com/gpu: asked for 2"
+        in (done.stderr)
+    )
+    imported = {
+        line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "import time:" in line
+    }
+    assert "trainer.accelerators" in imported and "torch" not in imported
+    (refused,) = (json.loads(line) for line in (tmp_path / "default" / "try" / "pods" / "pod-0.jsonl").open())
+    assert (refused["event"], refused["exit_code"]) == ("refused", 4) and "one per process" in refused["text"]
+
+
+def test_torch_has_the_last_word_on_accelerators(tmp_path):
+    """A vendor that is not asked without torch."""
+    asked = {"TRAINER_ACCELERATOR": "amd.com/gpu", "CUDA_VISIBLE_DEVICES": ""}
+    done = launch(tmp_path, **ONE, **asked)
+    assert done.returncode == 4, done.stderr[-2000:]
+    assert "run.accelerator=amd.com/gpu: asked for 1 in this pod" in done.stdout
+    assert not (tmp_path / "default" / "try" / "config.json").exists()
