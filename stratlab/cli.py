@@ -1,10 +1,12 @@
 """The command line: one thin command per verb. What is heavy is imported inside the command that needs it.
 
-Exit codes: 0 done, 2 what was typed is wrong, 3 data or traces are missing, otherwise the run's own code.
+Exit codes: 0 done, 1 it could not be done, 2 what was typed is wrong, 3 data or traces are missing, 13 the volume is
+full, otherwise the run's own code. A bug keeps its traceback, and ends with 1: the same command may be tried again.
 """
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 WRONG_INPUT = 2
 MISSING = 3
+STORAGE_FULL = 13
 
 app = typer.Typer(
     help="Find out which distributed-training strategy is best for your model on your GPUs.",
@@ -58,11 +61,15 @@ def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
     Example: stratlab analyze results/demo/ddp
     """
     from stratlab.analysis.analyze import NoTraces, analyze_run
+    from stratlab.mlflow_run import close_ended_run
 
     try:
         report = analyze_run(run_dir, tracking_uri=tracking_uri or None, progress=_print_line)
     except NoTraces as missing:
         _fail(str(missing), MISSING)
+    finally:  # the analysis comes last: a run that is still open in MLflow would stay so
+        if tracking_uri and (done := close_ended_run(run_dir, tracking_uri)):
+            _print_line(done)
     from stratlab.analysis.pages.part_names import say_headline
 
     mean = report["mean"]
@@ -214,6 +221,9 @@ def main() -> None:
         from stratlab.cluster import ClusterError
         from stratlab.tracking_server import ServerFailed
 
+        if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+            print(f"error: storage full: {failure}; free space and try again", file=sys.stderr)
+            sys.exit(STORAGE_FULL)
         if not isinstance(failure, ServerFailed | ClusterError):
             raise
         print(f"error: {failure}", file=sys.stderr)

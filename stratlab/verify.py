@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stratlab.analysis.mlflow_log import IMPATIENT
 from stratlab.compare.record import RunRecord, read_run
+from stratlab.mlflow_run import IMPATIENT
 from stratlab.tracking_redirect import explain_failure
 from stratlab.user_error import UserError
 

@@ -14,11 +14,19 @@ import socket
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from types import FrameType
 
 from trainer import accelerators, failures, preflight
 from trainer.config import Config, ConfigError
-from trainer.failures import AcceleratorsMissing, DataMissing, DeadlinePassed, NoProgress, first_failure
+from trainer.failures import (
+    AcceleratorsMissing,
+    DataMissing,
+    DeadlinePassed,
+    NoProgress,
+    first_failure,
+    is_storage_full,
+)
 from trainer.ledger import Ledger, read_pod_name
 from trainer.node_rank import read_node_rank
 from trainer.run_directory import RunDirectory
@@ -51,6 +59,10 @@ def main(arguments: list[str]) -> int:
         return end(failures.exit_code(failure), str(failure))
     except Stopped:
         return end(failures.TERMINATED, "before the launcher was there")
+    except OSError as failure:
+        if not is_storage_full(failure):
+            raise
+        return end(failures.STORAGE_FULL, str(failure))
 
 
 def _run(config: Config) -> int:
@@ -81,11 +93,19 @@ def _run(config: Config) -> int:
             failures.DEADLINE_PASSED,
             Ledger(folder, read_pod_name(os.environ)).deadline_sentence(config),
         )
-    _record_attempt_end(folder, launcher, code)
-    ledger.record_end(launcher, code)
-    if sender and sender.is_alive():
+    _write_down(lambda: _record_attempt_end(folder, launcher, code))
+    _write_down(lambda: ledger.record_end(launcher, code))
+    if sender and sender.ident is not None:
         sender.finish(code)
     return end(code, text)
+
+
+def _write_down(write: Callable[[], None]) -> None:
+    """A volume that takes no line any more must not change the exit code."""
+    try:
+        write()
+    except OSError as failure:
+        logging.getLogger("trainer").warning("the end is not written down: %s", failure)
 
 
 def _raise_stopped(number: int, frame: FrameType | None) -> None:

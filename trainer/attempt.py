@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from trainer.checkpoint.folder import CheckpointFolder, Chosen
 from trainer.config import Config
+from trainer.failures import is_storage_full
 from trainer.hardware import World
 from trainer.provenance import describe_run
 from trainer.run_directory import RunDirectory, write_json
@@ -45,7 +47,7 @@ def open_attempt(config: Config, world: World, resolved: dict[str, Any], launche
     dist.broadcast_object_list(found)
     assert found[0] is not None
     attempt = found[0]
-    handler = logging.FileHandler(folder.rank_log(world.rank))
+    handler = RankLog(folder.rank_log(world.rank))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
     log.info(
@@ -55,6 +57,24 @@ def open_attempt(config: Config, world: World, resolved: dict[str, Any], launche
     if attempt.chosen:
         log.info("goes on behind step %d, from %s", attempt.from_step, attempt.chosen.path)
     return attempt
+
+
+class RankLog(logging.FileHandler):
+    """A full volume costs lines of the log and one sentence on the console, not a traceback for each of them."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        failure = sys.exc_info()[1]
+        if failure is None or not is_storage_full(failure):
+            super().handleError(record)
+        elif not self._told:
+            self._told = True
+            print(
+                f"{self.baseFilename}: {failure}; training goes on without this log",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _open(
@@ -70,7 +90,7 @@ def _open(
     if number == 1:
         write_json(folder.config, describe_run(config, resolved, hosts))
     chosen, skipped = _choose(config, CheckpointFolder(folder))
-    attempt = Attempt(folder, number, chosen, skipped, folder.manifest.exists())
+    attempt = Attempt(folder, number, chosen, skipped, folder.has_all_traces())
     facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host}
     folder.append_attempt("started", number, launcher, **facts)
     return attempt

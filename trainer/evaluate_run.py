@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trainer.attempt import RankLog
 from trainer.config import Config
 from trainer.data.batches import Share
 from trainer.evaluation import Evaluation
@@ -46,7 +47,7 @@ def run(config: Config, world: World, launcher: str) -> None:
     attempt = [_open(config, folder, resolved, hosts, launcher) if world.rank == 0 else None]
     dist.broadcast_object_list(attempt)
     if attempt[0]:
-        logging.getLogger().addHandler(logging.FileHandler(folder.rank_log(world.rank)))
+        logging.getLogger().addHandler(RankLog(folder.rank_log(world.rank)))
     log.info("%s: test split under the weights in %s", config.run, config.model_path)
     found, facts = task.judge()
     if attempt[0]:

@@ -58,7 +58,9 @@ STORAGE_FULL_WORDS = (
     "disk quota exceeded",
     "pytorchstreamwriter failed writing",  # torch.save
     "iostream error",  # torch.save to a path (torch 2.13)
+    "unexpected pos",  # torch.save, when it closes what it could not write; it takes the place of the one above
 )
+STORAGE_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DataMissing(Exception):
@@ -67,6 +69,10 @@ class DataMissing(Exception):
 
 class AcceleratorsMissing(Exception):
     """The run asks for accelerators, and its processes would not find one each."""
+
+
+class StorageFull(Exception):
+    """A volume has no space left, and it is of no use to go on without."""
 
 
 class NoProgress(Exception):
@@ -100,6 +106,8 @@ def exit_code(failure: BaseException) -> int:
         return NO_PROGRESS
     if isinstance(failure, DeadlinePassed):
         return DEADLINE_PASSED
+    if isinstance(failure, StorageFull):
+        return STORAGE_FULL
     if kind == "OutOfMemoryError":  # torch's; torch is not imported here
         return OUT_OF_MEMORY
     if is_storage_full(failure):
@@ -119,7 +127,9 @@ def is_storage_full(failure: BaseException) -> bool:
     """Whether a failure, or what it was caused by, is a volume without space."""
     cause: BaseException | None = failure
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(cause, StorageFull):
+            return True
+        if isinstance(cause, OSError) and cause.errno in STORAGE_FULL_ERRNOS:
             return True
         if any(words in str(cause).lower() for words in STORAGE_FULL_WORDS):
             return True

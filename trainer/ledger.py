@@ -110,14 +110,23 @@ def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
     }
 
 
-class _Line(msgspec.Struct):
-    step: int
-
-
 def reached_step(folder: RunDirectory) -> int:
     """The highest step in metrics.jsonl, over all attempts; 0 without one."""
     if not folder.metrics.exists():
         return 0
-    decode = msgspec.json.Decoder(_Line).decode
     with open(folder.metrics, "rb") as file:
-        return max((decode(line).step for line in file if line.endswith(b"\n")), default=0)
+        return max((_read_step(line) for line in file), default=0)
+
+
+class _Line(msgspec.Struct):
+    step: int
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def _read_step(line: bytes) -> int:
+    try:
+        return _decode(line).step if line.endswith(b"\n") else 0
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a line that a full volume has cut
+        return 0

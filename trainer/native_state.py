@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -24,13 +25,37 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 def save(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
     """Every rank writes its shards into `folder`; collective."""
-    dcp.save(_state(module, optimizer, loss_scale), checkpoint_id=folder)
+    write_sharded(_state(module, optimizer, loss_scale), folder)
+
+
+def write_sharded(state: dict[str, Any], folder: Path) -> None:
+    """Writes this rank's shards; collective, and a failure of one rank is raised on every rank.
+
+    Raises:
+        RuntimeError: with what each rank says. torch raises a BaseException, which passes every `except Exception`.
+    """
+    try:
+        dcp.save(state, checkpoint_id=folder)
+    except CheckpointException as failure:
+        raise RuntimeError(str(failure)) from failure
+
+
+def read_sharded(state: dict[str, Any], folder: Path) -> None:
+    """Fills `state` with what `write_sharded` wrote on any number of ranks; collective.
+
+    Raises:
+        RuntimeError: as above.
+    """
+    try:
+        dcp.load(state, checkpoint_id=folder)
+    except CheckpointException as failure:
+        raise RuntimeError(str(failure)) from failure
 
 
 def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
     """Reads what `save` wrote with any number of ranks; collective."""
     state = _state(module, optimizer, loss_scale)
-    dcp.load(state, checkpoint_id=folder)
+    read_sharded(state, folder)
     set_state_dict(
         module,
         optimizer,

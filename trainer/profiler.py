@@ -7,8 +7,11 @@ because torch's own handler uses host and process id.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from trainer.config import Config
 from trainer.phases import Phases
 from trainer.run_directory import RunDirectory, write_json
+
+log = logging.getLogger("trainer")
 
 
 class StepProfiler:
@@ -72,22 +77,58 @@ class StepProfiler:
         entries: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(entries, entry)
         if self._rank == 0:
-            steps = {"first_step": self._first, "steps": self._config.profile_steps}
-            write_json(
-                self._folder.manifest, {"schema_version": 1, "complete": True, **steps, "files": entries}
-            )
+            self._write_manifest(entries)
+
+    def _write_manifest(self, entries: list[dict[str, Any]]) -> None:
+        """`dropped`: ranks without a trace, and why; only there if there are any."""
+        dropped = [entry for entry in entries if "reason" in entry]
+        content = {
+            "schema_version": 1,
+            "complete": not dropped,
+            "first_step": self._first,
+            "steps": self._config.profile_steps,
+            "files": [entry for entry in entries if "reason" not in entry],
+            **({"dropped": dropped} if dropped else {}),
+        }
+        try:
+            write_json(self._folder.manifest, content)
+        except OSError as failure:
+            log.warning("the manifest of the traces is dropped, training goes on: %s", failure)
 
     def _write_trace(self) -> dict[str, Any]:
+        """What the manifest says of this rank. Whatever goes wrong costs the trace, and no step of training."""
         path = self._folder.trace(self._rank)
         temporary = path.with_name(f".{path.stem}.tmp.json")
-        self._profile.export_chrome_trace(str(temporary))
-        os.replace(temporary, path)
+        try:
+            self._profile.export_chrome_trace(str(temporary))
+            check_whole(temporary)
+            os.replace(temporary, path)
+            return self._describe(path)
+        except (OSError, RuntimeError) as failure:
+            # Kineto writes beside it, and leaves what it could not rename (torch 2.13)
+            for left in path.parent.glob(f"{temporary.name}*"):
+                with suppress(OSError):
+                    left.unlink()
+            log.warning("the trace of rank %d is dropped, training goes on: %s", self._rank, failure)
+            return {"rank": self._rank, "reason": str(failure)}
+
+    def _describe(self, path: Path) -> dict[str, Any]:
         return {
             "rank": self._rank,
             "file": path.name,
             "bytes": path.stat().st_size,
             "sha256": hash_file(path),
         }
+
+
+def check_whole(path: Path) -> None:
+    """Raises OSError for a trace that was cut: Kineto only prints that it could not write (torch 2.13)."""
+    if not path.is_file():
+        raise OSError(errno.ENOSPC, f"{path.name} was not written, the volume may be full")
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 64))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(errno.ENOSPC, f"{path.name} was cut, the volume may be full")
 
 
 def hash_file(path: Path) -> str:

@@ -47,6 +47,13 @@ class RunDirectory:
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}_trace.json"
 
+    def has_all_traces(self) -> bool:
+        """An attempt has recorded its steps, and lost no rank's trace."""
+        try:
+            return read_line(self.manifest.read_bytes()).get("complete") is True
+        except FileNotFoundError:
+            return False
+
     def read_attempts(self) -> list[dict[str, Any]]:
         """The lines of attempts.jsonl."""
         return read_lines(self.attempts)
@@ -58,18 +65,31 @@ class RunDirectory:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file, none if it is not there; a half-written last line is left out."""
+    """The objects of a .jsonl file, none if it is not there; what is no object, as half a line, is left out."""
     try:
-        lines = path.read_text().split("\n")
+        lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in lines[:-1] if line]
+    return [found for line in lines[:-1] if (found := read_line(line))]
+
+
+def read_line(line: bytes) -> dict[str, Any]:
+    """The object of a line; {} for what is none: a full volume leaves half a line, a crashed node a block of zeros."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
     """Adds one object to a .jsonl file; it is on the disk when this returns."""
-    with open(path, "a") as file:
-        file.write(json.dumps(line) + "\n")
+    with open(path, "ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # half a line, of somebody who was killed or had no space
+                file.write(b"\n")
+        file.write(json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 

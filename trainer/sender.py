@@ -14,11 +14,13 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from trainer.failures import is_storage_full
 from trainer.mlflow_rest import Mlflow, MlflowError
-from trainer.run_directory import RunDirectory, write_json
+from trainer.run_directory import RunDirectory, read_line, write_json
 
 BATCH = 1000  # MLflow's limit of metrics per request
 POLL_S = 0.5
@@ -40,6 +42,8 @@ class Sender(threading.Thread):
         self._uri = env["MLFLOW_TRACKING_URI"].rstrip("/")
         self._mlflow = Mlflow(self._uri, env)
         self._run_id = ""
+        self._record: dict[str, str] = {}
+        self._offset: int | None = None
         self._stop_asked = threading.Event()
         self._warned = ""
 
@@ -49,42 +53,53 @@ class Sender(threading.Thread):
             pause = POLL_S if self._try_send() else min(2 * pause, LONGEST_PAUSE_S)
 
     def finish(self, exit_code: int) -> None:
-        """Sends the rest and closes the MLflow run; gives up after 30 s and leaves the file for a later replay."""
+        """Sends the rest and closes the MLflow run; gives up after 30 s and leaves the file for a later replay.
+
+        The run is closed then as well, if the server can be reached: it must not look as if it went on.
+        """
         self._stop_asked.set()
         self.join()
         deadline = time.monotonic() + LAST_TRY_S
         while not self._try_finish(exit_code):
             if time.monotonic() > deadline:
+                closed = self._try_close(exit_code)
                 log.warning("metrics not sent to %s: they wait in %s", self._uri, self._folder.metrics)
+                if not closed:
+                    log.warning("the MLflow run stays open until the analysis closes it")
                 return
             time.sleep(POLL_S)
 
     def _owns_run(self) -> bool:
         attempts = self._folder.read_attempts()
-        started = [line for line in attempts if line["event"] == "started"]
-        return bool(started) and started[-1]["launcher"] == self._launcher
+        started = [line for line in attempts if line.get("event") == "started"]
+        return bool(started) and started[-1].get("launcher") == self._launcher
 
     def _try_send(self) -> bool:
         """True if nothing complete is left to send."""
-        if not self._owns_run():
-            return True
         try:
+            if not self._owns_run():
+                return True
             if not self._run_id:
                 self._run_id = self._open_run()
-            send_new_lines(self._folder, self._mlflow, self._run_id)
-        except (MlflowError, OSError) as failure:
-            if str(failure) != self._warned:
-                self._warned = str(failure)
-                log.warning("MLflow at %s: %s; training goes on, metrics wait on disk", self._uri, failure)
+            self._write_record()
+            self._offset = send_new_lines(self._folder, self._mlflow, self._run_id, self._offset)
+        except Exception as failure:  # a thread that dies would leave the run open for ever
+            if repr(failure) != self._warned:
+                self._warned = repr(failure)
+                is_bug = not isinstance(failure, MlflowError | OSError)
+                text = "MLflow at %s: %s; training goes on, metrics wait on disk"
+                log.warning(text, self._uri, failure, exc_info=is_bug)
             return False
         self._warned = ""
         return True
 
     def _try_finish(self, exit_code: int) -> bool:
-        if not self._owns_run():
-            return True
-        if not self._try_send():
-            return False
+        return self._try_send() and self._try_close(exit_code)
+
+    def _try_close(self, exit_code: int) -> bool:
+        """True if this launcher has no open run in MLflow any more."""
+        if not self._run_id:
+            return not self._owns_run()
         try:
             self._mlflow.end_run(self._run_id, "FINISHED" if exit_code == 0 else "FAILED")
         except (MlflowError, OSError):
@@ -102,27 +117,47 @@ class Sender(threading.Thread):
         experiment = self._mlflow.open_experiment(config["comparison"])
         params = {**config["config"], **_flat(config["resolved"])}
         run_id = self._mlflow.open_run(experiment, config["run"], config["run_uid"], params, _tags(config))
-        record = {"tracking_uri": self._uri, "experiment_id": experiment, "run_id": run_id}
-        write_json(self._folder.mlflow, record)
+        self._record = {"tracking_uri": self._uri, "experiment_id": experiment, "run_id": run_id}
         return run_id
 
+    def _write_record(self) -> None:
+        """On a full volume later: without it nobody finds the run, but its metrics can be sent."""
+        if self._record:
+            with suppress_full():
+                write_json(self._folder.mlflow, self._record)
+                self._record = {}
 
-def send_new_lines(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> None:
-    """Sends every complete line behind the confirmed offset; a half-written line waits.
+
+@contextmanager
+def suppress_full() -> Iterator[None]:
+    """What a full volume does not take is not written, and the block is left."""
+    try:
+        yield
+    except OSError as failure:
+        if not is_storage_full(failure):
+            raise
+
+
+def send_new_lines(folder: RunDirectory, mlflow: Mlflow, run_id: str, offset: int | None = None) -> int:
+    """Sends every complete line behind the confirmed offset; a half-written line waits. Returns the new offset.
+
+    Args:
+        offset: that of the last call, which a full volume may not have taken; None = what metrics.sent says.
 
     Raises:
         MlflowError, OSError: the offset then stands behind the last confirmed batch.
     """
-    offset = int(folder.sent.read_text()) if folder.sent.exists() else 0
+    if offset is None:
+        offset = _read_offset(folder)
     if not folder.metrics.exists():
-        return
+        return offset
     with open(folder.metrics, "rb") as file:
         file.seek(offset)
         points: list[dict[str, Any]] = []
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            new = line_points(json.loads(line))
+            new = line_points(read_line(line))
             if len(points) + len(new) > BATCH:
                 _send(folder, mlflow, run_id, points, offset)
                 points = []
@@ -130,6 +165,15 @@ def send_new_lines(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> None:
             offset += len(line)
         if points or offset:
             _send(folder, mlflow, run_id, points, offset)
+    return offset
+
+
+def _read_offset(folder: RunDirectory) -> int:
+    """0 where nothing is confirmed: a point that is sent twice is one point."""
+    try:
+        return int(folder.sent.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def _send(
@@ -138,8 +182,9 @@ def _send(
     for start in range(0, len(points), BATCH):  # one line of a thousand ranks is more than a batch
         mlflow.log_batch(run_id, points[start : start + BATCH])
     temporary = folder.sent.with_name(".metrics.sent.tmp")
-    temporary.write_text(str(offset))
-    os.replace(temporary, folder.sent)
+    with suppress_full():
+        temporary.write_text(str(offset))
+        os.replace(temporary, folder.sent)
 
 
 def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -147,6 +192,8 @@ def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     In a line of kind system `rank3_host_memory_gib` becomes `system/rank3/host_memory_gib`.
     """
+    if "t" not in line or "step" not in line:  # cut by a full volume
+        return []
     timestamp, step = int(line["t"] * 1000), line["step"]
     return [
         {"key": _key(line.get("kind"), key), "value": value, "timestamp": timestamp, "step": step}

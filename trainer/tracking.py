@@ -21,6 +21,7 @@ from trainer.engine import StepResult
 from trainer.failures import NotFinite
 from trainer.gpu import NAMES as SYSTEM
 from trainer.phases import read_ms
+from trainer.spool import Spool
 
 if TYPE_CHECKING:
     from trainer.wire import WireCounter
@@ -96,7 +97,8 @@ class Recorder:
         world_axis: str = "world",
     ) -> None:
         self._world_axis = world_axis
-        self._file = open(path, "ab") if path else None  # noqa: SIM115 - closed in close()
+        self._spool = Spool(path) if path else None
+        self._told_dropped = 0
         self._attempt = attempt
         self._log_every = log_every
         self._on_flush = on_flush
@@ -161,18 +163,26 @@ class Recorder:
             self._count(entry, times)
             if not math.isfinite(loss):
                 first_bad = first_bad or entry.step
-            if self._file is not None:
+            if self._spool is not None:
                 self._write_step(entry, loss, norm, times)
-        if self._file is not None:
+        if self._spool is not None:
             if system:
                 self._write_system(waiting[-1].step, system)
-            self._file.flush()
+            self._flush_spool(waiting[-1].step)
             if self._on_flush:
                 self._on_flush(self.last)
         if first_bad is not None:
             raise NotFinite(
                 f"the loss of step {first_bad} is not finite; lower TRAINER_LR or set TRAINER_CLIP_NORM"
             )
+
+    def _flush_spool(self, step: int) -> None:
+        """A volume that was full for too long has cost lines: that is said in the file as soon as it can be."""
+        assert self._spool is not None
+        lost = self._spool.dropped - self._told_dropped
+        if self._spool.flush() and lost:
+            self._told_dropped += lost
+            self.record("event", step, name="metrics dropped", text=f"{lost} lines, the volume was full")
 
     def _gather(self, shares: list[Any]) -> tuple[list[float], list[float]]:
         """(losses over all ranks, every rank's system numbers one after the other), in one collective.
@@ -209,7 +219,7 @@ class Recorder:
             self.work.add(entry.result)
 
     def _write_step(self, entry: _Waiting, loss: float, norm: float, times: tuple[float, ...]) -> None:
-        assert self._file is not None
+        assert self._spool is not None
         result = entry.result
         line = _TrainLine(
             *(entry.time, self._attempt, entry.step, "train", loss, norm, entry.lr),
@@ -218,31 +228,31 @@ class Recorder:
         )
         self._newest = line
         if math.isfinite(loss) and math.isfinite(norm):
-            self._file.write(self._encode(line) + b"\n")
+            self._spool.append(self._encode(line) + b"\n")
         else:
             self._write(_fields(line))
 
     def _write(self, line: dict[str, Any]) -> None:
-        assert self._file is not None
+        assert self._spool is not None
         bad = [k for k, v in line.items() if isinstance(v, float) and not math.isfinite(v)]
         if bad:  # JSON has no NaN, and MLflow would refuse the whole batch for ever
             line = {k: v for k, v in line.items() if k not in bad}
-        self._file.write(self._encode(line) + b"\n")
+        self._spool.append(self._encode(line) + b"\n")
         if bad:
             self.record("event", line["step"], name="not finite", text=", ".join(bad))
 
     def record(self, kind: str, step: int, **values: Any) -> None:
         """One line of another kind (eval, system, event), on the writing rank; values of None are left out."""
-        if self._file is None:
+        if self._spool is None:
             return
         given = {name: value for name, value in values.items() if value is not None}
         self._write({"t": time.time(), "attempt": self._attempt, "step": step, "kind": kind, **given})
-        self._file.flush()
+        self._spool.flush()
 
     def close(self) -> None:
         """Closes the file; what is waiting must be flushed before."""
-        if self._file is not None:
-            self._file.close()
+        if self._spool is not None:
+            self._spool.close()
 
 
 def _fields(line: _TrainLine) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from stratlab.analysis.tables import write_tables
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.clocks import find_offsets
 from stratlab.traces.discover import Finding, find_traces
-from stratlab.traces.merge import merge_traces
+from stratlab.traces.merge import build_unmerged, merge_traces
 
 MERGED = "merged_trace.json.gz"
 
@@ -77,9 +77,13 @@ def analyze_run(
         files = {rank.rank: rank.file for rank in ranks}
         progress("one trace of all ranks ...")
         clocks = find_offsets({rank: measures.call_ends_ns[rank] for rank in files})
-        merged = merge_traces(
-            files, folder / MERGED, offsets_ns=clocks.offsets_ns, limits=limits, progress=progress
-        )
+        try:
+            merged = merge_traces(
+                files, folder / MERGED, offsets_ns=clocks.offsets_ns, limits=limits, progress=progress
+            )
+        except OSError as failure:  # by far the largest file: the report may fit where it does not
+            merged = build_unmerged(f"it could not be written: {failure.strerror}")
+            progress(f"warning: no merged trace, {merged.reason}")
         progress("Holistic Trace Analysis ...")
         raw_bytes = sum(rank.raw_bytes for rank in ranks)
         hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)

@@ -10,22 +10,15 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from stratlab import tracking_redirect
 from stratlab.analysis.pages.part_names import ON_CPU, sum_named_parts
+from stratlab.mlflow_run import IMPATIENT, environment, impatient, read_run_id
 
 RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")
 RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}
-IMPATIENT = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # else 246 s per call
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # its thread changes os.environ in the middle of a request (3.17.2)
-    **tracking_redirect.REFUSED,
-}
 PREFIX = "trace/"
 NOT_OF_A_KEY = re.compile(r"[^\w\-. ]")
 PAGES = ("report.html", "summary.md")
@@ -45,11 +38,10 @@ def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None
     """
     if not tracking_uri:
         return {"status": "not configured", "reason": "no tracking URI given"}
-    run_id = _read_run_id(run_dir / "mlflow.json")
+    run_id = read_run_id(run_dir / "mlflow.json")
     if not run_id:
         return {"status": "not configured", "reason": "mlflow.json names no run"}
-    chosen = {name: value for name, value in IMPATIENT.items() if name not in os.environ}
-    with _environment(chosen):  # short waits, unless the user has chosen others
+    with impatient():
         from mlflow.exceptions import MlflowException, RestException  # 3 s: only who logs pays
 
         try:
@@ -137,33 +129,9 @@ def _log_merged(client: Any, run_id: str, analysis: Path, report: dict[str, Any]
     if size > MERGED_BYTES:
         return f"{name} is not uploaded: {size >> 20} MiB, above {MERGED_BYTES >> 20} MiB; it is in the run directory"
     impatient = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == IMPATIENT["MLFLOW_HTTP_REQUEST_TIMEOUT"]
-    with _environment({"MLFLOW_HTTP_REQUEST_TIMEOUT": UPLOAD_TIMEOUT_S} if impatient else {}):
+    with environment({"MLFLOW_HTTP_REQUEST_TIMEOUT": UPLOAD_TIMEOUT_S} if impatient else {}):
         try:
             client.log_artifact(run_id, str(analysis / name), "analysis")
         except (MlflowException, OSError) as failure:
             return f"{name} is not uploaded: {str(failure)[:200]}"
     return ""
-
-
-def _read_run_id(path: Path) -> str | None:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    run_id = content.get("run_id") if isinstance(content, dict) else None
-    return run_id if isinstance(run_id, str) else None
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These variables for a while."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -35,6 +35,11 @@ class Merged:
     reason: str
 
 
+def build_unmerged(reason: str) -> Merged:
+    """Where there is no such file."""
+    return Merged(file=None, ranks=[], events=0, flows=0, bytes=0, reason=reason)
+
+
 class _Head(msgspec.Struct):
     baseTimeNanoseconds: int = 0
 

@@ -29,6 +29,13 @@ def wait(
     ] = "",
     deadline_s: Annotated[float | None, typer.Option(min=0, help="Give up after so long.")] = None,
     poll_s: Annotated[float, typer.Option(min=0.01, help="Time between two looks at the files.")] = 1.0,
+    tracking_uri: Annotated[
+        str,
+        typer.Option(
+            envvar="MLFLOW_TRACKING_URI",
+            help="The MLflow server: a run that failed and is still open there is closed.",
+        ),
+    ] = "",
     quiet_s: Annotated[
         float,
         typer.Option(
@@ -55,6 +62,13 @@ def wait(
         print(f"error: not ended after {deadline_s:g} s: {outcome.sentence}", file=sys.stderr)
         raise typer.Exit(NOT_ENDED)
     _say(outcome.sentence)
+    if (
+        tracking_uri and outcome.exit_code != 0
+    ):  # of a run that went well the metrics may still be on their way
+        from stratlab.mlflow_run import close_run
+
+        if done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code):
+            _say(done)
 
 
 def _start_resource(text: str, namespace: str) -> Resource | None:

@@ -47,7 +47,8 @@ def wait_for_run(
         if outcome.ended:
             return outcome
         if resource and (end := resource.end(silence_s)):
-            return Outcome(True, f"{end}; {outcome.sentence}")
+            code = 0 if resource.has_succeeded else outcome.exit_code  # NFS may not show the files yet
+            return Outcome(True, f"{end}; {outcome.sentence}", code)
         if resource and resource.is_absent and found and silence_s >= quiet_s:
             return Outcome(
                 True, f"{outcome.sentence}, but nothing is written and there is no resource of its name"

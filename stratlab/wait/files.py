@@ -12,16 +12,17 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class Outcome:
-    """`ended` and one sentence of what was seen."""
+    """`ended` and one sentence of what was seen; `exit_code` is the run's, None where no file tells it."""
 
     ended: bool
     sentence: str
+    exit_code: int | None = None
 
 
 def look(run_dir: Path, *, quiet: bool) -> Outcome:
     """The state of a run now. `quiet`: nothing was written for so long that no new attempt will come."""
     if _is_complete(run_dir / "traces" / "manifest.json") and (run_dir / "summary.json").is_file():
-        return Outcome(True, f"{run_dir}: traces and summary are complete")
+        return Outcome(True, f"{run_dir}: traces and summary are complete", 0)
     if not run_dir.is_dir():
         return Outcome(False, f"{run_dir}: no such folder yet")
     events = read_attempts(run_dir)
@@ -35,10 +36,10 @@ def look(run_dir: Path, *, quiet: bool) -> Outcome:
     ]
     final = [code for code in codes if code < 128]
     if final:
-        return Outcome(True, f"{run_dir}: attempt {attempt} ended with exit code {final[0]}")
+        return Outcome(True, f"{run_dir}: attempt {attempt} ended with exit code {final[0]}", final[0])
     if codes:
         sentence = f"{run_dir}: attempt {attempt} ended with exit code {codes[-1]}, which may be tried again"
-        return Outcome(quiet, sentence + (", but nothing came after it" if quiet else ""))
+        return Outcome(quiet, sentence + (", but nothing came after it" if quiet else ""), codes[-1])
     return Outcome(False, f"{run_dir}: attempt {attempt} is running")
 
 

@@ -72,6 +72,11 @@ class Resource:
         return not self.refused and (self.workload is not None or self.gone)
 
     @property
+    def has_succeeded(self) -> bool:
+        """Whether its end was a success."""
+        return self.workload is not None and self.workload.state == SUCCEEDED
+
+    @property
     def is_absent(self) -> bool:
         """The API was asked, and there never was such a resource."""
         return self._synced and not self.refused and self.workload is None and not self.gone

@@ -118,7 +118,7 @@ def test_kueue_takes_it_only_where_it_must(helm: Path) -> None:
 def test_bad_arguments_and_nothing_to_analyse_are_final(documents: list[Document]) -> None:
     spec = pick(documents, "Job")["spec"]
     final, ignored = spec["podFailurePolicy"]["rules"]
-    assert final == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 3]}}
+    assert final == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 3, 13]}}
     assert ignored["action"] == "Ignore" and ignored["onPodConditions"][0]["type"] == "DisruptionTarget"
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
     assert spec["backoffLimit"] == 2

@@ -131,6 +131,12 @@ def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path
     assert "Traceback" in done.stderr and done.stderr.endswith(
         "ValueError: Exceeds the limit (4300 digits)\n"
     )
+    full = program.replace(
+        "ValueError('Exceeds the limit (4300 digits)')", "OSError(28, 'No space left on device')"
+    )
+    done = subprocess.run([sys.executable, "-c", full], capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (13, False)
+    assert done.stderr.startswith("error: storage full: [Errno 28] No space left on device")
     done = subprocess.run(
         [sys.executable, "-m", "stratlab", "analyze", str(tmp_path)], capture_output=True, text=True
     )

@@ -1,9 +1,11 @@
 """Saves and loads the run as a whole; every rank calls the same functions at the same steps.
 
     rank 0            every rank              every rank            rank 0
-    .tmp-step_N/  ─▶  engine/, ranks/rank_k  ─▶  barrier, names  ─▶  state, manifest, COMMIT, rename, best, prune
+    .tmp-step_N/  ─▶  engine/, ranks/rank_k  ─▶  names           ─▶  state, manifest, COMMIT, rename, best, prune
 
-A crash anywhere leaves the earlier checkpoints and a temporary folder that nobody reads.
+A crash anywhere leaves the earlier checkpoints and a temporary folder that nobody reads. After each column the ranks
+tell each other whether the volume is full: then all of them give this checkpoint up, and training goes on. When the
+next one does not fit either, the older checkpoints make room, and when that is not enough the run ends.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import logging
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,11 @@ from trainer.axes import Axes
 from trainer.checkpoint.folder import CheckpointFolder, sync_folder
 from trainer.checkpoint.manifest import list_files, seal
 from trainer.checkpoint.random_state import load_random_state, save_random_state
+from trainer.checkpoint.together import run_together
 from trainer.checkpoint.training_state import TrainingState, hash_config
 from trainer.config import Config, ConfigError
 from trainer.engine import Engine
-from trainer.failures import CRASHED, PeerLost, exit_code
+from trainer.failures import CRASHED, PeerLost, StorageFull, exit_code
 from trainer.hardware import GIB, World
 from trainer.models.batch_norm import average_running_statistics
 from trainer.run_directory import RunDirectory
@@ -69,6 +73,8 @@ class Checkpoints:
         """The newest one, equal on every rank: step, and `Evaluation.measures`."""
         self.best = self._start.best if self._start else None
         """That of the best checkpoint."""
+        self._missed = 0
+        """Checkpoints in a row that did not fit, equal on every rank."""
 
     def load(self) -> None:
         """Puts engine, random numbers and counters back to where the chosen checkpoint was; collective.
@@ -111,47 +117,94 @@ class Checkpoints:
         }
 
     def after_step(self, step: int) -> None:
-        """Saves if it is time to; collective."""
+        """Saves if it is time to; collective.
+
+        Raises:
+            StorageFull: on every rank, if this one does not fit, nor did the one before it.
+        """
         if not self._config.checkpoint_every:
             return
         validation = self.validation
         improved = validation is not None and validation["step"] == step and is_better(validation, self.best)
         if step % self._config.checkpoint_every and step != self._steps and not improved:
             return
+        best_before = self.best
         if improved:
             self.best = validation
         self._recorder.flush()  # a loss that is not finite ends the run here, before it is saved
         average_running_statistics(self._engine.module)
         began = time.monotonic()
         with record_function(LABEL):
-            size = self._save(step)
+            size = self._save_where_it_fits(step, int(best_before["step"]) if best_before else None)
+        if size is None:
+            self.best = best_before
+            return
         taken_ms = (time.monotonic() - began) * 1e3
         self._recorder.record("system", step, checkpoint_ms=taken_ms, checkpoint_gib=size / GIB)
 
-    def _save(self, step: int) -> int:
-        """Bytes written, on rank 0; 0 elsewhere."""
-        temporary = self._folder.temporary(step)
-        size = 0
+    def _save_where_it_fits(self, step: int, best: int | None) -> int | None:
+        """As `_save`; None on every rank if the volume is full for the first time in a row.
+
+        Args:
+            best: step of the best checkpoint so far, which makes no room.
+        """
         try:
-            if self._writes:
-                shutil.rmtree(temporary, ignore_errors=True)
-                temporary.mkdir(parents=True)
-            dist.barrier()
-            (temporary / "engine").mkdir(parents=True, exist_ok=True)
-            self._engine.save(temporary / "engine")
-            save_random_state(temporary, self._world.rank, self._world.device_type)
-            dist.barrier()
-            ranks = self._gather({"names": list_files(temporary), **self._observed()})
-            if self._writes:
-                size = self._commit(temporary, step, ranks)
+            try:
+                size = self._save(step)
+            except StorageFull as full:
+                if not self._missed:
+                    self._missed += 1
+                    self._tell(step, f"the checkpoint of step {step} is left out, training goes on: {full}")
+                    return None
+                self._tell(step, f"older checkpoints make room for that of step {step}: {full}")
+                if self._writes:
+                    self._folder.prune(1, best)
+                dist.barrier()
+                size = self._save(step)
+        except StorageFull as full:
+            raise StorageFull(
+                f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then install "
+                "again: the run goes on from its newest checkpoint"
+            ) from full
+        self._missed = 0
+        return size
+
+    def _tell(self, step: int, text: str) -> None:
+        if self._writes:
+            log.warning("%s", text)
+            self._recorder.record("event", step, name="checkpoint left out", text=text)
+            self._recorder.record("system", step, checkpoints_left_out=self._missed)
+
+    def _save(self, step: int) -> int:
+        """Bytes written, on rank 0; 0 elsewhere.
+
+        Raises:
+            StorageFull: on every rank, and nothing is left of this checkpoint.
+        """
+        temporary = self._folder.temporary(step)
+        try:
+            run_together(lambda: self._make(temporary), self._folder.path)
+            ranks = run_together(lambda: self._write(temporary), self._folder.path)
+            commit = partial(self._commit, temporary, step, ranks)
+            size = run_together(commit if self._writes else int, self._folder.path)[0]
         except BaseException as failure:
             if self._writes:
                 self._folder.give_up(step)
             elif exit_code(failure) == CRASHED and not temporary.exists():
                 raise PeerLost(f"{temporary}: rank 0 has given this checkpoint up") from failure
             raise
-        dist.barrier()
-        return size
+        return int(size) if self._writes else 0
+
+    def _make(self, temporary: Path) -> None:
+        if self._writes:
+            shutil.rmtree(temporary, ignore_errors=True)
+            (temporary / "engine").mkdir(parents=True)
+
+    def _write(self, temporary: Path) -> dict[str, Any]:
+        (temporary / "engine").mkdir(parents=True, exist_ok=True)  # NFS may not show rank 0's yet
+        self._engine.save(temporary / "engine")
+        save_random_state(temporary, self._world.rank, self._world.device_type)
+        return {"names": list_files(temporary), **self._observed()}
 
     def _commit(self, temporary: Path, step: int, ranks: list[dict[str, Any]]) -> int:
         state = TrainingState(
@@ -193,11 +246,6 @@ class Checkpoints:
     def _observed(self) -> dict[str, Any]:
         observed = self._engine.observed
         return {"bytes_held": observed.bytes_held, "dtypes": observed.dtypes}
-
-    def _gather(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self._world.size
-        dist.all_gather_object(values, value)
-        return values
 
 
 def is_better(validation: dict[str, float], best: dict[str, float] | None) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -24,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
+from trainer.native_state import read_sharded, write_sharded
 from trainer.parallel.stage import EMBEDDING, HEAD, Stage
 from trainer.precision import LossScale
 
@@ -40,7 +40,7 @@ class HasStages(Protocol):
 
 def save(engine: HasStages, folder: Path) -> None:
     """Every rank writes its shards into `folder`; collective."""
-    dcp.save(_whole_state(engine), checkpoint_id=folder)
+    write_sharded(_whole_state(engine), folder)
 
 
 def load(engine: HasStages, folder: Path) -> None:
@@ -50,7 +50,7 @@ def load(engine: HasStages, folder: Path) -> None:
     what does not exist would not be asked for.
     """
     state = _whole_state(engine)
-    dcp.load(state, checkpoint_id=folder)
+    read_sharded(state, folder)
     for stage in engine.stages:
         model, optimizer = _stage_state(stage)
         set_model_state_dict(stage.module, {key: state["model"][_stored(stage, key)] for key in model})

@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.config import ConfigError
+from trainer.failures import StorageFull, is_storage_full
 from trainer.precision import LossScale
+from trainer.strategies.deepspeed_writes import late_failures
 
 TAG = "deepspeed"
 UNIVERSAL = "universal"
@@ -35,12 +37,15 @@ def save(engine: Any, loss_scale: LossScale, folder: Path) -> None:
         "universal_checkpoint_info": {"universal_checkpoint_version": 0.2},
         "loss_scale": loss_scale.state().tolist(),
     }
-    engine.save_checkpoint(str(folder), tag=TAG, save_latest=False, client_state=client)
-    if dist.get_rank() == 0:
-        facts = {"world_size": dist.get_world_size(), "stage": engine.zero_optimization_stage()}
-        (folder / FACTS).write_text(json.dumps(facts) + "\n")
-        torch.save(dict(engine.module.named_buffers()), folder / BUFFERS)
-    dist.barrier()
+    try:
+        with late_failures(engine):
+            engine.save_checkpoint(str(folder), tag=TAG, save_latest=False, client_state=client)
+        if dist.get_rank() == 0:
+            facts = {"world_size": dist.get_world_size(), "stage": engine.zero_optimization_stage()}
+            (folder / FACTS).write_text(json.dumps(facts) + "\n")
+            torch.save(dict(engine.module.named_buffers()), folder / BUFFERS)
+    finally:
+        dist.barrier()
 
 
 def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
@@ -48,6 +53,7 @@ def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
 
     Raises:
         ConfigError: no checkpoint, another stage, content that is not plain tensors, or a failed conversion.
+        StorageFull: there was no space for the conversion.
     """
     found: list[Any] = [None]
     if dist.get_rank() == 0:
@@ -55,9 +61,13 @@ def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
             found = [_prepare(folder, dist.get_world_size(), engine.zero_optimization_stage())]
         except ConfigError as failure:
             found = [failure.problems]
+        except StorageFull as failure:
+            found = [{"full": str(failure)}]
     dist.broadcast_object_list(found)
     if isinstance(found[0], list):
         raise ConfigError(found[0])
+    if isinstance(found[0], dict):
+        raise StorageFull(found[0]["full"])
     universal = found[0] == UNIVERSAL
     engine._config.load_universal_checkpoint = universal  # read at every load; initialize() does not need it
     try:
@@ -143,6 +153,11 @@ def convert_to_universal(folder: Path) -> None:
     if done.returncode == 0 and not (folder / UNIVERSAL).exists():
         unfinished.rename(folder / UNIVERSAL)
     else:
+        said = RuntimeError(done.stderr.strip()[-2000:])
+        if is_storage_full(said):
+            raise StorageFull(
+                f"{folder}: saved by another number of processes, and converting it needs space"
+            )
         raise ConfigError(
             [
                 f"{folder}: saved by another number of processes, and converting it failed: "

@@ -31,10 +31,10 @@ activeDeadlineSeconds: {{ int64 $deadlines.analysis }}
 ttlSecondsAfterFinished: {{ int $analysis.ttlSecondsAfterFinished }}
 podFailurePolicy:
   rules:
-    - action: FailJob # 2 bad arguments, 3 nothing to analyse: the same again would fail again
+    - action: FailJob # 2 bad arguments, 3 nothing to analyse, 13 storage full: the same again would fail again
       onExitCodes:
         operator: In
-        values: [2, 3]
+        values: [2, 3, 13]
     - action: Ignore # a drained node
       onPodConditions:
         - type: DisruptionTarget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from stratlab.analysis import analyze
 from stratlab.analysis.analyze import NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
+from stratlab.traces.packed import PackedFile
 from tests.stratlab.simulated.small import (
     STEP_MS,
     build_cpu_trace,
@@ -225,3 +227,20 @@ def test_forty_thousand_categories_and_an_endless_number_are_analysed(tmp_path: 
     assert report["ranks"][0]["step_ms"] == expected["ranks"][0]["step_ms"]
     (skipped,) = [reason for action, rank, reason in reasons(report) if action == "skipped"]
     assert "a bug of stratlab met something new in it (ValueError: Exceeds the limit" in skipped
+
+
+def test_a_volume_without_room_for_the_merged_trace_costs_only_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run", {rank: build_gpu_trace(rank) for rank in range(2)})
+
+    def write(file: PackedFile, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PackedFile, "write", write)
+    told: list[str] = []
+    report = analyze_run(run, tracking_uri=None, hta_limits=NO_HTA, progress=told.append)
+    assert (report["merged"]["file"], report["merged"]["ranks"]) == (None, [])
+    assert "warning: no merged trace, it could not be written: No space left on device" in told
+    assert [row["rank"] for row in report["ranks"]] == [0, 1]
+    assert not [path for path in (run / "analysis").iterdir() if path.name.startswith(".")]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.ranks import run_ranks
 from tests.trainer.kept_runs import STEPS, lines, read, train
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.config import Config, ConfigError
-from trainer.failures import NoProgress, is_storage_full
+from trainer.failures import NoProgress, StorageFull, is_storage_full
 from trainer.ledger import Ledger
 from trainer.preflight import check
 from trainer.run_directory import RunDirectory, append_line, write_json
@@ -170,6 +171,8 @@ def test_a_finished_run_that_is_judged_later_is_not_past_its_deadline(tmp_path):
         (OSError(28, "No space left on device"), True),
         (RuntimeError("CheckpointException ... OSError: [Errno 28] No space left on device"), True),
         (RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), True),
+        (RuntimeError("[enforce fail at inline_container.cc:603] . unexpected pos 704 vs 598"), True),
+        (StorageFull("rank 1: no space"), True),
         (RuntimeError("something else"), False),
         (FileNotFoundError(2, "No such file"), False),
     ],
@@ -179,3 +182,26 @@ def test_a_full_volume_is_known_by_its_words_too(failure, full):
     wrapped = RuntimeError("saving failed")
     wrapped.__cause__ = failure
     assert is_storage_full(wrapped) is full
+
+
+def test_torch_s_own_failure_of_a_checkpoint_is_an_exception(tmp_path):
+    """It is a BaseException: the rank ended with 1 and without a word, whatever had happened to the volume."""
+    (tmp_path / "full").mkdir()
+    for name in (".metadata.tmp", "__0_0.distcp"):
+        (tmp_path / "full" / name).symlink_to("/dev/full")
+
+    def save() -> None:
+        import torch
+        from torch.distributed.checkpoint import CheckpointException
+
+        from trainer.failures import exit_code
+        from trainer.native_state import read_sharded, write_sharded
+
+        with pytest.raises(RuntimeError) as failure:
+            write_sharded({"model": {"w": torch.zeros(1 << 18)}}, tmp_path / "full")
+        assert isinstance(failure.value.__cause__, CheckpointException)
+        assert exit_code(failure.value) == 13, str(failure.value)
+        with pytest.raises(RuntimeError):
+            read_sharded({"model": {"w": torch.zeros(2)}}, tmp_path / "nothing")
+
+    run_ranks(save, 1)
