@@ -24,11 +24,13 @@ from trainer.failures import (
     DataMissing,
     DeadlinePassed,
     NoProgress,
+    PeerLost,
     first_failure,
     is_storage_full,
 )
 from trainer.ledger import Ledger, read_pod_name
 from trainer.node_rank import read_node_rank
+from trainer.peers import Peers, wait_for_host
 from trainer.run_directory import RunDirectory
 from trainer.sender import Sender
 from trainer.termination import end
@@ -78,20 +80,32 @@ def _run(config: Config) -> int:
     ledger.check(config)
     launcher = uuid.uuid4().hex
     sender = Sender(folder, launcher, os.environ) if os.environ.get("MLFLOW_TRACKING_URI") else None
-    deadline = _Deadline(ledger.seconds_left(config))
+    peers = Peers(
+        folder, ledger.pod, pods.nodes, ledger.wait_left(config), lambda: ledger.record_met(launcher)
+    )
+    deadline = _Deadline(lambda: ledger.seconds_left(config))
     try:
         ledger.record_start(launcher)
         if sender:
             sender.start()
-        code, text = _launch(pods, launcher)
+        peers.start()
+        code, text = _launch(pods, launcher, peers)
     except Stopped:
         code, text = failures.TERMINATED, failures.reason(failures.TERMINATED)
+    except PeerLost as failure:
+        code, text = failures.PEER_LOST, str(failure)
     deadline.cancel()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes seconds, and must not undo the outcome
+    if peers.ident is not None:
+        peers.stop()
+    if peers.in_vain:
+        code, text = failures.PEER_LOST, peers.in_vain
+    elif code == failures.PEER_LOST and peers.met_at is None and ledger.wait_left(config) <= 0:
+        code, text = failures.DEADLINE_PASSED, ledger.wait_sentence(config)
     if deadline.passed:
         code, text = (
             failures.DEADLINE_PASSED,
-            Ledger(folder, read_pod_name(os.environ)).deadline_sentence(config),
+            Ledger(folder, ledger.pod).deadline_sentence(config),
         )
     _write_down(lambda: _record_attempt_end(folder, launcher, code))
     _write_down(lambda: ledger.record_end(launcher, code))
@@ -113,15 +127,26 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
 
 
 class _Deadline:
-    """Stops this process as Kubernetes would, by SIGTERM, unless cancelled before; `passed` tells the two apart."""
+    """Stops this process as Kubernetes would, by SIGTERM, unless cancelled before; `passed` tells the two apart.
 
-    def __init__(self, seconds: float) -> None:
+    Args:
+        seconds_left: asked again when they are over: waiting for other pods has moved the deadline.
+    """
+
+    def __init__(self, seconds_left: Callable[[], float]) -> None:
         self.passed = False
+        self._seconds_left = seconds_left
+        self._arm(seconds_left())
+
+    def _arm(self, seconds: float) -> None:
         self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._stop)
         self._timer.daemon = True
         self._timer.start()
 
     def _stop(self) -> None:
+        if (left := self._seconds_left()) > 0:
+            self._arm(left)
+            return
         self.passed = True
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -129,9 +154,12 @@ class _Deadline:
         self._timer.cancel()
 
 
-def _launch(pods: preflight.Pods, launcher: str) -> tuple[int, str]:
+def _launch(pods: preflight.Pods, launcher: str, peers: Peers) -> tuple[int, str]:
     """Runs torch's elastic launcher in this process; (exit code, what happened)."""
     os.environ["STRATLAB_LAUNCHER"] = launcher
+    peers.set_environment(os.environ)
+    if "PET_RDZV_ENDPOINT" in os.environ and read_node_rank(os.environ, read_pod_name(os.environ)):
+        wait_for_host(os.environ["PET_RDZV_ENDPOINT"], peers.wait_s)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // pods.processes_per_node)))
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -73,6 +73,9 @@ class Config(BaseModel):
         "Resource of which the pod asks for one per process; without them nothing starts. Empty = none.",
         default="",
     )
+    wait_s: int = _set_by_chart(
+        "Longest wait for the other pods of the run; torch's own limit by default.", default=600, ge=0
+    )
     comparison: str = Field(
         default="default",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",

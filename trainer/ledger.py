@@ -33,9 +33,12 @@ class Ledger:
     """
 
     def __init__(self, folder: RunDirectory, pod: str) -> None:
+        self.pod = pod
         self._folder = folder
         self._path = folder.pod_ledger(pod)
         self._lines = read_lines(self._path)
+        self._running = ""
+        """The launcher of this process, once its start is recorded."""
         self._step = max([reached_step(folder), *(line.get("step", 0) for line in self._lines)])
 
     def check(self, config: Config) -> None:
@@ -43,8 +46,8 @@ class Ledger:
 
         Raises:
             NoProgress: `max_attempts` starts have ended without a new step. Those that somebody stopped
-                (143: suspended, drained, deleted) do not count.
-            DeadlinePassed: the run began more than `deadline_s` ago.
+                (143: suspended, drained, deleted) do not count, nor those that never had all pods of the run.
+            DeadlinePassed: the run began more than `deadline_s` ago, or has waited for pods for `wait_s`.
         """
         wasted = self._count_wasted()
         if wasted >= config.max_attempts:
@@ -54,12 +57,52 @@ class Ledger:
             )
         if self.seconds_left(config) <= 0:
             raise DeadlinePassed(self.deadline_sentence(config))
+        if self._waiting_since() is not None and self.wait_left(config) <= 0:
+            raise DeadlinePassed(self.wait_sentence(config))
 
     def seconds_left(self, config: Config) -> float:
-        """Until the deadline; the clock runs from this pod's first start, also while the run is suspended."""
-        starts = [line for line in self._since_done() if line["event"] == "started"]
-        first = starts[0]["t"] if starts else time.time()
-        return first + config.deadline_s - time.time()
+        """Until the deadline; the clock runs from this pod's first start, also while the run is suspended.
+
+        What it waits for the other pods before they have met for the first time does not count.
+        """
+        lines = self._since_done()
+        met = {line["launcher"]: line["t"] for line in lines if line["event"] == "met"}
+        waiting = self._alone() | {self._running}
+        began = [
+            met.get(line["launcher"], line["t"])
+            for line in lines
+            if line["event"] == "started" and (line["launcher"] in met or line["launcher"] not in waiting)
+        ]
+        return (began[0] if began else time.time()) + config.deadline_s - time.time()
+
+    def wait_left(self, config: Config) -> float:
+        """How long this pod may still wait for the others."""
+        since = self._waiting_since()
+        return config.wait_s - (time.time() - since if since is not None else 0.0)
+
+    def wait_sentence(self, config: Config) -> str:
+        """Why the run was given up."""
+        return (
+            f"the pods of this run were never all there at once for run.scheduling.waitSeconds={config.wait_s}; "
+            "`stratlab watch` says what keeps a pod from a node"
+        )
+
+    def _alone(self) -> set[str]:
+        """Launchers that have lost their peers without having had them."""
+        lines = self._since_done()
+        met = {line["launcher"] for line in lines if line["event"] == "met"}
+        return {line["launcher"] for line in lines if line.get("exit_code") == failures.PEER_LOST} - met
+
+    def _waiting_since(self) -> float | None:
+        """When this pod began to wait for the others; None if its last start had them, or was stopped."""
+        alone, since = self._alone(), None
+        for line in self._since_done():
+            if line["event"] == "started":
+                waits = line["launcher"] in alone or line["launcher"] == self._running
+                since = (since or line["t"]) if waits else None
+            elif line["event"] == "met":
+                since = None
+        return since
 
     def deadline_sentence(self, config: Config) -> str:
         """Why the run was stopped."""
@@ -69,6 +112,12 @@ class Ledger:
         """Before torch is imported: what kills the pod from here on counts."""
         self._folder.pods.mkdir(parents=True, exist_ok=True)
         self._append(event="started", launcher=launcher, step=self._step)
+        self._running = launcher
+
+    def record_met(self, launcher: str) -> None:
+        """All pods are there, torch has started the ranks. Nothing but a bound is lost if it cannot be kept."""
+        with suppress(OSError):
+            self._append(event="met", launcher=launcher)
 
     def record_end(self, launcher: str, exit_code: int) -> None:
         self._append(event="ended", launcher=launcher, exit_code=exit_code, reason=failures.reason(exit_code))
@@ -87,6 +136,7 @@ class Ledger:
     def _count_wasted(self) -> int:
         lines = self._since_done()
         stopped = {line["launcher"] for line in lines if line.get("exit_code") == failures.TERMINATED}
+        stopped |= self._alone()
         starts = [line for line in lines if line["event"] == "started"]
         return sum(line["step"] == self._step and line["launcher"] not in stopped for line in starts)
 

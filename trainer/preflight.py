@@ -25,7 +25,7 @@ from trainer.prepare.cache import ensure_cache
 from trainer.run_directory import RunDirectory
 from trainer.schedule import plan_problems
 
-MAY_CHANGE = ("image", "accelerator", "max_attempts", "deadline_s")
+MAY_CHANGE = ("image", "accelerator", "wait_s", "max_attempts", "deadline_s")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from trainer.ledger import read_pod_name
 from trainer.loop import train
 from trainer.mesh import build_mesh, mesh_names, resolve_axes
 from trainer.node_rank import read_rank
+from trainer.peers import leave_mark
 from trainer.phases import Phases
 from trainer.precision import resolve_precision
 from trainer.profiler import StepProfiler
@@ -139,6 +140,7 @@ def _describe_layout(config: Config, world_size: int) -> dict[str, Any]:
 
 def main() -> int:
     """Runs this rank; the return value is the exit code of trainer/failures.py."""
+    leave_mark(os.environ)  # all pods have met
     faulthandler.enable()  # a signal from inside a library (SIGSEGV, SIGABRT) leaves the Python stack in the log
     problems = missing_rank_variables(os.environ)
     rank = 0 if problems else read_rank(os.environ, read_pod_name(os.environ))

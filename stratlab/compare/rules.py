@@ -17,6 +17,7 @@ IMPLIED = {
     "results",
     "image",
     "accelerator",
+    "wait_s",
     "strategy",
     "dp_replicate",
     "dp_shard",

@@ -43,7 +43,7 @@ def build_variants(
 def _read_identity(run: RunRecord, aside: Collection[str], with_axes: bool) -> str:
     settings = run.config.get("config") or {}
     listed = {rule.path[1] for rule in RULES if rule.path[:1] == ("config",)}
-    own = {"run", "comparison", "results", "image", "accelerator"}
+    own = {"run", "comparison", "results", "image", "accelerator", "wait_s"}
     own |= {*AXES, *LAYOUT, *KINDS.values(), *STRATEGY}
     facts: dict[str, Any] = {
         **{

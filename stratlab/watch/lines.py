@@ -18,6 +18,19 @@ def describe_state(picture: Picture) -> str:
     return f"{picture.workload.title}: {picture.state}{attempt}"
 
 
+def describe_waiting(picture: Picture) -> str:
+    """Before the first step: which pods the others wait for, and what keeps those from running; "" when all run."""
+    rows = [build_row(pod) for pod, rank in picture.rank_pods if rank is not None]
+    running = [row for row in rows if row.phase == "Running"]
+    if picture.has_ended or picture.progress or not running or len(running) >= picture.workload.nodes:
+        return ""
+    missing = [f"{row.name}, {row.note or row.phase}" for row in rows if row.phase != "Running"]
+    if unborn := picture.workload.nodes - len(rows):
+        missing.append(f"{unborn} {'is' if unborn == 1 else 'are'} not there yet")
+    run = "runs and waits" if len(running) == 1 else "run and wait"
+    return f"{len(running)} of {picture.workload.nodes} pods {run} for the others: {'; '.join(missing)}"
+
+
 def describe_analysis(picture: Picture) -> str:
     """ "analysis: analyzing", with what keeps its pod from running; "" without an analysis."""
     job = picture.analysis
@@ -41,6 +54,7 @@ class Lines:
 
     def show(self, picture: Picture) -> None:
         self._tell("state", describe_state(picture))
+        self._tell("waiting", describe_waiting(picture))
         for pod in picture.training_pods:
             row = build_row(pod)
             self._tell(f"pod {row.name}", str(row))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratlab.cluster.pods import console_pod, has_log, training_container
+from stratlab.cluster.pods import console_pod, has_log, node_rank, training_container
 from stratlab.cluster.watching import DELETED, SYNCED
 from stratlab.cluster.workloads import ENDED, Workload
 from stratlab.watch.ending import Termination, find_culprit, read_termination
@@ -81,6 +81,11 @@ class Picture:
     def training_pods(self) -> list[Mapping[str, Any]]:
         """By name."""
         return self._pods_of("training")
+
+    @property
+    def rank_pods(self) -> list[tuple[Mapping[str, Any], int | None]]:
+        """The training pods with their node ranks; None for the launcher of an MPIJob, which holds no ranks."""
+        return [(pod, node_rank(pod, self.workload.has_master)) for pod in self.training_pods]
 
     @property
     def analysis_pods(self) -> list[Mapping[str, Any]]:

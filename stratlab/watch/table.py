@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stratlab.cluster.events import format_event
 from stratlab.cluster.workloads import FAILED, RUNNING, SUCCEEDED
-from stratlab.watch.lines import describe_analysis, describe_state
+from stratlab.watch.lines import describe_analysis, describe_state, describe_waiting
 from stratlab.watch.picture import Picture
 from stratlab.watch.pod_row import PodRow, build_row
 
@@ -46,6 +46,8 @@ class LiveTable:
 def render(picture: Picture) -> Group:
     """State, progress, pods, the last warnings, the analysis. Nothing of it is markup."""
     parts: list[RenderableType] = [Text(describe_state(picture), style=COLOURS.get(picture.state, "bold"))]
+    if waiting := describe_waiting(picture):
+        parts.append(Text(waiting, style="yellow"))
     if picture.progress:
         parts += [
             ProgressBar(total=picture.progress.steps, completed=picture.progress.step, width=60),

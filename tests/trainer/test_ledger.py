@@ -22,10 +22,14 @@ def folder(tmp_path) -> RunDirectory:
     return folder
 
 
-def start(folder: RunDirectory, launcher: str, exit_code: int | None, steps: int = 0) -> None:
-    """One start of pod-0 that adds `steps` to metrics.jsonl and ends, or is killed."""
+def start(
+    folder: RunDirectory, launcher: str, exit_code: int | None, steps: int = 0, met: bool = True
+) -> None:
+    """One start of pod-0 that meets the other pods, adds `steps` to metrics.jsonl and ends, or is killed."""
     ledger = Ledger(folder, "pod-0")
     ledger.record_start(launcher)
+    if met:
+        ledger.record_met(launcher)
     with open(folder.metrics, "a") as file:
         for step in range(1, steps + 1):
             file.write(json.dumps({"t": 0.0, "step": step, "kind": "train"}) + "\n")
@@ -108,3 +112,58 @@ def test_a_refused_pod_is_no_start_and_its_clock_does_not_run(folder, monkeypatc
     monkeypatch.setattr(time, "time", lambda: now + 1000)
     Ledger(folder, "pod-0").check(CONFIG)
     assert Ledger(folder, "pod-0").seconds_left(CONFIG) == pytest.approx(100)
+
+
+def test_a_start_that_never_had_all_its_peers_is_no_attempt(folder):
+    """Two pods and one node: the lone one ended with 134 after ten minutes, and three of those were all it had."""
+    for launcher in "abcde":
+        start(folder, launcher, 134, met=False)
+        Ledger(folder, "pod-0").check(CONFIG)
+    for launcher in "fg":
+        Ledger(folder, "pod-0").check(CONFIG)
+        start(folder, launcher, 134)
+    with pytest.raises(NoProgress, match="2 starts of this pod"):
+        Ledger(folder, "pod-0").check(CONFIG)
+
+
+def test_a_pod_waits_for_the_others_as_long_as_the_chart_says(folder, monkeypatch):
+    config, now = Config(run="try", deadline_s=100, wait_s=1000), 1e9
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert Ledger(folder, "pod-0").wait_left(config) == 1000
+    start(folder, "a", 134, met=False)
+    now += 600  # of torch
+    start(folder, "b", 134, met=False)
+    now += 350
+    ledger = Ledger(folder, "pod-0")
+    ledger.check(config)  # the deadline does not run yet
+    assert (ledger.wait_left(config), ledger.seconds_left(config)) == (50, 100)
+    now += 60
+    with pytest.raises(DeadlinePassed, match="never all there at once for run.scheduling.waitSeconds=1000"):
+        Ledger(folder, "pod-0").check(config)
+
+
+def test_once_they_have_met_the_deadline_runs_and_waiting_begins_anew(folder, monkeypatch):
+    config, now = Config(run="try", deadline_s=100, wait_s=1000), 1e9
+    monkeypatch.setattr(time, "time", lambda: now)
+    ledger = Ledger(folder, "pod-0")
+    ledger.record_start("a")
+    now += 900
+    assert (ledger.wait_left(config), ledger.seconds_left(config)) == (100, 100)
+    ledger.record_met("a")
+    now += 30
+    assert (ledger.wait_left(config), ledger.seconds_left(config)) == (1000, 70)
+    ledger.record_end("a", 134)
+    ledger = Ledger(folder, "pod-0")
+    ledger.check(config)
+    ledger.record_start("b")
+    now += 20
+    assert (ledger.wait_left(config), ledger.seconds_left(config)) == (980, 50)
+
+
+def test_a_pod_that_was_stopped_while_it_waited_waits_anew(folder, monkeypatch):
+    config, now = Config(run="try", wait_s=1000), 1e9
+    monkeypatch.setattr(time, "time", lambda: now)
+    start(folder, "a", 134, met=False)
+    now += 900
+    start(folder, "b", 143, met=False)
+    assert Ledger(folder, "pod-0").wait_left(config) == 1000

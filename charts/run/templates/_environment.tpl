@@ -17,6 +17,8 @@
   value: {{ include "run.literal" $run.results.mountPath | quote }}
 - name: TRAINER_IMAGE
   value: {{ include "run.image" $run.image | quote }}
+- name: TRAINER_WAIT_S
+  value: {{ include "run.scalar" (int64 $run.scheduling.waitSeconds) | quote }}
 - name: TRAINER_ACCELERATOR
   value: {{ include "run.literal" $run.accelerator | quote }}
 {{- range $name, $value := $run.config }}

@@ -68,6 +68,13 @@ metadata:
 {{- define "run.workload.settings" -}}
 {{- $run := .Values.run -}}
 {{- $pod := include "run.training.pod" (dict "context" . "name" "pytorch" "accelerated" true) | fromYaml -}}
+{{- $environment := list -}}
+{{- range (first $pod.containers).env -}}
+  {{- if ne .name "TRAINER_WAIT_S" -}}{{/* run.scheduling.waitSeconds may change */}}
+    {{- $environment = append $environment . -}}
+  {{- end -}}
+{{- end -}}
+{{- $_ := set (first $pod.containers) "env" $environment -}}
 {{- $workload := list $run.workload.api $run.workload.topology (int $run.nodes) (int $run.processesPerNode) -}}
 {{- dict "pod" $pod "workload" $workload | toJson | sha256sum -}}
 {{- end }}

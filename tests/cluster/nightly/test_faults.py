@@ -100,6 +100,34 @@ def test_gpus_that_cannot_be_used_end_it_at_once(lab: Lab, steps: Steps) -> None
         lab.uninstall("no-gpus")
 
 
+def test_nodes_that_come_one_at_a_time(lab: Lab, steps: Steps) -> None:
+    slot = "stratlab.test/slot"
+    with steps.step(
+        "one of two pods has a node: it waits for the other, and has used up no attempt"
+    ) as notes:
+        with offer(slot, 1):
+            values = {"run.resources.limits.stratlab\\.test/slot": 1, "run.config.max_attempts": 1}
+            lab.install("one-node", "ddp", values)
+            pods = [
+                "get",
+                "pods",
+                "-l",
+                "app.kubernetes.io/instance=one-node,app.kubernetes.io/component=training",
+            ]
+            pods += ["-o", "jsonpath={.items[*].status.phase}"]
+            wait_until(
+                lambda: sorted(lab.kubectl(*pods).split()) == ["Pending", "Running"], "one pod to run", 180
+            )
+            time.sleep(90)  # the read timeout of the rendezvous is 15 s
+            assert sorted(lab.kubectl(*pods).split()) == ["Pending", "Running"]
+            with offer(slot, 2):
+                done = lab.watch("one-node")
+        assert done.returncode == 0, done.stdout[-3000:] + lab.describe("one-node")
+        notes.append(f"starts per pod {restarts(lab, 'one-node')}")
+        assert set(restarts(lab, "one-node").values()) == {1}
+        lab.uninstall("one-node")
+
+
 def test_a_job_that_is_killed_again_and_again_is_given_up(lab: Lab, steps: Steps) -> None:
     with steps.step(
         "a pod that is killed for memory at every start: given up after max_attempts starts"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stratlab.rehearse.processes import free_port
 from trainer.__main__ import read_own_address
 from trainer.failures import exit_code, first_failure, reason
 
@@ -126,7 +127,8 @@ def test_a_stopped_pod_ends_with_143_and_leaves_no_rank_behind(tmp_path):
         process.wait(60)
     last = json.loads((folder / "attempts.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["exit_code"], last["reason"]) == ("ended", 143, "stopped by SIGTERM")
-    start, ended = (json.loads(line) for line in (folder / "pods" / "pod-0.jsonl").open())
+    start, met, ended = (json.loads(line) for line in (folder / "pods" / "pod-0.jsonl").open())
+    assert (met["event"], met["launcher"]) == ("met", start["launcher"])
     assert (start["event"], start["step"], ended["event"], ended["exit_code"]) == ("started", 0, "ended", 143)
     assert start["launcher"] == ended["launcher"] == last["launcher"]
     for entry in Path("/proc").glob("[0-9]*/environ"):
@@ -141,7 +143,7 @@ def write_starts(folder: Path, *starts: tuple[float, int, int | None]) -> None:
     lines = []
     for index, (ago_s, step, code) in enumerate(starts):
         common = {"t": time.time() - ago_s, "launcher": str(index)}
-        lines.append({**common, "event": "started", "step": step})
+        lines += [{**common, "event": "started", "step": step}, {**common, "event": "met"}]
         if code is not None:
             lines.append({**common, "event": "ended", "exit_code": code, "reason": reason(code)})
     (folder / "pods").mkdir(parents=True)
@@ -256,3 +258,79 @@ def test_torch_has_the_last_word_on_accelerators(tmp_path):
     assert done.returncode == 4, done.stderr[-2000:]
     assert "run.accelerator=amd.com/gpu: asked for 1 in this pod" in done.stdout
     assert not (tmp_path / "default" / "try" / "config.json").exists()
+
+
+def start_pod(results: Path, index: int, port: int, **more: str) -> subprocess.Popen[str]:
+    """One of two pods of a job, with what the operator gives it."""
+    rendezvous = {
+        "PET_NNODES": "2:2",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+        "PET_RDZV_ID": "try",
+        "PET_MAX_RESTARTS": "0",
+        "PET_RDZV_CONF": "read_timeout=15",
+        "PET_LOCAL_ADDR": "127.0.0.1",
+        "HOSTNAME": f"try-worker-{index}",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainer"],
+        env=environment(results, **ONE, **rendezvous, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def end_all(pods: list[subprocess.Popen[str]]) -> list[str]:
+    """What each of them said, to its end; none is left behind."""
+    try:
+        return [pod.communicate(timeout=120)[0] for pod in pods]
+    finally:
+        for pod in pods:
+            pod.terminate()  # not kill: torch's launcher must end its ranks
+        for pod in pods:
+            pod.wait(60)
+
+
+def read_ledger(results: Path, index: int) -> list[tuple[str, int | None]]:
+    file = results / "default" / "try" / "pods" / f"try-worker-{index}.jsonl"
+    return [(line["event"], line.get("exit_code")) for line in map(json.loads, file.open())]
+
+
+def test_a_lone_pod_waits_as_long_as_it_is_told_and_has_made_no_attempt(tmp_path):
+    """Whichever of the two it is; torch's own limit is ten minutes for the host, and the read timeout for the other."""
+    began = time.monotonic()
+    pods = [start_pod(tmp_path / str(index), index, free_port(), TRAINER_WAIT_S="25") for index in (0, 1)]
+    said = end_all(pods)
+    assert time.monotonic() - began > 25
+    for index, pod in enumerate(pods):
+        assert pod.returncode == 15, said[index][-2000:]
+        assert "never all there at once for run.scheduling.waitSeconds=25" in said[index]
+        assert read_ledger(tmp_path / str(index), index) == [("started", None), ("ended", 15)]
+    assert not (tmp_path / "0" / "default" / "try" / "attempts.jsonl").exists()
+
+
+def test_a_pod_that_comes_late_is_waited_for(tmp_path):
+    """The host of the rendezvous comes after the other's read timeout."""
+    port = free_port()
+    pods = [start_pod(tmp_path, 1, port)]
+    time.sleep(25)
+    pods.append(start_pod(tmp_path, 0, port))
+    said = end_all(pods)
+    assert [pod.returncode for pod in pods] == [0, 0], said[0][-2000:] + said[1][-2000:]
+    for index in (0, 1):
+        assert read_ledger(tmp_path, index) == [("started", None), ("met", None), ("ended", 0)]
+
+
+def test_a_pod_does_not_wait_for_one_that_has_ended_for_good(tmp_path):
+    pod = start_pod(tmp_path, 0, free_port(), TRAINER_WAIT_S="1000")
+    ledger = tmp_path / "default" / "try" / "pods" / "try-worker-0.jsonl"
+    deadline = time.monotonic() + 60
+    while not ledger.exists():
+        assert pod.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    line = {"t": time.time(), "event": "refused", "exit_code": 4, "reason": "accelerators", "text": "none"}
+    ledger.with_name("try-worker-1.jsonl").write_text(json.dumps(line) + "\n")
+    (said,) = end_all([pod])
+    assert pod.returncode == 134, said[-2000:]
+    assert "pod try-worker-1 has ended for good: accelerators asked for, not visible (exit code 4)" in said
