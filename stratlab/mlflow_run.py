@@ -43,7 +43,8 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
                 return ""
             client.set_terminated(run_id, status)
         except (MlflowException, OSError) as failure:
-            return f"warning: the MLflow run {run_id} could not be closed: {tracking_uri}: {tracking_redirect.explain_failure(tracking_uri, str(failure))[:300]}"
+            reason = tracking_redirect.explain_failure(tracking_uri, str(failure))
+            return f"warning: the MLflow run {run_id} could not be closed: {tracking_uri}: {reason[:300]}"
     return f"the MLflow run {run_id} was still RUNNING, it is {status} now"
 
 

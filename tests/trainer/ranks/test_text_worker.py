@@ -125,7 +125,9 @@ def test_the_layout_is_recorded(finished, name):
     assert summary["layout"] == layout["name"] == {"nd": "dp2x1", "nd pp2": "pp2", "nd tp2": "tp2"}[name]
     assert summary["degenerate"] == (name == "nd pp2")  # 2 dimensions promise data as well
     assert summary["missing_dimensions"] == (["data"] if name == "nd pp2" else [])
-    assert set(summary["wire_bytes_per_axis"]) >= {{"nd": "dp_replicate", "nd pp2": "pp", "nd tp2": "tp"}[name]}
+    assert set(summary["wire_bytes_per_axis"]) >= {
+        {"nd": "dp_replicate", "nd pp2": "pp", "nd tp2": "tp"}[name]
+    }
 
 
 @pytest.mark.parametrize("name", ["fsdp", "nd pp2"])
