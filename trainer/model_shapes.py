@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer.config import MODELS, TEXT_MODELS, Config
 from trainer.decoder_rules import decoder_problems
+from trainer.preprocessing import read_image_size
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ def default_image_size(config: Config) -> int:
     if name in VIT:
         return VIT[name].image
     if config.model_path:
+        if size := read_image_size(Path(config.model_path)):
+            return size
         content = read_model_json(config)
         size = content.get("vision_config", content).get("image_size")
         size = size[0] if isinstance(size, list) and size else size

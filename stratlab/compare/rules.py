@@ -78,6 +78,11 @@ RULES: tuple[Rule, ...] = (
     _setting("label_column", "other labels", task="image"),
     _setting("augment", "other inputs", task="image"),
     _setting("data_residence", "asked for; where the images are decides", matters=False, task="image"),
+    Rule(
+        *("preprocessing", "config", ("resolved", "preprocessing"), True, "other inputs"),
+        absent="not told: -1 to 1",
+        task="image",
+    ),
     _decided("data_residence", "other work to fetch a batch", task="image"),
     _setting(
         "tokenizer", "the same one may lie elsewhere; tokenizer_sha256 tells", matters=False, task="text"

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trainer.data import randaugment
 from trainer.data.residence import to_device
+from trainer.preprocessing import PLAIN, Preprocessing
 
 CROP_FLIP = ("crop_flip", "randaugment", "mixup", "all")
 RANDAUGMENT = ("randaugment", "all")
@@ -53,20 +54,38 @@ def draw_looks(augment: str, seed: int, step: int, size: int) -> Looks:
     return Looks(numbers, partners, share)
 
 
-def resize(stored: Tensor, image_size: int) -> Tensor:
-    """uint8 [m, C, H, W] -> float [m, C, image_size, image_size], still 0 to 255."""
-    images = stored.float()
-    if stored.shape[-2:] == (image_size, image_size):
+def resize(stored: Tensor, image_size: int, how: Preprocessing = PLAIN) -> Tensor:
+    """uint8 [m, C, H, W] -> float [m, C, image_size, image_size], still 0 to 255: what the weights were judged with."""
+    images, edge = stored.float(), how.resized_edge(image_size)
+    if stored.shape[-2:] != (edge, edge):
+        smooth = how.interpolation != "nearest"
+        images = F.interpolate(images, (edge, edge), mode=how.interpolation, antialias=smooth)
+        if how.interpolation == "bicubic":
+            images.clamp_(0, 255)  # it overshoots at edges
+    if edge == image_size:
         return images
-    return F.interpolate(images, (image_size, image_size), mode="bilinear", antialias=True)
+    first = (edge - image_size) // 2
+    return images[..., first : first + image_size, first : first + image_size].contiguous()
 
 
-def normalise(images: Tensor) -> Tensor:
-    """0..255 -> -1..1, in place: mean and deviation 0.5, as the published ViT weights were trained with."""
-    return images.div_(127.5).sub_(1.0)
+def normalise(images: Tensor, how: Preprocessing = PLAIN) -> Tensor:
+    """0..255 -> (x / 255 - mean) / std, in place. A grey channel becomes three where they are normalised apart."""
+    if len(set(how.mean)) == len(set(how.std)) == 1:
+        return images.div_(255 * how.std[0]).sub_(how.mean[0] / how.std[0])
+    if images.shape[1] == 1:
+        images = images.repeat(1, len(how.mean), 1, 1)
+    mean, std = (np.array(values).reshape(-1, 1, 1) for values in (how.mean, how.std))
+    scale, shift = (to_device(x.astype(np.float32), images.device) for x in (255 * std, mean / std))
+    return images.div_(scale).sub_(shift)
 
 
-def augment_images(stored: Tensor, numbers: NDArray[np.float64], augment: str, image_size: int) -> Tensor:
+def augment_images(
+    stored: Tensor,
+    numbers: NDArray[np.float64],
+    augment: str,
+    image_size: int,
+    how: Preprocessing = PLAIN,
+) -> Tensor:
     """Stored images as they are to look, [m, C, image_size, image_size], 0 to 255.
 
     Args:
@@ -74,7 +93,7 @@ def augment_images(stored: Tensor, numbers: NDArray[np.float64], augment: str, i
         numbers: their rows of `Looks.numbers`.
     """
     if augment not in CROP_FLIP:
-        return resize(stored, image_size)
+        return resize(stored, image_size, how)
     where = _crop_flip(numbers, stored.shape[-1])
     if augment in RANDAUGMENT:
         where = where @ randaugment.geometry(numbers[:, 5:])

@@ -14,6 +14,7 @@ from trainer.data.augmentation import Looks, augment_images, draw_looks, mix, no
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
 from trainer.data.residence import HostSource, Source, StreamSource, to_device
+from trainer.preprocessing import PLAIN, Preprocessing
 
 STEPS_AHEAD = 2
 IGNORED = -100
@@ -56,6 +57,7 @@ def build_batch(
     device: str,
     augment: str = "none",
     seed: int = 0,
+    how: Preprocessing = PLAIN,
 ) -> Batch:
     """The micro-batches of `step` (from 1) for one rank: a contiguous share of the global batch.
 
@@ -67,9 +69,9 @@ def build_batch(
     micro = []
     for rows in _micro_rows(share, global_size, micro_size):
         if looks.partners is None:
-            micro.append(_look_at(source, indices, rows, looks, augment))
+            micro.append(_look_at(source, indices, rows, looks, augment, how))
         else:
-            micro.append(_mixed(source, indices, rows, looks, augment, device))
+            micro.append(_mixed(source, indices, rows, looks, augment, how, device))
     source.expect(_coming(order, step, global_size, micro_size, share, augment, seed))
     return Batch(micro, global_size, global_size)
 
@@ -95,11 +97,16 @@ def _coming(
 
 
 def _look_at(
-    source: Source, indices: NDArray[np.int64], rows: NDArray[np.int64], looks: Looks, augment: str
+    source: Source,
+    indices: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    looks: Looks,
+    augment: str,
+    how: Preprocessing,
 ) -> tuple[Tensor, Tensor]:
     stored, labels = source.load(indices[rows])
     size = source.images.image_size
-    return normalise(augment_images(stored, looks.numbers[rows], augment, size)), labels
+    return normalise(augment_images(stored, looks.numbers[rows], augment, size, how), how), labels
 
 
 def _mixed(
@@ -108,18 +115,19 @@ def _mixed(
     rows: NDArray[np.int64],
     looks: Looks,
     augment: str,
+    how: Preprocessing,
     device: str,
 ) -> tuple[Tensor, Tensor]:
     assert looks.partners is not None
-    own, own_labels = _look_at(source, indices, rows, looks, augment)
-    other, other_labels = _look_at(source, indices, looks.partners[rows], looks, augment)
+    own, own_labels = _look_at(source, indices, rows, looks, augment, how)
+    other, other_labels = _look_at(source, indices, looks.partners[rows], looks, augment, how)
     share, classes = to_device(looks.own_share[rows], device), source.images.classes
     labels = mix(F.one_hot(own_labels, classes).float(), F.one_hot(other_labels, classes).float(), share)
     return mix(own, other, share), labels
 
 
 def evaluation_batches(
-    images: Images | Source, micro_size: int, share: Share, device: str
+    images: Images | Source, micro_size: int, share: Share, device: str, how: Preprocessing = PLAIN
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """(images, labels, weights) with the same number of batches on every rank; padding has weight 0. No augmentation.
 
@@ -138,4 +146,4 @@ def evaluation_batches(
         stored, labels = source.load(inside[0])
         source.expect(inside[1:])
         weights = to_device((rows < samples).astype(np.float32), device)
-        yield normalise(resize(stored, source.images.image_size)), labels, weights
+        yield normalise(resize(stored, source.images.image_size, how), how), labels, weights

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trainer.config import Config
 from trainer.model_shapes import registered_name
 from trainer.models.classifier import ImageClassifier, find_classifier
+from trainer.preprocessing import write_preprocessing
 
 if TYPE_CHECKING:
     from trainer.models.decoder import Decoder
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 def export_model(
     model: nn.Module, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
 ) -> None:
-    """Writes config.json and model.safetensors into `folder`; on one rank.
+    """Writes config.json and model.safetensors into `folder`, and of a classifier its
+    preprocessor_config.json; on one rank.
 
     A model of transformers is written by transformers: `AutoModelForImageClassification.from_pretrained(folder)`,
     for a language model `AutoModelForCausalLM`, its tokenizer beside it.
@@ -33,7 +35,8 @@ def export_model(
     Args:
         model: tells the names; may be wrapped, sharded or empty.
         state: the whole model's tensors on the CPU, by the names of `build_model`.
-        facts: image_size, channels, num_labels, class_names; of a language model its `tokenizer`, if there is one.
+        facts: image_size, channels, num_labels, class_names, preprocessing; of a language model its
+            `tokenizer`, if there is one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if config.is_text:
@@ -49,6 +52,7 @@ def export_model(
         _write_hugging_face(classifier, state, config, facts, folder)
     else:
         _write_own(classifier, state, config, facts, folder)
+    write_preprocessing(facts["preprocessing"], facts["image_size"], folder)
 
 
 def _write_hugging_face(

@@ -21,13 +21,15 @@ from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics
 from trainer.precision import resolve_precision
 from trainer.provenance import hash_weights
+from trainer.tasks.preprocessing import find_preprocessing
 
 
 class ImageTask:
     """The images of a run and what is done with them; see trainer/tasks/__init__.py."""
 
     def __init__(self, config: Config, share: Share, device: str) -> None:
-        image_size = config.image_size or default_image_size(config)
+        self._how = how = find_preprocessing(config)
+        image_size = config.image_size or how.image_size or default_image_size(config)
         data = open_data(config, image_size)
         self._config, self._share, self._device = config, share, device
         self._data, self._image_size = data, image_size
@@ -44,6 +46,7 @@ class ImageTask:
             "image_channels": data.channels,
             "data_sha256": data.sha256,
             "data_residence": self._residence,
+            "preprocessing": how.as_dict(),
         }
 
     @property
@@ -53,6 +56,7 @@ class ImageTask:
             "channels": self._data.channels,
             "num_labels": len(self._data.class_names),
             "class_names": self._data.class_names,
+            "preprocessing": self._how,
         }
 
     @property
@@ -86,13 +90,15 @@ class ImageTask:
         assert self._source is not None, "not started"
         return build_batch(
             *(self._source, self._order, step, config.global_batch_size, config.micro_batch_size),
-            *(self._share, self._device, config.augment, config.seed),
+            *(self._share, self._device, config.augment, config.seed, self._how),
         )
 
     def evaluate(self, engine: Engine, split: str) -> Evaluation:
         average_running_statistics(engine.module)
         images = self._data.validation if split == "validation" else self._data.test
-        batches = evaluation_batches(images, self._config.micro_batch_size, self._share, self._device)
+        batches = evaluation_batches(
+            images, self._config.micro_batch_size, self._share, self._device, self._how
+        )
         return evaluate(engine.evaluate, batches, self._data.class_names, self._device)
 
     def judge(self) -> tuple[Evaluation, dict[str, Any]]:
@@ -111,7 +117,7 @@ class ImageTask:
                 return model(images)
 
         batches = evaluation_batches(
-            self._data.test, self._config.micro_batch_size, self._share, self._device
+            self._data.test, self._config.micro_batch_size, self._share, self._device, self._how
         )
         found = evaluate(forward, batches, self._data.class_names, self._device)
         facts = {"precision": precision.name, "parameters": parameters, **self.cost(model)}

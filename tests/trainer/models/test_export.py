@@ -12,6 +12,7 @@ from trainer.failures import DataMissing
 from trainer.models import build_model
 from trainer.models.export import export_model
 from trainer.models.weights import read_weights
+from trainer.preprocessing import PLAIN
 from trainer.provenance import hash_weights
 
 CLASSES = ["cat", "dog", "eel"]
@@ -32,7 +33,13 @@ def build(*, size=32, channels=3, labels=3, empty=False, **values):
 
 
 def write(folder, config, model, *, size=32, state=None):
-    facts = {"image_size": size, "channels": 3, "num_labels": 3, "class_names": CLASSES}
+    facts = {
+        "image_size": size,
+        "channels": 3,
+        "num_labels": 3,
+        "class_names": CLASSES,
+        "preprocessing": PLAIN,
+    }
     export_model(model, state or model.state_dict(), config, facts, folder)
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
@@ -52,7 +59,7 @@ def moved(model):
 def test_a_model_comes_back_with_equal_logits(tmp_path, name):
     config, model = build(model=name, grad_checkpointing=True)
     files = write(tmp_path, config, moved(model))
-    assert files == {"config.json", "model.safetensors"}
+    assert files == {"config.json", "model.safetensors", "preprocessor_config.json"}
     _, again = build(model_path=str(tmp_path), init="pretrained", seed=9)
     images = torch.rand(2, 3, 32, 32)
     assert torch.equal(again.eval()(images), model(images))
@@ -63,7 +70,7 @@ def test_adapters_are_merged_and_lie_beside(tmp_path, name):
     config, model = build(model=name, lora_rank=3, lora_alpha=7.0, lora_targets=ADAPTED.get(name, ""))
     files = write(tmp_path, config, moved(model))
     assert files == {
-        *("config.json", "model.safetensors"),
+        *("config.json", "model.safetensors", "preprocessor_config.json"),
         *("adapter/adapter_config.json", "adapter/adapter_model.safetensors"),
     }
     _, again = build(model_path=str(tmp_path), init="pretrained", seed=9)
