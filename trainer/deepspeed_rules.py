@@ -6,6 +6,7 @@ Each function gives sentences; the texts of DeepSpeed that they spare the user a
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -80,6 +81,12 @@ def _partition(config: Config, world_size: int, processes_per_node: int) -> Iter
             f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect with 1 process per node, this would be zero3; "
             "use strategy zero3, or more than one process per node"
         )
+    elif processes_per_node == world_size > 1:
+        # the copy is the shards once more: it costs memory and saves nothing
+        yield (
+            f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect on one node, whose gathers never leave it, this "
+            "would be zero3 with a second copy of the parameters; use strategy zero3, or more nodes"
+        )
 
 
 def _quantized(
@@ -109,6 +116,24 @@ def _quantized(
         yield (
             f"TRAINER_ZEROPP={config.zeropp!r}: qgz has no effect on one node; leave it out, or use more nodes"
         )
+
+
+def unquantizable(sizes: Mapping[str, int], world_size: int) -> list[str]:
+    """A sentence for the parameters whose shards DeepSpeed's quantizer cannot cut into groups of eights; [] = none.
+
+    AssertionError: Qantized weight requires the number of weights be a multiple of 8. Yet 51 cannot be divided by 8*50
+
+    Args:
+        sizes: elements by name.
+    """
+    bad = [name for name, elements in sizes.items() if math.ceil(elements / world_size) % 8]
+    if not bad:
+        return []
+    return [
+        f"TRAINER_ZEROPP: qwz quantizes shards of a multiple of 8 elements; of {len(bad)} of {len(sizes)} parameters "
+        f"they are others on {world_size} processes, first {bad[0]} with {sizes[bad[0]]}; leave out qwz, or take "
+        "another number of processes"
+    ]
 
 
 def toolchain_problems(env: Mapping[str, str]) -> list[str]:

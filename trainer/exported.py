@@ -23,6 +23,7 @@ def evaluated(config: Config, weights: Path | None = None) -> Config:
             "init": "pretrained",
             "lora_rank": 0,  # exported weights hold the adapters
             "grad_checkpointing": False,
+            "compile": False,
             "profile_steps": 0,
         }
     )

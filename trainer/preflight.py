@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainer.checkpoint.folder import CheckpointFolder
+from trainer.compile_rules import compile_problems
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.data.text.problems import text_problems
@@ -70,6 +71,7 @@ def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
     problems += _tracking_problems(env) + _folder_problems(config, world_size)
+    problems += compile_problems(config, env, gpu=has_gpu())
     if config.is_text:
         _check_text(config, world_size, env, problems)
     else:

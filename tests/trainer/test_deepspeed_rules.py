@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.config import Config, ConfigError
-from trainer.deepspeed_rules import broken_deepspeed_rules, has_gpu, missing_rank_variables
+from trainer.deepspeed_rules import broken_deepspeed_rules, has_gpu, missing_rank_variables, unquantizable
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ FINE = [
     {},
     {"gpu": False},
     {"world_size": 1, "per_node": 1},
-    {"world_size": 2, "per_node": 2},
+    {"world_size": 8, "per_node": 2},
     {"zeropp": "hpz,qwz,qgz"},
     {"zeropp": "qwz", "precision": "bf16_native", "world_size": 2, "per_node": 1, "num_labels": 16},
     {"strategy": "zero3", "num_labels": 10, "gpu": False},
@@ -58,6 +58,11 @@ WRONG = [
     ({"zeropp": "qgz", "per_node": 4}, "qgz has no effect on one node"),
     ({"world_size": 4, "per_node": 3}, "3 processes per node do not divide 4 processes"),
     ({"world_size": 2, "per_node": 1}, "hpz has no effect with 1 process per node, this would be zero3"),
+    (
+        {"world_size": 2, "per_node": 2},
+        "hpz has no effect on one node, whose gathers never leave it",
+    ),
+    ({"zeropp": "hpz,qwz", "per_node": 4}, "use strategy zero3, or more nodes"),
     ({"compile": True}, "TRAINER_COMPILE=true: not with strategy zeropp"),
     ({"compile": True, "strategy": "zero3"}, "TRAINER_COMPILE=true: not with strategy zero3"),
 ]
@@ -74,6 +79,22 @@ def test_all_broken_rules_are_named_at_once(env):
         env, zeropp="hpz,qwz,qgz", precision="auto", num_labels=10, gpu=False, per_node=1, world_size=1
     )
     assert len(found.splitlines()) == 5
+
+
+@pytest.mark.parametrize("classes", [10, 100, 101, 1000])
+def test_a_head_that_qwz_cannot_quantize_is_refused(env, classes):
+    assert f"and the data set has {classes}" in said(env, zeropp="qwz", num_labels=classes)
+
+
+def test_any_parameter_that_qwz_cannot_quantize_is_refused_by_its_name():
+    """By hand: 768 elements are 96 on 8 processes, and 12 on 64, which is no multiple of 8."""
+    sizes = {"norm": 768, "head.weight": 101 * 768, "head.bias": 104}
+    assert unquantizable(sizes, 1) == unquantizable({"norm": 768}, 8) == []
+    assert unquantizable({"x": 57}, 8) == [], "shards are padded: 57 elements are 8 each"
+    (problem,) = unquantizable(sizes, 64)
+    assert "of 3 of 3 parameters they are others on 64 processes, first norm with 768" in problem
+    (problem,) = unquantizable(sizes, 8)
+    assert "of 1 of 3 parameters" in problem and "first head.bias with 104" in problem
 
 
 def test_a_missing_compiler_is_named_only_where_something_is_compiled(env):

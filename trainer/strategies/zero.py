@@ -30,7 +30,8 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.config import Config
+from trainer.config import Config, ConfigError
+from trainer.deepspeed_rules import unquantizable
 from trainer.engine import Engine, apply_compile
 from trainer.phases import Phases
 from trainer.precision import Precision
@@ -45,8 +46,15 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, pr
     Stages 1 and 2 hold it whole on every rank. In stage 3 rank 0's is dealt out parameter by parameter, so that no
     device ever holds more than its shards and one parameter. deepspeed.zero.Init as a context around a Hugging Face
     constructor gives wrong initial weights silently; on a finished module it does what it says.
+
+    Raises:
+        ConfigError: qwz with parameters that its quantizer does not take.
     """
     device_type, world_size = mesh.device_type, mesh["dp_shard"].size()
+    if config.strategy == "zeropp" and "qwz" in config.zeropp.split(","):
+        sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+        if problems := unquantizable(sizes, world_size):
+            raise ConfigError(problems)
     if device_type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read at import; there is no argument for it
     import deepspeed
