@@ -146,6 +146,37 @@ def test_suspend_is_said_only_when_it_is_wanted(helm: Path, api: str) -> None:
         assert policy.get("suspend") is (True if suspend else None)
 
 
+def test_a_trainjob_ends_at_every_permanent_exit_code_of_the_trainer(helm: Path) -> None:
+    """As `restartPolicy: ExitCode` ends a PyTorchJob below 128; any other code is worth another pod."""
+    documents = render(helm, CHARTS / "ddp", workload_values("trainjob", "worker-only"))
+    (job,) = pick(documents, "TrainingRuntime")["spec"]["template"]["spec"]["replicatedJobs"]
+    (rule,) = job["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert rule["action"] == "FailJob" and rule["onExitCodes"]["operator"] == "In"
+    assert rule["onExitCodes"]["containerName"] == "node"
+    values = rule["onExitCodes"]["values"]
+    assert values == [code for code in sorted(failures.REASONS) if 0 < code < 128]
+    assert {1, 2, 3, 10, 12, 13, 14, 15} <= set(values)
+
+
+@pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
+@pytest.mark.parametrize(
+    ("api", "topology", "pods"),
+    [
+        ("pytorchjob", "worker-only", 3),
+        ("pytorchjob", "master-worker", 3),
+        ("mpijob-v1", "worker-only", 4),  # the launcher is one of them, or mpirun waits for ever
+        ("mpijob-v2beta1", "worker-only", 4),
+    ],
+)
+def test_a_gang_has_all_pods_of_the_run(helm: Path, api: str, topology: str, pods: int, gang: str) -> None:
+    arguments = ["--set", f"run.nodes=3,run.scheduling.gang={gang}", *workload_values(api, topology)]
+    kind = "PyTorchJob" if api == "pytorchjob" else "MPIJob"
+    spec = pick(render(helm, CHARTS / "ddp", arguments), kind)["spec"]
+    replicas = spec.get("pytorchReplicaSpecs") or spec["mpiReplicaSpecs"]
+    assert sum(each["replicas"] for each in replicas.values()) == pods
+    assert spec["runPolicy"]["schedulingPolicy"]["minAvailable"] == pods
+
+
 @pytest.fixture(scope="module")
 def shipped_hash(helm: Path) -> str:
     return settings_hash(helm)
@@ -199,4 +230,4 @@ def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     (rule,) = job["template"]["spec"]["podFailurePolicy"]["rules"]
     assert rule["action"] == "FailJob"
-    assert rule["onExitCodes"]["values"] == sorted(code for code in failures.REASONS if 0 < code < 128)
+    assert rule["onExitCodes"]["values"] == sorted(code for code in failures.failures.REASONS if 0 < code < 128)

@@ -37,6 +37,11 @@ def may_connect(policies: Sequence[Document], source: Peer, target: Peer, port: 
     )
 
 
+def may_enter(policies: Sequence[Document], source: Peer, target: Peer, port: Port) -> bool:
+    """Whether the target lets it in, whatever the source is allowed to send: another overlay may allow it more."""
+    return _passes(policies, "Ingress", target, source, port)
+
+
 def _passes(policies: Sequence[Document], way: str, here: Peer, there: Peer, port: Port) -> bool:
     if here.labels is None or here.namespace is not None:
         return True  # not ours to judge

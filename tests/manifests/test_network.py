@@ -11,7 +11,7 @@ from kubeflow.training.constants import constants
 
 from tests.charts.rendering import CHARTS, Document, find_program, helm_template, read_documents
 from tests.manifests.kustomize import build, kinds, pick, write_overlay
-from tests.manifests.network_rules import Peer, Port, may_connect
+from tests.manifests.network_rules import Peer, Port, may_connect, may_enter
 
 LABEL = "app.kubernetes.io/"
 MLFLOW, DNS, API, HTTPS, ANY = Port(5000), Port(53, "UDP"), Port(6443), Port(443), Port(41234)
@@ -107,6 +107,29 @@ def test_nobody_from_outside_comes_in(pods: dict[str, Peer], policies: list[Docu
         for port in (MLFLOW, HTTPS, ANY):
             assert not may_connect(policies, STRANGER, pod, port), name
             assert not may_connect(policies, NEIGHBOUR, pod, port), name
+
+
+def test_mlflow_s_own_policy_lets_in_who_has_to_and_nobody_else(
+    pods: dict[str, Peer], policies: list[Document]
+) -> None:
+    """Not only because the others may not send: whoever opens their way out must not open MLflow with it."""
+    server = pods["mlflow"]
+    for name in ("training", "analysis", "test"):
+        assert may_enter(policies, pods[name], server, MLFLOW), name
+        for port in (HTTPS, ANY, Port(5432)):
+            assert not may_enter(policies, pods[name], server, port), (name, port)
+    trained = dict(pods["training"].labels or {})
+    strangers = {
+        **{name: pods[name] for name in ("prepare", "volume", "mlflow")},
+        "a pod without labels": Peer({}),
+        "one that calls itself training": Peer({f"{LABEL}component": "training"}),
+        "one of stratlab's without a component": Peer({f"{LABEL}part-of": "stratlab"}),
+        "training of another namespace": Peer(trained, {"kubernetes.io/metadata.name": "default"}),
+        "the node": NEIGHBOUR,
+        "the world": HUB,
+    }
+    for name, peer in strangers.items():
+        assert not may_enter(policies, peer, server, MLFLOW), name
 
 
 def test_the_hub_is_opt_in_and_never_a_private_address(

@@ -74,6 +74,11 @@ SUITES: tuple[Suite, ...] = (
         smallest=("--stages", "environment,numerics,ab"), minutes=5,
     ),
     Suite(
+        "survivors", "slips that no test once saw are caught, each by the test that the table names",
+        command=("{python}", "-m", "tests.mutants.survivors"), smallest=("p95-index", "mfu-one-device"), minutes=10,
+        facts="survivors.json",
+    ),
+    Suite(
         "supported-versions", "Python 3.12, torch 2.11, transformers 5.17, no network: GPU kit, tests/trainer, parity",
         command=("make", "bare"), smallest=("SMALLEST=1",), minutes=40,
     ),

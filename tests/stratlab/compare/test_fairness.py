@@ -141,6 +141,123 @@ def test_what_is_wrong_in_all_runs_is_a_difference_too(tmp_path: Path) -> None:
     assert report["fairness"]["groups"] == [["ddp"], ["fsdp"]]
 
 
+@pytest.mark.parametrize("starts", [2, 3])
+def test_runs_that_were_all_restarted_are_not_comparable(tmp_path: Path, starts: int) -> None:
+    """Equally often: their times hold the first steps of an attempt all the same."""
+    for strategy in ("ddp", "fsdp", "zero2"):
+        folder = build_run_dir(tmp_path / "demo", strategy, strategy, hosts=["node-1"])
+        ended = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
+        earlier = [
+            {**line, "attempt": number, **({"exit_code": 137} if line["event"] == "ended" else {})}
+            for number in range(1, starts)
+            for line in ended
+        ]
+        lines = earlier + [{**line, "attempt": starts} for line in ended]
+        (folder / "attempts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = _report(tmp_path / "demo")
+    entry = _difference(report, "attempts")
+    assert entry["matters"] and set(entry["values"].values()) == {starts}
+    assert report["fairness"]["verdict"] == "not comparable" and "attempts" in report["fairness"]["reason"]
+    assert report["fairness"]["groups"] == [["ddp"], ["fsdp"], ["zero2"]]
+    assert set(report["winners"].values()) == {None}
+
+
+# By hand, and not by the table that is judged: what makes another training or another step of one.
+MUST_MATTER = {
+    "config": {
+        "clip_norm": 1.0,
+        "lr": 0.5,
+        "lr_schedule": "linear",
+        "warmup_steps": 3,
+        "weight_decay": 0.5,
+        "optimizer": "sgd",
+        "label_smoothing": 0.1,
+        "seed": 7,
+        "global_batch_size": 8,
+        "micro_batch_size": 4,
+        "grad_checkpointing": True,
+        "compile": True,
+        "augment": "mixup",
+        "model": "cnn",
+        "init": "pretrained",
+        "lora_rank": 4,
+        "lora_alpha": 1.0,
+        "lora_targets": "query",
+        "dataset": "cifar100",
+        "validation_fraction": 0.5,
+        "profile_memory": False,
+        "profile_steps": 5,
+        "profile_shapes": True,
+        "profile_warmup": 4,
+    },
+    "resolved": {
+        "steps": 7,
+        "precision": "bf16",
+        "world_size": 3,
+        "nodes": 2,
+        "image_size": 48,
+        "num_labels": 3,
+        "device_name": "another",
+        "device_type": "cuda",
+        "backend": "nccl",
+        "data_sha256": "other",
+        "train_samples": 9,
+        "test_samples": 9,
+        "validation_samples": 9,
+        "parameters": 9,
+        "trainable_parameters": 9,
+        "flops_per_sample": 9.0,
+        "initial_weights_sha256": "other",
+    },
+    "summary": {"data_order_sha256": "other", "skipped_steps": 1},
+}
+# These may differ: they are what is compared, or change no number.
+MAY_DIFFER = {
+    "config": {
+        "checkpoint_every": 5,
+        "log_every": 3,
+        "max_attempts": 9,
+        "collective_timeout_s": 60,
+        "deadline_s": 60,
+        "resume": "never",
+        "evaluate_every": 3,
+        "checkpoint_keep": 7,
+        "offload": "optimizer",
+        "zeropp": "qgz",
+        "dp_shard": 2,
+        "dp_replicate": 2,
+    }
+}
+
+
+def _cases(table: dict[str, dict[str, Any]]) -> list[tuple[str, str, Any]]:
+    return [(place, name, value) for place, facts in table.items() for name, value in facts.items()]
+
+
+def _set(run: Path, place: str, name: str, value: Any) -> None:
+    file = run / ("summary.json" if place == "summary" else "config.json")
+    content = json.loads(file.read_text())
+    facts = content if place == "summary" else content[place]
+    assert facts.get(name) != value
+    facts[name] = value
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(("place", "name", "value"), _cases(MUST_MATTER))
+def test_what_bends_the_training_or_the_step_matters(root: Path, place: str, name: str, value: Any) -> None:
+    _set(root / "fsdp", place, name, value)
+    fairness = _report(root)["fairness"]
+    assert fairness["verdict"] == "not comparable" and name in fairness["reason"]
+
+
+@pytest.mark.parametrize(("place", "name", "value"), _cases(MAY_DIFFER))
+def test_what_is_compared_or_changes_no_number_may_differ(
+    root: Path, place: str, name: str, value: Any
+) -> None:
+    _set(root / "fsdp", place, name, value)
+    assert _report(root)["fairness"]["verdict"] == "comparable"
+
+
 def test_an_image_stands_in_for_the_commit_and_the_commit_for_an_image(tmp_path: Path) -> None:
     for strategy in ("ddp", "fsdp"):
         build_run_dir(tmp_path / "demo", strategy, strategy, git_sha=None, image="trainer:1", hosts=["n"])

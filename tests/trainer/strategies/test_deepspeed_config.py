@@ -161,3 +161,28 @@ def test_the_stages_differ_in_the_table_alone():
     one, two = settings_of("zero1"), settings_of("zero2")
     two["zero_optimization"]["stage"] = 1
     assert one == two
+
+
+def test_what_makes_a_step_fast_is_on():
+    """By hand, not by the table: stage 3 fetches the next layers ahead and reduces beside the backward pass."""
+    for strategy in ("zero3", "zeropp"):
+        zero = settings_of(strategy)["zero_optimization"]
+        assert zero["overlap_comm"] is True, "reductions beside the backward pass"
+        assert zero["stage3_prefetch_bucket_size"] == 50_000_000, "elements that are gathered ahead"
+        assert zero["stage3_max_live_parameters"] == zero["stage3_max_reuse_distance"] == 10**9
+        assert zero["stage3_param_persistence_threshold"] == 100_000, "small parameters stay whole"
+    for strategy in ("zero1", "zero2", "zero3"):
+        zero = settings_of(strategy)["zero_optimization"]
+        assert zero["contiguous_gradients"] is True and zero["reduce_scatter"] is True
+        assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 1000  # of a model this small
+
+
+def test_every_optimizer_is_told_its_weight_decay():
+    for name in ("adamw", "sgd"):
+        given = settings_of(optimizer=name, weight_decay=0.3, lr=0.02)["optimizer"]["params"]
+        assert (given["weight_decay"], given["lr"]) == (0.3, 0.02)
+
+
+def test_what_is_added_up_over_ranks_is_fp32():
+    for precision in ("fp32", "bf16", "bf16_native", "fp16"):
+        assert settings_of(precision=precision)["communication_data_type"] == "fp32"

@@ -23,7 +23,10 @@ MESHES = {
 
 @pytest.mark.parametrize("name", MESHES)
 def test_steps_and_evaluations_in_any_order(name):
-    """Losses, norms and evaluations are those of one process, with an evaluation before the first step and after."""
+    """Losses, norms and evaluations are those of one process, with an evaluation before the first step and after.
+
+    A step finds every module in training mode, an evaluation none.
+    """
     ranks, settings = MESHES[name]
     config = make_config(label_smoothing=0.1, **settings)
 
@@ -40,6 +43,9 @@ def test_steps_and_evaluations_in_any_order(name):
         optimizer = build_optimizer(config, alone.parameters())
         axes = Axes(**{axis: getattr(config, axis) or 1 for axis in ("dp_shard", "cp", "tp", "pp", "ep")})
         dp_rank = axes.dp_rank(dist.get_rank())
+        modes: set[bool] = set()
+        for module in engine.module.modules():
+            module.register_forward_pre_hook(lambda module, given: modes.add(module.training))
 
         def measure(engine, inputs, labels):
             parts = (t.chunk(axes.dp)[dp_rank].split(1) for t in (inputs, labels))
@@ -52,8 +58,11 @@ def test_steps_and_evaluations_in_any_order(name):
             labels[-1] = -100  # a row that only fills up the batch
             with torch.no_grad():
                 wanted = count_token_loss(alone(inputs), labels)
+            modes.clear()
             found = measure(engine, inputs, labels)
             torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-5)
+            assert modes == {False}, "an evaluation is no training"
+            modes.clear()
 
             inputs, labels = small.make_rows(config, step)
             loss = sample_loss(alone(inputs), labels, small.count_labels(labels), 0.1)
@@ -63,6 +72,7 @@ def test_steps_and_evaluations_in_any_order(name):
             optimizer.step()
             optimizer.zero_grad()
             result = engine.train_step(small.share_of(config, axes.dp, dp_rank, step), 1e-3 * step)
+            assert modes == {True}, "a step is training, also behind an evaluation"
             total = result.loss.clone()
             dist.all_reduce(total)
             torch.testing.assert_close(total, loss.detach(), atol=1e-5, rtol=1e-5)

@@ -55,11 +55,13 @@ def test_stages_of_the_pipeline_are_added_up():
 
         dist.init_process_group("gloo")
         mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("pp", "dp"))
-        mine = torch.tensor([3.0, 4.0][dist.get_rank()])
-        gradient = distribute_tensor(mine, mesh["dp"], [Replicate()], src_data_rank=None)
+        mine = [3.0, 4.0][dist.get_rank()]  # a number: a tensor would be the gradient's own storage
+        gradient = distribute_tensor(torch.tensor(mine), mesh["dp"], [Replicate()], src_data_rank=None)
         norm = measure_norm([gradient], mesh["pp"])
         assert norm.item() == 5.0
         clip_gradients([gradient], 10.0, norm)  # small enough already
-        assert gradient.to_local().item() == mine.item()
+        assert gradient.to_local().item() == mine
+        clip_gradients([gradient], 2.5, norm)
+        torch.testing.assert_close(gradient.to_local().item(), mine / 2, rtol=1e-5, atol=0)
 
     run_ranks(run, 2)

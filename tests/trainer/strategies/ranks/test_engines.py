@@ -155,6 +155,56 @@ def test_bf16_reduces_and_gathers_in_fp32(strategy):
     run_ranks(watched, 2)
 
 
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "zero1", "zero2", "zero3"])
+def test_bf16_native_reduces_in_fp32(strategy):
+    """Parameters may be gathered in bf16; what is added up over ranks is fp32, as trainer/precision.py says."""
+
+    def watched() -> None:
+        from tests.trainer.strategies.small import make_config, start, steps
+        from trainer.wire import WireCounter
+
+        shape = {"dp_replicate": 2, "dp_shard": 2} if strategy == "hsdp" else {}
+        config = make_config(strategy, 4 if shape else 2, precision="bf16_native", **shape)
+        engine = start(config)
+        steps(engine, config, 1, 1)
+        with WireCounter() as wire:
+            steps(engine, config, 2, 2)
+        assert wire.reduced_dtypes == {"float32"}, wire.operations
+        engine.close()
+
+    run_ranks(watched, 4 if strategy == "hsdp" else 2)
+
+
+def test_every_engine_judges_in_evaluation_mode_and_goes_on_training_in_the_same_precision():
+    def run() -> None:
+        import torch
+
+        from tests.trainer.strategies.small import Block, batch_of, make_config, start
+
+        for strategy in ("single", "ddp", "fsdp", "zero2", "zero3"):
+            config = make_config(strategy, 1, precision="bf16")
+            engine = start(config)
+            seen: set[tuple[bool, torch.dtype]] = set()
+
+            def watch(module, given, answer, seen=seen) -> None:
+                seen.add((module.training, answer.dtype))
+
+            for module in engine.module.modules():
+                if isinstance(module, Block):
+                    module.up.register_forward_hook(watch)
+            for step in (1, 2):
+                batch = batch_of(step, config, 0, 1)
+                engine.train_step(batch, config.lr)
+                assert seen == {(True, torch.bfloat16)}, (strategy, seen)
+                seen.clear()
+                engine.evaluate(batch.micro[0][0])
+                assert seen == {(False, torch.bfloat16)}, (strategy, seen)
+                seen.clear()
+            engine.close()
+
+    run_ranks(run, 1)
+
+
 OWN_RECIPES = {
     "ddp": ["float32"],
     "fsdp": ["float32"],
