@@ -24,7 +24,8 @@ from stratlab.analysis.advice.thresholds import (
 STREAMS = ("data_residence", "is", "stream")
 LAUNCHES = (
     Remedy(
-        "torch.compile fuses kernels block by block, so that the host launches fewer. Its first steps compile.",
+        "torch.compile fuses kernels block by block, so that the host launches fewer. Its first steps compile, which "
+        "takes an image with a compiler and Python's headers; the project's own has neither, and refuses.",
         {"run.config.compile": "true"},
         COMPILES,
     ),
