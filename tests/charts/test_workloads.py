@@ -230,4 +230,4 @@ def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     (rule,) = job["template"]["spec"]["podFailurePolicy"]["rules"]
     assert rule["action"] == "FailJob"
-    assert rule["onExitCodes"]["values"] == sorted(code for code in failures.failures.REASONS if 0 < code < 128)
+    assert rule["onExitCodes"]["values"] == sorted(code for code in failures.REASONS if 0 < code < 128)
