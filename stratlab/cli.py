@@ -58,6 +58,9 @@ app.command(short_help="Run a matrix of settings on the cluster, and compare.")(
 def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
     """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
 
+    Of a run that finished without traces the report holds what the run measured by itself. Exit code 2: RUN_DIR is
+    no run; 3: its traces cannot be read, or it did not finish and left none.
+
     Example: stratlab analyze results/demo/ddp
     """
     from stratlab.analysis.analyze import NoTraces, analyze_run
@@ -71,7 +74,12 @@ def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
         if tracking_uri and (done := close_ended_run(run_dir, tracking_uri)):
             _print_line(done)
     from stratlab.analysis.pages.part_names import say_headline
+    from stratlab.analysis.untraced import say_untraced
 
+    if report["source"] is None:
+        _print_line(say_untraced(report))
+        _print_line(f"report: {run_dir / 'analysis' / 'report.html'}")
+        return
     mean = report["mean"]
     origin = f"{report['source']} traces, backend {report['backend']}, {report['device']}"
     _print_line(f"mean of {mean['steps']} steps on {mean['ranks']} ranks ({origin}):")

@@ -59,13 +59,12 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
     yield _check_device(run)
     profiled = run.config.get("config", {}).get("profile_steps", 1) != 0
     yield _check_traces(run_dir) if profiled else Check("traces", "skipped", "profile_steps is 0")
-    expects_report = with_report and profiled
     yield (
         _check_report(run_dir)
-        if expects_report
+        if with_report
         else Check("report", "skipped", "no analysis belongs to this run")
     )
-    yield from _check_mlflow(run, tracking_uri, expects_report)
+    yield from _check_mlflow(run, tracking_uri, with_report)
 
 
 def _check_files(run: RunRecord) -> Check:

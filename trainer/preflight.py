@@ -15,6 +15,7 @@ from trainer.checkpoint.folder import CheckpointFolder
 from trainer.compile_rules import compile_problems
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
+from trainer.data.scale import scale_problem
 from trainer.data.text.problems import text_problems
 from trainer.decoder_shapes import read_shape
 from trainer.deepspeed_rules import broken_deepspeed_rules, has_gpu
@@ -105,6 +106,8 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
         data = open_data(config, image_size if not size_problem else default_image_size(config))
     except ConfigError as failure:
         raise ConfigError(problems + failure.problems) from None
+    if not size_problem and (scale := scale_problem(config, data.source_edge, image_size)):
+        problems.append(scale)
     problems += plan_problems(config, len(data.train))
     labels = len(data.class_names)
     problems += broken_deepspeed_rules(

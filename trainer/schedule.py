@@ -48,21 +48,34 @@ def plan_problems(config: Config, train_samples: int) -> list[str]:
         return [
             f"TRAINER_GLOBAL_BATCH_SIZE={config.global_batch_size}: there are only {train_samples} training samples"
         ]
+    if config.mode == "evaluate":
+        return []
     problems, plan = [], build_plan(config, train_samples)
-    asked = config.profile_first_step
-    if (
+    asked, most = config.profile_first_step, plan.steps - config.profile_warmup
+    if config.profile_steps > max(most, 0):
+        problems.append(
+            f"TRAINER_PROFILE_STEPS={config.profile_steps}: the run has {_count(plan.steps)}, of which "
+            f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train longer "
+            f"(TRAINER_EPOCHS or TRAINER_STEPS; an epoch has {_count(train_samples // config.global_batch_size)}), "
+            "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile"
+        )
+    elif (
         config.profile_steps
         and "profile_first_step" in config.model_fields_set
         and plan.profile_first != asked
     ):
         last = plan.steps - config.profile_steps + 1
         problems.append(
-            f"TRAINER_PROFILE_FIRST_STEP={asked}: the run has {plan.steps} steps, "
+            f"TRAINER_PROFILE_FIRST_STEP={asked}: the run has {_count(plan.steps)}, "
             f"expected at most {last} (or TRAINER_PROFILE_STEPS=0 for no profile)"
         )
     if config.warmup_steps >= plan.steps:
         problems.append(f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below the {plan.steps} steps")
     return problems
+
+
+def _count(steps: int) -> str:
+    return f"{steps} step" if steps == 1 else f"{steps} steps"
 
 
 def learning_rate(config: Config, step: int, steps: int) -> float:

@@ -21,8 +21,9 @@ from stratlab.analysis.pages.markdown import build_markdown
 from stratlab.analysis.pages.page import build_html
 from stratlab.analysis.quality import find_gaps, keep_one_source
 from stratlab.analysis.report import build_report
-from stratlab.analysis.run_facts import read_facts
+from stratlab.analysis.run_facts import RunFacts, read_facts
 from stratlab.analysis.tables import write_tables
+from stratlab.analysis.untraced import build_untraced_html, build_untraced_markdown, build_untraced_report
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.clocks import find_offsets
 from stratlab.traces.discover import Finding, find_traces
@@ -45,6 +46,8 @@ def analyze_run(
 ) -> dict[str, Any]:
     """Analyses the traces of one run, also partial ones, and writes report.json, report.html and tables.
 
+    Of a run that finished without traces the report holds what the run measured by itself; its `source` is None.
+
     Args:
         run_dir: `<results>/<comparison>/<run>`; an earlier analysis in it is replaced.
         tracking_uri: MLflow server that gets the result too; None = none.
@@ -55,7 +58,7 @@ def analyze_run(
 
     Raises:
         UserError: `run_dir` is not a run directory.
-        NoTraces: nothing can be analysed; an earlier analysis stays as it is.
+        NoTraces: there are traces, or the run did not finish, and nothing can be analysed; an earlier analysis stays.
     """
     facts = read_facts(run_dir)
     found = find_traces(run_dir / "traces", facts.world_size, limits)
@@ -64,7 +67,11 @@ def analyze_run(
     remarks = [finding for rank in ranks for finding in rank.findings]
     findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]
     if not ranks:
-        raise NoTraces(_explain(run_dir / "traces", findings))
+        if not facts.summary or any(finding.action == "skipped" for finding in findings):
+            raise NoTraces(_explain(run_dir / "traces", findings))
+        report = build_untraced_report(facts, findings)
+        _write_untraced(run_dir, report, facts)
+        return _log(run_dir, report, tracking_uri, progress)
     skipped = {finding.rank for finding in findings if finding.action == "skipped"}
     findings += find_gaps(ranks, facts, found.manifest, skipped)
     for finding in findings:
@@ -96,6 +103,22 @@ def analyze_run(
         _replace(folder, run_dir / "analysis")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    return _log(run_dir, report, tracking_uri, progress)
+
+
+def _write_untraced(run_dir: Path, report: dict[str, Any], facts: RunFacts) -> None:
+    folder = run_dir / f".analysis-{uuid.uuid4().hex[:8]}"
+    try:
+        write_tables(folder / "tables", report, [])
+        (folder / "report.html").write_text(build_untraced_html(report, facts), encoding="utf-8")
+        (folder / "summary.md").write_text(build_untraced_markdown(report, facts), encoding="utf-8")
+        _write_json(folder / "report.json", report)
+        _replace(folder, run_dir / "analysis")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str | None, progress: Progress) -> dict[str, Any]:
     report["mlflow"] = log_analysis(run_dir, report, tracking_uri)
     if report["mlflow"]["status"] in ("unreachable", "failed"):
         progress(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class RunFacts:
     metrics: list[dict[str, Any]]
     evaluation: dict[str, Any]
     findings: list[Finding]
+    summary: dict[str, Any] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int | None:
@@ -60,6 +61,7 @@ def read_facts(folder: Path) -> RunFacts:
         "axes": _object(resolved, "axes"),
         "torch": versions.get("torch"),
         "created": provenance.get("created"),
+        "profile_steps": asked.get("profile_steps"),
         "finished": bool(summary),
         **{key: summary.get(key) for key in FROM_SUMMARY},
         **{key: summary[key] for key in OF_TEXT if key in summary},
@@ -76,6 +78,7 @@ def read_facts(folder: Path) -> RunFacts:
         metrics=_read_lines(folder / "metrics.jsonl"),
         evaluation=_read_object(folder / "evaluation.json", findings),
         findings=findings,
+        summary=summary,
     )
 
 

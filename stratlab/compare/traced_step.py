@@ -49,7 +49,7 @@ class TracedStep:
 
 def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
     """The step of an analysis/report.json, or why there is none, as half a sentence."""
-    if not analysis:
+    if not analysis or (analysis.get("source") is None and analysis.get("parts") == []):
         return "has no analysed traces"
     mean, entries = analysis.get("mean") or {}, analysis.get("parts")
     if not isinstance(entries, list) or not is_number(mean.get("step_ms")):

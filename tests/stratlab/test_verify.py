@@ -164,14 +164,13 @@ def test_what_the_folder_lacks_is_named(
 
 def test_without_mlflow_or_without_traces_nothing_is_missing(tmp_path: Path) -> None:
     run = build_whole_run(tmp_path, profile_steps=0)
-    shutil.rmtree(run / "analysis")
     checks = list(verify_run(run, None))
     assert states(checks) == {
         "run directory": "ok",
         "ranks": "ok",
         "device": "ok",
         "traces": "skipped",
-        "report": "skipped",
+        "report": "ok",
         "mlflow": "skipped",
     }
     assert "not configured" in text_of(checks, "mlflow")

@@ -37,6 +37,32 @@ def test_a_profile_asked_for_outside_the_run_is_refused():
     assert plan_problems(config(steps=20, profile_first_step=18), 1000) == []
 
 
+@pytest.mark.parametrize(
+    ("given", "count", "most", "epoch"),
+    [
+        ({"epochs": 1, "profile_steps": 24}, "20 steps", "19 steps", "20 steps"),
+        ({"steps": 2}, "2 steps", "1 step", "20 steps"),  # also the three that nobody asked for
+        ({"steps": 1, "profile_warmup": 2}, "1 step", "0 steps", "20 steps"),
+        ({"steps": 3, "profile_first_step": 2}, "3 steps", "2 steps", "20 steps"),
+    ],
+)
+def test_a_profile_longer_than_the_run_is_refused(given, count, most, epoch):
+    (found,) = plan_problems(config(global_batch_size=50, **given), 1000)
+    profile = {"profile_steps": 3, "profile_warmup": 1} | given
+    assert found.startswith(
+        f"TRAINER_PROFILE_STEPS={profile['profile_steps']}: the run has {count}, of which {most} can be recorded after "
+        f"TRAINER_PROFILE_WARMUP={profile['profile_warmup']}; train longer (TRAINER_EPOCHS or TRAINER_STEPS; an epoch "
+        f"has {epoch})"
+    )
+    assert plan_problems(config(global_batch_size=50, **given | {"profile_steps": 0}), 1000) == []
+    assert plan_problems(config(global_batch_size=50, mode="evaluate", **given), 1000) == []
+
+
+def test_the_longest_profile_of_a_short_run():
+    assert plan_problems(config(steps=4), 1000) == []
+    assert plan_problems(config(steps=20, profile_steps=19), 1000) == []
+
+
 def test_fewer_samples_than_a_batch_are_refused():
     (found,) = plan_problems(config(global_batch_size=64), 2)
     assert "TRAINER_GLOBAL_BATCH_SIZE=64: there are only 2 training samples" in found

@@ -55,7 +55,8 @@ def load_images(config: Config, image_size: int) -> ImageData:
         config, source[train_name], (known.image_column, known.label_column) if known else None
     )
     names = _class_names(columns, source[train_name])
-    edge = _stored_size(columns, source[train_name], image_size)
+    sizes = _probe_sizes(columns, source[train_name])
+    edge = _stored_size(sizes, image_size)
     parts = {name: _images(columns, source[name], names, edge, image_size) for name in source}
     train = parts[train_name]
     test = parts.get("test") or parts.get("validation")
@@ -65,7 +66,8 @@ def load_images(config: Config, image_size: int) -> ImageData:
     if validation is None:
         train, validation = hold_out(train, config.validation_fraction)
     train = first_samples(train, config.train_samples)
-    return ImageData(train, validation, test, names, hash_splits(train, validation, test))
+    shorter = int(np.median([min(size) for size in sizes]))
+    return ImageData(train, validation, test, names, hash_splits(train, validation, test), shorter)
 
 
 def _open_source(config: Config) -> Any:
@@ -99,13 +101,17 @@ def _class_names(columns: Columns, table: Any) -> list[str]:
     return [str(name) for name in sorted(table.unique(columns.label))]
 
 
-def _stored_size(columns: Columns, table: Any, image_size: int) -> int:
-    largest = math.ceil(image_size * STORED_PER_IMAGE_SIZE)
+def _probe_sizes(columns: Columns, table: Any) -> list[tuple[int, int]]:
+    """(width, height) of some images, spread over the table."""
     table = columns.as_images(table)
     probes = np.unique(np.linspace(0, len(table) - 1, SIZE_PROBES).astype(np.int64))
-    sizes = {_open_image(columns, table, int(i)).size for i in probes}
-    width, height = next(iter(sizes))
-    return width if len(sizes) == 1 and width == height and width <= largest else largest
+    return [_open_image(columns, table, int(i)).size for i in probes]
+
+
+def _stored_size(sizes: list[tuple[int, int]], image_size: int) -> int:
+    largest = math.ceil(image_size * STORED_PER_IMAGE_SIZE)
+    width, height = sizes[0]
+    return width if len(set(sizes)) == 1 and width == height and width <= largest else largest
 
 
 def _open_image(columns: Columns, table: Any, index: int) -> Image.Image:

@@ -12,19 +12,20 @@ from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
 
 TEST_FRACTION = 0.2
+EDGE = 8
 
 
 def load_digits(image_size: int, validation_fraction: float, train_samples: int) -> ImageData:
     """The digits, 8x8 pixels, one channel; a fifth of them is the test split."""
     rows = _read_scans()
-    grey = np.round(rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    grey = np.round(rows[:, :-1].reshape(-1, 1, EDGE, EDGE) * (255 / 16)).astype(np.uint8)
     labels = rows[:, -1].astype(np.int64)
     names = [str(label) for label in range(10)]
-    everything = Images(lambda i: grey[i], labels, (1, 8, 8), image_size=image_size, classes=len(names))
+    everything = Images(lambda i: grey[i], labels, (1, EDGE, EDGE), image_size=image_size, classes=len(names))
     rest, test = hold_out(everything, TEST_FRACTION)
     train, validation = hold_out(rest, validation_fraction)
     train = first_samples(train, train_samples)
-    return ImageData(train, validation, test, names, hash_splits(train, validation, test))
+    return ImageData(train, validation, test, names, hash_splits(train, validation, test), EDGE)
 
 
 def _read_scans() -> np.ndarray:

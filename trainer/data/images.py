@@ -95,13 +95,18 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set with its three splits; `sha256` identifies labels, split and a sample of the pixels."""
+    """A data set with its three splits; `sha256` identifies labels, split and a sample of the pixels.
+
+    `source_edge`: pixels of the shorter edge of its images, the median, before anything is resized; None = drawn at
+    any size.
+    """
 
     train: Images
     validation: Images
     test: Images
     class_names: list[str]
     sha256: str
+    source_edge: int | None = None
 
     @property
     def channels(self) -> int:

@@ -14,6 +14,7 @@ import pytest
 from stratlab.analysis import analyze
 from stratlab.analysis.analyze import NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
+from stratlab.compare.traced_step import build_traced_step
 from stratlab.traces.packed import PackedFile
 from tests.stratlab.simulated.small import (
     STEP_MS,
@@ -160,6 +161,43 @@ def test_no_traces(tmp_path: Path) -> None:
     with pytest.raises(NoTraces):
         run_analyze(run)
     assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def finish(run: Path, **changes: Any) -> None:
+    numbers = {
+        "step_time_ms_p50": 28.25,
+        "measured_steps": 190,
+        "train_loss": 0.5,
+        "peak_host_memory_gib": 0.75,
+    }
+    (run / "summary.json").write_text(json.dumps(numbers | changes))
+
+
+@pytest.mark.parametrize(("profile_steps", "why"), [(0, "profile_steps is 0"), (3, "traces/ holds none")])
+def test_a_finished_run_without_traces_is_reported(tmp_path: Path, profile_steps: int, why: str) -> None:
+    run = write_run(tmp_path / "run", {}, manifest=False)
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["profile_steps"] = profile_steps
+    (run / "config.json").write_text(json.dumps(config))
+    finish(run)
+    report = run_analyze(run)
+    assert (report["source"], report["mean"], report["parts"]) == (None, {"ranks": 0, "steps": 0}, [])
+    files = ["report.html", "report.json", "summary.md", "tables"]
+    assert sorted(path.name for path in (run / "analysis").iterdir()) == files
+    assert json.loads((run / "analysis" / "report.json").read_text()) == report
+    for name in ("report.html", "summary.md"):
+        text = (run / "analysis" / name).read_text().replace("\\", "")
+        assert why in text and "28.25" in text and "190" in text and "0.75" in text
+    assert build_traced_step(report) == "has no analysed traces"
+
+
+def test_damaged_traces_of_a_finished_run_are_no_success(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {})
+    finish(run)
+    (run / "traces" / "rank0_trace.json").write_text("{")
+    with pytest.raises(NoTraces, match="rank0_trace"):
+        run_analyze(run)
+    assert not (run / "analysis").exists()
 
 
 @pytest.mark.parametrize(

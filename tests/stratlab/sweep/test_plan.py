@@ -37,7 +37,7 @@ def test_the_example_renders_and_says_what_the_cluster_gets() -> None:
     assert (first.facts.results_claim, first.facts.processes) == ("stratlab-results", 2)
     assert first.api.name == "pytorchjob" and first.has_analysis
     assert first.values["run"]["config"]["model"] == "cnn", "of the values file"
-    assert first.values["run"]["config"]["epochs"] == 1, "`set` wins over the file"
+    assert first.values["run"]["config"]["epochs"] == 3, "`set` wins over the file"
     worker = first.workload.object["spec"]["pytorchReplicaSpecs"]["Worker"]
     assert worker["replicas"] == 2
 

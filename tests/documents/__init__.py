@@ -1,0 +1,1 @@
+"""What README, docs and examples tell a user to type, tried."""

@@ -1,0 +1,84 @@
+"""Examples as they are, and the README's command for GPUs at a tiny size: trained, analysed, compared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.documents.commands import ROOT
+from tests.documents.test_examples import gpu_command, options, sweep_plan, write_photos
+
+STRATLAB = Path(sys.executable).with_name("stratlab")
+
+
+def stratlab(*arguments: str | Path) -> str:
+    done = subprocess.run(
+        [STRATLAB, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def read(run_dir: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run_dir / name).read_text())
+    return content
+
+
+def test_a_release_of_the_sweep_as_it_is(tmp_path: Path) -> None:
+    planned = sweep_plan()[0]
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(dict(planned.values)))
+    stratlab(
+        *("rehearse", planned.chart, "--name", planned.release.name, "--values", values),
+        *("--results", tmp_path / "runs"),
+    )
+    run_dir = tmp_path / "runs" / "digits-sweep" / planned.release.name
+    summary, report = read(run_dir, "summary.json"), read(run_dir, "analysis/report.json")
+    assert summary["measured_steps"] > 20 and summary["step_time_ms_p50"] > 0
+    assert report["mean"]["steps"] == 24 and report["mean"]["ranks"] == 2
+
+
+def test_the_gpu_command_of_the_readme_at_a_tiny_size(tmp_path: Path) -> None:
+    given = [f"--set={setting}" for setting in options(gpu_command(), "--set")]
+    photos = write_photos(tmp_path / "food101", 120)
+    tiny = {"nodes": 1, "processesPerNode": 2, "config.model": "vit_tiny", "config.dataset_path": photos}
+    tiny |= {"config.global_batch_size": 8, "config.micro_batch_size": 4, "config.steps": 10}
+    tiny |= {"config.profile_first_step": 8, "config.precision": "fp32"}
+    smaller = [f"--set=run.{name}={value}" for name, value in tiny.items()]
+    stores = ("--results", tmp_path / "runs", "--no-analysis")  # the other two tests analyse
+    stratlab("rehearse", "charts/fsdp", "--name", "fsdp-1", *given, *smaller, *stores)
+    run_dir = tmp_path / "runs" / "vit" / "fsdp-1"
+    assert read(run_dir, "summary.json")["dataset"] == "food101"
+    assert read(run_dir, "traces/manifest.json")["steps"] == 3
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    """Two charts on photos in a column of another name, without a profile: reported and compared all the same."""
+    import datasets
+
+    table = datasets.load_from_disk(str(write_photos(tmp_path / "raw", 120)))
+    table.rename_column("image", "photo").save_to_disk(str(tmp_path / "pets"))
+    smaller = {"model": "cnn", "image_size": 16, "micro_batch_size": 8, "global_batch_size": 16, "steps": 8}
+    smaller |= {"profile_steps": 0, "dataset_path": tmp_path / "pets", "image_column": "photo"}
+    given = [f"--set=run.config.{name}={value}" for name, value in smaller.items()]
+    said = stratlab(
+        "rehearse", "charts/ddp", "charts/fsdp", *given, "--processes", "2", "--results", tmp_path / "runs"
+    )
+    assert "failed" not in said
+    comparison = tmp_path / "runs" / "default"
+    for name in ("ddp", "fsdp"):
+        assert (
+            read(comparison / name, "analysis/report.json")["note"]
+            == "Nothing was recorded: profile_steps is 0"
+        )
+    stratlab("compare", comparison, "--output", tmp_path / "report")
+    report = read(tmp_path / "report", "report.json")
+    assert [(run["run"], run["status"], run["missing"]) for run in report["runs"]] == [
+        ("ddp", "finished", []),
+        ("fsdp", "finished", []),
+    ]

@@ -1,0 +1,199 @@
+"""Every command that a user is told to type: which test executes it, or why none can and what stands in for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HERE = "tests/documents/test_commands.py::"
+EXAMPLES_HERE = "tests/documents/test_examples.py::"
+REHEARSED = "tests/documents/rehearsals/test_examples.py::"
+PATH = "tests/cluster/e2e/test_runs.py::"
+NIGHT = "tests/cluster/nightly/"
+RENDERS = f"{HERE}test_charts_render_as_told"
+PARSES = f"{HERE}test_stratlab_knows_every_option"
+TARGET = f"{HERE}test_make_has_the_target"
+DEMO = "tests/nightly/rehearsals/test_demo.py::test_the_demo_ends_with_its_answer"
+LLM = "tests/nightly/rehearsals/test_llm.py::test_every_layout_is_complete_and_says_what_it_is"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`by`: tests that execute the command. With `instead`, why they cannot, they are what stands in for it."""
+
+    by: tuple[str, ...]
+    instead: str = ""
+
+
+def row(*by: str, instead: str = "") -> Row:
+    return Row(by, instead)
+
+
+GPU_KIT = "tests/benchmarks/gpu/test_kit.py::test_each_part_has_a_start_line_in_the_readme"
+GPU_SUITE = "tests/suites/test_runner.py::test_each_suite_leaves_its_result"
+NO_GPU = "needs a GPU; the suite `gpu` runs every stage on a CPU, small"
+RUNS_TESTS = "it runs the tests, and this one among them"
+SYSTEM = "changes the system, as root"
+PLACEHOLDER = "holds a placeholder"
+BUILDS = "builds images for minutes; `make e2e` does"
+COMPARE = f"{PATH}test_the_runs_are_compared_over_the_volume"
+INSTALL = f"{PATH}test_a_run_succeeds_by_helm_install_alone"
+UNINSTALL = f"{PATH}test_uninstall_leaves_the_results_and_nothing_else"
+HELM_TEST = f"{PATH}test_helm_test"
+MANIFESTS = "tests/manifests/test_objects.py::test_kubernetes_knows_every_field"
+SIZE = "with fewer samples, on another cluster than the user's"
+COMPARES = "tests/rehearsals/test_comparison.py::test_the_comparison_is_fair_and_names_no_fastest_strategy_on_a_cpu"
+
+DIGITS = "-n stratlab --values examples/digits.yaml --values examples/cpu.yaml"
+LLM_CHARTS = "charts/llm-1d charts/llm-2d charts/llm-3d charts/llm-4d charts/llm-5d"
+
+TABLE: dict[str, Row] = {
+    # make
+    "make": row(f"{HERE}test_make_alone_lists_the_targets"),
+    "make demo": row(DEMO),
+    "make setup": row(TARGET, instead="downloads 6 GB; every test runs in what it has made"),
+    "make test": row(TARGET, instead=RUNS_TESTS),
+    "make test-fast": row(TARGET, instead=RUNS_TESTS),
+    "make e2e": row(TARGET, instead=RUNS_TESTS),
+    "make nightly": row(TARGET, GPU_SUITE, instead=RUNS_TESTS),
+    "make status": row(TARGET, "tests/suites/test_runner.py::test_status_tells_result_and_age"),
+    "make parity": row(TARGET, "tests/suites/test_runner.py::test_each_suite_leaves_its_result", instead=RUNS_TESTS),
+    "make parity-llm": row(TARGET, GPU_SUITE, instead=RUNS_TESTS),
+    "make images": row(TARGET, "tests/images/test_build.py::test_the_build_command", instead=BUILDS),
+    "make pictures": row(TARGET, instead="writes into the repository; needs what `make demo` left"),
+    "make bench-traces": row(TARGET, instead="40 minutes; `reports/traces.json` holds its result"),
+    "make gpu-kit": row(TARGET, GPU_KIT, instead="downloads packages; `make bare` uses what it makes"),
+    "make bare": row(TARGET, instead="needs Python 3.12 and 5 GB; it is the suite supported-versions"),
+    "make gpu": row(TARGET, GPU_SUITE, instead=NO_GPU),
+    "make gpu PART=1 OUT=results/gpu": row(TARGET, GPU_SUITE, instead=NO_GPU),
+    "make gpu STAGES=numerics,ab OUT=...": row(TARGET, GPU_SUITE, instead=NO_GPU),
+    "make gpu DEVICE=cpu TINY=1": row(TARGET, GPU_SUITE, instead="five minutes; it is the suite `gpu`"),
+    "make schema": row(TARGET, "tests/charts/test_values_schema.py::*", instead="writes into the repository"),
+    "make chart NAME=<name>": row("tests/charts/test_new_chart.py::test_from_the_command_line"),
+    "make golden": row(TARGET, "tests/charts/test_golden.py::*", instead="writes into the repository"),
+    "make clean": row(TARGET, instead="would remove what others work with"),
+    # the system
+    "apt-get install python3-venv": row(instead=SYSTEM),
+    "apt-get install chromium": row(instead=SYSTEM),
+    "apt-get install buildah debootstrap": row(instead=SYSTEM),
+    # here
+    ".venv/bin/stratlab rehearse charts/ddp charts/fsdp --set run.config.dataset_path=/data/pets "
+    "--set run.config.image_column=photo": row(f"{REHEARSED}test_a_folder_of_ones_own"),
+    ".venv/bin/stratlab compare results/runs/default": row(f"{REHEARSED}test_a_folder_of_ones_own"),
+    f".venv/bin/stratlab rehearse {LLM_CHARTS} --values examples/llm_tiny.yaml --results llm-results/runs": row(
+        PARSES, RENDERS, LLM
+    ),
+    ".venv/bin/stratlab compare llm-results/runs/llm-tiny --output llm-results": row(PARSES, LLM),
+    f"stratlab rehearse {LLM_CHARTS.split()[0].replace('1d', '{1,2,3,4,5}d')} --values examples/llm_tiny.yaml "
+    "--results llm-results/runs": row(PARSES, RENDERS, LLM),
+    "stratlab compare llm-results/runs/llm-tiny": row(PARSES, LLM),
+    "stratlab analyze RUN_DIR": row("tests/stratlab/analysis/test_analyze.py::*"),
+    "stratlab analyze RUN": row("tests/stratlab/analysis/test_analyze.py::*"),
+    "stratlab compare DIR": row(COMPARES),
+    "stratlab compare results/demo": row(PARSES, COMPARES),
+    "stratlab compare results/demo --baseline ddp": row(PARSES, "tests/stratlab/compare/test_report.py::*"),
+    "stratlab compare results/demo --memory-limit-gib 80": row(PARSES, "tests/stratlab/compare/test_report.py::*"),
+    "stratlab compare --experiment demo --tracking-uri URI": row(PARSES, "tests/stratlab/compare/test_experiment.py::*"),
+    ".venv/bin/python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
+    ".venv/bin/python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(
+        f"{HERE}test_programs_without_torch_do_as_told"
+    ),
+    "python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(
+        f"{HERE}test_programs_without_torch_do_as_told"
+    ),
+    "python -m trainer": row("tests/trainer/ranks/test_launcher.py::*"),
+    "python -m trainer.layout": row("tests/trainer/test_layout.py::*"),
+    "python -m trainer.count": row("tests/trainer/counting/test_command.py::*"),
+    "python -m trainer.evaluate RUN_DIRECTORY": row("tests/trainer/ranks/test_evaluate.py::*"),
+    "python -m trainer.prepare --dataset metamathqa --tokenize qwen2.5-3b --seq-len 2048 --to /results": row(
+        "tests/trainer/processes/test_prepare_tokens.py::*", instead="loads from the hub; tested with a stand-in of it"
+    ),
+    "python -m trainer.count --ranks 8 --rank 0 --set strategy=fsdp --set model=vit_huge --set dataset=timm/imagenet-1k "
+    "--set precision=bf16 --set micro_batch_size=32 --set global_batch_size=512 --json fsdp.json": row(
+        "tests/trainer/counting/test_command.py::*",
+        "tests/benchmarks/test_memory.py::*",
+        instead="minutes; the suite `memory` counts such configurations",
+    ),
+    "python -m benchmarks.memory": row("tests/benchmarks/test_memory.py::*", instead="it is the suite `memory`"),
+    "python -m benchmarks.gpu --help": row("tests/benchmarks/gpu/test_command.py::test_help_has_the_stages_and_an_example"),
+    ".venv/bin/python -m benchmarks.gpu.read results/gpu": row(
+        "tests/benchmarks/gpu/test_read.py::test_the_exit_code_tells_whether_something_failed"
+    ),
+    "./start --part 1 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
+    "./start --part 2 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
+    "./start --part 3 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
+    "./start --read RESULTS": row(GPU_KIT, instead=NO_GPU),
+    "images/build --help": row("tests/images/test_build.py::test_help_shows_examples"),
+    "tests/cluster/run CLUSTER TESTS": row("tests/cluster/processes/test_run.py::*"),
+    # on a cluster: tests/cluster does these with the same programs
+    'kubectl apply --server-side -k "github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"': row(
+        "tests/charts/test_pytorchjob.py::*", instead="needs GitHub; the cluster of `make e2e` has that operator"
+    ),
+    "kind load docker-image stratlab-trainer:0.1.0 stratlab-lab:0.1.0": row(
+        "tests/images/test_build.py::test_an_image_goes_into_a_cluster_through_a_pipe", instead="needs docker and kind"
+    ),
+    "kubectl apply -k manifests/overlays/kind": row(MANIFESTS, INSTALL),
+    "kubectl -n stratlab rollout status deployment/mlflow": row(INSTALL),
+    ".venv/bin/stratlab check -n stratlab": row(PARSES, INSTALL),
+    "stratlab check -n stratlab": row(PARSES, INSTALL),
+    f"helm install ddp charts/ddp {DIGITS}": row(RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", INSTALL),
+    f"helm install fsdp charts/fsdp {DIGITS}": row(RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", f"{NIGHT}test_path.py::*"),
+    ".venv/bin/stratlab watch ddp -n stratlab": row(PARSES, INSTALL),
+    ".venv/bin/stratlab watch fsdp -n stratlab": row(PARSES, f"{NIGHT}test_path.py::*"),
+    ".venv/bin/stratlab compare demo --on-cluster -n stratlab --output demo-report": row(PARSES, COMPARE),
+    "helm -n stratlab uninstall ddp fsdp": row(UNINSTALL),
+    "helm install food101 charts/prepare -n stratlab --set prepare.dataset=ethz/food101 "
+    "--set run.image.repository=registry.example/stratlab-trainer": row(
+        RENDERS, "tests/trainer/processes/test_prepare.py::*", instead="loads from the hub"
+    ),
+    "helm install fsdp-1 charts/fsdp -n stratlab --set run.image.repository=registry.example/stratlab-trainer "
+    "--set run.analysis.image.repository=registry.example/stratlab-lab --set run.nodes=2 --set run.processesPerNode=8 "
+    "--set run.config.comparison=vit --set run.config.model=vit_huge --set run.config.precision=bf16 "
+    "--set run.config.dataset_path=/results/_prepared/food101 --set run.config.global_batch_size=512 "
+    "--set run.config.micro_batch_size=32": row(
+        RENDERS,
+        f"{EXAMPLES_HERE}test_the_gpu_command_of_the_readme_means_something",
+        f"{REHEARSED}test_the_gpu_command_of_the_readme_at_a_tiny_size",
+        instead="needs 16 GPUs",
+    ),
+    "stratlab sweep examples/sweep.yaml": row(
+        PARSES,
+        f"{EXAMPLES_HERE}test_the_trainer_takes_every_release_of_the_sweep",
+        f"{REHEARSED}test_a_release_of_the_sweep_as_it_is",
+        "tests/cluster/parts/test_sweep.py::*",
+    ),
+    "stratlab sweep examples/sweep.yaml --dry-run": row(PARSES, "tests/stratlab/sweep/test_command.py::*"),
+    "helm install ddp charts/ddp -n stratlab --values my-values.yaml": row(RENDERS, instead=PLACEHOLDER),
+    "stratlab watch ddp -n stratlab": row(PARSES, INSTALL),
+    "stratlab logs ddp -n stratlab --rank 1": row(PARSES, "tests/stratlab/logs/test_read.py::*"),
+    "helm -n stratlab test ddp --logs": row(HELM_TEST),
+    "stratlab compare my-comparison --on-cluster -n stratlab": row(PARSES, COMPARE, instead=PLACEHOLDER),
+    "helm -n stratlab uninstall ddp": row(UNINSTALL),
+    "helm install tokens charts/prepare --set prepare.dataset=metamathqa,prepare.tokenize=qwen2.5-3b "
+    "--set run.config.seq_len=2048,run.config.validation_fraction=0.01": row(
+        RENDERS,
+        "tests/charts/test_prepare.py::test_a_token_cache_is_the_one_that_a_run_with_the_same_settings_reads",
+        instead="loads from the hub",
+    ),
+    "helm install llm-3d charts/llm-3d --set run.config.comparison=math": row(
+        RENDERS, "tests/charts/test_llm.py::*", instead="needs 8 GPUs"
+    ),
+    "helm install llm-4d charts/llm-4d --set run.config.comparison=math": row(
+        RENDERS, "tests/charts/test_llm.py::*", instead="needs 8 GPUs"
+    ),
+    "stratlab compare math --on-cluster": row(PARSES, f"{NIGHT}test_llm.py::test_the_five_layouts_are_compared"),
+    "helm install llm-3d charts/llm-3d --values examples/llm_tiny.yaml "
+    "--set run.nodes=8,run.processesPerNode=1": row(
+        RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", f"{NIGHT}test_llm.py::test_a_layout_runs_on_eight_pods"
+    ),
+}
+
+FILES: dict[str, tuple[str, ...]] = {
+    "cpu.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", INSTALL),
+    "digits.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", COMPARES, DEMO),
+    "llm_tiny.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", LLM),
+    "sweep.yaml": (
+        f"{EXAMPLES_HERE}test_the_trainer_takes_every_release_of_the_sweep",
+        f"{REHEARSED}test_a_release_of_the_sweep_as_it_is",
+    ),
+}
+"""Files of examples/ and the tests that execute them."""
