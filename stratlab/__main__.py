@@ -1,6 +1,32 @@
-"""`python -m stratlab` is `stratlab`."""
+"""`stratlab` and `python -m stratlab`: the command line, or one sentence where its packages are not installed."""
 
-from stratlab.cli import main
+from __future__ import annotations
+
+import sys
+
+from stratlab.version import read_version
+
+MISSING_PACKAGE = 2
+
+
+def main() -> None:
+    """The console script. `pip install stratlab` alone brings neither half of the project."""
+    if sys.argv[1:] == ["--version"]:  # also without the packages
+        print(f"stratlab {read_version()}")
+        return
+    try:
+        from stratlab.cli import main as run
+
+        run()
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] == "stratlab":
+            raise
+        print(
+            f"stratlab needs {missing.name}, which is not installed here: pip install 'stratlab[lab]'",
+            file=sys.stderr,
+        )
+        sys.exit(MISSING_PACKAGE)
+
 
 if __name__ == "__main__":
     main()

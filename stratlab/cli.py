@@ -44,6 +44,13 @@ TrackingUri = Annotated[
 ]
 
 
+@app.callback()
+def start(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    """Find out which distributed-training strategy is best for your model on your GPUs."""
+
+
 app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
 
 

@@ -17,31 +17,38 @@ import uuid
 from collections.abc import Callable
 from types import FrameType
 
-from trainer import accelerators, failures, preflight
-from trainer.config import Config, ConfigError
-from trainer.failures import (
-    AcceleratorsMissing,
-    DataMissing,
-    DeadlinePassed,
-    NoProgress,
-    PeerLost,
-    first_failure,
-    is_storage_full,
-)
-from trainer.ledger import Ledger, read_pod_name
-from trainer.node_rank import read_node_rank
-from trainer.peers import Peers, wait_for_host
-from trainer.run_directory import RunDirectory
-from trainer.sender import Sender
-from trainer.termination import end
+from trainer.installation import packages_needed, read_version
+
+if __name__ == "__main__" and sys.argv[1:] == ["--version"]:
+    print(f"stratlab trainer {read_version()}")
+    sys.exit(0)
+with packages_needed():
+    from trainer import accelerators, failures, preflight
+    from trainer.config import Config, ConfigError
+    from trainer.failures import (
+        AcceleratorsMissing,
+        DataMissing,
+        DeadlinePassed,
+        NoProgress,
+        PeerLost,
+        first_failure,
+        is_storage_full,
+    )
+    from trainer.ledger import Ledger, read_pod_name
+    from trainer.node_rank import read_node_rank
+    from trainer.peers import Peers, wait_for_host
+    from trainer.run_directory import RunDirectory
+    from trainer.sender import Sender
+    from trainer.termination import end
 
 HELP = """python -m trainer: one run, set by environment variables alone.
 
   TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
 
-Settings: python -m trainer.settings --schema. Exit codes: 0 done, 2 bad configuration, 3 data or model missing,
-4 accelerators asked for and not visible, 10 accelerator out of memory, 12 loss not finite, 13 storage full,
-14 no progress, 15 deadline passed, 134 a peer was lost, 128+n signal n."""
+Settings: python -m trainer.settings --schema. Version: python -m trainer --version.
+Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators asked for and not visible,
+10 accelerator out of memory, 12 loss not finite, 13 storage full, 14 no progress, 15 deadline passed,
+134 a peer was lost, 128+n signal n."""
 
 
 class Stopped(BaseException):  # so that nothing on the way takes it for an error
@@ -210,4 +217,5 @@ def _record_attempt_end(folder: RunDirectory, launcher: str, code: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with packages_needed():
+        sys.exit(main(sys.argv[1:]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from trainer.config import PREFIX, ConfigError
 from trainer.counting.rules import read_countable
 from trainer.failures import BAD_CONFIG, DATA_MISSING, DONE, DataMissing
+from trainer.installation import packages_needed
 from trainer.run_directory import write_json
 
 EXAMPLE = """\
@@ -101,4 +102,5 @@ def _build_say() -> Callable[[str], None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    with packages_needed():
+        sys.exit(main(sys.argv[1:], os.environ))

@@ -13,6 +13,7 @@ from trainer import failures
 from trainer.config import Config, ConfigError
 from trainer.exported import evaluated
 from trainer.failures import DataMissing
+from trainer.installation import packages_needed
 from trainer.run_directory import RunDirectory, write_json
 
 EXAMPLE = """example:
@@ -156,4 +157,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with packages_needed():
+        sys.exit(main())

@@ -10,6 +10,7 @@ from types import FrameType
 from trainer import failures
 from trainer.config import ConfigError
 from trainer.failures import DataMissing
+from trainer.installation import packages_needed
 from trainer.prepare.request import read_request
 from trainer.prepare.source import check_local, find_os_error
 from trainer.prepare.work import prepare
@@ -52,4 +53,5 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with packages_needed():
+        sys.exit(main(sys.argv[1:]))
