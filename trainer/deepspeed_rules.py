@@ -55,6 +55,14 @@ def broken_deepspeed_rules(
     return problems
 
 
+def placement_problems(config: Config, world_size: int, processes_per_node: int) -> list[str]:
+    """The rules that depend on settings and number of processes alone, not on data, device or image."""
+    if config.strategy not in STRATEGIES:
+        return []
+    partition = _partition(config, world_size, processes_per_node) if config.strategy == "zeropp" else ()
+    return [*_compiled(config), *partition]
+
+
 def _quantizes(config: Config) -> bool:
     return bool({"qwz", "qgz"} & set(config.zeropp.split(",")))
 

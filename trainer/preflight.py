@@ -16,9 +16,11 @@ from trainer.compile_rules import compile_problems
 from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.data.scale import scale_problem
+from trainer.data.text.cache import cache_folder
 from trainer.data.text.problems import text_problems
+from trainer.data.text.rows import read_index
 from trainer.decoder_shapes import read_shape
-from trainer.deepspeed_rules import broken_deepspeed_rules, has_gpu
+from trainer.deepspeed_rules import broken_deepspeed_rules, has_gpu, placement_problems
 from trainer.exported import evaluated
 from trainer.fit import fit_problems, largest_device_bytes
 from trainer.mesh import broken_rules
@@ -27,6 +29,7 @@ from trainer.prepare.cache import ensure_cache
 from trainer.run_directory import RunDirectory
 from trainer.schedule import plan_problems
 
+BUILT_IN_IMAGES = ("digits", "synthetic")
 MAY_CHANGE = ("image", "accelerator", "wait_s", "max_attempts", "deadline_s")
 
 
@@ -60,8 +63,19 @@ def read_pods(env: Mapping[str, str]) -> Pods:
     return Pods(int(nodes[0]), int(per_node))
 
 
-def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
+def check(
+    config: Config,
+    world_size: int,
+    env: Mapping[str, str],
+    *,
+    replaces: bool = False,
+    makes_caches: bool = True,
+) -> None:
     """Raises if this run cannot start.
+
+    Args:
+        replaces: a run of this name that is there goes before this one starts.
+        makes_caches: a token cache that is not there is made; else what depends on it is not checked.
 
     Raises:
         ConfigError: naming every setting that does not fit.
@@ -71,15 +85,49 @@ def check(config: Config, world_size: int, env: Mapping[str, str]) -> None:
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
-    problems += _tracking_problems(env) + _folder_problems(config, world_size)
+    problems += _tracking_problems(env)
+    problems += _writable_problems(config) if replaces else _folder_problems(config, world_size)
     problems += compile_problems(config, env, gpu=has_gpu())
     if config.is_text:
-        _check_text(config, world_size, env, problems)
+        _check_text(config, world_size, env, problems, makes_caches)
     else:
         _check_images(config, world_size, env, problems)
 
 
-def _check_text(config: Config, world_size: int, env: Mapping[str, str], problems: list[str]) -> None:
+def check_elsewhere(config: Config, pods: Pods) -> None:
+    """What shows of a run for another machine: nothing that depends on its data, folders, models there or devices.
+
+    Raises:
+        ConfigError: naming every setting that does not fit.
+        DataMissing: data that is built in cannot be read here.
+    """
+    if config.mode == "evaluate":
+        return
+    ours = not config.model_path and "/" not in config.model
+    problems: list[str] = []
+    if ours or config.strategy != "nd":
+        problems += broken_rules(config, pods.world_size, pods.processes_per_node)
+    if ours:
+        problems += model_problems(config)
+    problems += placement_problems(config, pods.world_size, pods.processes_per_node)
+    samples = None
+    if not config.is_text and ours:
+        image_size = config.image_size or default_image_size(config)
+        if size_problem := image_size_problem(config, image_size):
+            problems.append(size_problem)
+        elif config.dataset in BUILT_IN_IMAGES and not config.dataset_path:
+            data = open_data(config, image_size)
+            samples, scale = len(data.train), scale_problem(config, data.source_edge, image_size)
+            problems += [scale] if scale else []
+    if samples is not None or config.steps:
+        problems += plan_problems(config, samples)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_text(
+    config: Config, world_size: int, env: Mapping[str, str], problems: list[str], makes_caches: bool
+) -> None:
     problems = problems + text_problems(config)
     problems += broken_deepspeed_rules(
         config, world_size, read_pods(env).processes_per_node, num_labels=0, env=env, gpu=has_gpu()
@@ -88,6 +136,8 @@ def _check_text(config: Config, world_size: int, env: Mapping[str, str], problem
         raise ConfigError(problems)
     if problems := [*fit_problems(config, world_size, read_shape(config), largest_device_bytes())]:
         raise ConfigError(problems)
+    if not makes_caches and read_index(cache_folder(config)) is None:
+        return
     rows = ensure_cache(config, _say)
     if problems := plan_problems(config, rows):
         raise ConfigError(problems)

@@ -42,8 +42,14 @@ def profile_first_from(config: Config, plan: Plan, done_steps: int, recorded: bo
     return 0 if recorded or first + config.profile_steps - 1 > plan.steps else first
 
 
-def plan_problems(config: Config, train_samples: int) -> list[str]:
-    """Settings that do not fit the number of training samples."""
+def plan_problems(config: Config, train_samples: int | None) -> list[str]:
+    """Settings that do not fit the number of training samples; None = not known, `steps` are given."""
+    epoch = ""
+    if train_samples is None:
+        assert config.steps
+        train_samples = config.global_batch_size
+    else:
+        epoch = f"; an epoch has {_count(train_samples // config.global_batch_size)}"
     if train_samples < config.global_batch_size:
         return [
             f"TRAINER_GLOBAL_BATCH_SIZE={config.global_batch_size}: there are only {train_samples} training samples"
@@ -56,7 +62,7 @@ def plan_problems(config: Config, train_samples: int) -> list[str]:
         problems.append(
             f"TRAINER_PROFILE_STEPS={config.profile_steps}: the run has {_count(plan.steps)}, of which "
             f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train longer "
-            f"(TRAINER_EPOCHS or TRAINER_STEPS; an epoch has {_count(train_samples // config.global_batch_size)}), "
+            f"(TRAINER_EPOCHS or TRAINER_STEPS{epoch}), "
             "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile"
         )
     elif (

@@ -2,6 +2,7 @@
 
 helm         finds helm, renders a chart
 plan         checks what was rendered before anything starts
+checking     asks the trainer whether all runs may start
 operator     pods of a PyTorchJob, with the environment that the training operator injects
 pods         a pod template becomes commands
 environment  what the processes know of this machine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,7 @@ def rehearse(
     """
     from rich.console import Console
 
+    from stratlab.rehearse.checking import Refused
     from stratlab.rehearse.display import Display
     from stratlab.rehearse.interruption import signals_raise
     from stratlab.rehearse.plan import Request
@@ -61,8 +63,12 @@ def rehearse(
         replace=replace,
         keep_going=keep_going,
     )
-    with Display(Console()) as display, signals_raise():
-        ends = run_rehearsal(request, display)
+    try:
+        with Display(Console()) as display, signals_raise():
+            ends = run_rehearsal(request, display)
+    except Refused as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        raise typer.Exit(refusal.code) from None
     for line in next_commands(ends, request.mlflow):
         print(line)
     raise typer.Exit(next((end.code for end in ends if end.code), 0))

@@ -60,7 +60,7 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
     """One `PlannedRun` per chart, in the order given.
 
     Raises:
-        UserError: a chart, a setting, or something rendered that a rehearsal cannot do.
+        UserError: a chart, a setting, or something rendered that a rehearsal cannot do; of all charts at once.
     """
     program = helm.find_helm()
     if request.name and len(request.charts) > 1:
@@ -76,14 +76,23 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
         settings.append(f"run.processesPerNode={request.processes}")
     literals = [f"run.results.mountPath={request.results}", f"run.mlflow.trackingUri={tracking_uri}"]
     literals.append("run.mlflow.existingSecret=")  # the login of another server than the rehearsal's own
-    plan = []
+    plan: list[PlannedRun] = []
+    about: dict[str, list[str]] = {}
     for chart, name in zip(request.charts, names, strict=True):
-        objects = helm.render_chart(
-            program, chart, name, settings=settings, values=request.values, literals=literals
+        try:
+            objects = helm.render_chart(
+                program, chart, name, settings=settings, values=request.values, literals=literals
+            )
+            run = build_planned_run(name, objects, request.results)
+            check_free(run.run_dir, replace=request.replace)
+            plan.append(run)
+        except UserError as refusal:
+            about.setdefault(str(refusal), []).append(name)
+    if about:
+        several = len(request.charts) > 1
+        raise UserError(
+            "\n".join(f"{', '.join(who)}: {text}" if several else text for text, who in about.items())
         )
-        run = build_planned_run(name, objects, request.results)
-        check_free(run.run_dir, replace=request.replace)
-        plan.append(run)
     return plan
 
 

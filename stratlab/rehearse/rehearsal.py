@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from stratlab.rehearse.checking import TRAINER, Refused, ask_trainer, list_refusals
 from stratlab.rehearse.display import Display
 from stratlab.rehearse.environment import build_machine_env
 from stratlab.rehearse.folders import make_folder, remove_empty, replaced
@@ -35,6 +36,7 @@ def rehearse(
 
     Raises:
         UserError: something in the request, a chart or this machine is wrong; nothing was started.
+        Refused: the trainer refuses settings or data of a run; nothing was started.
     """
     port = free_port()
     plan = build_plan(request, f"http://127.0.0.1:{port}")
@@ -43,6 +45,7 @@ def rehearse(
             f"run.accelerator={asked} is not asked for in a rehearsal, which trains on what this machine has; on a "
             "cluster a run that does not get it ends with exit code 4"
         )
+    check_settings(plan, request.replace, display)
     created = make_folder(request.mlflow)
     ends: list[RunEnd] = []
     try:
@@ -56,6 +59,24 @@ def rehearse(
             shutil.rmtree(request.mlflow)
         remove_empty(created)
     return ends
+
+
+def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) -> None:
+    """Lets the trainer check all runs, as far as it is the trainer that they start.
+
+    Raises:
+        Refused: by the trainer, with every sentence.
+    """
+    commands = {run.name: run.pods[0].commands[-1] for run in plan}
+    runs = {name: command.env for name, command in commands.items() if command.arguments == TRAINER}
+    if not runs:
+        return
+    display.say(f"checking the settings of {', '.join(runs)}")
+    answers = ask_trainer(runs, build_machine_env(os.environ), ["--replace"] if replace else [])
+    if answers.reason:
+        display.say(f"the settings could not be checked beforehand: {answers.reason}")
+    if answers.refused:
+        raise Refused(list_refusals(answers, len(runs)), min(code for code, _ in answers.refused.values()))
 
 
 def _rehearse_run(run: PlannedRun, request: Request, display: Display) -> RunEnd:

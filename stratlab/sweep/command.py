@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -58,7 +59,7 @@ def sweep(
     from stratlab.rehearse.interruption import Interrupted, signals_raise
     from stratlab.sweep.definition import read_sweep
     from stratlab.sweep.display import SweepDisplay
-    from stratlab.sweep.plan import build_plan
+    from stratlab.sweep.plan import build_plan, check_settings
     from stratlab.sweep.state import only_one, read_state, state_file
     from stratlab.sweep.sweep import Choices, Site, decide_all, run_sweep, uninstall_succeeded
     from stratlab.user_error import UserError
@@ -69,6 +70,9 @@ def sweep(
     console = Console(width=None if Console().is_terminal else 160)
     with SweepDisplay(console) as display, signals_raise(), ExitStack() as until_the_end:
         plan = build_plan(asked, file.parent, helm, display.pass_by)
+        display.pass_by("checking the settings of every release")
+        if reason := check_settings(plan, os.environ):
+            display.say(f"the settings could not be checked beforehand: {reason}")
         if not dry_run:
             until_the_end.enter_context(only_one(state_file(file)))
         state = read_state(state_file(file), asked.comparison, space)
@@ -82,7 +86,7 @@ def sweep(
         todo = decide_all(plan, state, site, retry_failed, display.pass_by) if site else []
         if dry_run or site is None:
             display.print(build_plan_table(plan, todo))
-            display.say(f"{len(plan)} releases, all charts render; nothing was started")
+            display.say(f"{len(plan)} releases, all charts render, no setting is refused; nothing was started")
             return
         display.say(count_steps(todo))
         choices = Choices(

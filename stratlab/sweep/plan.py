@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stratlab.cluster.workloads import APIS, Api, RunFacts, Workload
+from stratlab.rehearse.checking import ask_trainer, list_refusals
 from stratlab.rehearse.helm import read_chart_name, render_chart
+from stratlab.rehearse.pods import expand as expand_variables
 from stratlab.sweep.definition import STRATEGY, Sweep
 from stratlab.sweep.matrix import Release, expand
 from stratlab.user_error import UserError
@@ -21,7 +24,10 @@ from stratlab.user_error import UserError
 
 @dataclass(frozen=True)
 class Planned:
-    """One release, rendered. `values` are all that helm gets; `asked` is the hash of them and the chart's name."""
+    """One release, rendered. `values` are all that helm gets; `asked` is the hash of them and the chart's name.
+
+    `environment`: of its training pods, as far as it is rendered as text.
+    """
 
     release: Release
     chart: Path
@@ -29,6 +35,7 @@ class Planned:
     asked: str
     workload: Workload
     has_analysis: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def api(self) -> Api:
@@ -149,4 +156,33 @@ def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -
         for each in objects
     )
     asked = hash_asked(read_chart_name(helm, chart), values)
-    return Planned(release, chart, values, asked, workloads[0], has_analysis)
+    env = _find_environment(objects) | _count_processes(workloads[0])
+    return Planned(release, chart, values, asked, workloads[0], has_analysis, env)
+
+
+def _find_environment(node: Any) -> dict[str, str]:
+    """The variables of the first container below `node` that has a TRAINER_RUN."""
+    entries = node.get("env") if isinstance(node, Mapping) else None
+    if isinstance(entries, list) and any(entry.get("name") == "TRAINER_RUN" for entry in entries):
+        return {each["name"]: expand_variables(str(each["value"]), {}) for each in entries if "value" in each}
+    children = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+    return next((found for child in children if (found := _find_environment(child))), {})
+
+
+def _count_processes(workload: Workload) -> dict[str, str]:
+    """As an operator would inject them."""
+    nodes, processes = workload.nodes, workload.facts.processes or workload.nodes
+    return {"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(max(1, processes // nodes))}
+
+
+def check_settings(plan: Sequence[Planned], environ: Mapping[str, str]) -> str:
+    """Lets the trainer check the settings of every release; returns why it could not be asked, or "".
+
+    Raises:
+        UserError: with one line per sentence of the trainer, and the releases that it is about.
+    """
+    runs = {each.release.name: each.environment for each in plan if "TRAINER_RUN" in each.environment}
+    answers = ask_trainer(runs, environ, ["--elsewhere"], (sys.executable, "-m", "trainer"))
+    if answers.refused:
+        raise UserError("\n  ".join(["the sweep cannot start:", *list_refusals(answers, len(plan))]))
+    return answers.reason

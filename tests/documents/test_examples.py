@@ -15,9 +15,10 @@ from stratlab.rehearse.helm import find_helm, render_chart
 from stratlab.rehearse.operator import build_training_pods
 from stratlab.sweep.definition import read_sweep
 from stratlab.sweep.plan import Planned, build_plan
+from tests.charts.rendering import discover_charts
 from tests.documents.commands import ROOT, read_commands, split
 from trainer.config import Config
-from trainer.preflight import check, read_pods
+from trainer.preflight import check, check_elsewhere, read_pods
 
 SWEEP = ROOT / "examples" / "sweep.yaml"
 INSTALLED = [c for c in sorted(read_commands()) if c.startswith("helm install") and "--values examples/" in c]
@@ -72,6 +73,16 @@ def test_the_trainer_takes_it(command: str, tmp_path: Path) -> None:
         find_job(render(ROOT / chart, release, options(command, "--set"), files)),
         TRAINER_RESULTS=str(tmp_path),
     )
+
+
+@pytest.mark.parametrize("chart", discover_charts(ROOT / "charts"))
+def test_every_chart_as_it_is_means_something(chart: str, tmp_path: Path) -> None:
+    job = find_job(render(ROOT / "charts" / chart, chart, [], []))
+    if not chart.startswith("llm-"):
+        judge(job, TRAINER_RESULTS=str(tmp_path))
+        return
+    env = build_training_pods(job, 29500)[0].commands[-1].env
+    check_elsewhere(Config.from_env(env), read_pods(env))  # its data is on the hub
 
 
 def sweep_plan() -> list[Planned]:

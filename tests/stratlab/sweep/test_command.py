@@ -17,7 +17,7 @@ comparison: demo
 namespace: lab
 charts: {charts}
 matrix: {{strategy: [ddp, fsdp], run.nodes: [1, 2]}}
-set: {{run.accelerator: ""}}
+set: {{run.accelerator: "", run.config.global_batch_size: 128}}
 """
 
 KUBECONFIG = """
@@ -53,7 +53,7 @@ def test_a_dry_run_needs_no_cluster_and_starts_nothing(
     assert "the cluster was not looked at: no cluster" in shown
     for name in ("demo-ddp-nodes1", "demo-ddp-nodes2", "demo-fsdp-nodes1", "demo-fsdp-nodes2"):
         assert name in shown
-    assert "4 releases, all charts render; nothing was started" in shown
+    assert "4 releases, all charts render, no setting is refused; nothing was started" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"], "no state is written"
     assert call(monkeypatch, str(file)) == 2, "a sweep does need one"
     assert "error: no cluster" in capsys.readouterr().err
@@ -83,6 +83,20 @@ def test_a_wrong_file_is_one_list_of_mistakes(
     file.write_text("comparison: demo\nmatrx: {}\n")
     assert call(monkeypatch, str(file), "--dry-run") == 2
     assert "matrx: no such key, did you mean matrix?" in capsys.readouterr().err
+
+
+def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nope"))
+    given = file.read_text().replace("run.nodes: [1, 2]", "run.config.profile_steps: [3, 24]")
+    file.write_text(given.replace('"",', '"", run.nodes: 1, run.processesPerNode: 2, run.config.epochs: 1,'))
+    assert call(monkeypatch, str(file)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        "error: the sweep cannot start:\n  demo-ddp-ps24, demo-fsdp-ps24: TRAINER_PROFILE_STEPS=24:"
+    )
+    assert "no cluster" not in error and "ps3" not in error
 
 
 def test_a_second_sweep_of_the_file_is_refused(

@@ -1,0 +1,66 @@
+"""All runs are checked by the trainer itself before the first one starts, and before MLflow does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TRAINER = ("python", "-m", "trainer")
+
+
+class Refused(Exception):
+    """Runs that cannot start. `code`: 2, or 3 where all that is wrong is that data or a model is missing."""
+
+    def __init__(self, lines: Sequence[str], code: int) -> None:
+        super().__init__("\n  ".join(["nothing was started:", *lines]))
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Answers:
+    """`refused`: run -> (exit code, sentences). `reason`: why the trainer could not be asked, else ""."""
+
+    refused: Mapping[str, tuple[int, Sequence[str]]]
+    reason: str = ""
+
+
+def ask_trainer(
+    runs: Mapping[str, Mapping[str, str]],
+    environ: Mapping[str, str],
+    options: Sequence[str],
+    program: Sequence[str] = TRAINER,
+) -> Answers:
+    """What the trainer says of `runs`, run -> environment of its pods.
+
+    Args:
+        environ: of the process that is started.
+        options: `--elsewhere`, `--replace`.
+    """
+    if not runs:
+        return Answers({})
+    done = subprocess.run(
+        [*program[:-1], f"{program[-1]}.check", *options],
+        input=json.dumps({name: dict(env) for name, env in runs.items()}),
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Answers({}, words[-1])
+    refused = {name: (each["code"], each["problems"]) for name, each in found.items() if each["code"]}
+    return Answers(refused)
+
+
+def list_refusals(answers: Answers, count: int) -> list[str]:
+    """Every sentence once, with the runs that it is about where there are `count` above 1."""
+    about: dict[str, list[str]] = {}
+    for name, (_, problems) in answers.refused.items():
+        for problem in problems:
+            about.setdefault(problem, []).append(name)
+    return [problem if count == 1 else f"{', '.join(names)}: {problem}" for problem, names in about.items()]

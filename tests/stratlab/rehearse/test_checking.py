@@ -1,0 +1,125 @@
+"""All runs are checked before the first one starts: the trainer is asked once for all of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratlab.rehearse.checking import Answers, Refused, ask_trainer, list_refusals
+from stratlab.rehearse.display import Display
+from stratlab.rehearse.plan import Request
+from stratlab.rehearse.rehearsal import rehearse
+from tests.stratlab.rehearse.conftest import write_chart
+
+PYTHON = (sys.executable, "-m", "trainer")
+
+
+def settings(tmp_path: Path, **changes: str) -> dict[str, str]:
+    given = {"run": "a", "results": str(tmp_path), "strategy": "ddp", "model": "cnn"} | changes
+    return {f"TRAINER_{name.upper()}": value for name, value in given.items()}
+
+
+def test_every_run_is_judged_and_none_is_started(tmp_path: Path) -> None:
+    runs = {
+        "good": settings(tmp_path),
+        "bad": settings(tmp_path, lr="-1", model="vitt"),
+        "alone": settings(tmp_path, strategy="single") | {"PET_NNODES": "2"},
+        "dataless": settings(tmp_path, dataset_path="/nowhere/pets"),
+    }
+    answers = ask_trainer(runs, os.environ, [], PYTHON)
+    assert answers.reason == ""
+    assert {name: code for name, (code, _) in answers.refused.items()} == {
+        "bad": 2,
+        "alone": 2,
+        "dataless": 3,
+    }
+    lines = "\n".join(list_refusals(answers, len(runs)))
+    for words in (
+        "bad: TRAINER_LR='-1'",
+        "bad: TRAINER_MODEL='vitt'",
+        "alone: strategy single runs in 1 process",
+    ):
+        assert words in lines
+    assert not (tmp_path / "default").exists()
+
+
+def test_elsewhere_neither_data_nor_folders_are_looked_at(tmp_path: Path) -> None:
+    runs = {
+        "there": settings(
+            tmp_path, dataset_path="/results/_prepared/pets", model_path="/results/_prepared/vit"
+        )
+        | {"PET_NNODES": "2"},
+        "hub": settings(tmp_path, dataset="no/such", results="/nowhere/at/all", model="vit_base"),
+        "scale": settings(tmp_path, model="vit_huge"),
+        "batch": settings(tmp_path, dataset_path="/results/_prepared/pets", global_batch_size="50"),
+        "short": settings(tmp_path, dataset_path="/results/_prepared/pets", steps="3"),
+    }
+    del runs["there"]["TRAINER_MODEL"]  # two names of a model are refused
+    refused = ask_trainer(runs, os.environ, ["--elsewhere"], PYTHON).refused
+    assert {name: len(problems) for name, (_, problems) in refused.items()} == {
+        "scale": 1,
+        "batch": 1,
+        "short": 1,
+    }
+    assert "enlarged 28 times" in refused["scale"][1][0]
+    assert refused["short"][1][0].startswith(
+        "TRAINER_PROFILE_STEPS=3: the run has 3 steps, of which 2 steps can"
+    )
+
+
+def test_a_run_that_has_finished_is_refused_unless_it_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "default" / "a"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text("{}")
+    runs = {"a": settings(tmp_path)}
+    (sentence,) = ask_trainer(runs, os.environ, [], PYTHON).refused["a"][1]
+    assert "has finished already" in sentence
+    assert ask_trainer(runs, os.environ, ["--replace"], PYTHON) == Answers({})
+
+
+def test_a_trainer_that_cannot_be_asked_is_no_refusal(tmp_path: Path) -> None:
+    answers = ask_trainer({"a": settings(tmp_path)}, os.environ, ["--nope"], PYTHON)
+    assert answers.refused == {} and "--nope" in answers.reason
+
+
+def test_a_sentence_of_several_runs_is_said_once() -> None:
+    answers = Answers({"a": (2, ["x", "y"]), "b": (2, ["x"])})
+    assert list_refusals(answers, 3) == ["a, b: x", "a: y"]
+    assert list_refusals(Answers({"a": (2, ["x"])}), 1) == ["x"]
+
+
+def test_the_second_chart_is_refused_before_the_first_is_trained(
+    tmp_path: Path, screen: tuple[Display, Callable[[], str]]
+) -> None:
+    """With real charts; a server that is started would be an error here."""
+
+    def no_server(*_: object, **__: object) -> None:
+        raise AssertionError("MLflow was started")
+
+    request = Request(
+        charts=[Path("charts/ddp"), Path("charts/single")],
+        results=tmp_path / "runs",
+        mlflow=tmp_path / "mlflow",
+        processes=2,
+    )
+    with pytest.raises(Refused) as refusal:
+        rehearse(request, screen[0], start_server=no_server)  # type: ignore[arg-type]
+    assert refusal.value.code == 2
+    assert str(refusal.value).startswith("nothing was started:\n  single: strategy single runs in 1 process")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_charts_that_do_not_render_are_named_together(
+    tmp_path: Path, screen: tuple[Display, Callable[[], str]]
+) -> None:
+    broken = write_chart(tmp_path / "broken", job="{{ fail `not this one` }}")
+    other = write_chart(tmp_path / "other", job="{{ fail `nor this` }}")
+    request = Request(charts=[broken, other], results=tmp_path / "runs", mlflow=tmp_path / "mlflow")
+    with pytest.raises(ValueError) as refusal:
+        rehearse(request, screen[0])
+    assert "broken: " in str(refusal.value) and "not this one" in str(refusal.value)
+    assert "other: " in str(refusal.value) and "nor this" in str(refusal.value)
