@@ -16,6 +16,7 @@ import typer
 from stratlab.check.command import check
 from stratlab.logs.command import logs
 from stratlab.rehearse.command import rehearse
+from stratlab.remove.command import remove
 from stratlab.sweep.command import sweep
 from stratlab.user_error import UserError
 from stratlab.wait.command import wait
@@ -58,6 +59,7 @@ app.command(short_help="Wait until a run has ended.")(wait)
 app.command(short_help="Watch a run on the cluster until it ends.")(watch)
 app.command(short_help="Show the log of a rank.")(logs)
 app.command(short_help="Check whether a cluster is ready for runs.")(check)
+app.command(short_help="Remove the folder of a run.")(remove)
 app.command(short_help="Run a matrix of settings on the cluster, and compare.")(sweep)
 
 
@@ -65,17 +67,18 @@ app.command(short_help="Run a matrix of settings on the cluster, and compare.")(
 def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
     """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
 
-    Of a run that finished without traces the report holds what the run measured by itself. Exit code 2: RUN_DIR is
-    no run; 3: its traces cannot be read, or it did not finish and left none.
+    Of a run that finished without traces the report holds what the run measured by itself. Exit code 3: there
+    is no run in RUN_DIR, its traces cannot be read, or it did not finish and left none.
 
     Example: stratlab analyze results/demo/ddp
     """
     from stratlab.analysis.analyze import NoTraces, analyze_run
+    from stratlab.analysis.run_facts import NoRun
     from stratlab.mlflow_run import close_ended_run
 
     try:
         report = analyze_run(run_dir, tracking_uri=tracking_uri or None, progress=_print_line)
-    except NoTraces as missing:
+    except (NoTraces, NoRun) as missing:
         _fail(str(missing), MISSING)
     finally:  # the analysis comes last: a run that is still open in MLflow would stay so
         if tracking_uri and (done := close_ended_run(run_dir, tracking_uri)):
@@ -146,9 +149,16 @@ def compare(
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="With --on-cluster; the context's if left out.")
     ] = None,
-    claim: Annotated[str, typer.Option(help="With --on-cluster: the results claim.")] = "stratlab-results",
-    mount: Annotated[str, typer.Option(help="With --on-cluster: where runs see the claim.")] = "/results",
-    image: Annotated[str, typer.Option(help="With --on-cluster: image of the pod.")] = "stratlab-lab:0.1.0",
+    claim: Annotated[
+        str,
+        typer.Option(help="With --on-cluster: the results claim; that of the comparison's runs if left out."),
+    ] = "",
+    mount: Annotated[
+        str, typer.Option(help="With --on-cluster: where runs see the claim; as they say if left out.")
+    ] = "",
+    image: Annotated[
+        str, typer.Option(help="With --on-cluster: image of the pod; that of the runs' analysis if left out.")
+    ] = "",
 ) -> None:
     """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
 

@@ -18,6 +18,7 @@ from stratlab.wait.files import look
 IMPATIENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # else 246 s per call
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # it would cross our own lines
     "MLFLOW_DISABLE_TELEMETRY": "true",  # its thread changes os.environ in the middle of a request (3.17.2)
     **tracking_redirect.REFUSED,
 }

@@ -25,6 +25,7 @@ if __name__ == "__main__" and sys.argv[1:] == ["--version"]:
 with packages_needed():
     from trainer import accelerators, failures, preflight
     from trainer.config import Config, ConfigError
+    from trainer.deepspeed_rules import has_gpu
     from trainer.failures import (
         AcceleratorsMissing,
         DataMissing,
@@ -168,6 +169,8 @@ def _launch(pods: preflight.Pods, launcher: str, peers: Peers) -> tuple[int, str
     if "PET_RDZV_ENDPOINT" in os.environ and read_node_rank(os.environ, read_pod_name(os.environ)):
         wait_for_host(os.environ["PET_RDZV_ENDPOINT"], peers.wait_s)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // pods.processes_per_node)))
+    if not has_gpu():  # else each trace would say "ERROR gpuGetDeviceCount failed"
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -322,8 +322,9 @@ HINTS = {
 
 
 def describe_error(error: Mapping[str, Any]) -> str:
-    """What pydantic says of one value, or a validator of ours."""
-    return str(error["msg"]).removeprefix("Value error, ").lower()
+    """What pydantic says of one value, or a validator of ours. A pattern in it keeps its capital letters."""
+    sentence = str(error["msg"]).removeprefix("Value error, ")
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _last_part(path: str) -> str:

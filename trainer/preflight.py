@@ -183,7 +183,7 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
     if folder.summary.exists():
         return [
             f"{folder.path}: this run has finished already; choose another release name "
-            "(or another TRAINER_COMPARISON), or remove the folder"
+            f"(or another TRAINER_COMPARISON), or remove the folder: {_removal(config)}"
         ]
     if folder.config.exists():
         goes_on = config.resume == "auto" and bool(CheckpointFolder(folder).committed())
@@ -197,9 +197,15 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
                 )
             return [
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
-                f"choose another release name, or remove the folder{resize}"
+                f"choose another release name, or remove the folder ({_removal(config)}){resize}"
             ]
     return _writable_problems(config)
+
+
+def _removal(config: Config) -> str:
+    return (
+        f"stratlab remove {config.comparison}/{config.run} --on-cluster, or here stratlab remove and its path"
+    )
 
 
 def _writable_problems(config: Config) -> list[str]:

@@ -61,8 +61,8 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
     if config.profile_steps > max(most, 0):
         problems.append(
             f"TRAINER_PROFILE_STEPS={config.profile_steps}: the run has {_count(plan.steps)}, of which "
-            f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train longer "
-            f"(TRAINER_EPOCHS or TRAINER_STEPS{epoch}), "
+            f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train "
+            f"longer (TRAINER_EPOCHS or TRAINER_STEPS{epoch}), "
             "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile"
         )
     elif (

@@ -28,8 +28,20 @@ def schema() -> dict[str, Any]:
             # `helm --set lr=0.00001` arrives as a string: Helm's parser does not know exponents or small floats
             limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
             entry["anyOf"] = [limits, {"type": "string", "pattern": text_pattern(limits)}]
-        properties[name] = entry
+        properties[name] = entry if name == "strategy" else _or_null(entry)
     return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
+    """Also null, which takes back what another values file says; a chart's strategy is what its name says."""
+    changed = dict(entry)
+    if "enum" in changed:
+        changed["enum"] = [*changed["enum"], None]
+    if "anyOf" in changed:
+        changed["anyOf"] = [*changed["anyOf"], {"type": "null"}]
+    elif "type" in changed:
+        changed["type"] = [changed["type"], "null"]
+    return changed
 
 
 def main(arguments: list[str]) -> int:

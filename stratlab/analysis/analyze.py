@@ -57,7 +57,7 @@ def analyze_run(
         The content of report.json.
 
     Raises:
-        UserError: `run_dir` is not a run directory.
+        NoRun: `run_dir` is not a run directory.
         NoTraces: there are traces, or the run did not finish, and nothing can be analysed; an earlier analysis stays.
     """
     facts = read_facts(run_dir)
@@ -118,7 +118,9 @@ def _write_untraced(run_dir: Path, report: dict[str, Any], facts: RunFacts) -> N
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str | None, progress: Progress) -> dict[str, Any]:
+def _log(
+    run_dir: Path, report: dict[str, Any], tracking_uri: str | None, progress: Progress
+) -> dict[str, Any]:
     report["mlflow"] = log_analysis(run_dir, report, tracking_uri)
     if report["mlflow"]["status"] in ("unreachable", "failed"):
         progress(

@@ -108,7 +108,12 @@ def build_tags(report: dict[str, Any]) -> dict[str, str]:
     losses = {name: ms for name, ms in parts.items() if name not in ("compute", ON_CPU["compute"])}
     largest = {"trace_main_part": next(iter(parts), ""), "trace_main_loss": next(iter(losses), "")}
     first = {"trace_top_recommendation": f"{advice[0]['rule']}: {advice[0]['title']}"} if advice else {}
-    found = {"trace_source": report["source"] or "none", **largest, "trace_top_recommendation": "none", **first}
+    found = {
+        "trace_source": report["source"] or "none",
+        **largest,
+        "trace_top_recommendation": "none",
+        **first,
+    }
     if layout := report["run"].get("layout"):
         lacks = ", ".join(layout["missing"] or []) or "yes"
         found |= {"layout": str(layout["name"]), "degenerate": lacks if layout["degenerate"] else "no"}

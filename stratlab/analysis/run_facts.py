@@ -15,6 +15,10 @@ OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tok
 OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
 
 
+class NoRun(UserError):
+    """There is no run directory, or it holds nothing yet: a run that was refused before it began leaves none."""
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """`origin` goes into report.json, the rest is drawn. Empty where the run had not got so far."""
@@ -38,16 +42,16 @@ def read_facts(folder: Path) -> RunFacts:
     """Reads config.json and, where they exist, summary.json, evaluation.json and metrics.jsonl.
 
     Raises:
-        UserError: `folder` is not a run directory.
+        NoRun: `folder` is not a run directory.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder")
+        raise NoRun(f"{folder}: no such folder")
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder}: not a run directory, it holds no config.json")
+        raise NoRun(f"{folder}: not a run directory, it holds no config.json")
     findings: list[Finding] = []
     config = _read_object(folder / "config.json", findings)
     if not config:
-        raise UserError(f"{folder}: not a run directory, its config.json is no JSON object")
+        raise NoRun(f"{folder}: not a run directory, its config.json is no JSON object")
     summary = _read_object(folder / "summary.json", findings)
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
     versions = _object(provenance, "versions")

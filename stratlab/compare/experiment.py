@@ -36,6 +36,7 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
     """
     # a server that is away costs seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # it would cross the table
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its thread changes os.environ
     for variable, value in tracking_redirect.REFUSED.items():
         os.environ.setdefault(variable, value)

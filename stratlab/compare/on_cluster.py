@@ -18,6 +18,7 @@ from typing import Any
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import run_on_volume
+from stratlab.compare.place import find_place
 from stratlab.user_error import UserError
 
 MARK = b"stratlab-report"
@@ -67,19 +68,25 @@ def compare_for_user(
     from stratlab.compare import terminal_table
     from stratlab.rehearse.interruption import signals_raise
 
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
     output = output or Path(f"{comparison}-report")
     connection = connect(namespace=namespace)
     with signals_raise():
+        place = find_place(
+            connection, connection.namespace, comparison, claim=claim, mount=mount, image=image, say=say
+        )
         report = compare_on_cluster(
             connection,
             connection.namespace,
             comparison,
-            claim=claim,
-            mount=mount,
-            image=image,
+            claim=place.claim,
+            mount=place.mount,
+            image=place.image,
             output=output,
             options=build_options(asked),
-            progress=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+            progress=say,
         )
     text = (output / "report.json").read_text()
     if as_json == "-":

@@ -37,7 +37,11 @@ def sweep(
         bool, typer.Option("--stop-on-failure", help="Start no further run after one that failed.")
     ] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="At the end remove the releases that succeeded; results stay.")
+        bool,
+        typer.Option(
+            "--uninstall",
+            help="At the end remove the releases that have ended, also failed ones; results stay.",
+        ),
     ] = False,
     output: Annotated[
         Path | None,
@@ -61,7 +65,7 @@ def sweep(
     from stratlab.sweep.display import SweepDisplay
     from stratlab.sweep.plan import build_plan, check_settings
     from stratlab.sweep.state import only_one, read_state, state_file
-    from stratlab.sweep.sweep import Choices, Site, decide_all, run_sweep, uninstall_succeeded
+    from stratlab.sweep.sweep import Choices, Site, decide_all, run_sweep, uninstall_ended
     from stratlab.user_error import UserError
 
     asked = read_sweep(file)
@@ -86,7 +90,9 @@ def sweep(
         todo = decide_all(plan, state, site, retry_failed, display.pass_by) if site else []
         if dry_run or site is None:
             display.print(build_plan_table(plan, todo))
-            display.say(f"{len(plan)} releases, all charts render, no setting is refused; nothing was started")
+            display.say(
+                f"{len(plan)} releases, all charts render, no setting is refused; nothing was started"
+            )
             return
         display.say(count_steps(todo))
         choices = Choices(
@@ -103,7 +109,7 @@ def sweep(
             raise
         problems = list(result.problems)
         if uninstall:
-            problems += uninstall_succeeded(plan, result.state, site, display.say)
+            problems += uninstall_ended(plan, result.state, site, display.say)
     console.print(build_result_table(plan, result.state))
     if result.report:
         console.print(terminal_table(result.report))

@@ -14,7 +14,7 @@ from stratlab.compare.on_cluster import check_output, compare_on_cluster
 from stratlab.sweep.decision import Decision, Seen, decide
 from stratlab.sweep.helm_release import HelmFailed, look_at, uninstall
 from stratlab.sweep.plan import Planned
-from stratlab.sweep.state import State
+from stratlab.sweep.state import ENDED, State
 from stratlab.sweep.work import Progress, Site, work
 from stratlab.user_error import UserError
 
@@ -130,15 +130,18 @@ def run_sweep(
     return Result(state, report, problems)
 
 
-def uninstall_succeeded(
+def uninstall_ended(
     plan: Sequence[Planned], state: State, site: Site, say: Callable[[str], None]
 ) -> list[str]:
-    """Removes the releases whose run has succeeded; their results stay on the volume. Returns what did not go."""
+    """Removes the releases whose run has ended, well or not; results and logs of the ranks stay on the volume.
+
+    Returns what did not go.
+    """
     problems = []
     for planned in plan:
         name = planned.release.name
         entry = state.releases.get(name)
-        if entry and entry.stage == "succeeded":
+        if entry and entry.stage in ENDED:
             say(f"uninstalling {name}")
             try:
                 uninstall(site.helm, site.namespace, name)

@@ -20,7 +20,7 @@ ADVICE = {
     10: "a smaller run.config.micro_batch_size, or a strategy that shards more (zero2, fsdp)",
     12: "a smaller run.config.lr or run.config.clip_norm",
     13: "free space on the results claim, then install again: the run goes on where it was",
-    14: "the log of the first attempt says what fails every time",
+    14: "what fails every time; the log on the results volume has all attempts, those of pods that are gone too",
     15: "a larger run.config.deadline_s",
     137: "most often the memory of the pod: run.resources.limits.memory, run.sharedMemory.sizeLimit",
 }

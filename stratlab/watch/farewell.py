@@ -7,6 +7,8 @@ from stratlab.cluster.workloads import SUCCEEDED
 from stratlab.watch.ending import ADVICE
 from stratlab.watch.picture import Picture, job_state
 
+NO_PROGRESS = 14  # of the trainer; the pods that failed are gone, this one only counted them
+
 
 def build_farewell(picture: Picture) -> list[str]:
     """Lines to print."""
@@ -18,7 +20,8 @@ def build_farewell(picture: Picture) -> list[str]:
         lines = [f"{workload.release}: {workload.title} was deleted before it ended"]
     else:
         lines = _explain_failure(picture)
-        lines.append(f"next: stratlab logs {here}{_rank_option(picture)}")
+        earlier = " --previous" if picture.culprit and picture.culprit.exit_code == NO_PROGRESS else ""
+        lines.append(f"next: stratlab logs {here}{_rank_option(picture)}{earlier}")
     job = picture.analysis
     state = job_state(job, picture.analysis_pods) if job else ""
     directory, claim = workload.facts.run_directory, workload.facts.results_claim or "of the results"

@@ -41,7 +41,9 @@ UNINSTALL = f"{PATH}test_uninstall_leaves_the_results_and_nothing_else"
 HELM_TEST = f"{PATH}test_helm_test"
 MANIFESTS = "tests/manifests/test_objects.py::test_kubernetes_knows_every_field"
 SIZE = "with fewer samples, on another cluster than the user's"
-COMPARES = "tests/rehearsals/test_comparison.py::test_the_comparison_is_fair_and_names_no_fastest_strategy_on_a_cpu"
+COMPARES = (
+    "tests/rehearsals/test_comparison.py::test_the_comparison_is_fair_and_names_no_fastest_strategy_on_a_cpu"
+)
 
 DIGITS = "-n stratlab --values examples/digits.yaml --values examples/cpu.yaml"
 LLM_CHARTS = "charts/llm-1d charts/llm-2d charts/llm-3d charts/llm-4d charts/llm-5d"
@@ -56,7 +58,9 @@ TABLE: dict[str, Row] = {
     "make e2e": row(TARGET, instead=RUNS_TESTS),
     "make nightly": row(TARGET, GPU_SUITE, instead=RUNS_TESTS),
     "make status": row(TARGET, "tests/suites/test_runner.py::test_status_tells_result_and_age"),
-    "make parity": row(TARGET, "tests/suites/test_runner.py::test_each_suite_leaves_its_result", instead=RUNS_TESTS),
+    "make parity": row(
+        TARGET, "tests/suites/test_runner.py::test_each_suite_leaves_its_result", instead=RUNS_TESTS
+    ),
     "make parity-llm": row(TARGET, GPU_SUITE, instead=RUNS_TESTS),
     "make images": row(TARGET, "tests/images/test_build.py::test_the_build_command", instead=BUILDS),
     "make pictures": row(TARGET, instead="writes into the repository; needs what `make demo` left"),
@@ -91,8 +95,12 @@ TABLE: dict[str, Row] = {
     "stratlab compare DIR": row(COMPARES),
     "stratlab compare results/demo": row(PARSES, COMPARES),
     "stratlab compare results/demo --baseline ddp": row(PARSES, "tests/stratlab/compare/test_report.py::*"),
-    "stratlab compare results/demo --memory-limit-gib 80": row(PARSES, "tests/stratlab/compare/test_report.py::*"),
-    "stratlab compare --experiment demo --tracking-uri URI": row(PARSES, "tests/stratlab/compare/test_experiment.py::*"),
+    "stratlab compare results/demo --memory-limit-gib 80": row(
+        PARSES, "tests/stratlab/compare/test_report.py::*"
+    ),
+    "stratlab compare --experiment demo --tracking-uri URI": row(
+        PARSES, "tests/stratlab/compare/test_experiment.py::*"
+    ),
     ".venv/bin/python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(
         f"{HERE}test_programs_without_torch_do_as_told"
@@ -101,20 +109,27 @@ TABLE: dict[str, Row] = {
         f"{HERE}test_programs_without_torch_do_as_told"
     ),
     "python -m trainer": row("tests/trainer/ranks/test_launcher.py::*"),
+    "python -m trainer.check": row("tests/stratlab/rehearse/test_checking.py::*"),
     "python -m trainer.layout": row("tests/trainer/test_layout.py::*"),
     "python -m trainer.count": row("tests/trainer/counting/test_command.py::*"),
     "python -m trainer.evaluate RUN_DIRECTORY": row("tests/trainer/ranks/test_evaluate.py::*"),
     "python -m trainer.prepare --dataset metamathqa --tokenize qwen2.5-3b --seq-len 2048 --to /results": row(
-        "tests/trainer/processes/test_prepare_tokens.py::*", instead="loads from the hub; tested with a stand-in of it"
+        "tests/trainer/processes/test_prepare_tokens.py::*",
+        instead="loads from the hub; tested with a stand-in of it",
     ),
-    "python -m trainer.count --ranks 8 --rank 0 --set strategy=fsdp --set model=vit_huge --set dataset=timm/imagenet-1k "
+    "python -m trainer.count --ranks 8 --rank 0 --set strategy=fsdp --set model=vit_huge "
+    "--set dataset=timm/imagenet-1k "
     "--set precision=bf16 --set micro_batch_size=32 --set global_batch_size=512 --json fsdp.json": row(
         "tests/trainer/counting/test_command.py::*",
         "tests/benchmarks/test_memory.py::*",
         instead="minutes; the suite `memory` counts such configurations",
     ),
-    "python -m benchmarks.memory": row("tests/benchmarks/test_memory.py::*", instead="it is the suite `memory`"),
-    "python -m benchmarks.gpu --help": row("tests/benchmarks/gpu/test_command.py::test_help_has_the_stages_and_an_example"),
+    "python -m benchmarks.memory": row(
+        "tests/benchmarks/test_memory.py::*", instead="it is the suite `memory`"
+    ),
+    "python -m benchmarks.gpu --help": row(
+        "tests/benchmarks/gpu/test_command.py::test_help_has_the_stages_and_an_example"
+    ),
     ".venv/bin/python -m benchmarks.gpu.read results/gpu": row(
         "tests/benchmarks/gpu/test_read.py::test_the_exit_code_tells_whether_something_failed"
     ),
@@ -126,20 +141,39 @@ TABLE: dict[str, Row] = {
     "tests/cluster/run CLUSTER TESTS": row("tests/cluster/processes/test_run.py::*"),
     # on a cluster: tests/cluster does these with the same programs
     'kubectl apply --server-side -k "github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"': row(
-        "tests/charts/test_pytorchjob.py::*", instead="needs GitHub; the cluster of `make e2e` has that operator"
+        "tests/charts/test_pytorchjob.py::*",
+        instead="needs GitHub; the cluster of `make e2e` has that operator",
     ),
     "kind load docker-image stratlab-trainer:0.1.0 stratlab-lab:0.1.0": row(
-        "tests/images/test_build.py::test_an_image_goes_into_a_cluster_through_a_pipe", instead="needs docker and kind"
+        "tests/images/test_build.py::test_an_image_goes_into_a_cluster_through_a_pipe",
+        instead="needs docker and kind",
+    ),
+    "images/build --archive images.out --no-sbom": row(
+        "tests/images/test_build.py::test_an_archive_carries_the_name_pods_use", instead=BUILDS
+    ),
+    "kind load image-archive images.out/stratlab-trainer-0.1.0.tar": row(
+        "tests/images/test_build.py::test_an_archive_carries_the_name_pods_use", instead="needs kind"
+    ),
+    "kind load image-archive images.out/stratlab-lab-0.1.0.tar": row(
+        "tests/images/test_build.py::test_an_archive_carries_the_name_pods_use", instead="needs kind"
+    ),
+    "stratlab remove demo/ddp --on-cluster -n stratlab": row(
+        PARSES, "tests/stratlab/remove/test_remove.py::*"
+    ),
+    "stratlab remove my-comparison/ddp --on-cluster -n stratlab": row(
+        PARSES, "tests/stratlab/remove/test_remove.py::*", instead=PLACEHOLDER
     ),
     "kubectl apply -k manifests/overlays/kind": row(MANIFESTS, INSTALL),
     "kubectl -n stratlab rollout status deployment/mlflow": row(INSTALL),
-    ".venv/bin/stratlab check -n stratlab": row(PARSES, INSTALL),
     "stratlab check -n stratlab": row(PARSES, INSTALL),
-    f"helm install ddp charts/ddp {DIGITS}": row(RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", INSTALL),
-    f"helm install fsdp charts/fsdp {DIGITS}": row(RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", f"{NIGHT}test_path.py::*"),
-    ".venv/bin/stratlab watch ddp -n stratlab": row(PARSES, INSTALL),
-    ".venv/bin/stratlab watch fsdp -n stratlab": row(PARSES, f"{NIGHT}test_path.py::*"),
-    ".venv/bin/stratlab compare demo --on-cluster -n stratlab --output demo-report": row(PARSES, COMPARE),
+    f"helm install ddp charts/ddp {DIGITS}": row(
+        RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", INSTALL
+    ),
+    f"helm install fsdp charts/fsdp {DIGITS}": row(
+        RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", f"{NIGHT}test_path.py::*"
+    ),
+    "stratlab watch fsdp -n stratlab": row(PARSES, f"{NIGHT}test_path.py::*"),
+    "stratlab compare demo --on-cluster -n stratlab --output demo-report": row(PARSES, COMPARE),
     "helm -n stratlab uninstall ddp fsdp": row(UNINSTALL),
     "helm install food101 charts/prepare -n stratlab --set prepare.dataset=ethz/food101 "
     "--set run.image.repository=registry.example/stratlab-trainer": row(
@@ -180,10 +214,14 @@ TABLE: dict[str, Row] = {
     "helm install llm-4d charts/llm-4d --set run.config.comparison=math": row(
         RENDERS, "tests/charts/test_llm.py::*", instead="needs 8 GPUs"
     ),
-    "stratlab compare math --on-cluster": row(PARSES, f"{NIGHT}test_llm.py::test_the_five_layouts_are_compared"),
+    "stratlab compare math --on-cluster": row(
+        PARSES, f"{NIGHT}test_llm.py::test_the_five_layouts_are_compared"
+    ),
     "helm install llm-3d charts/llm-3d --values examples/llm_tiny.yaml "
     "--set run.nodes=8,run.processesPerNode=1": row(
-        RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", f"{NIGHT}test_llm.py::test_a_layout_runs_on_eight_pods"
+        RENDERS,
+        f"{EXAMPLES_HERE}test_the_trainer_takes_it",
+        f"{NIGHT}test_llm.py::test_a_layout_runs_on_eight_pods",
     ),
 }
 

@@ -18,10 +18,21 @@ from rich.table import Table
 
 from stratlab import cli
 from stratlab.tracking_server import run_server
-from stratlab.user_error import UserError
 from tests.stratlab.rehearse.conftest import write_chart
 
-VERBS = ("rehearse", "wait", "watch", "logs", "check", "sweep", "analyze", "verify", "compare", "mlflow")
+VERBS = (
+    "rehearse",
+    "wait",
+    "watch",
+    "logs",
+    "check",
+    "sweep",
+    "remove",
+    "analyze",
+    "verify",
+    "compare",
+    "mlflow",
+)
 REPORT = {
     "mean": {"ranks": 2, "steps": 3, "step_ms": 12.345, "comm_overlap_pct": None},
     "source": "cpu",
@@ -93,13 +104,14 @@ def test_analyze_shows_where_its_numbers_come_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from stratlab.analysis import analyze
+    from stratlab.analysis.run_facts import NoRun
 
     asked: list[tuple[Path, str | None]] = []
 
     def analyze_run(run_dir: Path, *, tracking_uri: str | None, progress: Any) -> dict[str, Any]:
         asked.append((run_dir, tracking_uri))
         if not run_dir.is_dir():
-            raise UserError(f"{run_dir}: not a run")
+            raise NoRun(f"{run_dir}: not a run")
         if (run_dir / "empty").exists():
             raise analyze.NoTraces("no trace")
         return REPORT
@@ -113,7 +125,8 @@ def test_analyze_shows_where_its_numbers_come_from(
     assert "  low, R5: waiting for rank 1" in shown
     assert f"report: {tmp_path}/analysis/report.html" in shown
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert call("analyze", str(tmp_path / "nope")) == 2
+    assert call("analyze", str(tmp_path / "nope")) == 3, "a run that was refused leaves no folder"
+    assert call("analyze", str(tmp_path), "--nope") == 2
     (tmp_path / "empty").touch()
     assert call("analyze", str(tmp_path)) == 3
     assert [uri for _, uri in asked] == ["http://m:1", None, None]
@@ -138,9 +151,9 @@ def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path
     assert (done.returncode, "Traceback" in done.stderr) == (13, False)
     assert done.stderr.startswith("error: storage full: [Errno 28] No space left on device")
     done = subprocess.run(
-        [sys.executable, "-m", "stratlab", "analyze", str(tmp_path)], capture_output=True, text=True
+        [sys.executable, "-m", "stratlab", "verify", str(tmp_path)], capture_output=True, text=True
     )
-    assert done.returncode == 2 and done.stderr.startswith(f"error: {tmp_path}: not a run directory")
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {tmp_path}: has none of config.json")
     assert "Traceback" not in done.stderr
 
 

@@ -66,6 +66,13 @@ def test_a_value_out_of_range_is_named(setting, value):
     assert found.startswith(f"TRAINER_{setting}={value!r}: ")
 
 
+def test_a_pattern_in_a_sentence_keeps_its_capital_letters():
+    (found,) = problems(TRAINER_COMPARISON="../elsewhere")
+    assert found == (
+        "TRAINER_COMPARISON='../elsewhere': string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -37,7 +37,7 @@ model
 {{- $config := .Values.run.config -}}
 - {{ printf "--tokenize=%s" (include "run.literal" .Values.prepare.tokenize) | quote }}
 {{- range $name := list "seq_len" "validation_fraction" "train_samples" }}
-{{- if hasKey $config $name }}
+{{- if and (hasKey $config $name) (not (kindIs "invalid" (get $config $name))) }}
 - {{ printf "--%s=%s" (replace "_" "-" $name) (include "run.literal" (get $config $name)) | quote }}
 {{- end }}
 {{- end }}

@@ -22,8 +22,10 @@
 - name: TRAINER_ACCELERATOR
   value: {{ include "run.literal" $run.accelerator | quote }}
 {{- range $name, $value := $run.config }}
+{{- if not (kindIs "invalid" $value) }}{{/* null = as if nobody had named it */}}
 - name: TRAINER_{{ upper $name }}
   value: {{ include "run.literal" $value | quote }}
+{{- end }}
 {{- end }}
 {{- with include "run.environment.mlflow" . }}
 {{ . }}

@@ -14,6 +14,7 @@ import pytest
 from stratlab.analysis import analyze
 from stratlab.analysis.analyze import NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
+from stratlab.analysis.mlflow_log import build_numbers, build_tags
 from stratlab.compare.traced_step import build_traced_step
 from stratlab.traces.packed import PackedFile
 from tests.stratlab.simulated.small import (
@@ -189,6 +190,7 @@ def test_a_finished_run_without_traces_is_reported(tmp_path: Path, profile_steps
         text = (run / "analysis" / name).read_text().replace("\\", "")
         assert why in text and "28.25" in text and "190" in text and "0.75" in text
     assert build_traced_step(report) == "has no analysed traces"
+    assert build_tags(report)["trace_source"] == "none" and build_numbers(report)["ranks"] == 0
 
 
 def test_damaged_traces_of_a_finished_run_are_no_success(tmp_path: Path) -> None:

@@ -42,12 +42,16 @@ def _send(uri: str, experiment: str, folder: Path, run_name: str) -> str:
     return run_id
 
 
-def test_an_experiment_reads_like_the_folder(mlflow_server: str, experiment: str, tmp_path: Path) -> None:
+def test_an_experiment_reads_like_the_folder(
+    mlflow_server: str, experiment: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     ids = {}
     for strategy in ("ddp", "fsdp"):
         folder = build_run_dir(tmp_path / "demo", strategy, strategy)
         ids[strategy] = _send(mlflow_server, experiment, folder, strategy)
+    capfd.readouterr()
     runs = load_experiment(experiment, mlflow_server, tmp_path / "into")
+    assert "Downloading" not in capfd.readouterr().err, "a progress bar would cross the table"
     assert [(run.name, run.status, run.missing, run.problems) for run in runs] == [
         ("ddp", "finished", [], []),
         ("fsdp", "finished", [], []),

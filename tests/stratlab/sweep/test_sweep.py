@@ -16,7 +16,7 @@ from stratlab.sweep.helm_release import HelmFailed
 from stratlab.sweep.matrix import Release
 from stratlab.sweep.plan import Planned
 from stratlab.sweep.state import State, read_state
-from stratlab.sweep.sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_succeeded
+from stratlab.sweep.sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
 from stratlab.sweep.work import Site
 from tests.stratlab.cluster.conftest import api, connection
 from tests.stratlab.cluster.fake_api import FakeApi
@@ -173,7 +173,9 @@ def test_without_any_success_nothing_is_compared(tmp_path: Path, monkeypatch: py
     assert ends.asked == {} and result.report is None
 
 
-def test_only_what_succeeded_is_uninstalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_ended_is_uninstalled_also_where_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone: list[str] = []
 
     def uninstall(helm: Path, namespace: str, name: str) -> None:
@@ -183,8 +185,8 @@ def test_only_what_succeeded_is_uninstalled(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(module, "uninstall", uninstall)
     state = read_state(tmp_path / "s.json", "demo", "lab")
-    for name, stage in (("a", "succeeded"), ("b", "failed"), ("c", "succeeded")):
+    for name, stage in (("a", "succeeded"), ("b", "failed"), ("c", "succeeded"), ("d", "running")):
         state = state.record(name, stage=stage, asked="asked")
     site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
-    assert uninstall_succeeded([plan(name) for name in "abcd"], state, site, silent) == ["c: no right"]
-    assert gone == ["a"]
+    assert uninstall_ended([plan(name) for name in "abcde"], state, site, silent) == ["c: no right"]
+    assert gone == ["a", "b"]

@@ -162,6 +162,19 @@ def test_a_run_that_fails_ends_with_the_trainers_code(api: FakeApi, connection: 
     assert "next: stratlab logs demo -n lab --rank 2" in farewell
 
 
+def test_a_run_that_was_given_up_points_to_the_log_of_all_attempts(
+    api: FakeApi, connection: Connection
+) -> None:
+    """Of the pods that failed none is left, and the last one has only counted them."""
+    api.put(RUNS, build_run("Running"))
+    api.put(PODS, build_pod(1, "Failed", state=ended(14)))
+    run = Watching(connection)
+    run.says("exit code 14")
+    api.put(RUNS, build_run("Failed"))
+    farewell = build_farewell(run.end()[1])
+    assert "next: stratlab logs demo -n lab --rank 2 --previous" in farewell
+
+
 def test_a_failure_that_nobody_explains_is_exit_code_1(api: FakeApi, connection: Connection) -> None:
     api.put(RUNS, build_run("Failed"))
     code, picture = Watching(connection).end()

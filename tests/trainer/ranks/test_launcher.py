@@ -96,6 +96,8 @@ def test_help_and_stray_arguments():
 def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
     done = launch(tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "default" / "try" / "traces" / "manifest.json").is_file()
+    assert "gpuGetDeviceCount" not in done.stdout + done.stderr  # what recording says where there is no GPU
     folder = tmp_path / "default" / "try"
     attempts = [json.loads(line) for line in (folder / "attempts.jsonl").open()]
     assert [(a["event"], a.get("exit_code")) for a in attempts] == [("started", None), ("ended", 0)]

@@ -135,7 +135,10 @@ def test_another_number_of_processes_needs_a_checkpoint(tmp_path):
         check(config, 1, {})
     (folder.checkpoints / "step_00000005" / "COMMIT").write_text("{}")
     check(config, 1, {})
-    with pytest.raises(ConfigError, match=r"lr=0\.5 \(was 0\.001\); choose another .* remove the folder$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"lr=0\.5 \(was 0\.001\); choose another .* remove the folder \(stratlab remove default/try .*\)$",
+    ):
         check(config.model_copy(update={"lr": 0.5}), 1, {})
 
 

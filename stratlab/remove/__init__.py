@@ -1,0 +1,1 @@
+"""Removes the folder of a run, here or on the results volume of a cluster."""

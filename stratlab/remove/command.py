@@ -1,0 +1,80 @@
+"""The verb `stratlab remove`: its options, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratlab.user_error import UserError
+
+
+def remove(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_DIR", help="RESULTS/COMPARISON/RUN; on a cluster COMPARISON/RUN.", show_default=False
+        ),
+    ],
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="The run lies on the results volume of a cluster.")
+    ] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="With --on-cluster; the context's if left out.")
+    ] = None,
+    claim: Annotated[
+        str, typer.Option(help="With --on-cluster: the results claim; as the runs say if left out.")
+    ] = "",
+    mount: Annotated[
+        str, typer.Option(help="With --on-cluster: where runs see the claim; as they say if left out.")
+    ] = "",
+    image: Annotated[
+        str, typer.Option(help="With --on-cluster: image of the pod; that of the runs' analysis if left out.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove the folder of a run for good: traces, checkpoints, metrics and report. What MLflow has stays.
+
+    A run that has finished, or was started with other settings, keeps its name taken until then.
+
+    Example: stratlab remove results/runs/demo/ddp
+
+    Example: stratlab remove demo/ddp --on-cluster --namespace stratlab
+    """
+    if on_cluster:
+        _remove_there(run, namespace, {"claim": claim, "mount": mount, "image": image}, yes)
+    else:
+        from stratlab.remove.folder import find_run, remove_run
+
+        folder = find_run(Path(run))
+        _ask(str(folder), yes)
+        remove_run(folder)
+    print(f"{run}: removed", flush=True)
+
+
+def _remove_there(run: str, namespace: str | None, given: dict[str, str], yes: bool) -> None:
+    from stratlab.cluster.connection import connect
+    from stratlab.compare.place import find_place
+    from stratlab.rehearse.interruption import signals_raise
+    from stratlab.remove.on_cluster import check_ended, read_name, remove_on_cluster
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    comparison, name = read_name(run)
+    connection = connect(namespace=namespace)
+    check_ended(connection, connection.namespace, comparison, name)
+    place = find_place(connection, connection.namespace, comparison, **given, say=say)
+    _ask(f"{run} on the claim {place.claim} of namespace {connection.namespace}", yes)
+    with signals_raise():
+        remove_on_cluster(connection, connection.namespace, comparison, name, place, say)
+
+
+def _ask(what: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(f"{what}: nobody can be asked here, give --yes to remove it")
+    typer.confirm(f"remove {what}?", abort=True)
