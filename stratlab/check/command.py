@@ -23,8 +23,8 @@ def check(
 ) -> None:
     """Check whether a cluster is ready for runs: one line per thing, with what to do where it is not.
 
-    Starts four small pods for some seconds, and one with a GPU where there are any, unless --no-pods. Exit code 1:
-    there is a problem; a warning is none.
+    Starts four small pods for some seconds, one with a GPU where there are any, and a PyTorchJob of one pod, unless
+    --no-pods. Exit code 1: there is a problem; a warning is none.
 
     Example: stratlab check --namespace stratlab
     """
@@ -33,6 +33,7 @@ def check(
     from stratlab.check.namespace import ABSENT, check_claim, check_namespace
     from stratlab.check.pods import PodsRequest, check_pods
     from stratlab.check.rights import check_account, check_rights
+    from stratlab.check.small_job import check_small_job
     from stratlab.check.workloads import check_apis, find_served
     from stratlab.cluster.connection import connect
     from stratlab.rehearse.interruption import signals_raise
@@ -57,6 +58,8 @@ def check(
     }
     if pods:
         inside["pods"] = lambda: check_pods(connection, space, request, tell)
+        if "pytorchjob" in served:
+            inside["a small PyTorchJob"] = lambda: check_small_job(connection, space, image, tell)
     print(f"{connection.server} ({connection.origin}), namespace {space}")
     problems, absent = 0, False
     with signals_raise():

@@ -1,6 +1,7 @@
 """The training pods of a run: which node rank they are, and which one has the console.
 
-Labels: training operator v1.9, mpi-operator v2beta1 (`job-role`), JobSet with indexed Jobs (TrainJob).
+Labels: training operator v1.9, as its SDK names them; mpi-operator v2beta1 (`job-role`); JobSet with indexed Jobs
+(TrainJob).
 """
 
 from __future__ import annotations
@@ -8,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-KUBEFLOW = "training.kubeflow.org"
+from kubeflow.training.constants.constants import (
+    JOB_PARAMETERS,
+    JOB_ROLE_LABEL,
+    PYTORCHJOB_KIND,
+    REPLICA_INDEX_LABEL,
+    REPLICA_TYPE_LABEL,
+)
+
+CONTAINER = str(JOB_PARAMETERS[PYTORCHJOB_KIND]["container"])
 JOBSET = "jobset.sigs.k8s.io/replicatedjob-name"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -16,13 +25,8 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 def place_of(pod: Mapping[str, Any]) -> tuple[str, int]:
     """(role, index) of a training pod: ("worker", 0), ("master", 0), ("launcher", 0), ("node", 0)."""
     labels = pod["metadata"].get("labels") or {}
-    role = (
-        labels.get(f"{KUBEFLOW}/replica-type")
-        or labels.get(f"{KUBEFLOW}/job-role")
-        or labels.get(JOBSET)
-        or ""
-    )
-    index = labels.get(f"{KUBEFLOW}/replica-index") or labels.get(COMPLETION_INDEX) or "0"
+    role = labels.get(REPLICA_TYPE_LABEL) or labels.get(JOB_ROLE_LABEL) or labels.get(JOBSET) or ""
+    index = labels.get(REPLICA_INDEX_LABEL) or labels.get(COMPLETION_INDEX) or "0"
     return str(role).lower(), int(index) if str(index).isdigit() else 0
 
 
@@ -46,7 +50,7 @@ def node_rank(pod: Mapping[str, Any], has_master: bool) -> int | None:
 def training_container(pod: Mapping[str, Any]) -> str:
     """`pytorch` in most APIs, `node` in a TrainJob: else the first container of the pod."""
     names = [str(container["name"]) for container in pod["spec"]["containers"]]
-    return "pytorch" if "pytorch" in names else names[0]
+    return CONTAINER if CONTAINER in names else names[0]
 
 
 def container_status(pod: Mapping[str, Any], container: str) -> Mapping[str, Any]:

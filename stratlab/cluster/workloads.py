@@ -9,8 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kubeflow.training import KubeflowOrgV1JobCondition
+from kubeflow.training.constants.constants import (
+    GROUP,
+    JOB_PARAMETERS,
+    MPIJOB_KIND,
+    PYTORCHJOB_KIND,
+    VERSION,
+)
+
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
+from stratlab.cluster.training import read_conditions
 
 NO_STATUS, CREATED, RUNNING, RESTARTING = "no status", "Created", "Running", "Restarting"
 SUSPENDED, SUCCEEDED, FAILED = "Suspended", "Succeeded", "Failed"
@@ -52,8 +62,8 @@ class Api:
 APIS = {
     api.name: api
     for api in (
-        Api("pytorchjob", "PyTorchJob", "kubeflow.org", "v1", "pytorchjobs"),
-        Api("mpijob-v1", "MPIJob", "kubeflow.org", "v1", "mpijobs"),
+        Api("pytorchjob", PYTORCHJOB_KIND, GROUP, VERSION, JOB_PARAMETERS[PYTORCHJOB_KIND]["plural"]),
+        Api("mpijob-v1", MPIJOB_KIND, GROUP, VERSION, JOB_PARAMETERS[MPIJOB_KIND]["plural"]),
         Api("mpijob-v2beta1", "MPIJob", "kubeflow.org", "v2beta1", "mpijobs"),
         Api("trainjob", "TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs"),
     )
@@ -110,8 +120,8 @@ class Workload:
     def message(self) -> str:
         """What the operator says about the state."""
         for condition in _true_conditions(self.object):
-            if CONDITIONS[condition["type"]] == self.state:
-                return str(condition.get("message", ""))
+            if CONDITIONS[condition.type] == self.state:
+                return str(condition.message or "")
         return ""
 
     @property
@@ -150,7 +160,7 @@ class Workload:
 def read_state(resource: Mapping[str, Any]) -> str:
     """Created, Running, Restarting, Suspended, Succeeded, Failed, or "no status": no operator has looked at it."""
     for condition in _true_conditions(resource):
-        return CONDITIONS[condition["type"]]
+        return CONDITIONS[condition.type]
     status = resource.get("status") or {}
     children = status.get("jobsStatus") or []  # of a TrainJob, which has no condition for running
     if any(child.get("active") or child.get("ready") for child in children):
@@ -202,8 +212,7 @@ def _find(connection: Connection, api: Api, namespace: str, release: str, by_lab
     return Workload(api, items[0]) if items else None
 
 
-def _true_conditions(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _true_conditions(resource: Mapping[str, Any]) -> list[KubeflowOrgV1JobCondition]:
     """The conditions that hold, the most telling first."""
-    conditions = (resource.get("status") or {}).get("conditions") or []
-    known = [each for each in conditions if each.get("status") == "True" and each.get("type") in CONDITIONS]
-    return sorted(known, key=lambda each: list(CONDITIONS).index(each["type"]))
+    known = [each for each in read_conditions(resource.get("status")) if each.type in CONDITIONS]
+    return sorted(known, key=lambda each: list(CONDITIONS).index(each.type))

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from tests.stratlab.cluster import fake_api
 from tests.stratlab.cluster.fake_api import FakeApi, Handler, connect_to, serve
 
 PODS = "/api/v1/namespaces/lab/pods"
+JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
 CLAIMS = "/api/v1/namespaces/lab/persistentvolumeclaims"
 
 
@@ -33,22 +35,61 @@ class Kubelet:
         self.waits: dict[str, dict[str, Any]] = {}
         self.env: dict[str, str] = {}
         self.deny: tuple[int, str] | None = None
+        self.operates = True
+
+    def create_job(self, job: dict[str, Any]) -> dict[str, Any]:
+        """In place of the training operator too, unless it does not operate: a job of one master."""
+        stored = self.api.put(JOBS, job)
+        if self.operates:
+            threading.Thread(target=self._operate, args=(copy.deepcopy(stored),), daemon=True).start()
+        return stored
+
+    def _operate(self, job: dict[str, Any]) -> None:
+        name, (replica,) = job["metadata"]["name"], job["spec"]["pytorchReplicaSpecs"].values()
+        template = copy.deepcopy(replica["template"])
+        of_job = {"job-name": name, "job-role": "master", "replica-type": "master", "replica-index": "0"}
+        template["metadata"]["labels"] |= {
+            f"training.kubeflow.org/{key}": text for key, text in of_job.items()
+        }
+        template["metadata"]["name"] = f"{name}-master-0"
+        given = {"PET_NNODES": "1", "MASTER_ADDR": "localhost"}
+        template["spec"]["containers"][0]["env"] += [
+            {"name": key, "value": text} for key, text in given.items()
+        ]
+        self._condition(job, "Created")
+        self.create(template)
+        while (pod := self.api.collections[PODS].get(f"{name}-master-0")) and pod["status"]["phase"] not in (
+            *("Succeeded", "Failed"),
+        ):
+            time.sleep(0.02)
+        if pod:
+            self._condition(job, "Created", pod["status"]["phase"])
+
+    def _condition(self, job: dict[str, Any], *kinds: str) -> None:
+        stamp = {"lastTransitionTime": "2026-11-21T09:00:00Z", "reason": "fake", "message": "as told"}
+        if job["metadata"]["name"] in self.api.collections[JOBS]:
+            listed = [{"type": kind, "status": "True", **stamp} for kind in kinds]
+            self.api.put(JOBS, job | {"status": {"conditions": listed}})
 
     def create(self, pod: dict[str, Any]) -> dict[str, Any]:
         self.created.append(copy.deepcopy(pod))
-        pod["metadata"]["name"] = pod["metadata"].pop("generateName") + uuid.uuid4().hex[:5]
+        if prefix := pod["metadata"].pop("generateName", ""):
+            pod["metadata"]["name"] = prefix + uuid.uuid4().hex[:5]
         stored = self.api.put(PODS, pod | {"status": {"phase": "Pending"}})
         threading.Thread(target=self._run, args=(copy.deepcopy(stored),), daemon=True).start()
         return stored
 
     def _run(self, pod: dict[str, Any]) -> None:
         (container,) = pod["spec"]["containers"]
+        known = {"name": container["name"], "image": container["image"], "imageID": "", "ready": True}
+        known["restartCount"] = 0
+        log = "pytorch" if container["name"] == "pytorch" else ""  # ours are asked for without a container
         if status := self.waits.get(container["image"]):
             self._put(pod, status)
             return
         pod["spec"]["nodeName"] = "node-1"
-        self.api.logs[(pod["metadata"]["name"], "")] = []
-        self._put(pod, {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]})
+        self.api.logs[(pod["metadata"]["name"], log)] = []
+        self._put(pod, {"phase": "Running", "containerStatuses": [known | {"state": {"running": {}}}]})
         command = [part.replace("$$", "$") for part in container["command"]]
         command[0] = sys.executable
         env = {each["name"]: each.get("value", "node-1").replace("$$", "$") for each in container["env"]} | {
@@ -62,14 +103,14 @@ class Kubelet:
         last: list[str] = []
         assert process.stdout
         for line in process.stdout:
-            self.api.log(name, line.rstrip("\n"), "")
+            self.api.log(name, line.rstrip("\n"), log)
             last = [*last, line][-20:]
         code = process.wait()
         ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": "".join(last)}
         if code == 0:
             ended.pop("message")
         phase = "Failed" if code else "Succeeded"
-        self._put(pod, {"phase": phase, "containerStatuses": [{"state": {"terminated": ended}}]})
+        self._put(pod, {"phase": phase, "containerStatuses": [known | {"state": {"terminated": ended}}]})
 
     def _put(self, pod: dict[str, Any], status: dict[str, Any]) -> None:
         if pod["metadata"]["name"] in self.api.collections[PODS]:  # it may have been deleted
@@ -88,6 +129,8 @@ def run_kubelet(api: FakeApi) -> Iterator[tuple[Connection, Kubelet]]:
                 self._answer(*kubelet.deny)
             elif self.path == PODS:
                 self._json(201, kubelet.create(body))
+            elif self.path == JOBS:
+                self._json(201, kubelet.create_job(body))
             else:
                 self._answer(404, f"no {self.path} here")
 
