@@ -51,6 +51,7 @@ FOLDERS: dict[str, Tier] = {
     "e2e": E2E,
     "nightly": NIGHTLY,
     "parts": NIGHTLY,  # single parts on a cluster
+    "readme": NIGHTLY,  # the README's commands on a cluster
 }
 """Folder name -> tier of what lies in it; a test below no such folder is fast."""
 

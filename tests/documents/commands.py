@@ -40,6 +40,21 @@ def read_commands(root: Path = ROOT) -> dict[str, set[str]]:
     return found
 
 
+def read_section(title: str, file: Path = ROOT / "README.md") -> list[str]:
+    """The commands below a heading in their order, those of blocks and those in the text; each once."""
+    _, _, rest = file.read_text().partition(f"\n## {title}\n")
+    section = rest.partition("\n## ")[0]
+    found: dict[str, None] = {}
+    for block, text in re.findall(rf"{FENCE.pattern}|([^`]+|`[^`\n]+`)", section, FENCE.flags):
+        if block:
+            found |= dict.fromkeys(_lines(block))
+        else:
+            command = " ".join(text.strip("`").split()) if text.startswith("`") else ""
+            if _is_command(command) and not _is_word(command):
+                found[command] = None
+    return list(found)
+
+
 def split(command: str) -> list[str]:
     """The words that a shell makes of it; of braces only one pair is expanded."""
     words = []

@@ -92,4 +92,9 @@ SUITES: tuple[Suite, ...] = (
         command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=15,
         folders=("tests/cluster/parts",),
     ),
+    Suite(
+        "cluster-readme", "every command of the README's path on a cluster, read out of it, in its order",
+        command=(*CLUSTER, "tests/cluster/readme"), smallest=None, minutes=25,
+        folders=("tests/cluster/readme",), facts="readme-steps.json",
+    ),
 )  # fmt: skip

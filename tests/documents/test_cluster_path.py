@@ -1,0 +1,58 @@
+"""The test that types the README's commands on a cluster knows each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cluster.readme.path import LAST, REPLACED, read_path
+from tests.documents.commands import read_section
+
+
+def test_the_path_is_the_readmes_from_the_operator_to_the_sweep() -> None:
+    told = [step.told for step in read_path()]
+    path = [
+        "make setup",
+        "kubectl apply -k manifests/overlays/kind",
+        "stratlab check -n stratlab",
+        "helm install ddp charts/ddp -n stratlab --values examples/digits.yaml --values examples/cpu.yaml",
+        "stratlab watch ddp -n stratlab",
+        "stratlab compare demo --on-cluster -n stratlab --output demo-report",
+        "helm -n stratlab uninstall ddp fsdp",
+        "stratlab remove demo/ddp --on-cluster -n stratlab",
+        LAST,
+    ]
+    assert [command for command in told if command in path] == path
+    assert set(REPLACED) <= set(told), "what is not told any more needs no replacement"
+
+
+def test_what_needs_gpus_or_the_hub_is_only_asked_of_the_server() -> None:
+    dry = [step for step in read_path() if step.line.endswith(" --dry-run=server")]
+    assert [step.told.split()[2] for step in dry] == ["food101", "fsdp-1"]
+    assert all(step.why for step in read_path() if step.line != step.told)
+
+
+def test_a_section_is_read_in_its_order(tmp_path: Path) -> None:
+    text = """
+## Before
+
+`make before`
+
+## Path
+
+First `make one`, then
+
+```
+make two   # a remark
+helm install a charts/a \\
+  --set b=c
+```
+
+or `helm upgrade`, and `make one` again.
+
+## After
+
+`make after`
+"""
+    file = tmp_path / "README.md"
+    file.write_text(text)
+    assert read_section("Path", file) == ["make one", "make two", "helm install a charts/a --set b=c"]
