@@ -68,8 +68,10 @@ def evaluate_run_directory(
     import torch  # late: a wrong folder is named at once
 
     from trainer.data.batches import Share
+    from trainer.precision import apply_whole_fp32
     from trainer.tasks import open_task
 
+    apply_whole_fp32()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     found, _ = open_task(config, Share(0, 1), device).judge()
     return found.report("test") | {"weights": config.model_path}

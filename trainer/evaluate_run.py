@@ -14,6 +14,7 @@ from trainer.data.batches import Share
 from trainer.evaluation import Evaluation
 from trainer.exported import evaluated
 from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib
+from trainer.precision import apply_whole_fp32
 from trainer.provenance import describe_run
 from trainer.run_directory import RunDirectory, write_json
 from trainer.summary import FROM_CONFIG
@@ -29,6 +30,7 @@ def run(config: Config, world: World, launcher: str) -> None:
     The folder of a run that was trained keeps its summary and its attempts: only evaluation.json is written anew.
     """
     config = evaluated(config)
+    apply_whole_fp32()
     dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
     folder = RunDirectory(config.results, config.comparison, config.run)
     task = open_task(config, Share(world.rank, world.size), world.device)

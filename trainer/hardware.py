@@ -1,4 +1,4 @@
-"""What this rank runs on: device, backend, host memory, and the peak that MFU is measured against."""
+"""What this rank runs on: device, backend, memory."""
 
 from __future__ import annotations
 
@@ -12,20 +12,6 @@ from dataclasses import dataclass
 import torch
 
 GIB = 2**30
-
-# Dense peaks in FLOP/s from the vendors' data sheets, by a part of the device name; the first match counts.
-PEAK_FLOPS: tuple[tuple[str, dict[str, float]], ...] = (
-    ("H200", {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12}),
-    ("H100 PCIe", {"bf16": 756e12, "fp16": 756e12, "fp32": 51e12}),
-    ("H100", {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12}),
-    ("A100", {"bf16": 312e12, "fp16": 312e12, "fp32": 19.5e12}),
-    ("L40S", {"bf16": 362e12, "fp16": 362e12, "fp32": 91.6e12}),
-    ("L4", {"bf16": 121e12, "fp16": 121e12, "fp32": 30.3e12}),
-    ("V100-PCIE", {"fp16": 112e12, "fp32": 14e12}),
-    ("V100", {"fp16": 125e12, "fp32": 15.7e12}),
-    ("T4", {"fp16": 65e12, "fp32": 8.1e12}),
-)
-
 
 @dataclass(frozen=True)
 class World:
@@ -75,17 +61,6 @@ def processor_name() -> str:
     except (OSError, StopIteration):
         pass
     return f"{model}, {len(os.sched_getaffinity(0))} cores"
-
-
-def peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s of one device in this precision, or None where no data sheet is known.
-
-    fp32 is the peak without TF32, which is off (torch's default).
-    """
-    for part, peaks in PEAK_FLOPS:
-        if part in device_name:
-            return peaks.get(precision.removesuffix("_native"))
-    return None
 
 
 def peak_host_memory_gib() -> float:

@@ -9,6 +9,8 @@
 | bf16_native | zero*, zeropp  | all in bf16       | bf16 with an fp32 copy      | fp32                  |
 | fp16        | all, GPU only  | autocast fp16     | fp32                        | fp32, scaled          |
 
+fp32 is all of fp32: TF32 is off, also in cuDNN, where torch has it on.
+
 DeepSpeed's own bf16 makes its fp32 copy from parameters that are bf16 already: these runs start from rounded weights,
 and their buffers (running statistics) stay bf16.
 """
@@ -65,6 +67,21 @@ def resolve_precision(config: Config, device_type: str) -> Precision:
             ]
         )
     return Precision(name, own_recipe=name == "bf16_native" and config.strategy in OWN_RECIPE)
+
+
+def apply_whole_fp32() -> None:
+    """Switches TF32 off in matrix products and convolutions, which are to keep the 23 bits that fp32 has.
+
+    cuDNN has it on unless told otherwise (torch 2.13, `torch.backends.cudnn.allow_tf32`), and some images switch it on
+    for cuBLAS too (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1).
+    """
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def uses_tf32() -> bool:
+    """Whether any product of fp32 numbers may be computed with 10 bits."""
+    return torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
 
 
 @dataclass

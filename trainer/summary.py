@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer.config import Config
 from trainer.evaluation import Evaluation
-from trainer.hardware import peak_flops
+from trainer.peak_flops import read_peak_flops
 from trainer.tracking import TIMES, Work
 
 FROM_RESOLVED = (
@@ -64,7 +64,7 @@ def build_summary(
     medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
     seconds = sum(columns[0]) / 1e3 if columns else None
     samples_per_s = work.samples / seconds if seconds else None
-    peak = peak_flops(resolved["device_name"], resolved["precision"])
+    peak = read_peak_flops(resolved["device_name"], resolved["precision"])
     mfu_pct = _mfu_pct(samples_per_s, resolved["flops_per_sample"], peak, resolved["world_size"])
     return {
         **{name: getattr(config, name) for name in FROM_CONFIG},

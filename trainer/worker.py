@@ -29,7 +29,7 @@ from trainer.mesh import build_mesh, mesh_names, resolve_axes
 from trainer.node_rank import read_rank
 from trainer.peers import leave_mark
 from trainer.phases import Phases
-from trainer.precision import resolve_precision
+from trainer.precision import apply_whole_fp32, resolve_precision, uses_tf32
 from trainer.profiler import StepProfiler
 from trainer.progress import Progress
 from trainer.results import export_weights, write_results
@@ -48,6 +48,7 @@ def run(config: Config, world: World, launcher: str) -> None:
     Args:
         launcher: identifies the process that started this rank, in attempts.jsonl.
     """
+    apply_whole_fp32()
     precision = resolve_precision(config, world.device_type)
     dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
     axes = resolve_axes(config, world.size, world.local_size)
@@ -68,6 +69,7 @@ def run(config: Config, world: World, launcher: str) -> None:
         "profile_first_step": plan.profile_first,
         **task.facts,
         "precision": precision.name,
+        "tf32": uses_tf32(),
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         **task.cost(model),

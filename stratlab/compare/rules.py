@@ -137,6 +137,7 @@ RULES: tuple[Rule, ...] = (
     # numerics
     _setting("precision", "asked for; what the device made of it decides", matters=False),
     _decided("precision", "other kernels, other rounding, other memory"),
+    _resolved("tf32", "products of fp32 numbers with 10 bits instead of 23"),
     _setting("grad_checkpointing", "more computation, less memory"),
     _setting("compile", "other kernels"),
     _setting("label_smoothing", "another loss"),

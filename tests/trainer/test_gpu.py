@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from trainer.gpu import NAMES, NVML_NAMES, Meter, Sampler, open_sampler
-from trainer.hardware import World, peak_flops
+from trainer.hardware import World
 
 
 class NvmlStandIn:
@@ -156,12 +156,3 @@ def test_reading_costs_the_loop_little():
         meter.read()
     assert (time.thread_time_ns() - began) / 1000 < 200_000  # ns; measured 5000, once per log_every steps
     meter.close()
-
-
-def test_peaks_by_precision():
-    assert peak_flops("NVIDIA H200", "bf16") == peak_flops("NVIDIA H200", "bf16_native") == 989e12
-    assert (
-        peak_flops("Tesla V100-SXM2-32GB", "fp16") == 125e12
-        and peak_flops("Tesla V100-SXM2-32GB", "bf16") is None
-    )
-    assert peak_flops("Tesla T4", "fp16") == 65e12 and peak_flops("a processor", "fp32") is None

@@ -5,7 +5,7 @@ import torch
 
 from tests.ranks import run_ranks
 from trainer.config import Config, ConfigError
-from trainer.precision import LossScale, Precision, resolve_precision
+from trainer.precision import LossScale, Precision, apply_whole_fp32, resolve_precision, uses_tf32
 
 
 def config(precision: str, strategy: str = "ddp") -> Config:
@@ -17,6 +17,15 @@ def test_auto_is_fp32_on_a_cpu_and_on_a_gpu_what_it_has_natively(monkeypatch):
     for has_bf16, name in ((True, "bf16"), (False, "fp16")):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has_bf16, **_: has)
         assert resolve_precision(config("auto"), "cuda").name == name
+
+
+def test_fp32_keeps_all_its_bits_in_cudnn_too(monkeypatch):
+    for switch in (torch.backends.cudnn, torch.backends.cuda.matmul):
+        monkeypatch.setattr(switch, "allow_tf32", True)
+    assert uses_tf32()
+    apply_whole_fp32()
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert not uses_tf32()
 
 
 def test_fp16_is_refused_on_a_cpu_only():

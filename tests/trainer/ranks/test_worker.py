@@ -124,6 +124,7 @@ def test_the_summary_agrees_with_the_other_files(finished, strategy):
     assert sum(map(sum, evaluation["confusion_matrix"])) == evaluation["samples"] == 359
     assert summary["train_loss"] == [line["loss"] for line in lines(folder) if line["kind"] == "train"][-1]
     assert config["resolved"]["world_size"] == summary["world_size"]
+    assert config["resolved"]["tf32"] is False  # torch's default for cuDNN is True
     assert summary["mfu_pct"] is None and summary["backend"] == "gloo"  # no peak is known for a CPU
     promised = Path("docs/architecture.md").read_text()
     assert [name for name in summary if f'"{name}"' not in promised] == []
