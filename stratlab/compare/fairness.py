@@ -6,14 +6,17 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stratlab.compare.facts import UNKNOWN, read_fact, read_path, read_task
 from stratlab.compare.record import RunRecord
 from stratlab.compare.rules import IMPLIED, RULES, Rule
+from stratlab.compare.same_training import build_difference, split_groups
 
-UNKNOWN = "unknown"
 
+def audit(runs: Sequence[RunRecord], pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Compares the finished runs fact by fact, and their losses, but those that are not what their name says.
 
-def audit(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Compares the finished runs fact by fact, but those that are not what their name says.
+    Args:
+        pairs: of `agreement.loss_agreement`.
 
     Returns:
         differences: [{field, values: {run: value}, matters, why}], those that matter first.
@@ -21,9 +24,10 @@ def audit(runs: Sequence[RunRecord]) -> dict[str, Any]:
         groups: lists of runs without a difference that matters among them, the largest first.
         verdict: "comparable" or "not comparable"; reason: a sentence.
         not_compared: [{run, why}] of the finished runs that were left out.
+        pairs: those given, with what was allowed and whether they agree.
     """
     finished = [run for run in runs if run.is_compared]
-    tasks = {_task(run) for run in finished}
+    tasks = {read_task(run) for run in finished}
     differences: list[dict[str, Any]] = []
     same: dict[str, Any] = {}
     for rule in [rule for rule in (*RULES, *_unlisted(finished)) if not rule.task or rule.task in tasks]:
@@ -34,6 +38,10 @@ def audit(runs: Sequence[RunRecord]) -> dict[str, Any]:
             )
         elif values:
             same[rule.field] = next(iter(values.values()))
+    alike = _groups(finished, differences)
+    groups, reference, pairs = split_groups(alike, finished, pairs)
+    if found := build_difference(alike, reference, pairs):
+        differences.append(found)
     differences.sort(key=lambda entry: not entry["matters"])
     left_out = [
         {"run": run.name, "why": say_degenerate(run.missing_dimensions)}
@@ -44,58 +52,17 @@ def audit(runs: Sequence[RunRecord]) -> dict[str, Any]:
     return {
         "differences": differences,
         "same": same,
-        "groups": _groups(finished, differences),
+        "groups": groups,
         "verdict": "not comparable" if reason else "comparable",
         "reason": reason or "nothing that matters differs, other than the strategy and what it implies",
         "not_compared": left_out,
+        "pairs": pairs,
     }
-
-
-def read_fact(run: RunRecord, rule: Rule) -> Any:
-    """The fact of one run, or "unknown" where the run does not tell it."""
-    if rule.task not in ("", _task(run)):
-        return f"not of {_task(run)}"
-    value = _read(run, rule)
-    if _empty(value) and rule.instead:
-        other = next(r for r in RULES if r.field == rule.instead)
-        value = None if _empty(_read(run, other)) else f"{other.field} {_read(run, other)}"
-    if _empty(value) and rule.path[:1] != ("config",):  # an empty text is a fact where the user chose it
-        return rule.absent or UNKNOWN
-    return UNKNOWN if value is None else value
 
 
 def say_degenerate(missing: Sequence[str]) -> str:
     """Why a run is left out: `degenerate: lacks data, tensor parallelism`."""
     return f"degenerate: lacks {', '.join(missing) or 'a kind of'} parallelism"
-
-
-def _task(run: RunRecord) -> str:
-    return "text" if run.is_text else "image"
-
-
-def _read(run: RunRecord, rule: Rule) -> Any:
-    if rule.source == "attempts":
-        return sum(line.get("event") == "started" for line in run.attempts) or None
-    if rule.source == "ranks":
-        world_size = run.config.get("resolved", {}).get("world_size")
-        found = [_descend(rank, rule.path) for rank in run.ranks]
-        if len(found) != world_size or None in found:
-            return None
-        if all(isinstance(value, list) for value in found):
-            return sorted({item for value in found for item in value})  # a rank may hold nothing of a kind
-        distinct = sorted(set(map(str, found)))
-        return distinct[0] if len(distinct) == 1 else distinct
-    return _descend({"config": run.config, "summary": run.summary}[rule.source], rule.path)
-
-
-def _descend(value: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _empty(value: Any) -> bool:
-    return value is None or value in ("", [], {})
 
 
 def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
@@ -105,7 +72,7 @@ def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
         for name in sorted({name for run in runs for name in run.config.get(group, {})} - IMPLIED):
             if (group, name) not in listed:
                 yield Rule(f"{group}.{name}", "config", (group, name), True, "not known to this audit")
-    libraries = {name for run in runs for name in _descend(run.config, ("provenance", "versions")) or {}}
+    libraries = {name for run in runs for name in read_path(run.config, ("provenance", "versions")) or {}}
     for name in sorted(libraries):
         path = ("provenance", "versions", name)
         if path not in listed:

@@ -40,7 +40,8 @@ def compare(
     if not records:
         raise UserError("no run to compare")
     rows = [build_row(run) for run in records]
-    fairness = audit(records)
+    agreement = loss_agreement(records)
+    fairness = audit(records, agreement["pairs"])
     variants = [[run.name for run in group] for group in build_variants(records)]
     noise = build_noise(rows, variants)
     scaling = build_scaling(records, rows)
@@ -64,8 +65,8 @@ def compare(
         "not_runs": [
             {"folder": str(run.folder), "why": run.ending} for run in runs if run.status == "not a run"
         ],
-        "fairness": fairness,
-        "loss_agreement": loss_agreement(records),
+        "fairness": {name: value for name, value in fairness.items() if name != "pairs"},
+        "loss_agreement": {**agreement, "pairs": fairness["pairs"]},
         "winners": winners,
         "winner_reasons": reasons,
         "group_winners": name_group_winners(rows, fairness),

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from stratlab.compare.fairness import UNKNOWN, read_fact
+from stratlab.compare.facts import UNKNOWN, read_fact
 from stratlab.compare.record import RunRecord
 from stratlab.compare.rules import RULES
 

@@ -21,6 +21,9 @@ NAMES = {
 }
 
 
+AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
+
+
 def describe_origin(report: Mapping[str, Any]) -> str:
     """One line: hardware, backend, processes, steps, repeats, versions."""
     origin = report["origin"]
@@ -94,6 +97,7 @@ def build_agreement(report: Mapping[str, Any]) -> Section:
         {
             "pair": " and ".join(pair["runs"]),
             **{name: value for name, value in pair.items() if name != "runs"},
+            "agrees": AGREES[pair["agrees"]] if pair["allowed_pct"] is not None else None,
         }
         for pair in report["loss_agreement"]["pairs"]
     ]
@@ -102,12 +106,17 @@ def build_agreement(report: Mapping[str, Any]) -> Section:
         Column("steps", "steps compared"),
         Column("max_abs_loss_difference", "largest loss difference"),
         Column("max_rel_loss_difference", "relative to the loss"),
+        Column("loss_difference_pct", "to the mean loss", "%"),
+        Column("allowed_pct", "allowed", "%"),
+        Column("allowed_by", "by"),
+        Column("agrees", ""),
         Column("first_grad_norm_difference", "gradient norm of step 1, difference"),
     ]
     remark = note(
         f"Over the first {FIRST_STEPS} steps. Runs that compute the same training differ by rounding only, "
-        "because sums are taken in another order; in fp32 that is 0 to about 1e-5 of the loss. Much more "
-        "means that two runs do not train the same way, and then their speeds answer different questions."
+        "because sums are taken in another order; in fp32 that is 0 to about 1e-5 of the loss. Runs that are further "
+        "apart than is allowed do not train the same way: their speeds answer different questions, and they are not "
+        "compared. Nothing is allowed to runs that other facts keep apart, such as the seed."
     )
     return Section("Do they compute the same?", html_table(rows, columns) + remark)
 

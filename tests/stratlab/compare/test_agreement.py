@@ -24,6 +24,11 @@ def test_the_differences_are_exact(tmp_path: Path) -> None:
     for name, (losses, norm) in values.items():
         _set_losses(build_run_dir(tmp_path, name, "ddp"), losses, norm)
     found = compare(load_runs(tmp_path))["loss_agreement"]
+    judged = [
+        {name: pair.pop(name) for name in ("agrees", "allowed_pct", "allowed_by")} for pair in found["pairs"]
+    ]
+    assert [entry["agrees"] for entry in judged] == [False, True, False]
+    assert {entry["allowed_pct"] for entry in judged} == {0.01}
     assert found == {
         "first_steps": 20,
         "pairs": [
@@ -32,6 +37,7 @@ def test_the_differences_are_exact(tmp_path: Path) -> None:
                 "steps": 20,
                 "max_abs_loss_difference": 0.5,
                 "max_rel_loss_difference": 0.25,
+                "loss_difference_pct": pytest.approx(100 * 0.5 / ((20 * 2.0 + 39.75) / 40)),
                 "first_grad_norm_difference": 0.125,
             },
             {
@@ -39,6 +45,7 @@ def test_the_differences_are_exact(tmp_path: Path) -> None:
                 "steps": 9,
                 "max_abs_loss_difference": 0.0,
                 "max_rel_loss_difference": 0.0,
+                "loss_difference_pct": 0.0,
                 "first_grad_norm_difference": None,
             },
             {
@@ -46,6 +53,7 @@ def test_the_differences_are_exact(tmp_path: Path) -> None:
                 "steps": 9,
                 "max_abs_loss_difference": 0.25,
                 "max_rel_loss_difference": pytest.approx(1 / 9),
+                "loss_difference_pct": pytest.approx(100 * 0.25 / ((9 * 2.0 + 18.25) / 18)),
                 "first_grad_norm_difference": None,
             },
         ],
