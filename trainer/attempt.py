@@ -42,7 +42,7 @@ def open_attempt(config: Config, world: World, resolved: dict[str, Any], launche
     """Rank 0 makes the run directory, chooses a checkpoint and starts an attempt; every rank then logs into it."""
     folder = RunDirectory(config.results, config.comparison, config.run)
     hosts: list[Any] = [None] * world.size
-    dist.all_gather_object(hosts, world.host)
+    dist.all_gather_object(hosts, (world.host, world.node))
     found = [_open(config, folder, world, resolved, hosts, launcher) if world.rank == 0 else None]
     dist.broadcast_object_list(found)
     assert found[0] is not None
@@ -88,10 +88,11 @@ def _open(
     folder.create()
     number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
     if number == 1:
-        write_json(folder.config, describe_run(config, resolved, hosts))
+        write_json(folder.config, describe_run(config, resolved, [host for host, _ in hosts]))
     chosen, skipped = _choose(config, CheckpointFolder(folder))
     attempt = Attempt(folder, number, chosen, skipped, folder.has_all_traces())
-    facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host}
+    nodes = sorted({node for _, node in hosts if node})
+    facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host, "nodes": nodes}
     folder.append_attempt("started", number, launcher, **facts)
     return attempt
 

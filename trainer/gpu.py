@@ -1,4 +1,5 @@
-"""What a rank's GPU and its own process use, cheap enough to ask at every write of the metrics.
+"""What a rank's GPU and its own process use, cheap enough to ask at every write of the metrics; and how fast the GPU
+was allowed to be, which must be equal where runs are compared.
 
 NVML answers in up to some milliseconds, so a thread asks it once per second and `read` takes the mean of what has come
 since the last time. Memory counters are torch's own, on the host: no call here waits for the device.
@@ -11,6 +12,7 @@ import logging
 import math
 import os
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,9 +20,14 @@ import torch
 from trainer.hardware import GIB, World
 
 SAMPLE_EVERY_S = 1.0
-NVML_NAMES = ("gpu_utilisation_pct", "gpu_temperature_c", "gpu_power_w")
+NVML_NAMES = ("gpu_utilisation_pct", "gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz")
+# HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown (nvml.h); a power cap is no fault
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 NAMES = ("memory_allocated_gib", "memory_reserved_gib", "memory_peak_gib", *NVML_NAMES, "host_memory_gib")
 """What `Meter.read` returns, in this order."""
+
+GPU_FACTS = ("power_limit_w", "clock_limit_mhz", "memory_clock_limit_mhz", "highest_clock_mhz", "slowed_pct")
+"""What `Meter.describe` tells of a GPU; None where NVML does not."""
 
 log = logging.getLogger("trainer")
 
@@ -46,6 +53,12 @@ class Meter:
         resident = int(os.pread(self._host, 100, 0).split()[1]) * self._page_gib
         return [*memory, *nvml, resident]
 
+    def describe(self) -> dict[str, float | None] | None:
+        """What the GPU was allowed and how fast it was seen to be; None on a CPU. Fields: docs/architecture.md."""
+        if not self._device:
+            return None
+        return self._sampler.describe() if self._sampler else dict.fromkeys(GPU_FACTS)
+
     def close(self) -> None:
         """Ends the thread."""
         os.close(self._host)
@@ -69,27 +82,59 @@ class Sampler(threading.Thread):
         self._stopped = threading.Event()
         self._samples: list[list[float]] = []
         self._last = [math.nan] * len(NVML_NAMES)
+        self._highest_mhz = math.nan
+        self._slowed: list[bool] = []
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            sample = self._ask()  # not inside append(): `take` may put a new list there meanwhile
+            sample = self._ask(
+                self._questions()
+            )  # not inside append(): `take` may put a new list there meanwhile
             self._samples.append(sample)
+            self._watch(sample)
             self._stopped.wait(self._every_s)
 
-    def _ask(self) -> list[float]:
+    def _questions(self) -> tuple[Callable[[], float], ...]:
         nvml, handle = self._nvml, self._handle
-        questions = (
+        return (
             lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
             lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,  # it counts in milliwatts
+            lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         )
+
+    def _ask(self, questions: Iterable[Callable[[], float]]) -> list[float]:
         answers = []
         for question in questions:
             try:
                 answers.append(float(question()))
-            except nvml.NVMLError:
+            except self._nvml.NVMLError:
                 answers.append(math.nan)
         return answers
+
+    def _watch(self, sample: list[float]) -> None:
+        """Keeps the highest clock, and whether the GPU holds itself back for heat or a power brake."""
+        clock = sample[NVML_NAMES.index("gpu_clock_mhz")]
+        if math.isfinite(clock):
+            self._highest_mhz = clock if math.isnan(self._highest_mhz) else max(self._highest_mhz, clock)
+        (reasons,) = self._ask([lambda: self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)])
+        if math.isfinite(reasons):
+            self._slowed.append(bool(int(reasons) & SLOWED))
+
+    def describe(self) -> dict[str, float | None]:
+        """The limits that somebody set, and what was seen so far, named as in `GPU_FACTS`."""
+        nvml, handle = self._nvml, self._handle
+        limits = self._ask(
+            (
+                lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+                lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+                lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            )
+        )
+        slowed = list(self._slowed)
+        slowed_pct = 100.0 * sum(slowed) / len(slowed) if slowed else math.nan
+        found = zip(GPU_FACTS, (*limits, self._highest_mhz, slowed_pct), strict=True)
+        return {name: value if math.isfinite(value) else None for name, value in found}
 
     def take(self) -> list[float]:
         """Means since the last call, in the order of `NVML_NAMES`; the last ones where nothing has come since."""

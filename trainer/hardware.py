@@ -13,6 +13,7 @@ import torch
 
 GIB = 2**30
 
+
 @dataclass(frozen=True)
 class World:
     """This process among all, as torch's launcher tells it."""
@@ -25,6 +26,8 @@ class World:
     device: str
     device_name: str
     host: str
+    node: str = ""
+    """The machine below the pod; empty where nobody says."""
 
     @property
     def backend(self) -> str:
@@ -49,7 +52,16 @@ def read_world(env: Mapping[str, str]) -> World:
         device=device,
         device_name=torch.cuda.get_device_name(device) if on_gpu else processor_name(),
         host=socket.gethostname(),
+        node=read_node(env),
     )
+
+
+def read_node(env: Mapping[str, str]) -> str:
+    """The name of the machine: that of the cluster's node, which the chart passes on (downward API), or of this
+    computer; empty in a pod whose environment does not say, where the host name is the pod's."""
+    if env.get("STRATLAB_NODE"):
+        return env["STRATLAB_NODE"]
+    return "" if env.get("KUBERNETES_SERVICE_HOST") else socket.gethostname()
 
 
 def processor_name() -> str:

@@ -35,7 +35,7 @@ RENDEZVOUS_PORT = 23456  # the training operator's for a PyTorchJob
 POLL_S = 2.0
 SAY_EVERY_S = 30.0
 # Set by Kubernetes or MPI for this pod alone. PATH and HOME go along: the image is the same, and sshd has its own.
-OWN_VARIABLES = ("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "NVIDIA_VISIBLE_DEVICES")
+OWN_VARIABLES = ("HOSTNAME", "STRATLAB_NODE", "PWD", "OLDPWD", "SHLVL", "_", "NVIDIA_VISIBLE_DEVICES")
 OWN_PREFIXES = ("KUBERNETES_", "OMPI_", "PMIX_", "I_MPI_", "HYDRA_", "CUDA_")
 
 log = logging.getLogger("trainer")

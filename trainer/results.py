@@ -16,7 +16,13 @@ from trainer.checkpoint.folder import CheckpointFolder
 from trainer.config import Config
 from trainer.engine import Engine
 from trainer.evaluation import Evaluation
-from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib, peak_reserved_memory_gib
+from trainer.hardware import (
+    World,
+    peak_device_memory_gib,
+    peak_host_memory_gib,
+    peak_reserved_memory_gib,
+    processor_name,
+)
 from trainer.run_directory import RunDirectory, write_json
 from trainer.summary import build_summary
 from trainer.tracking import Recorder
@@ -32,16 +38,20 @@ def write_results(
     resolved: dict[str, Any],
     engine: Engine,
     recorder: Recorder,
+    gpu: dict[str, float | None] | None,
     data_order_sha256: str,
     last: dict[str, Any],
     test: Evaluation,
 ) -> None:
-    """Every rank's facts, then on rank 0 evaluation.json and summary.json; collective."""
+    """Every rank's facts (`gpu`: of `Meter.describe`), then on rank 0 evaluation.json and summary.json; collective."""
     facts = {
         "rank": world.rank,
         "local_rank": world.local_rank,
         "coordinates": axes.coordinates(world.rank),
         "host": world.host,
+        "node": world.node or None,
+        "processor": processor_name(),
+        "gpu": gpu,
         "device_type": world.device_type,
         "device_name": world.device_name,
         "peak_memory_gib": peak_device_memory_gib(world),

@@ -121,7 +121,8 @@ def run(config: Config, world: World, launcher: str) -> None:
         *(task.model_facts if writes else {}, folder, writes),
     )
     write_results(
-        *(config, world, axes, folder, resolved, engine, recorder), *(task.order_sha256, last, test)
+        *(config, world, axes, folder, resolved, engine, recorder, meter.describe()),
+        *(task.order_sha256, last, test),
     )
     if writes:
         measured = ", ".join(f"{name} {value:.4g}" for name, value in test.measures().items())

@@ -41,7 +41,8 @@ def _read(run: RunRecord, rule: Rule) -> Any:
             return sorted({item for value in found for item in value})  # a rank may hold nothing of a kind
         distinct = sorted(set(map(str, found)))
         return distinct[0] if len(distinct) == 1 else distinct
-    return read_path({"config": run.config, "summary": run.summary}[rule.source], rule.path)
+    sources = {"config": run.config, "summary": run.summary, "place": run.place}
+    return read_path(sources[rule.source], rule.path)
 
 
 def read_path(value: Any, path: Sequence[str]) -> Any:

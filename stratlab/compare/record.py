@@ -34,6 +34,8 @@ class RunRecord:
     mlflow_run_id: str | None = None
     missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    place: dict[str, Any] = field(default_factory=dict)
+    """Filled in by `place.apply_place`, which sees the other runs."""
 
     @property
     def strategy(self) -> str | None:

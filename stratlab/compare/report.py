@@ -17,6 +17,7 @@ from stratlab.compare.pareto import build_pareto
 from stratlab.compare.record import RunRecord
 from stratlab.compare.rows import apply_others, build_row, is_compared, name_variant
 from stratlab.compare.scaling import build_scaling
+from stratlab.compare.surroundings import apply_place
 from stratlab.compare.variants import build_variants
 from stratlab.compare.winners import ON_CPU, name_group_winners, name_winners
 from stratlab.user_error import UserError
@@ -36,7 +37,7 @@ def compare(
     Raises:
         UserError: there is no run, no such baseline, or the limit is none.
     """
-    records = [run for run in runs if run.status != "not a run"]
+    records = apply_place([run for run in runs if run.status != "not a run"])
     if not records:
         raise UserError("no run to compare")
     rows = [build_row(run) for run in records]
@@ -76,7 +77,7 @@ def compare(
         "scaling": scaling,
         "pareto": build_pareto(rows, fairness["groups"]),
         "goals": build_goals(rows, fairness, memory_limit_gib),
-        "remarks": _remarks(rows),
+        "remarks": [*_remarks(rows), *_say_places(records)],
     }
     return _plain(report)
 
@@ -122,6 +123,16 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if strategies and min(strategies.values()) == 1:
         remarks.append("one repeat per strategy: there is no confidence interval")
     return remarks
+
+
+def _say_places(runs: Sequence[RunRecord]) -> list[str]:
+    """Which nodes, where the runs were not all on the same."""
+    found = {
+        run.name: ", ".join(run.place["nodes"]) for run in runs if run.is_compared and run.place["nodes"]
+    }
+    if len(set(found.values())) < 2:
+        return []
+    return [f"on different nodes: {'; '.join(f'{name} on {nodes}' for name, nodes in found.items())}"]
 
 
 def _names(values: Sequence[str | None]) -> str:

@@ -36,7 +36,7 @@ class Rule:
     Attributes:
         field: its name in the report.
         source: `config` (config.json), `summary` (summary.json), `ranks` (the distinct values over all
-            ranks/rank*.json) or `attempts` (how many have started).
+            ranks/rank*.json), `attempts` (how many have started) or `place` (surroundings.py).
         path: keys below the source.
         matters: a difference forbids naming a winner.
         expected: the only value that is in order, even when all runs agree on another one; None = any.
@@ -67,6 +67,11 @@ def _resolved(name: str, why: str, matters: bool = True, task: str = "") -> Rule
 def _decided(name: str, why: str, matters: bool = True, absent: str = "", task: str = "") -> Rule:
     """What became of a setting of the same name."""
     return Rule(f"resolved.{name}", "config", ("resolved", name), matters, why, absent=absent, task=task)
+
+
+def _gpu(name: str, why: str) -> Rule:
+    """What a GPU was allowed; nobody's on a CPU, and not known without NVML."""
+    return Rule(f"GPU {name}", "ranks", ("gpu", name), True, why, absent="not to be had")
 
 
 RULES: tuple[Rule, ...] = (
@@ -183,6 +188,42 @@ RULES: tuple[Rule, ...] = (
         ("provenance", "hosts"),
         False,
         "pods get new names; device names tell the hardware",
+    ),
+    Rule("processor of every rank", "ranks", ("processor",), True, "it launches every kernel"),
+    Rule(
+        "names of the nodes",
+        "place",
+        ("nodes",),
+        False,
+        "other machines; whether they are alike, device, processor and clocks tell",
+    ),
+    Rule("ranks on each node", "place", ("ranks_per_node",), True, "traffic crosses the network"),
+    Rule(
+        "runs beside it",
+        "place",
+        ("beside",),
+        True,
+        "they were at work on its nodes during its steps, and took from it",
+        expected="none",
+    ),
+    _gpu("power_limit_w", "another limit of power, other clocks"),
+    _gpu("clock_limit_mhz", "GPUs at another clock rate"),
+    _gpu("memory_clock_limit_mhz", "GPUs at another clock rate of their memory"),
+    Rule(
+        "GPU clock reached",
+        "place",
+        ("clock",),
+        True,
+        "GPUs at another clock rate",
+        absent="not to be had",
+    ),
+    Rule(
+        "GPU slowed by heat or a power brake",
+        "place",
+        ("slowed",),
+        True,
+        "the machine held it back",
+        expected="none seen",
     ),
     # measuring
     _setting("profile_first_step", "asked for; the resolved step decides", matters=False),

@@ -11,7 +11,7 @@ from stratlab.compare.record import RunRecord
 from stratlab.compare.variants import build_variants
 
 # facts that follow from the number of processes
-PLACE = {"world_size", "nodes", "processes_per_node", "reduction dtypes"}
+PLACE = {"world_size", "nodes", "processes_per_node", "reduction dtypes", "ranks on each node"}
 LENGTH = {"resolved.steps", "steps done", "resolved.profile_first_step"}
 SHARED_CORES = "the processes share the cores of one machine: this says nothing about GPUs"
 

@@ -25,7 +25,12 @@ def sweep(
         bool, typer.Option("--dry-run", help="Render all charts, list the releases, start nothing.")
     ] = False,
     parallel: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Releases at work at the same time, instead of FILE's.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Releases at work at the same time, instead of FILE's; on one node they disturb each other.",
+        ),
     ] = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Instead of the one in FILE.")

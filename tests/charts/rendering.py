@@ -111,12 +111,17 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def environment(pod: Document, name: str) -> dict[str, str]:
-    """What the program in a container sees; <secret/key> stands for what only the cluster knows."""
+    """What the program in a container sees; <secret/key> and <spec.nodeName> stand for what only the cluster knows."""
     env: dict[str, str] = {}
     for entry in container(pod, name)["env"]:
         assert entry["name"] not in env, f"{entry['name']} is there twice"
-        source = entry.get("valueFrom", {}).get("secretKeyRef")
-        env[entry["name"]] = f"<{source['name']}/{source['key']}>" if source else expand(entry["value"], env)
+        given = entry.get("valueFrom", {})
+        if source := given.get("secretKeyRef"):
+            env[entry["name"]] = f"<{source['name']}/{source['key']}>"
+        elif field := given.get("fieldRef"):
+            env[entry["name"]] = f"<{field['fieldPath']}>"
+        else:
+            env[entry["name"]] = expand(entry["value"], env)
     return env
 
 

@@ -17,6 +17,7 @@ from tests.charts.rendering import (
     render,
     training_pod,
 )
+from tests.charts.unwrapping import WORKLOADS, unwrap_pods, workload_values
 
 
 def env_values(*entries: tuple[str, str]) -> dict[str, Any]:
@@ -32,6 +33,17 @@ def test_only_folders_that_can_be_written(documents: list[dict]) -> None:
     assert {"/tmp", "/dev/shm", env["TRAINER_RESULTS"]} == set(mounts)
     for name in caches:
         assert f"{env[name]}/".startswith("/tmp/"), name
+
+
+@pytest.mark.parametrize(("api", "topology"), WORKLOADS)
+def test_every_pod_that_trains_knows_its_node(helm: Path, api: str, topology: str) -> None:
+    """A pod's host name is its own: only the cluster can say which runs were beside each other."""
+    pods = unwrap_pods(
+        render(helm, CHARTS / "ddp", ["--set", "run.nodes=2", *workload_values(api, topology)])
+    )
+    for name in WORKLOADS[api, topology]:
+        (entry,) = [e for e in pods[name]["spec"]["containers"][0]["env"] if e["name"] == "STRATLAB_NODE"]
+        assert entry["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
 def test_further_variables_come_last_and_win_over_the_folders(helm: Path) -> None:
@@ -134,6 +146,7 @@ def test_a_password_in_the_address_of_the_server_is_refused(helm: Path) -> None:
         ("TRAINER_LR", "write run.config.lr"),
         ("MLFLOW_TRACKING_PASSWORD", "write run.mlflow.existingSecret"),
         ("PET_NNODES", "follows from run.nodes"),
+        ("STRATLAB_NODE", "is the node that the pod is on"),
     ],
 )
 def test_what_the_chart_sets_itself_is_refused(helm: Path, block: str, name: str, advice: str) -> None:

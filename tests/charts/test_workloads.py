@@ -23,8 +23,15 @@ MPI_VARIABLES = {
 TIMEOUT_S = str(86400 + EVERYTHING["scheduling"]["waitSeconds"] + 600)
 WORKER_COMMANDS = {
     "mpijob-v1": ["timeout", TIMEOUT_S, "sleep", "infinity"],
-    "mpijob-v2beta1": ["/usr/sbin/sshd", "-De"],
+    "mpijob-v2beta1": ["/usr/sbin/sshd", "-De", "-o", "SetEnv=%s STRATLAB_NODE=$(STRATLAB_NODE)"],
 }
+SSHD_CONFIG = Path(__file__).parents[2] / "images/trainer/ssh/sshd_config"
+# sshd takes the first SetEnv alone, and the command line before its file (tried with OpenSSH 9.2)
+SET_BY_SSHD = next(
+    line.removeprefix("SetEnv ")
+    for line in SSHD_CONFIG.read_text().splitlines()
+    if line.startswith("SetEnv ")
+)
 each_workload = pytest.mark.parametrize(
     ("api", "topology"), WORKLOADS, ids=[f"{api}-{topology}" for api, topology in WORKLOADS]
 )
@@ -48,7 +55,7 @@ def without_exceptions(pod: Document, api: str) -> Document:
         own = [entry for entry in container["env"] if entry["name"] in MPI_VARIABLES]
         assert {entry["name"]: entry["value"] for entry in own} == MPI_VARIABLES
         container["env"] = [entry for entry in container["env"] if entry not in own]
-        assert container["command"] == WORKER_COMMANDS[api]
+        assert container["command"] == [part.replace("%s", SET_BY_SSHD) for part in WORKER_COMMANDS[api]]
         container["command"] = ["python", "-m", "trainer"]
     if api == "trainjob":
         assert container["name"] == "node" and pod["spec"].pop("restartPolicy") == "Never"

@@ -27,13 +27,15 @@ TALK = {
 
 
 def build_metrics(
-    config: dict[str, Any], pace: float, loss_shift: float, step_ms: float | None = None
+    config: dict[str, Any], pace: float, loss_shift: float, begun: float, step_ms: float | None = None
 ) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; `pace` scales the step times. `step_ms`: of every step, instead."""
+    """The lines of metrics.jsonl; `pace` scales the step times. `step_ms`: of every step, instead.
+
+    `begun`: seconds since 1970."""
     settings, steps = config["config"], config["resolved"]["steps"]
     lines: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
-        stamp = {"t": 1.7e9 + step * 0.012, "attempt": 1, "step": step}
+        stamp = {"t": begun + step * 0.012, "attempt": 1, "step": step}
         loss = 2.3 * math.exp(-step / 25) + 0.05 + 0.01 * math.sin(5 * step)
         wobble = pace * (1 + 0.04 * math.sin(3 * step))
         times = {"data_ms": 0.2, "forward_ms": 4.0 * wobble, "backward_ms": 6.0 * wobble, "optimizer_ms": 1.0}

@@ -9,6 +9,7 @@ Every number follows from the arguments, so two calls write equal files.
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ from tests.stratlab.example_numbers import (
 
 GIB = 2**30
 CONFIG = Path(__file__).with_name("example_config.json")
+LIMITS = {
+    "power_limit_w": 700.0,
+    "clock_limit_mhz": 1980.0,
+    "memory_clock_limit_mhz": 2619.0,
+    "highest_clock_mhz": 1965.0,
+    "slowed_pct": 0.0,
+}
 GPU = {"device_type": "cuda", "device_name": "NVIDIA H200", "backend": "nccl"}
 # share of parameters, gradients and optimizer state that each of two ranks holds; step time relative to ddp
 HELD = {"single": (1, 1, 1), "ddp": (1, 1, 1), "fsdp": (0.5, 0.5, 0.5), "zero2": (1, 0.5, 0.5)}
@@ -60,7 +68,8 @@ def build_run_dir(
     _change(ranks, changes)
     pace, speed = PACE.get(strategy, 1.0), changes.get("samples_per_s")
     step_ms = 1e3 * config["config"]["global_batch_size"] / speed if speed else None
-    metrics = build_metrics(config, pace, loss_shift, step_ms)
+    begun = 1.7e9 + 100 * (zlib.crc32(run.encode()) % 1_000_000)  # one run after the other, in some order
+    metrics = build_metrics(config, pace, loss_shift, begun, step_ms)
     summary = build_summary(config, ranks, metrics)
     unused = changes.keys() - _names(config) - _names(ranks) - summary.keys()
     if unused:
@@ -71,7 +80,8 @@ def build_run_dir(
     for name in ("ranks", "traces", "analysis"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
-    write_lines(folder / "attempts.jsonl", _attempts(status))
+    nodes = sorted({str(rank["node"]) for rank in ranks})
+    write_lines(folder / "attempts.jsonl", _attempts(status, begun, nodes))
     write_lines(folder / "metrics.jsonl", metrics if status == "finished" else metrics[: len(metrics) // 2])
     server = {"tracking_uri": "http://mlflow:5000", "experiment_id": "1", "run_id": f"id-{run}"}
     write_json(folder / "mlflow.json", server)
@@ -124,6 +134,9 @@ def _rank(rank: int, config: dict[str, Any]) -> dict[str, Any]:
         "rank": rank,
         "local_rank": rank,
         "host": config["provenance"]["hosts"][0],
+        "node": "node-1",
+        "processor": "Example CPU, 4 cores",
+        "gpu": None if resolved["device_type"] == "cpu" else dict(LIMITS),
         "device_type": resolved["device_type"],
         "device_name": resolved["device_name"],
         "peak_memory_gib": None if resolved["device_type"] == "cpu" else 1.5 * held[2] + 0.3,
@@ -137,12 +150,12 @@ def _rank(rank: int, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _attempts(status: str) -> list[dict[str, Any]]:
-    line = {"t": 1.7e9, "attempt": 1, "launcher": "4f"}
-    lines = [{**line, "event": "started", "from_step": 0, "host": "worker-0"}]
+def _attempts(status: str, begun: float, nodes: list[str]) -> list[dict[str, Any]]:
+    line = {"t": begun, "attempt": 1, "launcher": "4f"}
+    lines = [{**line, "event": "started", "from_step": 0, "host": "worker-0", "nodes": nodes}]
     if status in ENDINGS:
         code, reason = ENDINGS[status]
-        lines.append({**line, "t": 1.7e9 + 60, "event": "ended", "exit_code": code, "reason": reason})
+        lines.append({**line, "t": begun + 60, "event": "ended", "exit_code": code, "reason": reason})
     return lines
 
 

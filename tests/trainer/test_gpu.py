@@ -19,7 +19,8 @@ from trainer.hardware import World
 class NvmlStandIn:
     """pynvml as far as it is used. Every answer takes `delay_s`."""
 
-    NVML_TEMPERATURE_GPU = 0
+    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+    reasons = 0
 
     class NVMLError(Exception):
         pass
@@ -50,6 +51,18 @@ class NvmlStandIn:
     def nvmlDeviceGetPowerUsage(self, handle):
         return self._answer("power", 412_500)
 
+    def nvmlDeviceGetClockInfo(self, handle, kind):
+        return self._answer("clock", {self.NVML_CLOCK_SM: 1755}[kind])
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
+        return self._answer("limit", {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 2619}[kind])
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
+        return self._answer("power limit", 700_000)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return self._answer("reasons", self.reasons)
+
 
 @pytest.fixture
 def sampler():
@@ -74,9 +87,37 @@ def wait_for_a_sample(one: Sampler) -> list[float]:
 
 
 def test_units_and_what_a_gpu_does_not_tell(sampler):
-    assert wait_for_a_sample(sampler(NvmlStandIn())) == [50, 60, 412.5]
+    assert wait_for_a_sample(sampler(NvmlStandIn())) == [50, 60, 412.5, 1755]
     slice_of_one = wait_for_a_sample(sampler(NvmlStandIn(missing="utilisation")))
-    assert math.isnan(slice_of_one[0]) and slice_of_one[1:] == [60, 412.5]
+    assert math.isnan(slice_of_one[0]) and slice_of_one[1:] == [60, 412.5, 1755]
+
+
+def test_what_the_gpu_was_allowed_and_how_fast_it_was_seen(sampler):
+    one = sampler(NvmlStandIn())
+    wait_for_a_sample(one)
+    assert one.describe() == {
+        "power_limit_w": 700,
+        "clock_limit_mhz": 1980,
+        "memory_clock_limit_mhz": 2619,
+        "highest_clock_mhz": 1755,
+        "slowed_pct": 0,
+    }
+    unknown = Sampler(NvmlStandIn(missing="limit"), "GPU-1").describe()
+    assert unknown == dict.fromkeys(unknown) | {"power_limit_w": 700}
+
+
+@pytest.mark.parametrize(
+    ("reasons", "slowed_pct"),
+    [(0x8, 100), (0x20, 100), (0x40, 100), (0x80, 100), (0x4, 0), (0x1, 0), (0x2, 0), (0x44, 100)],
+)
+def test_heat_and_a_power_brake_slow_a_gpu_and_its_own_power_cap_does_not(reasons, slowed_pct):
+    nvml = NvmlStandIn()
+    nvml.reasons = reasons
+    one = Sampler(nvml, "GPU-1")
+    for clock in (math.nan, 1200.0, 1755.0, 1500.0):
+        one._watch([50.0, 60.0, 400.0, clock])
+    found = one.describe()
+    assert (found["slowed_pct"], found["highest_clock_mhz"]) == (slowed_pct, 1755)
 
 
 def test_asking_a_slow_driver_costs_the_loop_nothing(sampler):
@@ -95,8 +136,8 @@ def test_asking_a_slow_driver_costs_the_loop_nothing(sampler):
 def test_means_since_the_last_time():
     one = Sampler(NvmlStandIn(), "GPU-1")
     assert all(math.isnan(x) for x in one.take())
-    one._samples += [[10, 50, 100], [30, 50, 200]]
-    assert one.take() == [20, 50, 150] == one.take()
+    one._samples += [[10, 50, 100, 1200], [30, 50, 200, 1400]]
+    assert one.take() == [20, 50, 150, 1300] == one.take()
 
 
 def test_the_gpu_is_found_by_its_uuid(monkeypatch):
@@ -126,9 +167,10 @@ def cpu_world() -> World:
 def test_on_a_cpu_only_the_host_s_memory_is_known():
     meter = Meter(cpu_world())
     found = dict(zip(NAMES, meter.read(), strict=True))
+    assert meter.describe() is None
     meter.close()
     assert found.pop("host_memory_gib") == pytest.approx(psutil.Process().memory_info().rss / 2**30, rel=0.05)
-    assert len(found) == 6 and all(math.isnan(value) for value in found.values())
+    assert len(found) == 7 and all(math.isnan(value) for value in found.values())
 
 
 def test_device_memory_is_torch_s_own_count(monkeypatch):

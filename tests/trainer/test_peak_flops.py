@@ -51,6 +51,8 @@ def test_what_a_card_cannot_compute_in_has_no_peak() -> None:
 
 
 def test_fp32_is_without_tensor_cores() -> None:
-    found = {name: read_peak_flops(name, "fp32") for name in ("NVIDIA H100 PCIe", "NVIDIA L40", "NVIDIA A10G")}
+    found = {
+        name: read_peak_flops(name, "fp32") for name in ("NVIDIA H100 PCIe", "NVIDIA L40", "NVIDIA A10G")
+    }
     assert found == {"NVIDIA H100 PCIe": 51e12, "NVIDIA L40": 90.5e12, "NVIDIA A10G": 35e12}
     assert all(peaks["fp32"] < peaks["fp16"] for peaks in PEAK_FLOPS.values())

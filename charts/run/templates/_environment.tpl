@@ -15,6 +15,10 @@
   value: {{ include "run.name" . | quote }}
 - name: TRAINER_RESULTS
   value: {{ include "run.literal" $run.results.mountPath | quote }}
+- name: STRATLAB_NODE # runs on one node at one time disturb each other
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
 - name: TRAINER_IMAGE
   value: {{ include "run.image" $run.image | quote }}
 - name: TRAINER_WAIT_S
@@ -105,6 +109,8 @@
   {{- fail (printf "%s: for %s write run.mlflow.existingSecret, the analysis needs it too" .list .name) -}}
 {{- else if has .name (list "PET_NNODES" "PET_NPROC_PER_NODE" "PET_NODE_RANK" "PET_MAX_RESTARTS" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_BACKEND" "PET_RDZV_CONF" "PET_RDZV_ENDPOINT" "PET_RDZV_ID") -}}
   {{- fail (printf "%s: %s follows from run.nodes, run.processesPerNode and run.workload" .list .name) -}}
+{{- else if eq "STRATLAB_NODE" .name -}}
+  {{- fail (printf "%s: %s is the node that the pod is on" .list .name) -}}
 {{- else if hasKey .given .name -}}
   {{- fail (printf "%s: %s is there twice" .list .name) -}}
 {{- end -}}

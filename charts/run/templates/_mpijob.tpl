@@ -35,7 +35,8 @@ spec:
 {{- $extra := include "run.mpijob.environment" . -}}
 {{- $launcher := dict "context" . "name" "pytorch" "extra" $extra "command" (list "python" "-m" "trainer.mpi_launcher") -}}
 {{- $attempts := int64 (.Values.run.config.max_attempts | default 3) -}}
-{{- $sshd := list "/usr/sbin/sshd" "-De" -}}
+{{- /* What ssh starts does not see the container's environment. The first SetEnv counts alone: with what the image's sshd_config sets. */ -}}
+{{- $sshd := list "/usr/sbin/sshd" "-De" "-o" "SetEnv=PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp STRATLAB_NODE=$(STRATLAB_NODE)" -}}
 {{ include "run.workload.head" . }}
 spec:
   slotsPerWorker: 1

@@ -53,7 +53,10 @@ def test_what_cannot_be_explained_is_said(tmp_path: Path) -> None:
     page = write_report(compare(runs), runs, tmp_path / "out").read_text()
     assert "fsdp against ddp: not explained, fsdp has no analysed traces." in page
     assert "<h3>Runs that are not comparable</h3>" in page
-    assert "Not comparable, no finding: they differ in world_size, processes_per_node." in page
+    assert (
+        "Not comparable, no finding: they differ in world_size, processes_per_node, ranks on each node."
+        in page
+    )
 
 
 def test_many_runs_stay_readable(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_names_that_resolve_are_workers():
 def test_one_process_per_worker_gets_the_variables_and_their_values_stay_hidden():
     env = {
         "TRAINER_RUN": "x", "HF_TOKEN": "hf_secret", "PET_NNODES": "2",
-        "PATH": "/bin", "HOSTNAME": "launcher",
+        "PATH": "/bin", "HOSTNAME": "launcher", "STRATLAB_NODE": "its own",
         "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh", "KUBERNETES_SERVICE_HOST": "10.0.0.1",
         "CUDA_VISIBLE_DEVICES": "",
     }  # fmt: skip

@@ -38,6 +38,7 @@ def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
         "TRAINER_MICRO_BATCH_SIZE": "8",
         "TRAINER_EVALUATE_EVERY": "8",
         "STRATLAB_LAUNCHER": "test",
+        "STRATLAB_NODE": "node-7",
     } | more
 
 
@@ -71,8 +72,11 @@ def test_the_run_directory_is_complete(finished, strategy):
         assert (folder / name).stat().st_size > 0
     for rank in range(ranks):
         facts = json.loads((folder / "ranks" / f"rank{rank}.json").read_text())
+        assert facts["node"] == "node-7" and facts["processor"] and facts["gpu"] is None
         assert facts["done"] and facts["samples_seen"] == STEPS * 32 // ranks
         assert f"rank {rank} of {ranks}" in (folder / "ranks" / f"rank{rank}.log").read_text()
+    started = json.loads((folder / "attempts.jsonl").read_text().splitlines()[0])
+    assert started["nodes"] == ["node-7"]
     assert not [path for path in folder.rglob("*") if "tmp" in path.name]
 
 
