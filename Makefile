@@ -24,7 +24,7 @@ help: ## list the targets
 demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab rehearse charts/ddp charts/fsdp charts/zero2 --values examples/digits.yaml \
 	    --results $(DEMO)/runs --mlflow $(DEMO)/mlflow --replace
-	@$(BIN)/stratlab compare $(DEMO)/runs/demo --output $(DEMO)
+	@$(BIN)/stratlab compare $(DEMO)/runs/demo --output $(DEMO) --mlflow $(DEMO)/mlflow
 	@echo "MLflow on these runs:  $(BIN)/stratlab mlflow $(DEMO)/mlflow"
 
 test: setup .tools/scan/ready lint ## every kind of proof that needs neither GPU nor cluster (12 minutes); WORKERS=0: in one process

@@ -129,6 +129,10 @@ def compare(
     ] = None,
     experiment: Annotated[str | None, typer.Option(help="An MLflow experiment instead of a folder.")] = None,
     tracking_uri: TrackingUri = "",
+    mlflow_store: Annotated[
+        Path | None,
+        typer.Option("--mlflow", metavar="FOLDER", help="The report goes into this store of a rehearsal."),
+    ] = None,
     as_json: Annotated[
         str | None,
         typer.Option("--json", metavar="FILE", help="Also write report.json there; - prints it alone."),
@@ -162,6 +166,8 @@ def compare(
 ) -> None:
     """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
 
+    The report also goes to MLflow, beside the runs: to --tracking-uri, or where the runs were sent to.
+
     With --on-cluster a pod compares the runs where they are, and the report comes back to --output.
 
     Example: stratlab compare results/demo
@@ -190,6 +196,7 @@ def compare(
         runs = comparing.load_experiment(experiment, tracking_uri, output / "runs")
     report = comparing.compare(runs, baseline=baseline, memory_limit_gib=memory_limit_gib)
     page = comparing.write_report(report, runs, output)
+    logged = comparing.log_for_user(report, runs, output, experiment, tracking_uri, mlflow_store)
     if as_json == "-":
         print(page.with_name("report.json").read_text(), end="")
         return
@@ -197,6 +204,8 @@ def compare(
         Path(as_json).write_text(page.with_name("report.json").read_text())
     _console().print(comparing.terminal_table(report))
     _print_line(f"report: {page}")
+    if logged:
+        _print_line(logged)
 
 
 @app.command(short_help="Serve the MLflow store of a rehearsal.")

@@ -88,7 +88,7 @@ def _open(
     folder.create()
     number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
     if number == 1:
-        write_json(folder.config, describe_run(config, resolved, [host for host, _ in hosts]))
+        write_json(folder.config, describe_run(config, resolved, *map(list, zip(*hosts, strict=True))))
     chosen, skipped = _choose(config, CheckpointFolder(folder))
     attempt = Attempt(folder, number, chosen, skipped, folder.has_all_traces())
     nodes = sorted({node for _, node in hosts if node})

@@ -238,6 +238,14 @@ class Config(BaseModel):
     )
     evaluate_every: int = Field(default=0, ge=0, description="Steps between validations; 0 = once per epoch.")
     log_every: int = Field(default=10, ge=1, description="Steps between writes of the metrics.")
+    target_accuracy_pct: float = Field(
+        default=0.0, ge=0, le=100, description="Validation accuracy until which training is timed; 0 = none."
+    )
+    target_perplexity: float = Field(
+        default=0.0,
+        ge=0,
+        description="Of text: validation perplexity until which training is timed; 0 = none.",
+    )
 
     # safety
     collective_timeout_s: int = Field(

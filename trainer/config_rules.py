@@ -88,6 +88,12 @@ def _nd(config: Config) -> Iterator[str]:
 
 
 def _work(config: Config) -> Iterator[str]:
+    if config.is_text and config.target_accuracy_pct:
+        yield "TRAINER_TARGET_ACCURACY_PCT: a language model has no accuracy here; give TRAINER_TARGET_PERPLEXITY"
+    if not config.is_text and config.target_perplexity:
+        yield "TRAINER_TARGET_PERPLEXITY: images have no perplexity; give TRAINER_TARGET_ACCURACY_PCT"
+    if 0 < config.target_perplexity <= 1:
+        yield f"TRAINER_TARGET_PERPLEXITY={config.target_perplexity:g}: no model reaches it, give more than 1"
     if {"epochs", "steps"} <= config.model_fields_set and config.steps:
         yield "TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them"
     if config.profile_steps and config.profile_first_step <= config.profile_warmup:

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,14 @@ def hash_weights(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def describe_run(config: Config, resolved: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
-    """The content of config.json: what was asked, what it resolved to, what it runs on."""
+def describe_run(
+    config: Config, resolved: dict[str, Any], hosts: list[str], nodes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The content of config.json: what was asked, what it resolved to, what it runs on.
+
+    Args:
+        hosts, nodes: of every rank: its pod, and the machine below it where that is known.
+    """
     return {
         "schema_version": 1,
         "run_uid": uuid.uuid4().hex,
@@ -67,6 +74,7 @@ def describe_run(config: Config, resolved: dict[str, Any], hosts: list[str]) -> 
             "git_sha": read_git_sha(),
             "image": config.image,
             "hosts": sorted(set(hosts)),
+            "nodes": sorted({node for node in nodes if node}),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     }

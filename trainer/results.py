@@ -14,6 +14,7 @@ from torch import nn
 from trainer.axes import Axes
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.config import Config
+from trainer.course import find_target, read_course
 from trainer.engine import Engine
 from trainer.evaluation import Evaluation
 from trainer.hardware import (
@@ -24,7 +25,7 @@ from trainer.hardware import (
     processor_name,
 )
 from trainer.run_directory import RunDirectory, write_json
-from trainer.summary import build_summary
+from trainer.summary import build_summary, find_results
 from trainer.tracking import Recorder
 
 log = logging.getLogger("trainer")
@@ -77,8 +78,10 @@ def write_results(
     if world.rank:
         return
     write_json(folder.evaluation, test.report("test"))
-    summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last, test)
+    course = read_course(folder.metrics, folder.read_world_sizes(), find_target(config))
+    summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
     write_json(folder.summary, summary)
+    recorder.record("result", resolved["steps"], **find_results(summary))
 
 
 def export_weights(

@@ -58,6 +58,11 @@ class RunDirectory:
         """The lines of attempts.jsonl."""
         return read_lines(self.attempts)
 
+    def read_world_sizes(self) -> dict[int, int]:
+        """Attempt -> its number of ranks."""
+        started = [line for line in self.read_attempts() if line["event"] == "started"]
+        return {line["attempt"]: line["world_size"] for line in started if "world_size" in line}
+
     def append_attempt(self, event: str, attempt: int, launcher: str, **facts: Any) -> None:
         """One line: an attempt `started` or `ended`."""
         line = {"t": time.time(), "attempt": attempt, "event": event, "launcher": launcher, **facts}

@@ -225,5 +225,6 @@ def _tags(config: Mapping[str, Any]) -> dict[str, str]:
         "git_sha": provenance["git_sha"] or "",
         "image": provenance["image"],
         "hosts": ",".join(provenance["hosts"]),
+        "nodes": ",".join(provenance.get("nodes") or []),
         **{f"version.{name}": version for name, version in provenance["versions"].items()},
     }

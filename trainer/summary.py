@@ -23,6 +23,10 @@ FROM_RESOLVED = (
     "trainable_parameters",
     "precision",
 )
+NO_RESULTS = (
+    *("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", "dimensions", "seq_len"),
+    *("peak_flops_per_device", "flops_per_token", "flops_per_token_literature"),
+)
 FROM_CONFIG = (
     "run",
     "comparison",
@@ -58,7 +62,8 @@ def build_summary(
         ranks: the facts of every rank (ranks/rank*.json).
         measured: times in ms of the steps that count, in the order of `TIMES`.
         work: what these steps have done.
-        last: train_loss, the validation's measures, skipped_steps, train_time_s at the end.
+        last: train_loss, the validation's measures, skipped_steps, train_time_s at the end, and the numbers of
+            `course.read_course`.
     """
     columns = list(zip(*measured, strict=True))
     medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
@@ -89,6 +94,24 @@ def build_summary(
             f"dtype_{kind}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
             for kind in ("parameters", "gradients", "optimizer", "reductions")
         },
+    }
+
+
+def find_results(summary: dict[str, Any]) -> dict[str, float]:
+    """The numbers of summary.json that a run is judged by, for the line of kind `result`, which becomes metrics of the
+    MLflow run: all but settings and facts, which are its params, and what the last validation's line holds already. The
+    numbers of an axis are called `wire_bytes_per_axis/tp`."""
+    flat = dict(summary)
+    sent = flat.pop("wire_bytes_per_axis")
+    flat |= {f"wire_bytes_per_axis/{axis}": size for axis, size in sent.items()}
+    known = {*FROM_CONFIG, *FROM_RESOLVED, *NO_RESULTS}
+    return {
+        name: value
+        for name, value in flat.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name not in known
+        and not name.startswith("validation_")
     }
 
 
@@ -134,7 +157,8 @@ def _largest(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
         )
     }
     host = max(r["peak_host_memory_gib"] for r in ranks)
-    return {"peak_memory_gib": device, "peak_reserved_gib": reserved, "peak_host_memory_gib": host, **state}
+    peaks = {"peak_memory_gib": device, "peak_reserved_gib": reserved, "peak_host_memory_gib": host}
+    return {**peaks, **state, "state_memory_gib": sum(state.values())}
 
 
 def _per_axis(ranks: list[dict[str, float]]) -> dict[str, float]:

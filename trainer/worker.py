@@ -107,7 +107,8 @@ def run(config: Config, world: World, launcher: str) -> None:
     def validate(step: int) -> None:
         found = task.evaluate(engine, "validation").measures()
         checkpoints.validation = {"step": step, **found}
-        recorder.record("eval", step, **{f"validation_{name}": value for name, value in found.items()})
+        values = {f"validation_{name}": value for name, value in found.items()}
+        recorder.record("eval", step, **values, train_time_s=checkpoints.train_time_s())
 
     first_step = attempt.from_step + 1
     train(

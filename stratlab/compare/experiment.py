@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from stratlab import tracking_redirect
+from stratlab.compare.mlflow_log import is_comparison
 from stratlab.compare.record import RunRecord, read_run
 from stratlab.user_error import UserError
 
@@ -49,7 +50,7 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
         if experiment is None:
             known = ", ".join(sorted(e.name for e in client.search_experiments()))
             raise UserError(f"--experiment {name}: not at {tracking_uri}; there are: {known}")
-        runs = _runs_of(client, experiment.experiment_id)
+        runs = [run for run in _runs_of(client, experiment.experiment_id) if not is_comparison(run)]
         if not runs:
             raise UserError(f"--experiment {name}: has no runs at {tracking_uri}")
         folders = {run_id: into / name for run_id, name in _folder_names(runs).items()}

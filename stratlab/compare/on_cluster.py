@@ -135,6 +135,7 @@ def compare_on_cluster(
         command=["python", "-c", SCRIPT, folder, str(LARGEST_MIB), *options],
         read_only=False,
         progress=progress,
+        component="comparison",  # the network rules let it reach MLflow
     )
     words, _, payload = finished.output.partition(MARK + b" ")
     said = words.decode(errors="replace").strip()

@@ -32,6 +32,7 @@ class RunRecord:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     mlflow_run_id: str | None = None
+    tracking_uri: str | None = None
     missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     place: dict[str, Any] = field(default_factory=dict)
@@ -91,6 +92,7 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         )
     }
     attempts = _read_lines(folder / "attempts.jsonl", problems)
+    server = _read_object(folder / "mlflow.json", problems)
     status, ending = _status(attempts, bool(files["summary"]))
     if files["config"].get("config", {}).get("mode") == "evaluate":
         return RunRecord(
@@ -108,7 +110,8 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         attempts=attempts,
         metrics=_read_lines(folder / "metrics.jsonl", problems),
         ranks=[r for i in range(world_size) if (r := _read_object(folder / f"ranks/rank{i}.json", problems))],
-        mlflow_run_id=_read_object(folder / "mlflow.json", problems).get("run_id"),
+        mlflow_run_id=server.get("run_id"),
+        tracking_uri=server.get("tracking_uri"),
         missing=[name for name in _expected(files, world_size, downloaded) if not (folder / name).is_file()],
         problems=problems,
     )

@@ -234,6 +234,12 @@ RULES: tuple[Rule, ...] = (
     _setting("profile_memory", "recording costs time in the traced steps"),
     _setting("evaluate_every", "asked for; validation is outside the step times", matters=False),
     _decided("evaluate_every", "outside the step times", matters=False, absent="as asked"),
+    _setting(
+        "target_accuracy_pct", "until when training is timed, not how it goes", matters=False, task="image"
+    ),
+    _setting(
+        "target_perplexity", "until when training is timed, not how it goes", matters=False, task="text"
+    ),
     _setting("log_every", "how often lines are written", matters=False),
     _setting("checkpoint_every", "outside the step times", matters=False),
     _setting("checkpoint_keep", "outside the step times", matters=False),

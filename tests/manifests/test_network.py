@@ -54,6 +54,7 @@ def pods(kind: list[Document]) -> dict[str, Peer]:
     found["mlflow"] = Peer(template["metadata"]["labels"])
     # made by stratlab itself and by `helm test`
     found["volume"] = Peer({f"{LABEL}component": "volume", f"{LABEL}part-of": "stratlab"})
+    found["comparison"] = Peer({f"{LABEL}component": "comparison", f"{LABEL}part-of": "stratlab"})
     found.setdefault("test", Peer({f"{LABEL}component": "test", f"{LABEL}part-of": "stratlab"}))
     return found
 
@@ -70,8 +71,8 @@ OPEN = {
     ("training", "training", HTTPS),
     ("training", "training", API),
     ("training", "training", DNS),
-    *((component, "mlflow", MLFLOW) for component in ("training", "analysis", "test")),
-    *((component, "dns", DNS) for component in ("training", "analysis", "test", "prepare")),
+    *((component, "mlflow", MLFLOW) for component in ("training", "analysis", "comparison", "test")),
+    *((component, "dns", DNS) for component in ("training", "analysis", "comparison", "test", "prepare")),
     ("analysis", "api server", API),
     ("analysis", "api server", HTTPS),
     ("analysis", "hub", HTTPS),  # the price of not knowing the API server's address

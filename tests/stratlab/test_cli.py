@@ -175,8 +175,13 @@ def test_compare_writes_and_prints(
     monkeypatch.setattr(compare, "compare", lambda runs, **asked: {"runs": runs})
     monkeypatch.setattr(compare, "write_report", write_report)
     monkeypatch.setattr(compare, "terminal_table", terminal_table)
+    logged: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        compare, "log_for_user", lambda *given: logged.append(given) or "report in MLflow: there"
+    )
     assert call("compare", str(tmp_path)) == 0
     shown = capsys.readouterr().out
+    assert "report in MLflow: there" in shown
     assert "a table" in shown and f"report: {tmp_path}/report/report.html" in shown
     out = tmp_path / "out"
     assert (
@@ -186,6 +191,10 @@ def test_compare_writes_and_prints(
         == 0
     )
     assert json.loads(capsys.readouterr().out) == {"runs": ["e", "http://m", str(out / "runs")]}
+    assert [given[2:] for given in logged] == [
+        (tmp_path / "report", None, "", None),
+        (out, "e", "http://m", None),
+    ]
 
 
 @pytest.fixture

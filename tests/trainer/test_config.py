@@ -147,3 +147,13 @@ def test_schema_is_printed_by_the_module():
     assert done.returncode == 0 and json.loads(done.stdout) == schema()
     done = subprocess.run([sys.executable, "-m", "trainer.settings", "--shcema"], capture_output=True)
     assert done.returncode == 2
+
+
+def test_a_target_is_of_the_task_and_can_be_reached():
+    text = {"TRAINER_MODEL": "qwen_tiny", "TRAINER_DATASET": "arithmetic"}
+    assert read(TRAINER_TARGET_ACCURACY_PCT="90").target_accuracy_pct == 90
+    assert read(**text, TRAINER_TARGET_PERPLEXITY="9.5").target_perplexity == 9.5
+    assert "give TRAINER_TARGET_PERPLEXITY" in problems(**text, TRAINER_TARGET_ACCURACY_PCT="90")[0]
+    assert "give TRAINER_TARGET_ACCURACY_PCT" in problems(TRAINER_TARGET_PERPLEXITY="9")[0]
+    assert "give more than 1" in problems(**text, TRAINER_TARGET_PERPLEXITY="1")[0]
+    assert "TRAINER_TARGET_ACCURACY_PCT" in problems(TRAINER_TARGET_ACCURACY_PCT="101")[0]
