@@ -43,6 +43,7 @@ def read_course(
             its last line, steps that were made twice included.
         train_power_w: that energy over that time.
         gpu_utilisation_pct: mean over ranks and time; gpu_temperature_c: of the hottest rank.
+        epoch_time_s: mean over the whole epochs; train_accuracy_pct: of the last one.
         time_to_target_s: seconds of training until the first validation that reached the target.
     """
     with open(metrics, "rb") as file:
@@ -58,11 +59,15 @@ def build_course(
     seconds = joules = used = 0.0
     hottest: list[float] = []
     reached: dict[int, float | None] = {}
+    epochs: dict[int, dict[str, Any]] = {}
     for raw in lines:
         line = decode(raw)
         since.setdefault(line.attempt, line.t - line.step_time_ms / 1e3)
         if line.kind == "eval" and target:
             reached[line.step] = _read_target(msgspec.json.decode(raw), *target)
+        if line.kind == "epoch":
+            found_epoch = msgspec.json.decode(raw)
+            epochs[found_epoch["epoch"]] = found_epoch
         if line.kind != "system":
             continue
         found = _read_gpus(msgspec.json.decode(raw))
@@ -82,6 +87,8 @@ def build_course(
     }
     return {
         **{name: value if seconds and math.isfinite(value) else None for name, value in course.items()},
+        "epoch_time_s": sum(e["epoch_time_s"] for e in epochs.values()) / len(epochs) if epochs else None,
+        "train_accuracy_pct": epochs[max(epochs)].get("epoch_train_accuracy_pct") if epochs else None,
         "time_to_target_s": next(
             (reached[step] for step in sorted(reached) if reached[step] is not None), None
         ),

@@ -37,6 +37,8 @@ class StepResult:
     """Of text: places in all rows of the step, padding included."""
     useful_tokens: int = 0
     """Of text: those that hold a document."""
+    correct: Tensor | None = None
+    """Of images: how many of this rank's samples were told right, before the update."""
 
 
 class Engine(Protocol):
@@ -99,9 +101,31 @@ def count_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([sample_loss(logits, labels, 1).double(), count.double()])
 
 
-def build_result(batch: Batch, loss: Tensor, grad_norm: Tensor | float, skipped: int) -> StepResult:
+def count_correct(logits: Tensor, labels: Tensor) -> Tensor | None:
+    """How many of the images are told right, with mixup by the larger share; None for text, whose vocabulary makes
+    that dear.
+
+    Args:
+        logits: [batch, class], or of text [batch, token, class].
+        labels: int64 [batch], or the shares of all classes [batch, class].
+    """
+    if logits.dim() != 2:
+        return None
+    wanted = labels if labels.dtype == torch.int64 else labels.argmax(1)
+    return (logits.detach().argmax(1) == wanted).sum()
+
+
+def add_up(total: Tensor | None, more: Tensor | None) -> Tensor | None:
+    """A sum over micro-batches that stays on the device; None where there is nothing to add."""
+    return more if total is None or more is None else total + more
+
+
+def build_result(
+    batch: Batch, loss: Tensor, grad_norm: Tensor | float, skipped: int, correct: Tensor | None = None
+) -> StepResult:
     """What a step gives back to the loop."""
-    return StepResult(loss, grad_norm, batch.global_samples, skipped, batch.tokens, batch.useful_tokens)
+    tokens = (batch.tokens, batch.useful_tokens)
+    return StepResult(loss, grad_norm, batch.global_samples, skipped, *tokens, correct)
 
 
 def build_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> Any:
@@ -162,7 +186,7 @@ class TorchEngine:
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         phases, last = self._phases, len(batch.micro) - 1
         factor = self._loss_factor * self.loss_scale.scale
-        total = None
+        total = correct = None
         for i, (images, labels) in enumerate(batch.micro):
             if self._apply_sync:
                 self._apply_sync(i == last)
@@ -172,11 +196,12 @@ class TorchEngine:
                 loss = sample_loss(logits, labels, batch.global_labels, self._config.label_smoothing)
             with phases.backward:
                 (loss * factor).backward()
-            total = loss.detach() if total is None else total + loss.detach()
+            total = add_up(total, loss.detach())
+            correct = add_up(correct, count_correct(logits, labels))
         assert total is not None, "a batch without micro-batches"
         with phases.optimizer:
             norm, skipped = self._update(lr)
-        return build_result(batch, total, norm, skipped)
+        return build_result(batch, total, norm, skipped, correct)
 
     def _update(self, lr: float) -> tuple[Tensor, int]:
         """Clips and applies the gradients; gives their norm, and 1 if they were left out."""

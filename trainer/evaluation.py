@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+TOP = 5
 MOST_PERPLEXITY = 1e30
 """JSON has no infinity."""
 
@@ -38,6 +39,8 @@ class Classification:
     confusion: list[list[int]]
     """Rows are the true classes, columns the predicted ones."""
     class_names: list[str]
+    top5: float | None = None
+    """Samples whose class is among the five likeliest; None where there are no more than five."""
 
     @property
     def samples(self) -> int:
@@ -49,7 +52,8 @@ class Classification:
         return 100.0 * right / self.samples
 
     def measures(self) -> dict[str, float]:
-        return {"loss": self.loss, "accuracy_pct": self.accuracy_pct}
+        top5 = {} if self.top5 is None else {"top5_accuracy_pct": 100.0 * self.top5 / self.samples}
+        return {"loss": self.loss, "accuracy_pct": self.accuracy_pct, **top5}
 
     def report(self, split: str) -> dict[str, Any]:
         per_class = []
@@ -60,8 +64,7 @@ class Classification:
         return {
             "split": split,
             "samples": self.samples,
-            "loss": self.loss,
-            "accuracy_pct": self.accuracy_pct,
+            **self.measures(),
             "class_names": self.class_names,
             "per_class": per_class,
             "confusion_matrix": self.confusion,
@@ -111,15 +114,20 @@ def evaluate(
     """
     classes = len(class_names)
     confusion = torch.zeros(classes * classes, dtype=torch.float64, device=device)
-    loss = torch.zeros(1, dtype=torch.float64, device=device)
+    sums = torch.zeros(
+        2, dtype=torch.float64, device=device
+    )  # of the losses, of those among the five likeliest
     for images, labels, weights in batches:
         logits = forward(images).float()
-        loss += (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
+        sums[0] += (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
+        likeliest = logits.topk(min(TOP, classes), dim=1).indices
+        sums[1] += ((likeliest == labels[:, None]).any(1) * weights).sum()
         confusion.index_add_(0, labels * classes + logits.argmax(dim=1), weights.double())
-    sums = _over_ranks(torch.cat([confusion, loss]))
-    total = sums[:-1].sum().item()
-    matrix = sums[:-1].reshape(classes, classes).long().tolist()
-    return Classification(sums[-1].item() / total, matrix, class_names)
+    sums = _over_ranks(torch.cat([confusion, sums]))
+    total = sums[:-2].sum().item()
+    matrix = sums[:-2].reshape(classes, classes).long().tolist()
+    top5 = sums[-1].item() if classes > TOP else None
+    return Classification(sums[-2].item() / total, matrix, class_names, top5)
 
 
 def evaluate_tokens(

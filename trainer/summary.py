@@ -25,6 +25,7 @@ FROM_RESOLVED = (
 )
 NO_RESULTS = (
     *("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", "dimensions", "seq_len"),
+    "train_accuracy_pct",  # a series of its own
     *("peak_flops_per_device", "flops_per_token", "flops_per_token_literature"),
 )
 FROM_CONFIG = (

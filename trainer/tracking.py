@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.engine import StepResult
+from trainer.epochs import EpochCount
 from trainer.failures import NotFinite
 from trainer.gpu import NAMES as SYSTEM
 from trainer.phases import read_ms
@@ -59,6 +60,7 @@ class _TrainLine(msgspec.Struct):
     backward_ms: float
     optimizer_ms: float
     profiled: bool
+    train_accuracy_pct: float | msgspec.UnsetType = msgspec.UNSET
     tokens: int | msgspec.UnsetType = msgspec.UNSET
     useful_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -85,6 +87,7 @@ class Recorder:
         on_flush: called with the newest line after each flush on the writing rank, for the console.
         read_system: this rank's memory, utilisation... in the order of `trainer.gpu.NAMES`; None = not recorded.
         world_axis: what a group of all processes stands for where traffic is counted.
+        epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
     """
 
     def __init__(
@@ -95,7 +98,9 @@ class Recorder:
         on_flush: Callable[[dict[str, Any]], None] | None = None,
         read_system: Callable[[], list[float]] | None = None,
         world_axis: str = "world",
+        epoch_samples: int = 0,
     ) -> None:
+        self._epochs = EpochCount(epoch_samples) if epoch_samples else None
         self._world_axis = world_axis
         self._spool = Spool(path) if path else None
         self._told_dropped = 0
@@ -155,16 +160,16 @@ class Recorder:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        losses, system = self._gather([entry.result.loss for entry in waiting])
+        losses, correct, system = self._gather([entry.result for entry in waiting])
         norms = _numbers([entry.result.grad_norm for entry in waiting])
         first_bad = None
-        for entry, loss, norm in zip(waiting, losses, norms, strict=True):
+        for entry, loss, right, norm in zip(waiting, losses, correct, norms, strict=True):
             times = read_ms(entry.taken)
             self._count(entry, times)
             if not math.isfinite(loss):
                 first_bad = first_bad or entry.step
             if self._spool is not None:
-                self._write_step(entry, loss, norm, times)
+                self._write_step(entry, loss, right, norm, times)
         if self._spool is not None:
             if system:
                 self._write_system(waiting[-1].step, system)
@@ -184,13 +189,17 @@ class Recorder:
             self._told_dropped += lost
             self.record("event", step, name="metrics dropped", text=f"{lost} lines, the volume was full")
 
-    def _gather(self, shares: list[Any]) -> tuple[list[float], list[float]]:
-        """(losses over all ranks, every rank's system numbers one after the other), in one collective.
+    def _gather(self, results: list[StepResult]) -> tuple[list[float], Sequence[float | None], list[float]]:
+        """(losses over all ranks, samples told right or None, every rank's system numbers one after the other), in one
+        collective.
 
-        The numbers travel as a table [rank, number] that is zero but for one's own row.
+        The system's numbers travel as a table [rank, number] that is zero but for one's own row.
         """
-        losses = torch.stack(shares)
-        ranks, steps = dist.get_world_size(), len(shares)
+        losses = torch.stack([result.loss for result in results])
+        ranks, steps = dist.get_world_size(), len(results)
+        counts = [result.correct for result in results if result.correct is not None]
+        if counts:  # as many as losses: a task counts in every step or in none
+            losses = torch.cat([losses, torch.stack(counts).to(losses.dtype)])
         if self._read_system:
             table = torch.zeros(ranks, len(SYSTEM), dtype=losses.dtype)
             table[dist.get_rank()] = torch.tensor(self._read_system(), dtype=losses.dtype)
@@ -198,7 +207,8 @@ class Recorder:
         if ranks > 1:
             dist.all_reduce(losses)
         numbers = losses.tolist()
-        return numbers[:steps], numbers[steps:]
+        end = steps + len(counts)
+        return numbers[:steps], numbers[steps:end] or [None] * steps, numbers[end:]
 
     def _write_system(self, step: int, numbers: list[float]) -> None:
         values = {
@@ -218,12 +228,15 @@ class Recorder:
             self.measured.append(times)
             self.work.add(entry.result)
 
-    def _write_step(self, entry: _Waiting, loss: float, norm: float, times: tuple[float, ...]) -> None:
+    def _write_step(
+        self, entry: _Waiting, loss: float, right: float | None, norm: float, times: tuple[float, ...]
+    ) -> None:
         assert self._spool is not None
         result = entry.result
-        line = _TrainLine(
+        line = _TrainLine(  # type: ignore[call-arg]
             *(entry.time, self._attempt, entry.step, "train", loss, norm, entry.lr),
             *(result.samples, result.skipped, *times, entry.profiled),  # type: ignore[arg-type]
+            msgspec.UNSET if right is None else 100.0 * right / result.samples,
             *((result.tokens, result.useful_tokens) if result.tokens else ()),
         )
         self._newest = line
@@ -231,6 +244,12 @@ class Recorder:
             self._spool.append(self._encode(line) + b"\n")
         else:
             self._write(_fields(line))
+        if self._epochs:
+            ended = self._epochs.add(entry.step, entry.time, times[0], result.samples, loss, right)
+            if ended:
+                self._write(
+                    {"t": entry.time, "attempt": self._attempt, "step": entry.step, "kind": "epoch", **ended}
+                )
 
     def _write(self, line: dict[str, Any]) -> None:
         assert self._spool is not None

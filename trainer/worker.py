@@ -94,6 +94,7 @@ def run(config: Config, world: World, launcher: str) -> None:
             progress.show,
             meter.read,
             axes.world_axis,
+            task.train_samples,
         )
     )
     profile_first = profile_first_from(config, plan, attempt.from_step, attempt.traces_complete)

@@ -25,17 +25,21 @@ MOST_LINES = 8  # in one chart: the colours of the palette
 
 
 MEASURES = {  # of a task, with the name of its curve
-    "image": ("accuracy_pct", "Validation accuracy", "validation accuracy (%)"),
+    "image": ("accuracy_pct", "Validation accuracy", "validation accuracy (%)"),  # top-5 has no curve
     "text": ("perplexity", "Validation perplexity", "validation perplexity"),
 }
+
+
+TOP5 = ("validation_top5_accuracy_pct", "test_top5_accuracy_pct")
 
 
 def build_learning(rows: Rows, runs: Sequence[RunRecord]) -> Section:
     """Losses and what else each task is measured by, with their curves."""
     tasks = [task for task in MEASURES if any(row["task"] == task for row in rows)]
-    names = ["train_loss"]
+    names = ["train_loss", *(["train_accuracy_pct"] if "image" in tasks else [])]
     for split in ("validation", "test"):
         names += [f"{split}_loss", *(f"{split}_{MEASURES[task][0]}" for task in tasks)]
+    names += [name for name in TOP5 if any(row[name] is not None for row in rows)]
     html = html_table(
         rows, ["run", *(Column(name, digits=2 if name.endswith("pct") else 4) for name in names)]
     )
@@ -43,6 +47,8 @@ def build_learning(rows: Rows, runs: Sequence[RunRecord]) -> Section:
         ("Training loss", "train", "loss", "training loss"),
         ("Validation loss", "eval", "validation_loss", "validation loss"),
     ]
+    if "image" in tasks:
+        curves.append(("Training accuracy", "train", "train_accuracy_pct", "accuracy of each batch (%)"))
     for measure, title, label in (MEASURES[task] for task in tasks):
         curves.append((title, "eval", f"validation_{measure}", label))
     for title, kind, value, label in curves:

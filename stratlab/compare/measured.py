@@ -63,6 +63,30 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
     return Section("Speed", html)
 
 
+def build_use(rows: Rows) -> list[Section]:
+    """How long an epoch and a target took, what the GPUs used for it and how busy and hot they were; nothing where no
+    run knows any of it."""
+    columns = [
+        Column("train_time_s", "training", "s", 1),
+        Column("epoch_time_s", "epoch", "s", 2),
+        Column("time_to_target_s", "until the target", "s", 1),
+        Column("train_energy_wh", "energy", "Wh", 2),
+        Column("train_power_w", "power of all GPUs", "W", 0),
+        Column("gpu_utilisation_pct", "GPU utilisation, mean", "%", 1),
+        Column("gpu_temperature_c", "hottest GPU", "°C", 0),
+    ]
+    known = [column for column in columns if any(row[column.key] is not None for row in rows)]
+    if not any(column.key != "train_time_s" for column in known):
+        return []
+    remark = note(
+        "Energy: the power that NVML tells of each GPU, summed over the ranks and over the time of all attempts, from "
+        "the first step to the last line; steps made twice count twice. Utilisation: share of the time in which "
+        "any kernel ran, which says little about how well. An epoch lasts from its first step to its last one, "
+        "validations and checkpoints between them included. The target: run.config.target_*."
+    )
+    return [Section("Time, energy and use of the GPUs", html_table(rows, ["run", *known]) + remark)]
+
+
 def build_memory(rows: Rows) -> Section:
     """What a rank holds, counted, and the peaks."""
     columns: list[Column | str] = [

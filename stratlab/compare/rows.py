@@ -19,6 +19,9 @@ SUMMARY_FIELDS = (
     *("peak_memory_gib", "peak_host_memory_gib"),
     *("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib"),
     *("peak_reserved_gib", "wire_bytes_per_step", "collectives_per_step"),
+    *("train_accuracy_pct", "validation_top5_accuracy_pct", "test_top5_accuracy_pct"),
+    *("epoch_time_s", "time_to_target_s", "train_energy_wh", "train_power_w"),
+    *("gpu_utilisation_pct", "gpu_temperature_c"),
     *("mfu_pct", "flops_per_sample", "peak_flops_per_device", "parameters", "train_time_s", "skipped_steps"),
 )
 STATE_FIELDS = ("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib")

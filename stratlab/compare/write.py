@@ -81,6 +81,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
         verdict.build_verdict(report),
         build_why(report, LEAST_LEAD_PCT),
         measured.build_speed(rows, report["noise"]),
+        *measured.build_use(rows),
         measured.build_memory(rows),
         *build_layouts(rows),
         *build_choice(report),

@@ -23,6 +23,17 @@ from trainer.sender import line_points
 STRATLAB = Path(sys.executable).with_name("stratlab")
 STRATEGIES = ["ddp", "fsdp", "zero2"]
 EPOCHS = 5
+RESULTS = {  # of a run on a CPU, whether an analysis follows or not
+    *("samples_per_s", "step_time_ms_p50", "step_time_ms_p95", "train_time_s", "epoch_time_s"),
+    *(
+        "test_loss",
+        "test_accuracy_pct",
+        "test_top5_accuracy_pct",
+        "train_accuracy_pct",
+        "epoch_train_accuracy_pct",
+    ),
+    *("peak_host_memory_gib", "state_memory_gib", "wire_bytes_per_step"),
+}
 
 
 def stratlab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -41,8 +52,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "step" in done.stdout and "loss" in done.stdout and "left" in done.stdout  # progress all along
     assert done.stdout.count("run.accelerator=nvidia.com/gpu is not asked for in a rehearsal") == 1
-    done = stratlab("compare", folder / "runs" / "demo", "--output", folder)
+    done = stratlab("compare", folder / "runs" / "demo", "--output", folder, "--mlflow", folder / "mlflow")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"report in MLflow: stratlab mlflow {folder / 'mlflow'}, experiment demo" in done.stdout
     assert str(folder / "report.html") in done.stdout
     return folder
 
@@ -82,6 +94,8 @@ def test_the_losses_of_the_first_20_steps_and_the_first_gradient_norms_agree(dem
 
 def test_the_comparison_is_fair_and_names_no_fastest_strategy_on_a_cpu(report: dict[str, Any]) -> None:
     assert report["fairness"]["verdict"] == "comparable"
+    assert report["fairness"]["same"]["runs beside it"] == "none"
+    assert all(pair["agrees"] for pair in report["loss_agreement"]["pairs"])
     assert report["winners"]["samples_per_s"] is None
     assert "CPU" in report["winner_reasons"]["samples_per_s"]
     assert report["winners"]["state_memory_gib"] == "fsdp"
@@ -92,7 +106,12 @@ def test_mlflow_holds_exactly_what_was_written(demo: Path, report: dict[str, Any
         client = mlflow.MlflowClient(uri)
         experiment = client.get_experiment_by_name("demo")
         assert experiment is not None
-        runs = client.search_runs([experiment.experiment_id])
+        found = client.search_runs([experiment.experiment_id])
+        (compared,) = [run for run in found if run.info.run_name == "comparison"]
+        assert compared.data.tags["verdict"] == "comparable"
+        files = {entry.path for entry in client.list_artifacts(compared.info.run_id, "comparison")}
+        assert "comparison/report.html" in files
+        runs = [run for run in found if run is not compared]
         assert {run.info.run_name: run.info.status for run in runs} == dict.fromkeys(STRATEGIES, "FINISHED")
         for run in runs:
             name = run.info.run_name
@@ -110,6 +129,7 @@ def test_mlflow_holds_exactly_what_was_written(demo: Path, report: dict[str, Any
                 for p in line_points(json.loads(line))
             )
             assert stored == written and len(written) > 1000
+            assert run.data.metrics.keys() >= RESULTS
             names = {entry.path for entry in client.list_artifacts(run.info.run_id, "analysis")}
             assert {"analysis/report.html", "analysis/report.json"} <= names
 

@@ -156,8 +156,9 @@ def _change_ranks(folder: Path, layout: TextLayout) -> None:
 
 def _change_summary(path: Path, config: dict[str, Any], layout: TextLayout) -> dict[str, Any]:
     summary: dict[str, Any] = json.loads(path.read_text())
-    for name in ("validation_accuracy_pct", "test_accuracy_pct"):
-        del summary[name]
+    for split in ("validation", "test"):
+        del summary[f"{split}_accuracy_pct"], summary[f"{split}_top5_accuracy_pct"]
+    del summary["train_accuracy_pct"]
     rows_per_s = summary["samples_per_s"]
     summary |= config["resolved"]["axes"] | {
         "grad_accum_steps": config["resolved"]["grad_accum_steps"],

@@ -52,6 +52,8 @@ def test_power_is_summed_over_ranks_and_time() -> None:
         "train_power_w": pytest.approx(joules / 13),
         "gpu_utilisation_pct": pytest.approx((10 * 90 + 3 * 15) / 13),
         "gpu_temperature_c": 71.0,
+        "epoch_time_s": None,
+        "train_accuracy_pct": None,
         "time_to_target_s": None,
     }
 
@@ -103,6 +105,19 @@ def test_a_step_that_was_made_again_counts_as_made_again() -> None:
         validation(7.0, 30, 92.0, 36.0, attempt=2),
     )
     assert build_course(found, {1: 1, 2: 1}, ("validation_accuracy_pct", 90))["time_to_target_s"] == 36.0
+
+
+def test_epochs_that_were_made_again_count_as_made_again() -> None:
+    def epoch(number: int, seconds: float, accuracy: float, attempt: int) -> dict[str, Any]:
+        told = {"epoch": number, "epoch_time_s": seconds, "epoch_train_accuracy_pct": accuracy}
+        return {"t": 9.0, "attempt": attempt, "step": 9, "kind": "epoch", **told}
+
+    found = build_course(
+        lines(train(1.0, 1), epoch(1, 10.0, 50.0, 1), epoch(2, 30.0, 60.0, 1), epoch(2, 20.0, 61.0, 2)),
+        {1: 1, 2: 1},
+        None,
+    )
+    assert (found["epoch_time_s"], found["train_accuracy_pct"]) == (15.0, 61.0)
 
 
 def test_the_target_of_text_is_reached_from_above() -> None:

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from trainer.config import Config
 from trainer.data.batches import Batch
-from trainer.engine import StepResult, build_result, count_token_loss, sample_loss
+from trainer.engine import (
+    StepResult,
+    add_up,
+    build_result,
+    count_correct,
+    count_token_loss,
+    sample_loss,
+)
 from trainer.observation import Observed, state_tensors
 from trainer.phases import Phases
 from trainer.precision import LossScale, Precision
@@ -45,14 +52,15 @@ class DeepSpeedEngine:
         skipped_before = engine.skipped_steps
         if self.loss_scale.enabled:
             engine.optimizer.override_loss_scale(self.loss_scale.scale)
-        total = None
+        total = correct = None
         for i, (images, labels) in enumerate(batch.micro):
             with phases.forward:
                 logits = engine(self._input(images))
                 loss = sample_loss(logits, labels, batch.global_labels, self._config.label_smoothing)
             with phases.backward:
                 engine.backward(loss * self._loss_factor)
-            total = loss.detach() if total is None else total + loss.detach()
+            total = add_up(total, loss.detach())
+            correct = add_up(correct, count_correct(logits, labels))
             if i < last:
                 engine.step()  # counts the micro-batch, updates nothing
         assert total is not None, "a batch without micro-batches"
@@ -67,7 +75,7 @@ class DeepSpeedEngine:
             self.observed.add("optimizer", state_tensors(engine.optimizer.optimizer))
         skipped = engine.skipped_steps - skipped_before
         self.loss_scale.update(bool(skipped))
-        return build_result(batch, total, engine.get_global_grad_norm(), skipped)
+        return build_result(batch, total, engine.get_global_grad_norm(), skipped, correct)
 
     def _observe(self) -> None:
         """Parameters with their fp32 copies, and the gradients, between backward and update."""

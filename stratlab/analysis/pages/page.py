@@ -12,7 +12,7 @@ from stratlab.analysis.pages.communication import build_collectives
 from stratlab.analysis.pages.files import build_hta, build_merged, build_quality
 from stratlab.analysis.pages.kernels import build_copies, build_idle, build_kernels
 from stratlab.analysis.pages.part_names import say_headline
-from stratlab.analysis.pages.run import build_layout, build_memory, build_training
+from stratlab.analysis.pages.run import build_gpus, build_layout, build_memory, build_training
 from stratlab.analysis.pages.summaries import choose_ranks
 from stratlab.analysis.pages.time import build_phases, build_ranks, build_timeline, round_shares
 from stratlab.analysis.rank import RankAnalysis
@@ -52,6 +52,7 @@ def build_html(
     sections = [
         *timed,
         *build_training(facts),
+        *build_gpus(facts),
         Section("One trace of all ranks", build_merged(report)),
         Section("Quality of the traces", build_quality(report)),
         Section("Holistic Trace Analysis", build_hta(report, folder)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,10 +11,27 @@ from markupsafe import Markup
 from stratlab.analysis.pages.time import say_choice
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.drawing import Column, Section, badge, heat_map, html_table, line_chart, note, paragraph
+from stratlab.drawing import (
+    Column,
+    Section,
+    badge,
+    heat_map,
+    html_table,
+    line_chart,
+    note,
+    paragraph,
+    subtitle,
+)
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")  # outermost first
-OF_TEST = ("split", "samples", "labels", "loss", "accuracy_pct", "perplexity")
+OF_TEST = ("split", "samples", "labels", "loss", "accuracy_pct", "top5_accuracy_pct", "perplexity")
+MOST_RANKS = 8  # in one chart: the colours of the palette
+GPU_CURVES = (
+    ("gpu_utilisation_pct", "Utilisation", "time in which a kernel ran (%)"),
+    ("gpu_power_w", "Power", "W"),
+    ("gpu_temperature_c", "Temperature", "°C"),
+    ("gpu_clock_mhz", "Clock", "MHz"),
+)
 LOSSES = {"loss": "train", "validation_loss": "validation"}
 
 
@@ -56,6 +74,25 @@ def build_memory(
         + say_choice(chosen, len(ranks))
     )
     yield Section("Memory", html)
+
+
+def build_gpus(facts: RunFacts) -> Iterator[Section]:
+    """Utilisation, temperature, power and clock of each rank's GPU over the whole run; nothing on a CPU."""
+    html = Markup("")
+    for name, title, unit in GPU_CURVES:
+        pattern = re.compile(rf"rank(\d+)_{name}")
+        curves: dict[int, list[tuple[int, float]]] = {}
+        for row in facts.metrics:
+            for key, value in row.items() if row.get("kind") == "system" else ():
+                if found := pattern.fullmatch(key):
+                    curves.setdefault(int(found[1]), []).append((row["step"], value))
+        if curves:
+            chosen = sorted(curves)[:MOST_RANKS]
+            left_out = f" Ranks 0 to {MOST_RANKS - 1} of {len(curves)}." if len(curves) > MOST_RANKS else ""
+            html += subtitle(title) + line_chart({f"rank {r}": curves[r] for r in chosen}, "step", unit)
+            html += note(f"Means between two writes of the metrics, as NVML says.{left_out}")
+    if html:
+        yield Section("GPUs over the run", html)
 
 
 def build_training(facts: RunFacts) -> Iterator[Section]:

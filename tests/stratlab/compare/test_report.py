@@ -113,6 +113,7 @@ def test_the_page_has_its_parts_and_loads_nothing(runs: list[RunRecord], tmp_pat
         "Verdict",
         "Why",
         "Speed",
+        "Time, energy and use of the GPUs",
         "Memory per rank",
         "Memory and scaling",
         "Traces",
@@ -133,6 +134,33 @@ def test_the_page_has_its_parts_and_loads_nothing(runs: list[RunRecord], tmp_pat
     assert '<span class="badge good">comparable</span>' in page
     assert "forward: 4.0" in page and "zero2" in page  # tooltips
     assert "5,663.6" in page  # throughput of ddp
+
+
+def test_energy_and_use_of_the_gpus_are_shown(tmp_path: Path) -> None:
+    for strategy in ("ddp", "fsdp"):
+        build_run_dir(
+            tmp_path / "demo", strategy, strategy, device="cuda", hosts=["n"], time_to_target_s=96.5
+        )
+    runs = load_runs(tmp_path / "demo")
+    page = write_report(compare(runs), runs, tmp_path / "out").read_text()
+    section = page.split("<h2>Time, energy and use of the GPUs</h2>")[1].split("</section>")[0]
+    for told in ("812.50", "1,350", "97.5", ">71<", "96.5", "0.25"):
+        assert told in section, told
+    learning = page.split("<h2>Learning</h2>")[1].split("</section>")[0]
+    assert "99.25" in learning and "93.50" in learning and "Training accuracy" in learning
+    header, first = (tmp_path / "out/comparison.csv").read_text().splitlines()[:2]
+    row = dict(zip(header.split(","), first.split(","), strict=False))
+    assert (row["train_energy_wh"], row["gpu_temperature_c"], row["test_top5_accuracy_pct"]) == (
+        "812.5",
+        "71.0",
+        "99.25",
+    )
+
+
+def test_on_a_cpu_no_energy_is_shown(runs: list[RunRecord], tmp_path: Path) -> None:
+    page = write_report(compare(runs), runs, tmp_path / "out").read_text()
+    section = page.split("<h2>Time, energy and use of the GPUs</h2>")[1].split("</section>")[0]
+    assert "epoch" in section and "<th>energy" not in section and "Wh" not in section.split("</table>")[0]
 
 
 def test_the_page_of_unfair_runs_says_so(tmp_path: Path) -> None:

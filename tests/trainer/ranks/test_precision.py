@@ -19,12 +19,22 @@ def test_auto_is_fp32_on_a_cpu_and_on_a_gpu_what_it_has_natively(monkeypatch):
         assert resolve_precision(config("auto"), "cuda").name == name
 
 
-def test_fp32_keeps_all_its_bits_in_cudnn_too(monkeypatch):
-    for switch in (torch.backends.cudnn, torch.backends.cuda.matmul):
-        monkeypatch.setattr(switch, "allow_tf32", True)
+@pytest.fixture
+def tf32():
+    """Both switches on, and afterwards as they were; not by monkeypatch, which cannot undo a property."""
+    switches = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = True
+    yield switches
+    for switch, was in zip(switches, before, strict=True):
+        switch.allow_tf32 = was
+
+
+def test_fp32_keeps_all_its_bits_in_cudnn_too(tf32):
     assert uses_tf32()
     apply_whole_fp32()
-    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert [switch.allow_tf32 for switch in tf32] == [False, False]
     assert not uses_tf32()
 
 

@@ -13,8 +13,12 @@ from trainer.gpu import NAMES
 from trainer.sender import line_points
 
 
-def record(folder, steps: int = 6, log_every: int = 4) -> None:
-    """A rank with made-up system numbers; writes how many collectives there were."""
+def record(folder, steps: int = 6, log_every: int = 4, images: bool = False) -> None:
+    """A rank with made-up system numbers; writes how many collectives there were.
+
+    Args:
+        images: each rank tells as many of its samples right as its number says.
+    """
     import torch
     import torch.distributed as dist
 
@@ -29,11 +33,13 @@ def record(folder, steps: int = 6, log_every: int = 4) -> None:
         return [math.nan if name.startswith("gpu") else rank + i / 8 for i, name in enumerate(NAMES)]
 
     path = folder / "metrics.jsonl" if rank == 0 else None
-    recorder = Recorder(path, 1, log_every, read_system=read_system)
+    recorder = Recorder(path, 1, log_every, read_system=read_system, epoch_samples=16)
     with WireCounter() as wire:
         for step in range(1, steps + 1):
             loss = torch.tensor(0.25 * (rank + 1))
-            recorder.record_step(step, 0.1, StepResult(loss, torch.tensor(1.0), 8), (0, 0, 0, 0, 0), False)
+            right = torch.tensor(rank) if images else None
+            result = StepResult(loss, torch.tensor(1.0), 8, correct=right)
+            recorder.record_step(step, 0.1, result, (0, 0, 0, 0, 0), False)
         recorder.flush()
         recorder.flush()  # nothing is waiting: no collective and no line
     recorder.close()
@@ -57,6 +63,23 @@ def test_every_rank_s_numbers_are_in_one_line_per_flush(ranks, tmp_path):
     assert {key: value for key, value in system[0].items() if key.startswith("rank")} == expected
     collectives = json.loads((tmp_path / "rank0.json").read_text())
     assert collectives == ({} if ranks == 1 else {"all_reduce": [2, (6 + 2 * ranks * len(NAMES)) * 4]})
+
+
+def test_what_the_ranks_tell_right_adds_up_in_the_same_collective(tmp_path):
+    run_ranks(lambda: record(tmp_path, images=True), 3)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    train = [line for line in lines if line["kind"] == "train"]
+    assert {line["train_accuracy_pct"] for line in train} == {100.0 * (0 + 1 + 2) / 8}
+    assert {line["loss"] for line in train} == {0.25 * 6}
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    assert [(line["step"], line["epoch"]) for line in epochs] == [
+        (2, 1),
+        (4, 2),
+        (6, 3),
+    ]  # 16 samples, 8 a step
+    assert {line["epoch_train_accuracy_pct"] for line in epochs} == {37.5}
+    collectives = json.loads((tmp_path / "rank0.json").read_text())
+    assert collectives == {"all_reduce": [2, (6 + 6 + 2 * 3 * len(NAMES)) * 4]}
 
 
 def test_mlflow_gets_them_under_system():

@@ -129,6 +129,22 @@ def test_the_summary_agrees_with_the_other_files(finished, strategy):
     assert summary["train_loss"] == [line["loss"] for line in lines(folder) if line["kind"] == "train"][-1]
     assert config["resolved"]["world_size"] == summary["world_size"]
     assert config["resolved"]["tf32"] is False  # torch's default for cuDNN is True
+    assert config["resolved"]["axes"].items() <= summary.items()
+    (result,) = [line for line in lines(finished(strategy)) if line["kind"] == "result"]
+    assert lines(finished(strategy))[-1] == result and result["step"] == STEPS
+    judged = {"samples_per_s", "step_time_ms_p50", "test_loss", "test_accuracy_pct", "test_top5_accuracy_pct"}
+    judged |= {
+        "state_memory_gib",
+        "peak_host_memory_gib",
+        "wire_bytes_per_step",
+        "train_time_s",
+        "epoch_time_s",
+    }
+    assert judged - {"epoch_time_s"} <= result.keys()  # 16 steps of 32 are no epoch
+    assert not result.keys() & (config["config"].keys() | config["resolved"].keys() - {"step"})
+    sent = {f"wire_bytes_per_axis/{axis}": size for axis, size in summary["wire_bytes_per_axis"].items()}
+    told = {name: value for name, value in result.items() if name not in ("t", "attempt", "step", "kind")}
+    assert told == {name: (summary | sent)[name] for name in told}
     assert summary["mfu_pct"] is None and summary["backend"] == "gloo"  # no peak is known for a CPU
     promised = Path("docs/architecture.md").read_text()
     assert [name for name in summary if f'"{name}"' not in promised] == []

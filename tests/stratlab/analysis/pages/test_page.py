@@ -65,6 +65,26 @@ def test_sections_and_the_answer_first(tmp_path: Path) -> None:
     assert "steps 10 to 12 of 600" in html and NOTE not in html
 
 
+def test_what_the_gpus_did_over_the_run_is_drawn(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text('{"run": "run"}')
+    lines = []
+    for step, power in ((10, 540.0), (20, 610.0)):
+        told = {
+            f"rank{r}_{n}": v for r in (0, 1) for n, v in (("gpu_power_w", power), ("gpu_clock_mhz", 1755.0))
+        }
+        lines.append(
+            {"t": 1.0, "attempt": 1, "step": step, "kind": "system", "rank0_host_memory_gib": 1.0, **told}
+        )
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = build_example()
+    html = build_html(report, read_facts(run), build_example_ranks(report), run / "analysis")
+    section = sections(html)["GPUs over the run"]
+    assert section.count("<svg") == 2 and "Power" in section and "Clock" in section
+    assert "Temperature" not in section and "rank 1" in section  # what nobody told is not drawn
+
+
 def test_headline_is_about_what_is_largest() -> None:
     report = build_example()
     report["parts"][0]["ms"], report["parts"][5]["ms"] = 9.0, 60.0  # compute and host change places
