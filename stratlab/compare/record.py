@@ -36,7 +36,7 @@ class RunRecord:
     missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     place: dict[str, Any] = field(default_factory=dict)
-    """Filled in by `place.apply_place`, which sees the other runs."""
+    """Filled in by `surroundings.apply_place`, which sees the other runs."""
 
     @property
     def strategy(self) -> str | None:

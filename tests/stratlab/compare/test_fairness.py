@@ -13,7 +13,9 @@ from tests.stratlab.example_run import build_run_dir
 Report = dict[str, Any]
 
 OF_IMAGES = [rule for rule in RULES if rule.task != "text"]  # those of text: test_text_runs.py
-PLANTED = [r for r in OF_IMAGES if r.source != "place" and r.path[:1] != ("gpu",)]  # these two: test_surroundings.py
+PLANTED = [
+    r for r in OF_IMAGES if r.source != "place" and r.path[:1] != ("gpu",)
+]  # these two: test_surroundings.py
 
 
 @pytest.fixture
