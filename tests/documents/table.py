@@ -163,6 +163,14 @@ TABLE: dict[str, Row] = {
     "stratlab remove my-comparison/ddp --on-cluster -n stratlab": row(
         PARSES, "tests/stratlab/remove/test_remove.py::*", instead=PLACEHOLDER
     ),
+    "kubectl apply -k": row(MANIFESTS, INSTALL),
+    "helm dependency update": row(
+        "tests/charts/test_new_chart.py::test_a_packed_copy_of_the_library_is_ignored_by_git_said_and_not_here",
+        instead="told only to warn of what it leaves",
+    ),
+    "python -m tests.mutants.survivors": row(
+        "tests/mutants/test_survivors.py::*", instead="minutes; it is a nightly suite"
+    ),
     "kubectl apply -k manifests/overlays/kind": row(MANIFESTS, INSTALL),
     "kubectl -n stratlab rollout status deployment/mlflow": row(INSTALL),
     "stratlab check -n stratlab": row(PARSES, INSTALL),
