@@ -20,6 +20,7 @@ from torch import Tensor
 from trainer.config import ConfigError
 from trainer.failures import StorageFull, is_storage_full
 from trainer.precision import LossScale
+from trainer.strategies.deepspeed_files import plain_files, refuse_code
 from trainer.strategies.deepspeed_writes import late_failures
 
 TAG = "deepspeed"
@@ -38,7 +39,7 @@ def save(engine: Any, loss_scale: LossScale, folder: Path) -> None:
         "loss_scale": loss_scale.state().tolist(),
     }
     try:
-        with late_failures(engine):
+        with plain_files(engine), late_failures(engine):
             engine.save_checkpoint(str(folder), tag=TAG, save_latest=False, client_state=client)
         if dist.get_rank() == 0:
             facts = {"world_size": dist.get_world_size(), "stage": engine.zero_optimization_stage()}
@@ -108,27 +109,6 @@ def _prepare(folder: Path, world_size: int, stage: int) -> str:
     return UNIVERSAL
 
 
-def refuse_code(folder: Path) -> None:
-    """Opens every file as plain tensors first: DeepSpeed would run whatever a pickle contains.
-
-    Raises:
-        ConfigError: naming each file that holds anything but tensors and DeepSpeed's three known classes.
-    """
-    from deepspeed.runtime.fp16.loss_scaler import LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    problems = []
-    with torch.serialization.safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
-        for file in sorted(folder.rglob("*.pt")):
-            try:
-                torch.load(file, weights_only=True, map_location="cpu", mmap=True)
-            except Exception as failure:
-                problems.append(f"{file}: refused, not plain tensors or damaged: {_first_line(failure)}")
-    if problems:
-        raise ConfigError(problems)
-
-
 def conversion_command(folder: Path) -> list[str]:
     """The command that makes a checkpoint loadable with any number of processes."""
     return [
@@ -165,10 +145,6 @@ def convert_to_universal(folder: Path) -> None:
                 "or continue with as many processes as before"
             ]
         )
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).strip().split("\n")[0][:200]
 
 
 def gather(engine: Any) -> dict[str, Tensor]:

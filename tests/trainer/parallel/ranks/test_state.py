@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import run_ranks
+from tests.trainer.older_python import pickle_enums_by_name
 
 ROWS, TOKENS, STEPS = 12, 32, 2
 SIZES = {"global_batch_size": ROWS, "micro_batch_size": 1, "seq_len": TOKENS, "packing": False, "lr": 1e-2}
@@ -154,3 +155,15 @@ def test_another_mesh_goes_on(pair, tmp_path):
     model, (ranks, degrees), (other_ranks, other_degrees) = PAIRS[pair]
     run_ranks(lambda: _save(model | degrees, tmp_path), ranks, timeout_s=300)
     run_ranks(lambda: _load(model | other_degrees, tmp_path), other_ranks, timeout_s=300)
+
+
+def test_what_the_images_python_has_saved_is_read(tmp_path):
+    """Its pickles name the members of enums in another way (tests/trainer/older_python.py)."""
+
+    def save() -> None:
+        pickle_enums_by_name()
+        _save(TIED, tmp_path)
+
+    run_ranks(save, 2)
+    assert b"getattr" in (tmp_path / "engine" / ".metadata").read_bytes(), "torch's own file has an enum"
+    run_ranks(lambda: _load(TIED, tmp_path), 2)

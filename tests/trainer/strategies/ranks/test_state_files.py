@@ -1,0 +1,162 @@
+"""What lies in the files of a checkpoint: read in whatever Python it was written, and nothing in it that runs code."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ranks import run_ranks
+from tests.trainer.older_python import pickle_enums_by_name
+from tests.trainer.strategies.ranks.test_state import NATIVE, ZERO, load_and_continue, read, save_at_3
+from tests.trainer.strategies.small import largest_difference
+
+KEPT_CLASSES = {
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+}
+"""The only names in DeepSpeed's files that torch does not know as harmless."""
+
+
+def save_by_name(folder: Path, out: Path, strategy: str) -> None:
+    """One rank: as the image's Python saves."""
+    pickle_enums_by_name()
+    save_at_3(folder, out, strategy)
+
+
+def save_as_before(folder: Path, out: Path, strategy: str) -> None:
+    """One rank: as the image's Python saved while enums went into the files."""
+    from trainer.strategies import deepspeed_state
+
+    deepspeed_state.plain_files = lambda engine: contextlib.nullcontext()
+    save_by_name(folder, out, strategy)
+
+
+@pytest.mark.parametrize("strategy", NATIVE + ZERO)
+def test_a_run_goes_on_from_what_the_images_python_has_saved(strategy, tmp_path):
+    folder = tmp_path / "state"
+    folder.mkdir()
+    world_size = 1 if strategy == "single" else 2
+    run_ranks(lambda: save_by_name(folder, tmp_path / "whole", strategy), world_size)
+    run_ranks(lambda: load_and_continue(folder, tmp_path / "resumed", strategy), world_size)
+    assert largest_difference(read(tmp_path / "whole"), read(tmp_path / "resumed")) == 0.0
+
+
+@pytest.mark.parametrize("world_size", [2, 1], ids=["same size", "through the universal format"])
+def test_older_checkpoints_of_that_python_are_still_read(world_size, tmp_path):
+    folder = tmp_path / "state"
+    folder.mkdir()
+    run_ranks(lambda: save_as_before(folder, tmp_path / "whole", "zero2"), 2)
+    run_ranks(lambda: load_and_continue(folder, tmp_path / "resumed", "zero2"), world_size)
+    assert largest_difference(read(tmp_path / "whole"), read(tmp_path / "resumed")) < 1e-5
+
+
+@pytest.mark.parametrize("strategy", ZERO)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_native", "fp16"])
+def test_deepspeeds_files_hold_plain_values_and_two_classes(strategy, precision, tmp_path):
+    from torch.serialization import get_unsafe_globals_in_checkpoint
+
+    run_ranks(lambda: save_at_3(tmp_path, tmp_path / "out", strategy, precision=precision), 1)
+    files = [*(tmp_path / "deepspeed").glob("*.pt"), tmp_path / "deepspeed_buffers.pt"]
+    assert len(files) == 3
+    for file in files:
+        assert {*get_unsafe_globals_in_checkpoint(file)} <= KEPT_CLASSES, file.name
+
+
+class Call:
+    """Pickled as a call."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def refused(folder: Path, content: Any, protocol: int) -> str:
+    """What `refuse_code` says of a file with that content; "" = nothing."""
+    import torch
+
+    from trainer.config import ConfigError
+    from trainer.strategies.deepspeed_files import refuse_code
+
+    torch.save(content, folder / "planted.pt", pickle_protocol=protocol)
+    try:
+        refuse_code(folder)
+    except ConfigError as failure:
+        return str(failure)
+    return ""
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_of_getattr_only_the_stages_are_read(protocol, tmp_path):
+    def look() -> None:
+        from deepspeed.runtime.zero.config import ZeroStageEnum
+
+        for form in (Call(ZeroStageEnum, 2), Call(getattr, ZeroStageEnum, "gradients")):
+            assert refused(tmp_path, {"zero_stage": form}, protocol) == ""
+        for form in (
+            Call(getattr, ZeroStageEnum, "mro"),
+            Call(getattr, ZeroStageEnum, "__subclasses__"),
+            Call(getattr, Call(getattr, ZeroStageEnum, "gradients"), "to_bytes"),
+            Call(getattr, {}, "gradients"),
+            Call(builtins.eval, "1"),
+            Call(os.system, "true"),
+        ):
+            said = refused(tmp_path, {"zero_stage": form}, protocol)
+            assert "planted.pt: refused, not plain tensors or damaged: " in said, form.call
+            assert "still be loaded" not in said, "the reason, not how to do it all the same"
+
+    run_ranks(look, 1)
+
+
+def test_a_state_is_written_as_plain_values_or_not_at_all():
+    def look() -> None:
+        from collections import OrderedDict
+        from enum import IntEnum, StrEnum
+
+        import numpy as np
+        import torch
+
+        from trainer.strategies.deepspeed_files import as_plain
+
+        class Stage(IntEnum):
+            two = 2
+
+        class Word(StrEnum):
+            fused = "fused"
+
+        tensor = torch.ones(2)
+        state = OrderedDict({"a": [Stage.two, (np.float32(0.5), np.int64(3))], Word.fused: tensor})
+        state._metadata = OrderedDict({"": {"version": np.int32(2)}})
+        plain = as_plain(state)
+        assert type(plain) is OrderedDict and plain == {"a": [2, (0.5, 3)], "fused": tensor}
+        assert plain["fused"] is tensor and plain._metadata == {"": {"version": 2}}
+        leaves = [plain["a"][0], *plain["a"][1], *plain, plain._metadata[""]["version"]]
+        assert [type(leaf) for leaf in leaves] == [int, float, int, str, str, int]
+        assert state["a"][0] is Stage.two, "what DeepSpeed goes on with is not changed"
+        with pytest.raises(AssertionError, match=r"state\['b'\]\[1\] is a pathlib\.PosixPath: a checkpoint"):
+            as_plain({"b": [1, Path("x")]})
+
+    run_ranks(look, 1)
+
+
+def test_the_pickles_of_these_tests_are_those_of_both_pythons():
+    def look() -> None:
+        from enum import Enum
+
+        from deepspeed.runtime.zero.config import ZeroStageEnum
+
+        pickle_enums_by_name()
+        assert issubclass(ZeroStageEnum, Enum)
+        for protocol in (2, 3, 4, 5):
+            content = pickle.dumps(ZeroStageEnum.weights, protocol)
+            assert b"getattr" in content and b"weights" in content
+            assert pickle.loads(content) is ZeroStageEnum.weights
+
+    run_ranks(look, 1)
