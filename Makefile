@@ -1,5 +1,9 @@
 # stratlab: `make` alone lists what there is.
-PYTHON ?= python3
+# that of the images, Debian 12's, where this machine has it with venv; else the first on the path
+IMAGE_PYTHON := $(shell sed -n 's/^ARG PYTHON=//p' images/trainer/Dockerfile)
+PYTHON ?= $(shell for p in /usr/bin/python3.11 python3.11; do \
+    "$$p" -c "import ensurepip, platform as p, venv; exit(p.python_version() != '$(IMAGE_PYTHON)')" 2>/dev/null && \
+    echo "$$p" && exit; done; echo python3)
 UV := .tools/bootstrap/bin/uv
 BIN := .venv/bin
 DEMO := demo-results
@@ -51,7 +55,7 @@ parity-llm: setup ## language models, every composition of axes against one proc
 images: .tools/scan/ready ## build both images: make images VARIANT=cpu
 	images/build --variant $(VARIANT)
 
-e2e: setup ## the path and a fault of ddp, zero2 and nd on a cluster: KUBECONFIG=..., or scripts in CLUSTER=folder
+e2e: setup ## tests inside the image; path and resume of ddp, zero2 and nd on a cluster: KUBECONFIG=..., or scripts in CLUSTER=folder
 	@tests/cluster/run "$(CLUSTER)" $(TESTS)
 
 lint: setup ## ruff and mypy
@@ -115,7 +119,13 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	@.tools/bootstrap/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml .tools/bootstrap/ready
+# another Python than the last time: .venv is made for it
+.tools/python: FORCE
+	@mkdir -p .tools; $(PYTHON) --version | cmp --silent - $@ || $(PYTHON) --version > $@
+
+.venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml .tools/python .tools/bootstrap/ready
+	@grep -qx "Python $(IMAGE_PYTHON)" .tools/python || \
+	    echo "set-up: $$(cat .tools/python), the images have $(IMAGE_PYTHON): what differs shows in \`make e2e\` alone"
 	@echo "set-up 2/3: Python packages into .venv (6 GB; one to three minutes)"
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	@$(UV) pip sync --python $(BIN)/python --compile-bytecode --require-hashes \
@@ -153,4 +163,6 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 clean: ## remove the demo's results, and the layers of images that `make e2e` keeps
 	rm -rf $(DEMO) .e2e
 
-.PHONY: help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean gpu gpu-kit bare
+FORCE:
+
+.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean gpu gpu-kit bare
