@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 import pytest
 
+from tests.cluster.e2e.test_image import CHOSEN
 from tests.suites.table import SUITES
 from tests.tiers import (
     CHANGE,
@@ -64,7 +65,12 @@ def test_a_suite_has_only_nightly_tests() -> None:
 
 
 def test_e2e_tests_are_where_the_target_looks() -> None:
-    assert {path.parent.as_posix() for path in FILES if tier_of(path) is E2E} == {"cluster/e2e"}
+    """What looks at an image from inside is brought there by a test of the cluster."""
+    found = {
+        path.as_posix() for path in FILES if tier_of(path) is E2E and path.parent.as_posix() != "cluster/e2e"
+    }
+    assert found == {"images/inside/test_environment.py"}
+    assert {f"tests/{path}" for path in found} <= set(CHOSEN)
 
 
 def test_fast_files_do_not_import_what_starts_ranks_or_a_browser() -> None:

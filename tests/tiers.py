@@ -35,7 +35,7 @@ FAST = Tier("fast", "make test-fast", "rules, formats, figures and pages, in one
 CHANGE = Tier(
     "change", "make test", "every kind of proof once: ranks, parity, rehearsals, browser, both helms"
 )
-E2E = Tier("e2e", "make e2e", "the images on a cluster: the path and a fault for ddp, zero2 and nd")
+E2E = Tier("e2e", "make e2e", "the images from inside and on a cluster: path and resume of ddp, zero2 and nd")
 NIGHTLY = Tier("nightly", "make nightly", "the full tables and every cluster test; results in reports/")
 TIERS = (FAST, CHANGE, E2E, NIGHTLY)
 
@@ -49,6 +49,7 @@ FOLDERS: dict[str, Tier] = {
     "parity": CHANGE,
     "parity_llm": CHANGE,
     "e2e": E2E,
+    "inside": E2E,  # look at an image from inside; brought there by tests/cluster/e2e
     "nightly": NIGHTLY,
     "parts": NIGHTLY,  # single parts on a cluster
     "readme": NIGHTLY,  # the README's commands on a cluster

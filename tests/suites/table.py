@@ -83,8 +83,8 @@ SUITES: tuple[Suite, ...] = (
         command=("make", "bare"), smallest=("SMALLEST=1",), minutes=40,
     ),
     Suite(
-        "cluster", "on a cluster, in the project's images: every chart's path, every fault",
-        command=(*CLUSTER, "tests/cluster/nightly"), smallest=None, minutes=45,
+        "cluster", "on a cluster, in the project's images: every chart's path, every fault, every resume",
+        command=(*CLUSTER, "tests/cluster/nightly"), smallest=None, minutes=55,
         folders=("tests/cluster/nightly",), facts="nightly-steps.json",
     ),
     Suite(

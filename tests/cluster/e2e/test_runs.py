@@ -1,20 +1,19 @@
-"""What `make e2e` shows: the path of a run, and a fault of it, for ddp, zero2 and nd.
+"""What `make e2e` shows: the path of a run, and one that goes on from its checkpoint, for ddp, zero2 and nd.
 
 The order saves time on two cores: all runs are installed at once, and the runs that are disturbed train while those
-before them are looked at.
+before them are looked at. A disturbed run is compared with the one of the path: they have the same settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.cluster.faults import check_complete, restarts
+from tests.cluster.faults import restarts
 from tests.cluster.lab import Lab
 from tests.cluster.path import Run, check_comparison, check_mlflow, check_success, check_uninstall, install
+from tests.cluster.resuming import CHECKPOINTS, Fault, check_resumed, wait_for_checkpoint
 from tests.cluster.steps import Steps
 
 pytestmark = pytest.mark.cluster
@@ -28,7 +27,8 @@ LLM: dict[str, Any] = {
     "run.config.seq_len": 64,
     "run.config.micro_batch_size": 2,
     "run.config.train_samples": 256,
-    "run.config.steps": 20,
+    "run.config.steps": 60,
+    "run.config.checkpoint_every": 10,
 }
 
 
@@ -43,47 +43,17 @@ def llm(release: str = "", values: dict[str, Any] | None = None) -> Run:
     """A run of llm-2d, smaller than the example."""
     files = ("llm_tiny.yaml",)
     return Run(
-        "llm-2d", release, values=LLM | (values or {}), files=files, processes=4, steps=20, judge=judge_layout
+        "llm-2d", release, values=LLM | (values or {}), files=files, processes=4, steps=60, judge=judge_layout
     )
 
 
-RUNS = [Run("ddp"), Run("zero2"), llm()]
-# Long enough for something to happen in the middle. How such a run is analysed is shown by the nightly tests.
+RUNS = [Run("ddp", values=CHECKPOINTS), Run("zero2", values=CHECKPOINTS), llm()]
+# How such a run is analysed is shown by the nightly tests.
 DISTURBED = {"run.config.comparison": "faults", "run.analysis.enabled": "false"}
-DIGITS = DISTURBED | {"run.config.epochs": 40}
-
-# run by the pod's Python: as the kernel ends a process that takes too much memory
-KILL_RANK = """
-import os, signal
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    if b"trainer.worker" in open(f"/proc/{pid}/cmdline", "rb").read().split(bytes(1)):
-        print("killed", pid)
-        os.kill(int(pid), signal.SIGKILL)
-"""
-
-
-def delete_pod(lab: Lab, release: str) -> None:
-    """The second pod goes, as from a node that is drained."""
-    lab.kubectl("delete", "pod", f"{release}-worker-1", "--wait=false")
-
-
-def kill_rank(lab: Lab, release: str) -> None:
-    """The second pod's rank is killed; the pod's launcher lives on and has to tell."""
-    assert "killed" in lab.kubectl("exec", f"{release}-worker-1", "--", "python", "-c", KILL_RANK)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is done to a run in the middle of it: it starts again, and loses nothing but time."""
-
-    run: Run
-    cause: Callable[[Lab, str], None]
-
-
 FAULTS = [
-    Fault(Run("ddp", "lost-pod-ddp", values=DIGITS), delete_pod),
-    Fault(Run("zero2", "killed-rank-zero2", values=DIGITS), kill_rank),
-    Fault(llm("lost-pod-llm-2d", DISTURBED | {"run.config.steps": 100}), delete_pod),
+    Fault(Run("ddp", "lost-pod-ddp", values=CHECKPOINTS | DISTURBED), RUNS[0]),
+    Fault(Run("zero2", "lost-pod-zero2", values=CHECKPOINTS | DISTURBED), RUNS[1]),
+    Fault(llm("lost-pod-llm-2d", DISTURBED), RUNS[2]),
 ]
 each_run = pytest.mark.parametrize("each", RUNS, ids=lambda each: each.name)
 each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.run.name)
@@ -102,16 +72,13 @@ def test_a_run_succeeds_by_helm_install_alone(lab: Lab, steps: Steps, each: Run)
 
 
 @each_fault
-def test_install_what_is_disturbed(lab: Lab, steps: Steps, fault: Fault) -> None:
-    with steps.step(f"{fault.run.name}: helm install"):
-        install(lab, fault.run)
-
-
-@each_fault
 def test_disturb(lab: Lab, steps: Steps, fault: Fault) -> None:
-    with steps.step(f"{fault.run.name}: {fault.cause.__name__} in the middle"):
-        lab.wait_for_step(fault.run.name, 10)
+    """One after the other: what is started beside the others may have ended before its turn comes."""
+    with steps.step(f"{fault.run.name}: helm install, {fault.cause.__name__} in the middle") as notes:
+        install(lab, fault.run)
+        step = wait_for_checkpoint(lab, fault.run)
         fault.cause(lab, fault.run.name)
+        notes.append(f"behind the checkpoint of step {step}")
 
 
 def test_mlflow_holds_metrics_and_reports(lab: Lab, steps: Steps) -> None:
@@ -137,11 +104,14 @@ def test_uninstall_leaves_the_results_and_nothing_else(lab: Lab, steps: Steps, e
 
 
 @each_fault
-def test_a_disturbed_run_starts_again_and_succeeds(lab: Lab, steps: Steps, fault: Fault) -> None:
-    with steps.step(f"{fault.run.name}: started again, Succeeded, nothing lost") as notes:
-        attempts = check_complete(lab, fault.run.name, comparison="faults")
-        assert attempts >= 2
+def test_a_disturbed_run_goes_on_and_ends_as_if_nothing_had_been(
+    lab: Lab, steps: Steps, fault: Fault
+) -> None:
+    with steps.step(
+        f"{fault.run.name}: goes on from its checkpoint, Succeeded, the undisturbed losses"
+    ) as notes:
+        notes.append(check_resumed(lab, fault))
         starts = restarts(lab, fault.run.name, comparison="faults")
         assert len(starts) == 2 and all(count >= 2 for count in starts.values()), starts
-        notes.append(f"{attempts} attempts, starts per pod {starts}")
+        notes.append(f"starts per pod {starts}")
         lab.uninstall(fault.run.name)

@@ -1,0 +1,49 @@
+"""A part of the trainer's tests inside the trainer's image: what a developer's machine has otherwise shows here.
+
+First of all, while nothing else is on the cluster: 75 s of processor time.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.in_image import run_in_image
+from tests.cluster.lab import Lab
+from tests.cluster.steps import Steps
+
+pytestmark = pytest.mark.cluster
+
+STATE = "tests/trainer/strategies/ranks/test_state.py"
+FILES = "tests/trainer/strategies/ranks/test_state_files.py"
+WORKER = "tests/trainer/ranks/test_worker.py"
+LAUNCHER = "tests/trainer/ranks/test_launcher.py"
+CHOSEN = (
+    "tests/images/inside/test_environment.py",
+    # state of the strategies
+    f"{STATE}::test_a_resumed_run_is_the_same_run_bitwise",
+    f"{STATE}::test_a_file_with_code_is_refused_before_deepspeed_sees_it",
+    f"{FILES}::test_older_checkpoints_of_that_python_are_still_read",
+    f"{FILES}::test_of_getattr_only_the_stages_are_read",
+    "tests/trainer/parallel/ranks/test_state.py::test_what_the_images_python_has_saved_is_read",
+    # checkpoints
+    "tests/trainer/checkpoint/test_folder.py",
+    "tests/trainer/checkpoint/test_random_state.py",
+    "tests/trainer/checkpoint/ranks/test_store.py::test_random_numbers_and_skipped_steps_go_on_on_every_rank",
+    "tests/trainer/checkpoint/ranks/test_store.py::test_a_full_disk_ends_with_13_and_leaves_the_earlier_ones",
+    # worker
+    "tests/trainer/ranks/test_resume.py::test_a_run_that_goes_on_ends_as_if_it_had_not_died",
+    f"{WORKER}::test_survivors_of_a_lost_rank_end_with_134",
+    f"{WORKER}::test_a_rank_that_dies_in_a_library_leaves_its_stack_in_the_log",
+    # launchers
+    f"{LAUNCHER}::test_help_and_stray_arguments",
+    f"{LAUNCHER}::test_a_stopped_pod_ends_with_143_and_leaves_no_rank_behind",
+    "tests/trainer/ranks/test_mpi_launcher.py",
+    # DeepSpeed
+    "tests/trainer/strategies/test_deepspeed_config.py",
+    "tests/trainer/test_deepspeed_rules.py",
+)
+
+
+def test_a_part_of_the_trainers_tests_passes_in_its_image(lab: Lab, steps: Steps) -> None:
+    with steps.step("tests of state, checkpoints, worker, launchers and DeepSpeed inside the image") as notes:
+        notes.append(run_in_image(lab, CHOSEN))

@@ -1,0 +1,156 @@
+"""Runs tests inside the trainer's image: a pod as the charts make them, without a volume, into which they are copied.
+
+The trainer that is tested is the image's. What its tests need besides, and the image lacks, comes from this machine:
+tests/, a few folders that they read, pytest and cloudpickle.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import re
+import subprocess
+import tarfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.lab import IMAGES, KUBECTL, ROOT, Lab, run
+
+POD = "tests-in-image"
+FOLDER = "/tmp/work"
+RESULT = "/tmp/junit.xml"
+COPIED = ("tests", "stratlab", "docs/architecture.md", "pyproject.toml", "images")
+TOOLS = ("pytest", "cloudpickle")
+PYTEST = ("python", "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={RESULT}", "--durations=10")
+
+
+def run_in_image(lab: Lab, chosen: Sequence[str], timeout_s: float = 400) -> str:
+    """Runs tests by their paths and ids; returns what to note.
+
+    Raises:
+        AssertionError: one failed or was skipped, or a file that was named brought none.
+    """
+    lab.kubectl("apply", "-f", "-", text=json.dumps(build_pod()))
+    try:
+        lab.kubectl("wait", "--for=condition=Ready", f"pod/{POD}", "--timeout=180s")
+        copy_into_pod(lab, pack())
+        shell = f"cd {FOLDER} && exec {' '.join(PYTEST)} {' '.join(chosen)}"
+        inside = [KUBECTL, "-n", lab.namespace, "exec", POD, "--"]
+        done = run([*inside, "sh", "-c", shell], check=False, timeout_s=timeout_s)
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+        return judge(run([*inside, "cat", RESULT]).stdout, chosen)
+    finally:
+        lab.kubectl("delete", "pod", POD, "--grace-period=0", "--ignore-not-found", check=False)
+
+
+def judge(junit: str, chosen: Sequence[str]) -> str:
+    """What to note of a result that shows every chosen test passed.
+
+    Raises:
+        AssertionError: nothing ran, something did not pass, or one of `chosen` brought no test.
+    """
+    cases = list(ElementTree.fromstring(junit).iter("testcase"))
+    assert cases, "no test ran in the image"
+    bad = [
+        case.get("name") for case in cases if len(case)
+    ]  # a failure, an error or a skip is an element in it
+    assert not bad, f"did not pass in the image: {bad}"
+    ran = [f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}" for case in cases]
+    for path in chosen:
+        stem = re.sub(r"\.py(?=$|::)", "", path)
+        assert any(name.startswith(stem) for name in ran), f"{path}: no test of it ran in the image"
+    seconds = sum(float(case.get("time", 0)) for case in cases)
+    return f"{len(cases)} tests passed in {seconds:.0f} s"
+
+
+def build_pod() -> dict[str, Any]:
+    """A pod that waits, under what a training pod is held to."""
+    container = {
+        "name": "tests",
+        "image": f"{IMAGES['run.image.repository']}:0.1.0",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", "900"],
+        "env": [
+            {"name": "PYTHONPATH", "value": f"{FOLDER}:{FOLDER}/packages"},
+            {"name": "OMP_NUM_THREADS", "value": "1"},
+        ],
+        "resources": {"requests": {"cpu": "250m", "memory": "1Gi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    security = {"runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": POD},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": security | {"seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+            "volumes": [
+                {"name": "tmp", "emptyDir": {}},
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+            ],
+        },
+    }
+
+
+def copy_into_pod(lab: Lab, archive: bytes) -> None:
+    """Unpacks into FOLDER."""
+    shell = f"mkdir {FOLDER} && tar -xz --no-same-owner -f - -C {FOLDER}"
+    command = [KUBECTL, "-n", lab.namespace, "exec", "-i", POD, "--", "sh", "-c", shell]
+    done = subprocess.run([str(part) for part in command], input=archive, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+
+
+def pack() -> bytes:
+    """The tests, and below packages/ what they need and the image lacks; a tar.gz."""
+    listing = [
+        "git",
+        "-C",
+        ROOT,
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--",
+        *COPIED,
+    ]
+    names = [name for name in run(listing).stdout.split("\0") if name and (ROOT / name).is_file()]
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
+        for name in names:
+            archive.add(ROOT / name, name)
+        for path, name in tool_files():
+            archive.add(path, f"packages/{name}")
+    return content.getvalue()
+
+
+def tool_files() -> Iterator[tuple[Path, str]]:
+    """(file, name below site-packages) of the tools and of what they stand on, where the image has it not."""
+    lock = (ROOT / "images" / "trainer" / "requirements.txt").read_text()
+    done = set(re.findall(r"^([a-z0-9-]+)==", lock, re.M))
+    waiting = list(TOOLS)
+    while waiting:
+        name = waiting.pop()
+        if name in done:
+            continue
+        done.add(name)
+        found = importlib.metadata.distribution(name)
+        waiting += [
+            re.split(r"[^A-Za-z0-9._-]", need)[0].lower()
+            for need in found.requires or []
+            if "extra ==" not in need and "sys_platform" not in need and "python_version <" not in need
+        ]
+        for file in found.files or []:
+            if ".." not in file.parts and "__pycache__" not in file.parts:
+                yield Path(str(found.locate_file(file))), file.as_posix()

@@ -1,0 +1,113 @@
+"""A run with checkpoints is disturbed in the middle: it goes on, and ends like one that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.cluster.lab import MOUNT, Lab, wait_until
+from tests.cluster.path import Run
+
+CHECKPOINTS = {"run.config.epochs": 20, "run.config.checkpoint_every": 50}
+"""400 steps of the small network: long enough to be disturbed behind a checkpoint."""
+EQUAL = 1e-6
+"""Largest relative difference of losses: nothing on one kind of processor, rounding where nodes differ."""
+SAME = ("steps", "initial_weights_sha256", "data_order_sha256", "dtype_parameters", "dtype_optimizer")
+ENDING = ("train_loss", "validation_loss", "test_loss")
+
+# run by the pod's Python: as the kernel ends a process that takes too much memory
+KILL_RANK = """
+import os, signal
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    if b"trainer.worker" in open(f"/proc/{pid}/cmdline", "rb").read().split(bytes(1)):
+        print("killed", pid)
+        os.kill(int(pid), signal.SIGKILL)
+"""
+
+
+def delete_pod(lab: Lab, release: str) -> None:
+    """The second pod goes, as from a node that is drained."""
+    lab.kubectl("delete", "pod", f"{release}-worker-1", "--wait=false")
+
+
+def kill_rank(lab: Lab, release: str) -> None:
+    """The second pod's rank is killed; the pod's launcher lives on and has to tell."""
+    assert "killed" in lab.kubectl("exec", f"{release}-worker-1", "--", "python", "-c", KILL_RANK)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to a run, and the run of the same settings that nobody disturbs."""
+
+    run: Run
+    whole: Run
+    cause: Callable[[Lab, str], None] = delete_pod
+
+
+def wait_for_checkpoint(lab: Lab, each: Run) -> int:
+    """Until the first pod of a run sees a checkpoint that is committed; its step."""
+    look = ["exec", f"{each.name}-worker-0", "--", "ls", f"{MOUNT}/{each.folder}/checkpoints"]
+
+    def committed() -> list[str]:
+        failed = lab.conditions(f"{each.resource}/{each.name}").get("Failed")
+        assert failed != "True", f"{each.name} has failed before its first checkpoint"
+        names = lab.kubectl(*look, check=False).split()  # there is no folder before the first one
+        return [name for name in names if name.startswith("step_")]
+
+    try:
+        return int(max(wait_until(committed, f"a checkpoint of {each.name}", 240)).removeprefix("step_"))
+    except AssertionError as late:
+        raise AssertionError(f"{late}\n{lab.describe(each.name)}") from None
+
+
+def check_resumed(lab: Lab, fault: Fault) -> str:
+    """Succeeded; the last attempt began behind a checkpoint; every loss is the undisturbed run's. What to note."""
+    each = fault.run
+    done = lab.watch(each.name)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:] + lab.describe(each.name)
+    starts = [line for line in lab.read_lines(f"{each.folder}/attempts.jsonl") if line["event"] == "started"]
+    found, whole = (read_summary(lab, run) for run in (each, fault.whole))
+    difference = compare_ends(
+        starts, lab.read_lines(f"{each.folder}/metrics.jsonl"), found,
+        lab.read_lines(f"{fault.whole.folder}/metrics.jsonl"), whole,
+    )  # fmt: skip
+    lab.test(each.name)  # counts every point in MLflow against metrics.jsonl
+    return (
+        f"{len(starts)} attempts, the last from step {starts[-1]['from_step']} of {found['steps']}; "
+        f"largest difference of losses {difference:.1g}"
+    )
+
+
+def compare_ends(
+    starts: list[dict[str, Any]],
+    lines: list[dict[str, Any]],
+    summary: dict[str, Any],
+    whole_lines: list[dict[str, Any]],
+    whole_summary: dict[str, Any],
+) -> float:
+    """Largest relative difference of any loss of a run that was disturbed from those of one that was not.
+
+    Args:
+        starts: of attempts.jsonl.
+        lines, summary: of the disturbed run; the others are those of the undisturbed one.
+    """
+    assert len(starts) >= 2, "it was never started again"
+    first, last = starts[0], starts[-1]
+    assert first["from_step"] == 0 < last["from_step"], f"it did not go on from a checkpoint: {starts}"
+    steps = [x["step"] for x in lines if x["kind"] == "train" and x["attempt"] == last["attempt"]]
+    assert steps == list(range(last["from_step"] + 1, summary["steps"] + 1)), f"the last attempt has {steps}"
+    undisturbed = {x["step"]: x["loss"] for x in whole_lines if x["kind"] == "train"}
+    assert list(undisturbed) == list(range(1, summary["steps"] + 1))
+    for name in SAME:
+        assert summary[name] == whole_summary[name], name
+    pairs = [(x["loss"], undisturbed[x["step"]]) for x in lines if x["kind"] == "train"]
+    pairs += [(summary[name], whole_summary[name]) for name in ENDING]
+    difference = max(abs(a - b) / max(abs(a), abs(b), 1e-9) for a, b in pairs)
+    assert difference <= EQUAL, f"losses differ by {difference:.2g}"
+    return difference
+
+
+def read_summary(lab: Lab, each: Run) -> dict[str, Any]:
+    return dict(json.loads(lab.on_volume("cat", f"{MOUNT}/{each.folder}/summary.json")))
