@@ -1,0 +1,96 @@
+"""What stands in for a library: the same name, functions and versions; each function ends the process and says why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path("images/trainer").resolve()))
+from stand_in import Binutils, read_symbols, read_undefined, replace_library
+
+pytestmark = pytest.mark.skipif(not shutil.which("as", path="/usr/bin"), reason="binutils is not installed")
+BINUTILS = Binutils(Path("/usr"))
+
+LARGE = """
+.globl first
+.type first, @function
+first: mov $41, %eax
+    ret
+.globl second
+.type second, @function
+second: mov $42, %eax
+    ret
+.globl number
+.type number, @object
+.size number, 4
+.data
+number: .long 7
+"""
+USER = """
+.globl use
+.type use, @function
+.text
+use: sub $8, %rsp
+    call first@PLT
+    add $8, %rsp
+    ret
+"""
+
+
+def link(folder: Path, name: str, source: str, *more: object) -> Path:
+    """A shared library of that name."""
+    (folder / "source.s").write_text(source)
+    BINUTILS.run("as", "-o", folder / "code.o", folder / "source.s")
+    BINUTILS.run("ld", "-shared", "-soname", name, "-o", folder / name, folder / "code.o", *more)
+    return folder / name
+
+
+@pytest.fixture(params=["LARGE_1.0", ""], ids=["with versions", "without"])
+def libraries(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    """One that brings functions and a number, and one that calls a function of it."""
+    versions: list[object] = []
+    if request.param:
+        (tmp_path / "versions").write_text(f"{request.param} {{ global: *; }};")
+        versions = ["--version-script", tmp_path / "versions"]
+    large = link(tmp_path, "liblarge.so.1", LARGE, *versions)
+    return large, link(tmp_path, "libuser.so", USER, large)
+
+
+def call(user: Path) -> subprocess.CompletedProcess[str]:
+    """Loads the user with everything bound at once, as Python loads torch, and calls its function."""
+    code = f"import ctypes, os; u = ctypes.CDLL('{user}', os.RTLD_NOW); print('loaded', flush=True); print(u.use())"
+    env = {**os.environ, "LD_LIBRARY_PATH": str(user.parent)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+
+
+def test_it_is_loaded_in_the_others_place_and_ends_who_calls_it(libraries: tuple[Path, Path]) -> None:
+    large, user = libraries
+    assert call(user).stdout.split() == ["loaded", "41"]
+    version = {symbol[4] for symbol in read_symbols(BINUTILS, large) if symbol[3] == "first"}
+    assert replace_library(BINUTILS, large, read_undefined(BINUTILS, [user])) == 1
+    named = {
+        symbol[3]: symbol[4] for symbol in read_symbols(BINUTILS, large) if symbol[2] not in ("UND", "ABS")
+    }
+    assert set(named) == {"first"} and {named["first"]} == version, "nothing that nobody asks for"
+    done = call(user)
+    assert (done.returncode, done.stdout.split()) == (1, ["loaded"]), done.stderr
+    assert done.stderr.startswith("liblarge.so.1 was called: this image is for CPUs")
+
+
+def test_without_what_is_asked_for_nothing_would_load(libraries: tuple[Path, Path]) -> None:
+    large, user = libraries
+    replace_library(BINUTILS, large, {"second"})
+    assert "undefined symbol: first" in call(user).stderr
+
+
+def test_what_is_no_function_is_not_replaced(libraries: tuple[Path, Path]) -> None:
+    large, _ = libraries
+    before = large.read_bytes()
+    with pytest.raises(AssertionError, match=r"liblarge\.so\.1: number is no function"):
+        replace_library(BINUTILS, large, {"first", "number"})
+    assert large.read_bytes() == before
