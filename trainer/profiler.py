@@ -3,6 +3,10 @@
 Settings that matter (facts measured on torch 2.13): plain JSON, because torch compresses at level 9 inside the
 training process; with_stack off, because Perfetto then drops every label (pytorch#174555); a name with the rank,
 because torch's own handler uses host and process id.
+
+Nothing waits for the device where the recording begins. What it still has to do then is recorded without its launch,
+and the analysis lets the first step begin when it has ended (stratlab/analysis/lanes.py). A synchronisation would be
+less true: the first step would begin with an empty queue and wait for data and launches that the others hide.
 """
 
 from __future__ import annotations

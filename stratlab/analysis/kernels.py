@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab.analysis.lanes import Lanes
-from stratlab.traces.chunks import TraceError
 from stratlab.traces.intervals import Times
-from stratlab.traces.labels import build_windows
+from stratlab.traces.labels import find_steps
 from stratlab.traces.trace import Mask, Trace
 
 TYPES = ("compute", "comm", "copy")
@@ -147,10 +146,7 @@ def _find_types(lanes: Lanes) -> NDArray[np.int64]:
 
 
 def _count_in_steps(trace: Trace, lanes: Lanes) -> int:
-    try:
-        windows = build_windows(trace)
-    except TraceError:
-        return 0
+    _, windows = find_steps(trace)
     return sum(int((~lanes.is_copy[lanes.issued_within(w.start_ns, w.end_ns)]).sum()) for w in windows)
 
 

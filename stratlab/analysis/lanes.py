@@ -2,7 +2,8 @@
 
 GPU: a kernel is communication by its name, a copy by its category. It belongs to the step in whose label its
 launch lies (kernel -> launch by correlation id); the label decides, not the thread, so kernels launched by
-autograd threads count too.
+autograd threads count too. What was launched before the recording began belongs to no step: the first one begins when
+it has ended.
 CPU: operators; communication is what the backends write as `gloo:all_reduce` and the like. This is host operator
 time and says nothing about a GPU.
 """
@@ -19,21 +20,25 @@ from numpy.typing import NDArray
 from stratlab.traces.events import COPY_CATEGORIES, LAUNCH_CATEGORIES
 from stratlab.traces.intervals import Intervals, Times, build_union
 from stratlab.traces.labels import PROFILER_STEP, STEP
-from stratlab.traces.trace import LABEL_CATEGORIES, Mask, Trace
+from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, UNTOLD, Mask, Trace
 
 Source = Literal["gpu", "cpu"]
 
-# HTA knows the first line only: for it the others compute. DeepEP, NVSHMEM, vLLM's and torch's own all-reduce.
+# HTA knows the first line only: for it the others compute. DeepEP under any of its names (`deep_ep::`, `dpsk::ep::`;
+# its layout and CUB's scans in `cdpsk::ep::` do compute), NVSHMEM, vLLM's and torch's own all-reduce.
 COMMUNICATION_KERNEL = re.compile(
     r"^(nccl|rccl|hccl)|ncclKernel"
-    r"|deep_ep::|nvshmem|cross_device_reduce|(one_shot|two_shot|multimem)_all_reduce"
+    r"|\b(intranode|internode)(_ll)?::(?!get_dispatch_layout)"
+    r"|nvshmem|cross_device_reduce|(one_shot|two_shot|multimem)_all_reduce"
 )
 COMMUNICATION_LABEL = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 # Not computation: entering a collective, and autograd's wrappers, whose own time is hooks that wait for one
 # (FSDP waits inside RegisterPostBackwardFunctionBackward).
 NO_COMPUTE_OP = re.compile(
     r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$"
+    r"|^(## |ProfilerStep#|enumerate\(|Optimizer\.)"  # labels, which writers of 2021 call operators
 )
+OPERATOR_CATEGORIES = ("cpu_op", "Operator")
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Lanes:
     is_copy: Mask
     names: list[str]
     name: NDArray[np.int32]
-    unlaunched: int  # GPU events without a launch in the trace; they count by their own start
+    in_flight: int  # GPU events that were launched before the recording began
+    unlaunched: int  # other GPU events without a launch in the trace; they count by their own start
     _order: Times = field(init=False, repr=False)  # by issue
     _issued: Times = field(init=False, repr=False)  # sorted
     _done: Times = field(init=False, repr=False)  # when all that was issued up to there had ended
@@ -68,6 +74,10 @@ class Lanes:
     def issued_within(self, low: int, high: int) -> Times:
         """The events that the host issued in [low, high), in that order."""
         return self._order[slice(*np.searchsorted(self._issued, [low, high]))]
+
+    def extent(self) -> tuple[int, int]:
+        """From the first event's start to the last one's end."""
+        return int(self.starts.min()), int(self.ends.max())
 
     def settle(self, at: Times) -> Times:
         """When the lane had ended what was issued before each point of the host's time, but not before it: on a GPU a
@@ -94,13 +104,14 @@ def _build_gpu_lanes(trace: Trace) -> Lanes:
         event=gpu,
         starts=starts,
         ends=trace.end[gpu],
-        issued=np.where(launched >= 0, launched, starts),
+        issued=np.where(launched == UNTOLD, starts, launched),
         is_compute=~communicates & ~copies,
         is_communication=communicates,
         is_copy=copies & ~communicates,
         names=trace.names,
         name=trace.name[gpu],
-        unlaunched=int((launched < 0).sum()),
+        in_flight=int((launched == BEFORE).sum()),
+        unlaunched=int((launched == UNTOLD).sum()),
     )
 
 
@@ -110,17 +121,31 @@ def _named(trace: Trace, events: NDArray[np.int32], pattern: re.Pattern[str]) ->
 
 
 def find_launches(trace: Trace) -> Times:
-    """Host time of the launch of each event of `trace.gpu`, ns; -1 where the trace does not hold it."""
+    """Host time of the launch of each event of `trace.gpu`, ns. Without one in the trace: BEFORE for what was in flight
+    when the recording began, else UNTOLD."""
     wanted = trace.linked_correlation[np.searchsorted(trace.linked, trace.gpu)]
     codes = [i for i, name in enumerate(trace.categories) if name in LAUNCH_CATEGORIES]
     launches = np.isin(trace.cat[trace.linked], codes) & (trace.linked_correlation > 0)
     events, ids = trace.linked[launches], trace.linked_correlation[launches]
     if not len(events):
-        return np.full(len(trace.gpu), -1, np.int64)
+        return np.full(len(trace.gpu), UNTOLD, np.int64)
     order = np.argsort(ids, kind="stable")
     events, ids = events[order], ids[order]
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where(ids[at] == wanted, trace.ts[events[at]], -1)
+    found = ids[at] == wanted
+    # the ids of calls rise; of an event without one, the order on its stream tells
+    in_flight = np.where(wanted > 0, wanted < ids[0], _precede(trace, found))
+    return np.where(found, trace.ts[events[at]], np.where(in_flight, BEFORE, UNTOLD))
+
+
+def _precede(trace: Trace, found: Mask) -> Mask:
+    """Which GPU events start before the first on their stream whose launch was found."""
+    starts, before = trace.ts[trace.gpu], np.zeros(len(found), bool)
+    for stream in np.unique(trace.stream[~found]):
+        mine = trace.stream == stream
+        if (mine & found).any():
+            before |= mine & (starts < starts[mine & found].min())
+    return before
 
 
 def _build_cpu_lanes(trace: Trace) -> Lanes:
@@ -128,7 +153,7 @@ def _build_cpu_lanes(trace: Trace) -> Lanes:
     communicates = label & trace.matches(COMMUNICATION_LABEL)
     main = trace.thread[label & (trace.matches(STEP) | trace.matches(PROFILER_STEP))]
     backend_threads = np.setdiff1d(trace.thread[communicates], main)
-    computes = trace.in_category(("cpu_op",)) & ~trace.matches(NO_COMPUTE_OP)
+    computes = trace.in_category(OPERATOR_CATEGORIES) & ~trace.matches(NO_COMPUTE_OP)
     computes &= ~np.isin(trace.thread, backend_threads)
     used = np.flatnonzero(communicates | computes)
     return Lanes(
@@ -142,5 +167,6 @@ def _build_cpu_lanes(trace: Trace) -> Lanes:
         is_copy=np.zeros(len(used), bool),
         names=trace.names,
         name=trace.name[used],
+        in_flight=0,
         unlaunched=0,
     )

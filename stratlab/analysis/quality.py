@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
@@ -10,13 +10,24 @@ from stratlab.traces.discover import Finding, Manifest
 
 
 def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[Finding]]:
-    """GPU time and host time are never mixed: with a GPU on any rank, ranks without one are left out."""
-    if not any(rank.source == "gpu" for rank in ranks):
+    """GPU time and host time are never mixed, nor steps and whole recordings: with a GPU on any rank, ranks without one
+    are left out, and with steps on any of these, ranks without."""
+    ranks, findings = _keep(
+        ranks, lambda rank: rank.source == "gpu", "holds no GPU event, unlike the traces of other ranks"
+    )
+    reason = "has neither '## Training Step i ##' nor 'ProfilerStep#i', unlike the traces of other ranks"
+    ranks, more = _keep(ranks, lambda rank: rank.steps_from != "recording", reason)
+    return ranks, findings + more
+
+
+def _keep(
+    ranks: Sequence[RankAnalysis], is_better: Callable[[RankAnalysis], bool], reason: str
+) -> tuple[list[RankAnalysis], list[Finding]]:
+    """The better ones if there are any, else all."""
+    if not any(map(is_better, ranks)):
         return list(ranks), []
-    reason = "holds no GPU event, unlike the traces of other ranks"
-    return [r for r in ranks if r.source == "gpu"], [
-        Finding("skipped", reason, r.file.name, r.rank) for r in ranks if r.source == "cpu"
-    ]
+    left_out = [Finding("skipped", reason, r.file.name, r.rank) for r in ranks if not is_better(r)]
+    return [rank for rank in ranks if is_better(rank)], left_out
 
 
 def find_gaps(

@@ -27,7 +27,7 @@ from stratlab.analysis.timeline import Activity, MemoryPoint, build_activity, bu
 from stratlab.traces.chunks import LIMITS, Limits, TraceError
 from stratlab.traces.discover import Finding
 from stratlab.traces.intervals import Intervals, build_empty
-from stratlab.traces.labels import PHASES, STEP, Window, build_phase_labels, build_windows, find_phases
+from stratlab.traces.labels import PHASES, StepsFrom, Window, build_phase_labels, find_phases, find_steps
 from stratlab.traces.trace import Trace, load_trace
 
 
@@ -38,6 +38,7 @@ class RankFacts:
     rank: int
     file: Path
     source: Source
+    steps_from: StepsFrom
     backend: str | None
     host: str | None
     phases: list[str]
@@ -48,6 +49,7 @@ class RankFacts:
     activity: Activity
     memory: list[MemoryPoint]
     allocations: int | None
+    device_name: str | None
     device_memory_gib: float | None
     raw_bytes: int
     findings: list[Finding]
@@ -78,10 +80,10 @@ def read_rank_trace(
     """Loads one trace and takes it apart.
 
     Raises:
-        TraceError: the trace cannot be decoded or holds no step.
+        TraceError: the trace cannot be decoded, or nothing ran in any of its steps.
     """
     trace = load_trace(file, limits, operators=False)
-    windows = build_windows(trace)
+    steps_from, windows = find_steps(trace)
     lanes = build_lanes(trace)
     labels = build_phase_labels(trace, windows)
     segments = build_segments(lanes, windows, labels)
@@ -95,6 +97,7 @@ def read_rank_trace(
         "rank": rank,
         "file": file,
         "source": lanes.source,
+        "steps_from": steps_from,
         "backend": trace.distributed.get("backend"),
         "host": str(trace.head["host_name"]) if "host_name" in trace.head else None,
         "phases": find_phases(trace),
@@ -106,10 +109,12 @@ def read_rank_trace(
         "idle": build_idle(rank, trace),
         "memory": build_memory_curve(rank, trace.memory),
         "allocations": _count_allocations(trace, windows),
+        "device_name": _read_device_name(trace),
         "device_memory_gib": _read_device_memory(trace),
         "raw_bytes": trace.raw_bytes,
         "findings": [
-            Finding("noted", text, file.name, rank) for text in _describe(trace, lanes, segments, windows)
+            Finding("noted", text, file.name, rank)
+            for text in _describe(trace, lanes, segments, windows, steps_from)
         ],
     }
     del trace  # what follows needs as much memory again
@@ -149,25 +154,51 @@ def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
     return sum(int(np.diff(np.searchsorted(at, [w.start_ns, w.end_ns]))[0]) for w in windows)
 
 
-def _read_device_memory(trace: Trace) -> float | None:
-    """Of the first device that the trace's head names; None where none is told or none was used."""
+def _read_device(trace: Trace) -> dict[str, Any]:
     devices = trace.head.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
-    size = first.get("totalGlobalMem") if isinstance(first, dict) else None
+    return first if isinstance(first, dict) else {}
+
+
+def _read_device_name(trace: Trace) -> str | None:
+    """Of the same."""
+    name = _read_device(trace).get("name")
+    return name if isinstance(name, str) and len(trace.gpu) else None
+
+
+def _read_device_memory(trace: Trace) -> float | None:
+    """Of the first device that the trace's head names; None where none is told or none was used."""
+    size = _read_device(trace).get("totalGlobalMem")
     return size / 2**30 if isinstance(size, int) and 0 < size < 1 << 60 and len(trace.gpu) else None
 
 
-def _describe(trace: Trace, lanes: Lanes, segments: Segments, windows: list[Window]) -> list[str]:
+STEPS_FROM: dict[StepsFrom, str] = {
+    "profiler": "has no '## Training Step i ##', the steps are the profiler's own and count from its start",
+    "recording": "has neither '## Training Step i ##' nor 'ProfilerStep#i', the whole recording counts as one step",
+}
+
+
+def _describe(
+    trace: Trace, lanes: Lanes, segments: Segments, windows: list[Window], steps_from: StepsFrom
+) -> list[str]:
     present = find_phases(trace)
     remarks = [f"has no label of the phase {phase}" for phase in PHASES if phase not in present]
-    if not any(STEP.search(name) for name in trace.names):
+    if steps_from in STEPS_FROM:
+        remarks.append(STEPS_FROM[steps_from])
+    if trace.odd.values:
         remarks.append(
-            "has no '## Training Step i ##', the steps are the profiler's own and count from its start"
+            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown"
         )
+    if trace.odd.events:
+        remarks.append(f"{trace.odd.events} events with a field of another type are left out")
     if trace.left_out:
         remarks.append(f"{trace.left_out} events without a usable time are left out")
+    total = len(lanes.starts)
+    if lanes.in_flight:
+        remarks.append(
+            f"{lanes.in_flight} of {total} GPU events were launched before the recording began, they count in no step"
+        )
     if lanes.unlaunched:
-        total = len(lanes.starts)
         remarks.append(
             f"{lanes.unlaunched} of {total} GPU events have no launch in it, they count by their start"
         )

@@ -17,6 +17,7 @@ from stratlab.traces.discover import Finding
 from stratlab.traces.merge import Merged
 
 CPU_NOTE = "CPU trace: host operator time, not GPU utilisation"
+RECORDING_NOTE = "No label tells the steps: the whole recording counts as one"
 MOST_KERNELS = 30  # names, those with most time over all ranks; tables/kernel_stats.csv has all
 
 
@@ -29,14 +30,16 @@ def build_report(
     merged: Merged,
 ) -> dict[str, Any]:
     """Everything but the charts' points and the recommendations. `ranks` is not empty and of one source."""
-    source = ranks[0].source
+    source, steps_from = ranks[0].source, ranks[0].steps_from
+    notes = [CPU_NOTE] * (source == "cpu") + [RECORDING_NOTE] * (steps_from == "recording")
     return {
         "schema_version": 2,
         "run": facts.origin,
         "source": source,
-        "note": CPU_NOTE if source == "cpu" else "",
+        "steps_from": steps_from,
+        "note": ". ".join(notes),
         "backend": facts.origin["backend"] or ranks[0].backend,
-        "device": facts.origin["device_name"],
+        "device": facts.origin["device_name"] or ranks[0].device_name,
         "mean": build_mean_row(ranks, facts.axes, facts.origin.get("grad_accum_steps") or 1),
         "parts": build_parts(ranks),
         "ranks": [build_rank_row(rank) for rank in ranks],

@@ -113,7 +113,7 @@ def build_step_rows(
     for i, (window, host) in enumerate(zip(segments.windows, segments.hosts, strict=True)):
         times: dict[str, float] = {f"{name}_ms": int(sums[name][i]) / 1e6 for name in PARTS}
         phases: dict[str, Any] = {f"{p}_ms": labels[p][i] / 1e6 if p in labels else None for p in PHASES}
-        host_ms = (host.end_ns - host.start_ns) / 1e6
+        host_ms = (host.end_ns - max(host.start_ns, 0)) / 1e6
         rows.append(
             StepRow(rank, window.step, source, int(sums["span"][i]) / 1e6, host_ms, **times, **phases)
         )

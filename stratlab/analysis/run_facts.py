@@ -39,18 +39,22 @@ class RunFacts:
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """Reads config.json and, where they exist, summary.json, evaluation.json and metrics.jsonl.
+    """Reads, where they exist, config.json, summary.json, evaluation.json and metrics.jsonl. Traces of another program
+    have none of them.
 
     Raises:
         NoRun: `folder` is not a run directory.
     """
     if not folder.is_dir():
         raise NoRun(f"{folder}: no such folder")
-    if not (folder / "config.json").is_file():
-        raise NoRun(f"{folder}: not a run directory, it holds no config.json")
+    is_told = (folder / "config.json").is_file()
+    if not is_told and not (folder / "traces").is_dir():
+        raise NoRun(f"{folder}: not a run directory, it holds no config.json and no folder traces")
     findings: list[Finding] = []
     config = _read_object(folder / "config.json", findings)
-    if not config:
+    if not is_told:
+        findings.append(Finding("noted", "is missing: what the run was asked is not known", "config.json"))
+    elif not config:
         raise NoRun(f"{folder}: not a run directory, its config.json is no JSON object")
     summary = _read_object(folder / "summary.json", findings)
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))

@@ -38,8 +38,12 @@ def build_segments(lanes: Lanes, hosts: list[Window], phases: dict[str, list[Int
     kept: list[Window] = []
     rows: list[tuple[int, int, int, int]] = []
     for index, host in enumerate(hosts):
+        if not len(lanes.issued_within(host.start_ns, host.end_ns)):
+            continue
         low, high = (int(t) for t in lanes.settle(np.array([host.start_ns, host.end_ns], np.int64)))
-        if low >= high or not len(lanes.issued_within(host.start_ns, host.end_ns)):
+        if host.is_recording:
+            low, high = lanes.extent()
+        if low >= high:
             continue
         labels = sorted(
             (int(start), int(end), SPANS.index(phase))

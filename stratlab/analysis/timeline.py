@@ -54,7 +54,9 @@ def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
     """At most BINS points per device from the profiler's `[memory]` events; empty without them."""
     points = []
     for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True))):
-        mine = (memory.device_type == kind) & (memory.device_id == number)
+        mine = (memory.device_type == kind) & (memory.device_id == number) & (memory.allocated >= 0)  # told
+        if not mine.any():
+            continue
         ts, allocated, reserved = memory.ts[mine], memory.allocated[mine], memory.reserved[mine]
         order = np.argsort(ts, kind="stable")
         name = DEVICES.get(kind, f"device type {kind}") + (f":{number}" if number >= 0 and kind else "")

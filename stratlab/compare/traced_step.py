@@ -51,6 +51,8 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
     """The step of an analysis/report.json, or why there is none, as half a sentence."""
     if not analysis or (analysis.get("source") is None and analysis.get("parts") == []):
         return "has no analysed traces"
+    if analysis.get("steps_from") == "recording":
+        return "has traces without labels of steps"
     mean, entries = analysis.get("mean") or {}, analysis.get("parts")
     if not isinstance(entries, list) or not is_number(mean.get("step_ms")):
         return "was analysed by an older version, without parts; analyze it again"

@@ -132,7 +132,7 @@ class Columns:
         sizes = np.array([ELEMENT_BYTES.get(str(a.dtype), 0) for a in args], np.int64)
         self._add("talks", index)
         self._add("talk_bytes", np.where((elements >= 0) & (sizes > 0), elements * sizes, -1))
-        self._add("collective", np.array([self.collectives[a.collective] for a in args], np.int32))
+        self._add("collective", np.array([self.collectives[str(a.collective)] for a in args], np.int32))
         groups = [(str(a.group), str(a.description or ""), str(a.ranks or "")) for a in args]
         self._add("group", np.array([self.groups[key] for key in groups], np.int32))
 

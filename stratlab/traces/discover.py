@@ -15,13 +15,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_events
 from stratlab.traces.manifest import MANIFEST, Entry, Manifest, find_problem, read_manifest
+from stratlab.traces.odd_values import LATEST_NS, decode_head
 
-LATEST_NS = 1 << 62  # in the year 2116
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 TRACE_NAME = re.compile(r"rank\d+_trace\.json(\.gz)?")  # as the trainer writes it
 SUFFIXES = (".json", ".gz")
+MOST_RANKS = 1 << 31  # where the run does not tell
 
 
 class _Head(msgspec.Struct):
@@ -67,12 +68,17 @@ def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -
     names = _list_names(folder, findings) - {MANIFEST} - {candidate.file for candidate in listed}
     is_closed = manifest is not None and manifest.complete
     others = [_check_unlisted(folder, name, is_closed, limits) for name in sorted(names)]
+    candidates = [*listed, *sorted(others, key=_rate)]
+    if len(candidates) == 1 and candidates[0].rank is None and candidates[0].problem is None:
+        candidates = [
+            _Candidate(candidates[0].file, 0, None, "names no rank, the only trace counts as rank 0")
+        ]
     files: dict[int, Path] = {}
-    for candidate in [*listed, *sorted(others, key=_rate)]:
+    for candidate in candidates:
         rank, problem = candidate.rank, candidate.problem
         if problem is None and rank is None:
             problem = "names no rank"
-        elif problem is None and rank is not None and not 0 <= rank < (world_size or rank + 1):
+        elif problem is None and rank is not None and not 0 <= rank < (world_size or MOST_RANKS):
             problem = f"rank {rank} of a run with {world_size or 'any number of'} processes"
         elif problem is None and rank in files:
             problem = f"a second trace of rank {rank}, {files[rank].name} is used"
@@ -134,6 +140,8 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) ->
     if problem is not None:
         return _Candidate(name, in_name, problem)
     rank, problem = _read_rank(path, limits)
+    if rank is None and problem is None and in_name is None:
+        rank, problem = _read_rank_behind(path, limits)
     if problem is not None or rank is None:
         return _Candidate(name, in_name, problem)
     remark = f"named as rank {in_name}, but of rank {rank}"
@@ -143,10 +151,10 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) ->
 def _read_rank(path: Path, limits: Limits) -> tuple[int | None, str | None]:
     """The rank in the file's distributedInfo, None if it names none, and why the file is no trace."""
     try:
-        head = msgspec.json.decode(read_head(path, limits), type=_Head)
+        head = msgspec.convert(decode_head(read_head(path, limits)), _Head)
     except TraceError as failure:
         return None, str(failure)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+    except msgspec.ValidationError as failure:
         return None, f"not JSON before the events ({failure})"
     except OSError as failure:
         return None, f"is not readable ({failure.strerror})"
@@ -159,6 +167,19 @@ def _read_rank(path: Path, limits: Limits) -> tuple[int | None, str | None]:
     if isinstance(base, int) and abs(base) >= LATEST_NS:
         return None, "counts its times from one that no clock shows"
     return rank, None
+
+
+def _read_rank_behind(path: Path, limits: Limits) -> tuple[int | None, str | None]:
+    """The same of what stands behind the events: some writers put it there. Reads the whole file."""
+    try:
+        *_, last = split_events(path, limits)
+        rank = msgspec.json.decode(last, type=_Head).distributedInfo
+    except TraceError as failure:
+        return None, str(failure)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
+        return None, None  # what is wrong with it is found when it is read
+    number = (rank or {}).get("rank")
+    return (number if type(number) is int else None), None
 
 
 def _rate(candidate: _Candidate) -> tuple[bool, bool, bool, str]:

@@ -21,13 +21,13 @@ class Args(msgspec.Struct, gc=False):
     correlation: Number = None
     stream: Number = None
     bytes: Number = None
-    collective: str | None = msgspec.field(default=None, name="Collective name")
+    collective: Any = msgspec.field(default=None, name="Collective name")
     group: Number = msgspec.field(default=None, name="Process Group Name")
-    description: str | None = msgspec.field(default=None, name="Process Group Description")
+    description: Any = msgspec.field(default=None, name="Process Group Description")
     ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
     in_elements: Number = msgspec.field(default=None, name="In msg nelems")
     out_elements: Number = msgspec.field(default=None, name="Out msg nelems")
-    dtype: str | None = None
+    dtype: Any = None
     allocated: Number = msgspec.field(default=None, name="Total Allocated")
     reserved: Number = msgspec.field(default=None, name="Total Reserved")
     device_type: Number = msgspec.field(default=None, name="Device Type")
@@ -42,7 +42,7 @@ class Event(msgspec.Struct, gc=False):
     name: str = ""
     ts: int | float = 0
     dur: int | float | None = None
-    tid: int | str | None = None
+    tid: int | float | str | None = None
     args: Args | None = None
 
 
@@ -65,8 +65,8 @@ class Rest(msgspec.Struct):
     """The end of a file: its last events and what stands behind them."""
 
     traceEvents: list[Event]
-    distributedInfo: dict[str, Any] | None = None
-    baseTimeNanoseconds: int | None = None
+    distributedInfo: Any = None
+    baseTimeNanoseconds: Any = None
 
 
 NO_ARGS = Args()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from stratlab.traces.chunks import TraceError
 from stratlab.traces.intervals import Intervals, Times
-from stratlab.traces.trace import LABEL_CATEGORIES, Trace
+from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, Trace
+
+StepsFrom = Literal["labels", "profiler", "recording"]
 
 STEP = re.compile(r"^## ?Training Step (\d+) ?##$", re.IGNORECASE)
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")
@@ -23,30 +25,29 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Window:
-    """One training step on the host, ns since the first event."""
+    """One training step on the host, ns since the first event. `is_recording`: no step, but all that was recorded."""
 
     step: int
     start_ns: int
     end_ns: int
+    is_recording: bool = False
 
 
-def build_windows(trace: Trace) -> list[Window]:
-    """The steps in time order: by `## Training Step i ##`, else by the profiler's own `ProfilerStep#i`.
-
-    Raises:
-        TraceError: the trace has neither.
-    """
+def find_steps(trace: Trace) -> tuple[StepsFrom, list[Window]]:
+    """The steps in time order, and what tells them: `## Training Step i ##`, else the profiler's own `ProfilerStep#i`.
+    Of a trace with neither the whole recording counts as one step, also what was in flight when it began."""
     labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
-    for pattern in (STEP, PROFILER_STEP):
+    patterns: tuple[tuple[StepsFrom, re.Pattern[str]], ...] = (("labels", STEP), ("profiler", PROFILER_STEP))
+    for origin, pattern in patterns:
         found = _matching(trace, labels, pattern)
         if len(found):
             found = found[np.argsort(trace.ts[found], kind="stable")]
             numbers = [int(pattern.match(trace.names[trace.name[i]])[1]) for i in found]  # type: ignore[index]
-            return [
+            return origin, [
                 Window(number, int(trace.ts[i]), int(trace.end[i]))
                 for number, i in zip(numbers, found, strict=True)
             ]
-    raise TraceError("holds neither '## Training Step i ##' nor 'ProfilerStep#i'")
+    return "recording", [Window(1, BEFORE, int(trace.end.max()), is_recording=True)]
 
 
 def find_phases(trace: Trace) -> list[str]:
@@ -56,8 +57,9 @@ def find_phases(trace: Trace) -> list[str]:
 
 
 def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:
-    """Of these few events: a mask over all would cost as much as the trace."""
-    return events[[bool(pattern.search(trace.names[code])) for code in trace.name[events].tolist()]]
+    """Of these events; each of their names is looked at once."""
+    codes = [code for code in np.unique(trace.name[events]).tolist() if pattern.search(trace.names[code])]
+    return events[np.isin(trace.name[events], codes)]
 
 
 def build_phase_labels(trace: Trace, windows: list[Window]) -> dict[str, list[Intervals]]:

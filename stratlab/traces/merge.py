@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from stratlab.traces.chunks import LIMITS, Limits, TraceError, split_events
-from stratlab.traces.discover import LATEST_NS
+from stratlab.traces.odd_values import Oddities, decode_head, mend_piece, read_base_ns
 from stratlab.traces.packed import PackedFile
 from stratlab.traces.renamed import ABSENT, Renamed, clean, read_ns
 
@@ -38,10 +38,6 @@ class Merged:
 def build_unmerged(reason: str) -> Merged:
     """Where there is no such file."""
     return Merged(file=None, ranks=[], events=0, flows=0, bytes=0, reason=reason)
-
-
-class _Head(msgspec.Struct):
-    baseTimeNanoseconds: int = 0
 
 
 class _Time(msgspec.Struct, gc=False):
@@ -133,11 +129,9 @@ def merge_traces(
 def _find_start(path: Path, limits: Limits) -> tuple[int, int]:
     """What the file's times count from, and its first usable time, ns."""
     pieces = _read_pieces(path, limits)
-    try:
-        base = msgspec.json.decode(next(pieces), type=_Head).baseTimeNanoseconds
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
-        raise TraceError(f"not JSON before the events ({failure})") from failure
-    if abs(base) >= LATEST_NS:
+    told = decode_head(next(pieces)).get("baseTimeNanoseconds")
+    base = read_base_ns(told)
+    if told and not base:
         raise TraceError("counts its times from one that no clock shows")
     for piece in pieces:
         first = _find_first_ns(piece)
@@ -154,14 +148,17 @@ def _find_first_ns(piece: bytes) -> int | None:
     """
     piece = clean(piece)
     try:
-        if piece.startswith(b"{"):
-            events = msgspec.json.decode(piece, type=_RestTimes).traceEvents
-        else:
-            events = msgspec.json.decode(piece, type=list[_Time])
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
-        raise TraceError(f"truncated or not JSON ({failure})") from failure
+        events = _decode_times(piece)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        events = _decode_times(mend_piece(piece, Oddities()))
     times = (read_ns(bytes(event.ts)) for event in events if event.ph != "M" and event.ts is not ABSENT)
     return min((ns for ns in times if ns is not None and ns > 0), default=None)
+
+
+def _decode_times(piece: bytes) -> list[_Time]:
+    if piece.startswith(b"{"):
+        return msgspec.json.decode(piece, type=_RestTimes).traceEvents
+    return msgspec.json.decode(piece, type=list[_Time])
 
 
 def _read_pieces(path: Path, limits: Limits) -> Iterator[bytes]:

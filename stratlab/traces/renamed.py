@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from stratlab.traces.chunks import TraceError
+from stratlab.traces.odd_values import Oddities, mend_piece
 
 # to Perfetto, a process's thread 0 is the thread with the process's number: above those of streams and threads
 FIRST_PROCESS = 10_000_000
@@ -80,15 +81,18 @@ class Renamed:
         """
         piece = clean(piece)
         try:
-            if piece.startswith(b"{"):
-                piece = _encode(_decode_rest(piece).traceEvents)
             try:
-                events = _decode_events(piece)
-            except msgspec.ValidationError:  # a field that Kineto does not write
-                return b",\n".join(filter(None, map(self._build_odd, _decode_any(piece))))
-            return b",\n".join([_encode(event) for event in events if self._apply(event)])
+                events = _decode(piece)
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                events = _decode(mend_piece(piece, Oddities()))
+            return b",\n".join(filter(None, map(self._build_event, events)))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
             raise TraceError(f"truncated or not JSON ({failure})") from failure
+
+    def _build_event(self, event: Event | dict[str, Raw]) -> bytes:
+        if isinstance(event, dict):
+            return self._build_odd(event)
+        return _encode(event) if self._apply(event) else b""
 
     def build_tracks(self) -> bytes:
         """Names and order of the processes and threads that have an event."""
@@ -175,6 +179,15 @@ class Renamed:
         if isinstance(old, str):
             return old or "profiler"
         return f"GPU {old}" if old in self.on_gpu else "CPU"
+
+
+def _decode(piece: bytes) -> list[Event] | list[dict[str, Raw]]:
+    if piece.startswith(b"{"):
+        piece = _encode(_decode_rest(piece).traceEvents)
+    try:
+        return _decode_events(piece)
+    except msgspec.ValidationError:  # a field that Kineto does not write
+        return _decode_any(piece)
 
 
 def clean(piece: bytes) -> bytes:

@@ -15,10 +15,15 @@ from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_
 from stratlab.traces.columns import Columns
 from stratlab.traces.events import GPU_CATEGORIES, decode_events, decode_rest
 from stratlab.traces.intervals import Times
+from stratlab.traces.odd_values import Oddities, decode_head, mend_piece, read_base_ns
 
-LABEL_CATEGORIES = ("user_annotation",)
+LABEL_CATEGORIES = (
+    "user_annotation",
+    "Operator",
+)  # writers of 2021 had one category for labels and operators
 NOT_KEPT = frozenset({"Trace"})  # the profiler's own span
 OPERATORS = frozenset({"cpu_op"})
+BEFORE, UNTOLD = -2, -1  # instead of a time: before the recording, not in the trace
 Mask = NDArray[np.bool_]
 
 
@@ -67,6 +72,7 @@ class Trace:
     communication: Communication
     memory: MemoryEvents
     left_out: int  # events without a usable time (pytorch#188481 writes 0.000)
+    odd: Oddities
     raw_bytes: int  # unpacked
 
     @property
@@ -91,7 +97,7 @@ def read_rank(path: Path, limits: Limits = LIMITS) -> int | None:
     Raises:
         TraceError: what stands before the events is not readable.
     """
-    rank = _object(_decode_head(read_head(path, limits)).get("distributedInfo")).get("rank")
+    rank = _object(decode_head(read_head(path, limits)).get("distributedInfo")).get("rank")
     return rank if isinstance(rank, int) else None
 
 
@@ -105,40 +111,44 @@ def load_trace(path: Path, limits: Limits = LIMITS, operators: bool = True) -> T
         TraceError: not JSON, cut off, empty, above the limits, or without a single event of known duration.
     """
     pieces = split_events(path, limits)
-    head = _decode_head(next(pieces))
+    head = decode_head(next(pieces))
     columns = Columns(
         without=NOT_KEPT if operators or not head.get("deviceProperties") else NOT_KEPT | OPERATORS
     )
-    raw_bytes = 0
-    try:
-        for piece in pieces:
-            raw_bytes += len(piece)
-            if piece.startswith(b"["):
-                columns.apply(decode_events(piece), piece)
-            else:
-                rest = decode_rest(piece)
-                columns.apply(rest.traceEvents, piece)
-                head.setdefault("distributedInfo", rest.distributedInfo)
-                head.setdefault("baseTimeNanoseconds", rest.baseTimeNanoseconds)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise TraceError(f"truncated or not JSON ({failure})") from failure
+    raw_bytes, odd = 0, Oddities()
+    for piece in pieces:
+        raw_bytes += len(piece)
+        try:
+            _apply_piece(columns, piece, head)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            _apply_piece(columns, mend_piece(piece, odd), head)
     if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
         return load_trace(path, limits)  # it had a GPU in sight and did not use it
     if not columns.count:
         raise TraceError("holds no event with a duration")
-    return _build_trace(columns, head, raw_bytes)
+    return _build_trace(columns, head, raw_bytes, odd)
 
 
-def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int) -> Trace:
+def _apply_piece(columns: Columns, piece: bytes, head: dict[str, Any]) -> None:
+    """All of it or, where it cannot be decoded, nothing."""
+    if piece.startswith(b"["):
+        columns.apply(decode_events(piece), piece)
+    else:
+        rest = decode_rest(piece)
+        columns.apply(rest.traceEvents, piece)
+        head.setdefault("distributedInfo", rest.distributedInfo)
+        head.setdefault("baseTimeNanoseconds", rest.baseTimeNanoseconds)
+
+
+def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int, odd: Oddities) -> Trace:
     ts, end = columns.take("ts"), columns.take("dur")
     first = int(ts.min())
     ts -= first
     end += ts
-    base = head.get("baseTimeNanoseconds")
     return Trace(
         head=head,
         distributed=_object(head.get("distributedInfo")),
-        origin_ns=first + (base if isinstance(base, int) and abs(base) < 1 << 61 else 0),
+        origin_ns=first + read_base_ns(head.get("baseTimeNanoseconds")),
         ts=ts,
         end=end,
         **{key: columns.take(key) for key in ("name", "cat", "thread", "stream", "bytes")},
@@ -159,6 +169,7 @@ def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int) -> Trac
             *(columns.take(key) for key in ("allocated", "reserved", "device_type", "device_id")),
         ),
         left_out=columns.left_out,
+        odd=odd,
         raw_bytes=raw_bytes,
     )
 
@@ -167,17 +178,11 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _decode_head(head: bytes) -> dict[str, Any]:
-    try:
-        about = msgspec.json.decode(head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise TraceError(f"not JSON before the events ({failure})") from failure
-    return _object(about)
-
-
 __all__ = [
+    "BEFORE",
     "GPU_CATEGORIES",
     "LABEL_CATEGORIES",
+    "UNTOLD",
     "Communication",
     "MemoryEvents",
     "Trace",

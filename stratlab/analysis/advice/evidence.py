@@ -62,7 +62,9 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         "traced_ranks": mean.get("ranks"),
         "missing_ranks": _minus(known["world_size"], mean.get("ranks")),
         "step_time_ms_p50": run.get("step_time_ms_p50"),
-        "slowdown": _divide(mean.get("host_step_ms") or step_ms, run.get("step_time_ms_p50")),
+        "slowdown": _divide(mean.get("host_step_ms") or step_ms, run.get("step_time_ms_p50"))
+        if report.get("steps_from") != "recording"
+        else None,
         "data_pct": mean.get("data_wait_pct")
         if report["source"] == "gpu"
         else _divide(mean.get("data_ms"), step_ms, 100),

@@ -62,6 +62,7 @@ def build_example(
         "schema_version": 2,
         "run": _run(source, ranks, pp),
         "source": source,
+        "steps_from": "labels",
         "note": "" if gpu else "CPU trace: host operator time, not GPU utilisation",
         "backend": "nccl" if gpu else "gloo",
         "device": "NVIDIA H200" if gpu else "Example CPU, 4 cores",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis import analyze
+from stratlab.analysis import analyze, measure
 from stratlab.analysis.analyze import NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
 from stratlab.analysis.mlflow_log import build_numbers, build_tags
@@ -214,6 +214,48 @@ def test_not_a_run_directory(tmp_path: Path, content: str | None, message: str) 
     with pytest.raises(ValueError, match="no such folder"):
         run_analyze(tmp_path / "absent")
     assert not (tmp_path / "analysis").exists()
+
+
+def test_traces_of_another_program(tmp_path: Path) -> None:
+    """No config.json, no rank, no label of a step, but a device in its head: kernels and idle time are still there."""
+    trace = build_gpu_trace(None, steps=1)
+    trace.head["deviceProperties"] = [{"id": 0, "name": "NVIDIA A100"}]
+    trace.events = [event for event in trace.events if event["cat"] != "user_annotation"]
+    trace.write(tmp_path / "traces" / "resnet.pt.trace.json")
+    report = run_analyze(tmp_path)
+    assert (report["steps_from"], report["device"]) == ("recording", "NVIDIA A100")
+    assert report["note"] == "No label tells the steps: the whole recording counts as one"
+    assert report["mean"]["compute_pct"] == pytest.approx(100 * 0.65 / 0.8)
+    assert {row["type"] for row in report["kernels"]} == {"compute", "comm", "copy"}
+    found = {(row["file"], row["reason"]) for row in report["quality"]}
+    assert ("resnet.pt.trace.json", "names no rank, the only trace counts as rank 0") in found
+    assert ("config.json", "is missing: what the run was asked is not known") in found
+    assert "whole recording counts as one" in (tmp_path / "analysis" / "summary.md").read_text()
+
+
+def test_steps_and_whole_recordings_are_not_mixed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0), 1: build_gpu_trace(1)}, manifest=False)
+    other = build_gpu_trace(1)
+    other.events = [event for event in other.events if event["cat"] != "user_annotation"]
+    other.write(run / "traces" / "rank1_trace.json")
+    report = run_analyze(run)
+    assert [row["rank"] for row in report["ranks"]] == [0] and report["steps_from"] == "labels"
+    (entry,) = [row for row in report["quality"] if row["action"] == "skipped"]
+    assert (entry["rank"], entry["reason"].partition(",")[2]) == (1, " unlike the traces of other ranks")
+
+
+def test_fault_on_one_rank_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
+    read = measure.read_rank_trace
+
+    def fail(rank: int, *rest: Any) -> Any:
+        return read(rank, *rest) if rank == 0 else 1 // 0
+
+    monkeypatch.setattr(measure, "read_rank_trace", fail)
+    report = run_analyze(run)
+    assert [row["rank"] for row in report["ranks"]] == [0]
+    (entry,) = [row for row in report["quality"] if row["action"] == "skipped"]
+    assert "ZeroDivisionError" in entry["reason"]
 
 
 def test_second_analysis_replaces_the_first(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from stratlab.analysis.rank import RankAnalysis, finish_rank, read_rank_trace
 from stratlab.analysis.rows import StepRow, build_means
-from stratlab.traces.chunks import TraceError
 from tests.stratlab.simulated.small import (
+    COMPUTE_STREAM,
+    GPU,
     STEP_MS,
     TraceWriter,
     add_gpu_step,
@@ -121,11 +122,44 @@ def test_profiler_steps_stand_in_for_missing_step_labels(tmp_path: Path) -> None
     assert "the steps are the profiler's own" in found.findings[0].reason
 
 
-def test_trace_without_any_step_is_refused(tmp_path: Path) -> None:
+NO_STEPS = "has neither '## Training Step i ##' nor 'ProfilerStep#i', the whole recording counts as one step"
+
+
+def test_trace_without_any_step_counts_as_one(tmp_path: Path) -> None:
+    """From the first GPU event to the end of the last one, with what was in flight when the recording began."""
     trace = build_gpu_trace(0)
     trace.events = [event for event in trace.events if event["cat"] != "user_annotation"]
-    with pytest.raises(TraceError, match="neither '## Training Step i ##' nor 'ProfilerStep#i'"):
-        analyse(trace, tmp_path)
+    trace.add("kernel", "gemm", 5000.5, 5100.5, COMPUTE_STREAM, GPU, stream=COMPUTE_STREAM)
+    found = analyse(trace, tmp_path)
+    (row,) = found.rows
+    assert (row.step, found.steps_from, found.durations.in_steps) == (1, "recording", 13)
+    assert (row.step_ms, row.compute_ms, row.comm_ms) == pytest.approx((2.95, 2.05, 0.9))
+    assert (row.comm_exposed_ms, row.copy_exposed_ms) == pytest.approx((0.3, 0.06))
+    assert parts(row) == pytest.approx(row.step_ms, abs=1e-9)
+    assert NO_STEPS in [finding.reason for finding in found.findings]
+
+
+def test_cpu_trace_without_any_step_counts_as_one(tmp_path: Path) -> None:
+    trace = build_cpu_trace(0)
+    trace.events = [e for e in trace.events if e["cat"] != "user_annotation" or e["name"].startswith("gloo:")]
+    (row,) = analyse(trace, tmp_path).rows
+    assert (row.step_ms, row.compute_ms, row.comm_ms, row.idle_ms) == pytest.approx((0.29, 0.21, 0.12, 0.02))
+
+
+def test_steps_of_old_writers(tmp_path: Path) -> None:
+    """Until 2021 labels and operators had one category, and GPU events capital letters."""
+    old = {"user_annotation": "Operator", "cpu_op": "Operator", "kernel": "Kernel", "gpu_memcpy": "Memcpy"}
+    old |= {"cuda_runtime": "Runtime"}
+    trace = build_gpu_trace(0)
+    for event in trace.events:
+        event["cat"] = old.get(event["cat"], event["cat"])
+    for row in analyse(trace, tmp_path).rows:
+        assert times(row) == pytest.approx(STEP_MS)
+    trace = build_cpu_trace(0)
+    for event in trace.events:
+        event["cat"] = old.get(event["cat"], event["cat"]) if event["name"][:4] != "gloo" else event["cat"]
+    for row in analyse(trace, tmp_path).rows:
+        assert (row.step_ms, row.compute_ms, row.comm_ms) == pytest.approx((0.1, 0.07, 0.04))
 
 
 def test_gpu_event_without_a_launch_counts_by_its_start_and_is_named(tmp_path: Path) -> None:
