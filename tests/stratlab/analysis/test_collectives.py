@@ -47,6 +47,26 @@ def test_waiting_that_nothing_covers_is_the_straggler_s(tmp_path: Path) -> None:
     assert sum(first.parts_ns.values()) == sum(round(row.step_ms * 1e6) for row in first.rows)
 
 
+def test_time_of_collectives_that_overlap_counts_once(tmp_path: Path) -> None:
+    """us of the step: compute 0-100; all-gather 50-300, all-reduce 200-400, reduce-scatter 250-450. Where several run
+    at once the first in alphabetical order has the time, so that the three sum to what is exposed."""
+    trace = TraceWriter(0)
+    trace.label("## Training Step 1 ##", 1000, 1500)
+    trace.kernel("gemm", 1000, 1000, 1100)
+    for stream, (name, start, end) in enumerate(
+        [("ReduceScatter_Sum", 1250, 1450), ("AllReduce_Sum", 1200, 1400), ("AllGather", 1050, 1300)]
+    ):
+        trace.kernel(f"ncclDevKernel_{name}_f32_RING_LL(x)", 1010 + stream, start, end, COMM_STREAM + stream)
+    (rank,) = measure_traces({0: trace.write(tmp_path / "rank0_trace.json")}, AXES).ranks
+    (row,) = rank.rows
+    assert (row.comm_ms, row.comm_overlap_ms, row.comm_exposed_ms) == (0.4, 0.05, 0.35)
+    rows = {r.collective: (r.total_ms, r.exposed_ms) for r in rank.collectives}
+    assert rows == {"all_gather": (0.25, 0.2), "all_reduce": (0.2, 0.1), "reduce_scatter": (0.2, 0.05)}
+    parts = {collective: ns for (part, collective, _), ns in rank.parts_ns.items() if part == "comm"}
+    assert parts == {"all_gather": 200_000, "all_reduce": 100_000, "reduce_scatter": 50_000}
+    assert sum(rank.parts_ns.values()) == 500_000
+
+
 def test_nobody_came_last_where_all_came_together(tmp_path: Path) -> None:
     rows = measure(tmp_path, [build_gpu_trace(0), build_gpu_trace(1)])
     assert [(row.wait_ms, row.arrived_last) for row in rows] == [(0.0, 0), (0.0, 0)]
