@@ -97,6 +97,11 @@ def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
     for entry in report["recommendations"]:
         _print_line(f"  {entry['severity']}, {entry['rule']}: {entry['title']}")
     _print_line(f"report: {run_dir / 'analysis' / 'report.html'}")
+    failed = [row for row in report["hta"] if row["status"] == "failed"]
+    for row in failed:
+        _print_line(f"warning: Holistic Trace Analysis, {row['analysis']}: {row['reason']}")
+    if failed and not any(row["status"] == "ok" for row in report["hta"]):
+        _fail("every analysis of Holistic Trace Analysis failed; the rest of the report is there", 1)
 
 
 @app.command(short_help="Check that a finished run is whole, here and in MLflow.")

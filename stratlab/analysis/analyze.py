@@ -92,8 +92,10 @@ def analyze_run(
             merged = build_unmerged(f"it could not be written: {failure.strerror}")
             progress(f"warning: no merged trace, {merged.reason}")
         progress("Holistic Trace Analysis ...")
-        raw_bytes = sum(rank.raw_bytes for rank in ranks)
+        raw_bytes = {rank.rank: rank.raw_bytes for rank in ranks}
         hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)
+        if hta.reason:
+            progress(f"Holistic Trace Analysis: {hta.reason}")
         report = build_report(facts, ranks, findings, hta, clocks, merged)
         report["recommendations"] = build_recommendations(report, facts)
         write_tables(folder / "tables", report, ranks)

@@ -12,12 +12,12 @@ from stratlab.traces.discover import Finding, Manifest
 def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[Finding]]:
     """GPU time and host time are never mixed, nor steps and whole recordings: with a GPU on any rank, ranks without one
     are left out, and with steps on any of these, ranks without."""
-    ranks, findings = _keep(
+    on_one, findings = _keep(
         ranks, lambda rank: rank.source == "gpu", "holds no GPU event, unlike the traces of other ranks"
     )
     reason = "has neither '## Training Step i ##' nor 'ProfilerStep#i', unlike the traces of other ranks"
-    ranks, more = _keep(ranks, lambda rank: rank.steps_from != "recording", reason)
-    return ranks, findings + more
+    kept, more = _keep(on_one, lambda rank: rank.steps_from != "recording", reason)
+    return kept, findings + more
 
 
 def _keep(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stratlab.analysis.collectives import sort_collectives
-from stratlab.analysis.hta.bridge import HtaStatus
+from stratlab.analysis.hta.bridge import HtaRun
 from stratlab.analysis.kernels import build_sum
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
@@ -25,7 +25,7 @@ def build_report(
     facts: RunFacts,
     ranks: Sequence[RankAnalysis],
     findings: Sequence[Finding],
-    hta: Sequence[HtaStatus],
+    hta: HtaRun,
     clocks: Clocks,
     merged: Merged,
 ) -> dict[str, Any]:
@@ -58,7 +58,8 @@ def build_report(
         "recommendations": [],
         "phases_present": {str(rank.rank): rank.phases for rank in ranks},
         "quality": [asdict(finding) for finding in findings],
-        "hta": [asdict(status) for status in hta],
+        "hta": [asdict(status) for status in hta.statuses],
+        "hta_ranks": {"ranks": hta.ranks, "reason": hta.reason},
         "mlflow": {"status": "not configured", "reason": ""},
     }
 

@@ -78,8 +78,9 @@ def read_base_ns(value: Any) -> int:
 
 
 def _load(text: bytes, odd: Oddities) -> Any:
-    def drop(constant: str) -> None:
+    def drop(constant: str) -> Any:
         odd.values += 1
+        return None
 
     def read_number(number: str) -> Any:
         value = Decimal(number)

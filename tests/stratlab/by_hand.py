@@ -60,7 +60,7 @@ def read_work(events: list[dict[str, Any]]) -> list[Work]:
 
 
 def take_apart(path: Path) -> list[Step]:
-    """The steps by `ProfilerStep#i`."""
+    """The steps by `ProfilerStep#i`, without those in which nothing was launched."""
     content = json.loads(path.read_text(), parse_float=Decimal, parse_int=Decimal)
     events = [e for e in content["traceEvents"] if e["ph"] == "X"]
     work = read_work(events)
@@ -69,7 +69,11 @@ def take_apart(path: Path) -> list[Step]:
         for e in events
         if e["name"].startswith("ProfilerStep#") and e["cat"] in LABELS
     )
-    return [_take_apart(number, begin, end, work) for begin, end, number in labels]
+    return [
+        _take_apart(number, begin, end, work)
+        for begin, end, number in labels
+        if any(w.issued is not None and begin <= w.issued < end for w in work)
+    ]
 
 
 def _take_apart(number: int, begin: int, end: int, work: list[Work]) -> Step:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,21 @@ from typing import Any, Literal
 
 import stratlab
 from stratlab.analysis.hta.analyses import ANALYSES
-from stratlab.analysis.hta.memory import describe_failure, find_memory_bytes
+from stratlab.analysis.hta.memory import (
+    choose_ranks,
+    describe_failure,
+    estimate_bytes,
+    find_free_bytes,
+    lacked_memory,
+)
 
 
 @dataclass(frozen=True)
 class HtaLimits:
-    """HTA needs up to 8 times the raw size of the traces in memory, and 55 s of CPU for 500 MiB."""
+    """What HTA needs for which traces: memory.py; about 0.3 s of CPU per MiB."""
 
-    timeout_s: float = 600
-    raw_bytes: int = 300 << 20  # of all ranks together, unpacked
-    memory_bytes: int = 8 << 30  # of each of its processes, one per rank; never more than there is
+    timeout_s: float = 1800  # the Job has an hour for all of the analysis
+    memory_bytes: int = 8 << 30  # of its process; never more than there is
 
 
 @dataclass(frozen=True)
@@ -38,36 +44,87 @@ class HtaStatus:
     tables: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class HtaRun:
+    """What HTA did. `ranks`: those that it read; `reason`: why not all of them."""
+
+    statuses: list[HtaStatus]
+    ranks: list[int]
+    reason: str = ""
+
+
 HTA_LIMITS = HtaLimits()
+FREE_SHARE = 0.9  # of the free memory: the rest is for what runs beside it
 
 
 def run_hta(
-    files: Mapping[int, Path], has_gpu: bool, raw_bytes: int, out: Path, limits: HtaLimits = HTA_LIMITS
-) -> list[HtaStatus]:
+    files: Mapping[int, Path],
+    has_gpu: bool,
+    raw_bytes: Mapping[int, int],
+    out: Path,
+    limits: HtaLimits = HTA_LIMITS,
+) -> HtaRun:
     """Every analysis of `hta_analyses.ANALYSES`, in that order; their tables go to `out`, which must exist.
+
+    It reads as many ranks, from the lowest, as the memory allows: by an estimate, and half as many if that was too low.
 
     Args:
         files: one decodable trace per rank. They are only read.
         has_gpu: the traces hold GPU events.
-        raw_bytes: unpacked size of all of them.
+        raw_bytes: unpacked size of each.
     """
-    if raw_bytes > limits.raw_bytes:
-        reason = f"the traces hold {raw_bytes >> 20} MiB, above the limit of {limits.raw_bytes >> 20} MiB"
-        return [HtaStatus(analysis.name, "unsupported", reason) for analysis in ANALYSES]
+    raw_bytes = {rank: raw_bytes[rank] for rank in files}
+    allowed = min(limits.memory_bytes, int(FREE_SHARE * find_free_bytes()))
+    ranks, ends = choose_ranks(raw_bytes, allowed), time.monotonic() + limits.timeout_s
+    if not ranks:
+        first = estimate_bytes([raw_bytes[min(raw_bytes)]])
+        reason = f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)}"
+        return HtaRun([HtaStatus(analysis.name, "unsupported", reason) for analysis in ANALYSES], [], reason)
+    while True:
+        chosen = {rank: files[rank] for rank in ranks}
+        statuses = _run_analyses(chosen, has_gpu, out, allowed, max(0.0, ends - time.monotonic()))
+        needed_more = all(s.status == "failed" and lacked_memory(s.reason) for s in statuses)
+        if not needed_more or len(ranks) == 1:
+            break
+        ranks = ranks[: len(ranks) // 2]
+    return HtaRun(statuses, ranks, _explain(ranks, raw_bytes, allowed))
+
+
+def _explain(ranks: list[int], raw_bytes: Mapping[int, int], allowed: int) -> str:
+    if len(ranks) == len(raw_bytes):
+        return ""
+    needed = _gib(estimate_bytes(list(raw_bytes.values())))
+    return (
+        f"read {say_ranks(ranks)} of {len(raw_bytes)}: for all of them it needs about {needed} of memory, "
+        f"it may take {_gib(allowed)}"
+    )
+
+
+def say_ranks(ranks: list[int]) -> str:
+    """`rank 0`, `ranks 0, 1, 2`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
+
+
+def _run_analyses(
+    files: Mapping[int, Path], has_gpu: bool, out: Path, memory_bytes: int, timeout_s: float
+) -> list[HtaStatus]:
     with tempfile.TemporaryDirectory(prefix="stratlab-hta-") as scratch:
         folder = Path(scratch)
-        memory_bytes = min(limits.memory_bytes, find_memory_bytes())
         request = {
             "files": {str(rank): str(_link(path, rank, folder)) for rank, path in files.items()},
             "has_gpu": has_gpu,
-            "out": str(out),
+            "out": str(out.absolute()),  # the process runs in the scratch folder
             "status": str(folder / "status.jsonl"),
             "scratch": str(folder / "sequences"),
             "memory_bytes": memory_bytes,
         }
         (folder / "sequences").mkdir()
         (folder / "request.json").write_text(json.dumps(request))
-        ending = _run(folder, limits.timeout_s)
+        ending = _run(folder, timeout_s)
         return _read_statuses(folder / "status.jsonl", describe_failure(ending, memory_bytes))
 
 
@@ -85,6 +142,9 @@ def _run(folder: Path, timeout_s: float) -> str:
     source = str(Path(stratlab.__file__).parents[1])
     environment = os.environ | {
         "HTA_DISABLE_NS_ROUNDING": "1",
+        **dict.fromkeys(
+            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+        ),  # the stacks of threads count as memory
         "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")])),
     }
     command = [sys.executable, "-m", "stratlab.analysis.hta.calls", str(folder / "request.json")]
@@ -97,7 +157,7 @@ def _run(folder: Path, timeout_s: float) -> str:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # HTA's own worker processes as well
             process.wait()
-            return f"not done within {timeout_s:g} s"
+            return f"not done within {timeout_s:.3g} s"
     if code == 0:
         return ""
     lines = (folder / "log").read_text(errors="replace").strip().splitlines()

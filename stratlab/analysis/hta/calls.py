@@ -4,7 +4,7 @@
 
 A process of its own, started by the bridge: HTA can run out of memory or hang, and pandas takes seconds to import.
 Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel. The memory limit is set before
-pandas is imported, and holds for the processes that read the ranks as well.
+pandas is imported. The ranks are read one after the other: all at once they would need several times as much.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from stratlab.analysis.hta.analyses import ANALYSES, NO_GPU, Analysis, Scene
 from stratlab.analysis.hta.memory import apply_memory_limit, describe_failure
+from stratlab.analysis.hta.reading import apply_slim_reading
 
 MOST_ROWS = 20_000  # of one table
 
@@ -81,14 +82,21 @@ def build_scene(request: Mapping[str, Any]) -> Scene:
     """Lets HTA load the traces."""
     warnings.simplefilter("ignore")
     import plotly.io
+    from hta.common.trace import Trace
     from hta.trace_analysis import TraceAnalysis
+
+    class OneByOne(TraceAnalysis):  # type: ignore[misc]
+        def __init__(self, files: dict[int, str]) -> None:
+            self.t = Trace(files, "")
+            self.t.load_traces(include_last_profiler_step=True, use_multiprocessing=False)
 
     plotly.io.renderers.default = (
         ""  # get_aten_op_kernels_and_delay shows a figure whatever it is told: no browser
     )
     logging.disable(logging.ERROR)
     files = {int(rank): file for rank, file in request["files"].items()}
-    hta = TraceAnalysis(trace_files=files, include_last_profiler_step=True)
+    apply_slim_reading()
+    hta = OneByOne(files)
     return Scene(
         hta=hta,
         ranks=list(files),

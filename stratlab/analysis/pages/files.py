@@ -75,6 +75,10 @@ def build_hta(report: dict[str, Any], folder: Path | None) -> Markup:
     ]
     html = html_table(rows, ["analysis", "status", "reason", "seconds", "tables"])
     html += note("Tables lie in tables/hta/. unsupported: the analysis does not apply to these traces.")
+    if reason := (report.get("hta_ranks") or {}).get("reason"):
+        html += note(
+            f"Holistic Trace Analysis {reason}." if report["hta_ranks"]["ranks"] else f"Not run: {reason}."
+        )
     tables = [name for row in report["hta"] for name in row["tables"]]
     found = [folder / "tables" / "hta" / name for name in tables] if folder else []
     found = [path for path in found if path.is_file()]

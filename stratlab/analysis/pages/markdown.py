@@ -176,4 +176,6 @@ def _files(report: dict[str, Any]) -> list[str]:
     for row in report["hta"]:
         states[row["status"]] = states.get(row["status"], 0) + 1
     said = ", ".join(f"{count} {state}" for state, count in states.items())
+    if reason := (report.get("hta_ranks") or {}).get("reason"):
+        said += f"; {escape(reason)}"
     return ["## Files", f"{trace} report.html has the charts. Holistic Trace Analysis: {said or 'not run'}."]

@@ -135,6 +135,7 @@ def build_example(
                 "tables": ["temporal_breakdown.csv"] if gpu else [],
             },
         ],
+        "hta_ranks": {"ranks": list(range(ranks)), "reason": ""},
         "mlflow": {"status": "not configured", "reason": ""},
     }
 

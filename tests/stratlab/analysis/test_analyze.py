@@ -25,7 +25,7 @@ from tests.stratlab.simulated.small import (
     write_run,
 )
 
-NO_HTA = HtaLimits(raw_bytes=0)
+NO_HTA = HtaLimits(memory_bytes=0)
 DELAY_MS = 50  # of rank 1 in record_gloo
 PHASES = ["data", "forward", "backward", "optimizer"]
 

@@ -37,7 +37,7 @@ def build_run(folder: Path, run_id: str | None) -> Path:
 
 def log(run: Path, uri: str | None) -> tuple[dict[str, Any], list[str]]:
     said: list[str] = []
-    report = analyze_run(run, tracking_uri=uri, progress=said.append, hta_limits=HtaLimits(raw_bytes=0))
+    report = analyze_run(run, tracking_uri=uri, progress=said.append, hta_limits=HtaLimits(memory_bytes=0))
     assert json.loads((run / "analysis" / "report.json").read_text()) == json.loads(json.dumps(report))
     return report, [sentence for sentence in said if "MLflow" in sentence]
 

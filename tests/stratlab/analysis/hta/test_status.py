@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import csv
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from stratlab import cli
+from stratlab.analysis.analyze import analyze_run
 from stratlab.analysis.hta import bridge as hta_bridge
 from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
-from stratlab.analysis.hta.bridge import HtaLimits, run_hta
+from stratlab.analysis.hta.bridge import HtaLimits, HtaRun, HtaStatus, run_hta
 from stratlab.analysis.hta.calls import run_analysis
 from tests.stratlab.simulated import team
-from tests.stratlab.simulated.small import build_gpu_trace
+from tests.stratlab.simulated.small import build_gpu_trace, write_run
+
+SMALL = {0: 1 << 20, 1: 1 << 20}  # unpacked sizes
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -26,7 +32,7 @@ def test_tables_hold_the_numbers_of_the_known_answer(tmp_path: Path) -> None:
     """Through the process, its environment and the CSV files; test_equality.py compares the rest."""
     truth = team.simulate(tmp_path / "traces", team.Scene(origin_ns=1_000_000_000))
     before = {path: path.read_bytes() for path in truth.files.values()}
-    statuses = {s.analysis: s.status for s in run_hta(truth.files, True, 1, tmp_path)}
+    statuses = {s.analysis: s.status for s in run_hta(truth.files, True, SMALL, tmp_path).statuses}
     assert statuses["temporal_breakdown"] == statuses["comm_comp_overlap"] == "ok"
     rows = {int(row["rank"]): row for row in read_table(tmp_path / "temporal_breakdown.csv")}
     overlaps = {int(row["rank"]): row for row in read_table(tmp_path / "comm_comp_overlap.csv")}
@@ -117,24 +123,55 @@ def test_large_tables_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(read_table(tmp_path / "big.csv")) == 2
 
 
-def test_above_the_size_limit_hta_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hta_bridge, "_run", lambda *_: pytest.fail("started"))
-    statuses = run_hta({0: tmp_path / "absent"}, True, 400 << 20, tmp_path)
-    assert {(s.status, s.reason) for s in statuses} == {
-        ("unsupported", "the traces hold 400 MiB, above the limit of 300 MiB")
-    }
+@pytest.mark.parametrize("parent", [True, False])
+def test_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: bool) -> None:
+    """As in `stratlab analyze results/demo/ddp`: HTA's process runs in another folder."""
+    write_run(tmp_path / "results" / "demo" / "ddp", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
+    monkeypatch.chdir(tmp_path / ("results" if parent else "results/demo/ddp"))
+    report = analyze_run(Path("demo/ddp" if parent else "."), tracking_uri=None)
+    states = Counter(row["status"] for row in report["hta"])
+    assert states["failed"] == 0 and states["ok"] >= 12, report["hta"]
+    tables = tmp_path / "results" / "demo" / "ddp" / "analysis" / "tables" / "hta"
+    assert read_table(tables / "temporal_breakdown.csv")
+
+
+def test_nothing_but_failures_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report is written, and the exit code says that something is missing in it."""
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    monkeypatch.setattr("stratlab.analysis.hta.bridge._run", lambda *_: "HTA's process ended with 1: no hta")
+    done = CliRunner().invoke(cli.app, ["analyze", str(run)])
+    assert done.exit_code == 1
+    assert (
+        "warning: Holistic Trace Analysis, temporal_breakdown: HTA's process ended with 1: no hta"
+        in done.output
+    )
+    assert "every analysis of Holistic Trace Analysis failed" in done.output
+    assert (run / "analysis" / "report.html").is_file()
+
+
+def test_one_failure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    one = [
+        HtaStatus("a", "failed", "KeyError"),
+        HtaStatus("b", "ok"),
+        HtaStatus("c", "unsupported", "needs two ranks"),
+    ]
+    monkeypatch.setattr("stratlab.analysis.analyze.run_hta", lambda *_: HtaRun(one, [0]))
+    done = CliRunner().invoke(cli.app, ["analyze", str(run)])
+    assert done.exit_code == 0
+    assert "warning: Holistic Trace Analysis, a: KeyError" in done.output and "two ranks" not in done.output
 
 
 def test_process_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     path = build_gpu_trace(0).write(tmp_path / "rank0_trace.json")
-    statuses = run_hta({0: path}, True, 1, tmp_path, HtaLimits(timeout_s=0.3))
+    statuses = run_hta({0: path}, True, SMALL, tmp_path, HtaLimits(timeout_s=0.3)).statuses
     assert {(s.status, s.reason) for s in statuses} == {("failed", "not done within 0.3 s")}
 
 
 def test_process_that_dies_says_so_and_keeps_what_was_done(tmp_path: Path) -> None:
     """A truncated file ends HTA as a whole; such files do not get this far, but others may do the same."""
     (tmp_path / "rank0_trace.json").write_text('{"traceEvents": [')
-    statuses = run_hta({0: tmp_path / "rank0_trace.json"}, True, 1, tmp_path)
+    statuses = run_hta({0: tmp_path / "rank0_trace.json"}, True, SMALL, tmp_path).statuses
     assert {s.status for s in statuses} == {"failed"}
     assert statuses[0].reason.startswith("HTA's process ended with 1: ")
     lines = (
@@ -160,5 +197,6 @@ def test_environment_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(hta_bridge.subprocess, "Popen", Process)
     assert hta_bridge._run(tmp_path, 1) == ""
     assert seen["env"]["HTA_DISABLE_NS_ROUNDING"] == "1"
+    assert seen["env"]["OMP_NUM_THREADS"] == seen["env"]["OPENBLAS_NUM_THREADS"] == "1"
     assert seen["cwd"] == tmp_path and seen["start_new_session"]
     assert "HTA_DISABLE_NS_ROUNDING" not in os.environ
