@@ -97,7 +97,7 @@ def run_case(case: Case, run: Path) -> Outcome:
     victim = next(path for path in (run / "traces").iterdir() if path.name.startswith(f"rank{VICTIM}_"))
     case.apply(victim)
     try:
-        report = analyze_run(run, tracking_uri=None, limits=case.limits, hta_limits=HtaLimits(raw_bytes=0))
+        report = analyze_run(run, tracking_uri=None, limits=case.limits, hta_limits=HtaLimits(memory_bytes=0))
         json.loads((run / "analysis" / "report.json").read_text())
         rows = {str(row["rank"]): row for row in report["ranks"]}
         found = report["quality"]
