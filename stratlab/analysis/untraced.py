@@ -48,6 +48,7 @@ def build_untraced_report(facts: RunFacts, findings: Sequence[Finding]) -> dict[
         "schema_version": 2,
         "run": facts.origin,
         "source": None,
+        "steps_from": None,
         "note": note,
         "backend": facts.origin["backend"],
         "device": facts.origin["device_name"],
@@ -59,6 +60,7 @@ def build_untraced_report(facts: RunFacts, findings: Sequence[Finding]) -> dict[
         "phases_present": {},
         "quality": [asdict(finding) for finding in findings],
         "hta": [],
+        "hta_ranks": {"ranks": [], "reason": ""},
         "mlflow": {"status": "not configured", "reason": ""},
     }
 

@@ -72,9 +72,10 @@ def decode_head(head: bytes) -> dict[str, Any]:
 
 def read_base_ns(value: Any) -> int:
     """`baseTimeNanoseconds`; 0 for what is no time."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not abs(value) < LATEST_NS:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return 0
-    return int(value) if value == int(value) else 0
+    is_time = -LATEST_NS < value < LATEST_NS and value == int(value)
+    return int(value) if is_time else 0
 
 
 def _load(text: bytes, odd: Oddities) -> Any:
