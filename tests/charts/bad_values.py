@@ -22,9 +22,11 @@ SETTINGS: dict[str, Any] = values_schema()["properties"]["config"]["properties"]
 
 
 def number_schema(setting: dict[str, Any]) -> dict[str, Any] | None:
-    """That of a setting that is a number; None of another one."""
+    """That of a setting that is a number, with one type (null unsets any setting); None of another one."""
     found = next(iter(setting.get("anyOf", [])), setting)
-    return found if found.get("type") in ("integer", "number") else None
+    types = found.get("type")
+    kinds = {"integer", "number"} & ({types} if isinstance(types, str) else {*(types or ())})
+    return found | {"type": kinds.pop()} if kinds else None
 
 
 NUMBERS = {name: found for name, setting in SETTINGS.items() if (found := number_schema(setting))}

@@ -39,6 +39,7 @@ REPORT = {
     "backend": "gloo",
     "device": "a processor",
     "note": "host time",
+    "hta": [],
     "parts": [
         {"part": "compute", "collective": None, "axis": None, "ms": 10.0},
         {"part": "straggler", "collective": None, "axis": None, "ms": 2.345},

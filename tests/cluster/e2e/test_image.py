@@ -29,7 +29,7 @@ CHOSEN = (
     "tests/trainer/checkpoint/test_folder.py",
     "tests/trainer/checkpoint/test_random_state.py",
     "tests/trainer/checkpoint/ranks/test_store.py::test_random_numbers_and_skipped_steps_go_on_on_every_rank",
-    "tests/trainer/checkpoint/ranks/test_store.py::test_a_full_disk_ends_with_13_and_leaves_the_earlier_ones",
+    "tests/trainer/checkpoint/ranks/test_store.py::test_a_full_disk_costs_a_checkpoint_and_then_the_run",
     # worker
     "tests/trainer/ranks/test_resume.py::test_a_run_that_goes_on_ends_as_if_it_had_not_died",
     f"{WORKER}::test_survivors_of_a_lost_rank_end_with_134",

@@ -165,6 +165,7 @@ def _run(source: str, ranks: int, pp: int) -> dict[str, Any]:
         "micro_batch_size": 32,
         "grad_accum_steps": 2,
         "steps": 600,
+        "profile_steps": 3,
         "world_size": ranks,
         "nodes": 1 if ranks <= 8 else ranks // 8,
         "backend": "nccl" if source == "gpu" else "gloo",

@@ -26,6 +26,7 @@ def build_lanes(*events: tuple[str, int, int, int], source: str = "gpu") -> Lane
         names=["event"],
         name=np.zeros(len(events), np.int32),
         unlaunched=0,
+        in_flight=0,
     )
 
 
