@@ -115,7 +115,7 @@ def test_mlflow_s_own_policy_lets_in_who_has_to_and_nobody_else(
 ) -> None:
     """Not only because the others may not send: whoever opens their way out must not open MLflow with it."""
     server = pods["mlflow"]
-    for name in ("training", "analysis", "test"):
+    for name in ("training", "analysis", "comparison", "test"):
         assert may_enter(policies, pods[name], server, MLFLOW), name
         for port in (HTTPS, ANY, Port(5432)):
             assert not may_enter(policies, pods[name], server, port), (name, port)
