@@ -77,7 +77,7 @@ def _peer_matches(entry: dict[str, Any], there: Peer) -> bool:
     if there.labels is None:
         return False
     if "namespaceSelector" in entry:
-        if there.namespace is None or not selects(entry["namespaceSelector"], there.namespace):
+        if not selects(entry["namespaceSelector"], there.namespace or {}):  # {} is every namespace, ours too
             return False
     elif there.namespace is not None:
         return False
