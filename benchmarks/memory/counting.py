@@ -44,7 +44,7 @@ def count_one(one: Expected) -> tuple[Expected, dict[str, Any]]:
     began, cpu = time.perf_counter(), time.process_time()
     try:
         config = Config.from_env({f"TRAINER_{name.upper()}": value for name, value in named.items()})
-        found = count(config, one.ranks, one.rank, find_pictures(config, one.labels), per_node=one.per_node)
+        found = count(config, one.ranks, one.rank, find_pictures(config, one.labels))
     except Exception:
         return one, {"failed": traceback.format_exc()[-2000:]}
     figures = {"peak": found.peak.total, "between": found.between.total, **found.peak.by_cause()}

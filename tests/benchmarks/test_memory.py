@@ -13,7 +13,8 @@ def test_every_expected_configuration_can_be_counted_and_has_a_name_of_its_own()
     for one in EXPECTED:
         named = dict(setting.split("=", 1) for setting in f"run=x {one.settings}".split())
         env = {f"TRAINER_{name.upper()}": value for name, value in named.items()}
-        read_countable(env, one.ranks, one.rank, one.per_node or one.ranks)
+        per_node = 4 if "strategy=zeropp" in one.settings else one.ranks  # hpz is refused on one node
+        read_countable(env, one.ranks, one.rank, per_node)
     names = [one.name for one in EXPECTED]
     assert len(set(names)) == len(names) and set(SMALLEST) < set(names)
 
