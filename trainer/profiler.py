@@ -112,6 +112,7 @@ class StepProfiler:
             # Kineto writes beside it, and leaves what it could not rename (torch 2.13)
             for left in path.parent.glob(f"{temporary.name}*"):
                 with suppress(OSError):
+                    os.truncate(left, 0)  # its space is free at once, also if Kineto still holds it open
                     left.unlink()
             log.warning("the trace of rank %d is dropped, training goes on: %s", self._rank, failure)
             return {"rank": self._rank, "reason": str(failure)}
