@@ -178,7 +178,7 @@ def test_every_wrong_option_is_named(tmp_path: Path) -> None:
     tokens = ("--dataset", "arithmetic", "--tokenize", "qwen_tiny")
     found = problems(*tokens, "--name", "x", "--revision", "main", "--subset", "s", "--seq-len", "4")
     assert len(found) == 4 and found[0].startswith("--name: not with --tokenize")
-    assert found[3].startswith("--seq-len 4: input should be greater than or equal to 8")
+    assert found[3].startswith("--seq-len 4: expected a whole number from 8 to")
     assert problems("--model", "org/net", "--tokenize", "qwen_tiny") == [
         "--model: not with --tokenize, whose folder is named after its content",
         "--tokenize: --dataset is missing",

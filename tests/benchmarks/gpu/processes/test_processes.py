@@ -61,11 +61,14 @@ def test_a_program_that_is_stopped_keeps_what_it_has_and_leaves_nothing(tmp_path
     program.send_signal(signal.SIGTERM)
     assert program.wait(120) == 143
     lines = read_lines(results)
-    end = next(line for line in lines if line["stage"] == "numerics" and line["item"] == "end")
+    # on a busy machine the first stage may have ended before the signal: then it is the second that is stopped
+    *before, stopped = [line for line in lines if line["item"] == "end" and line["stage"] != "all"]
+    assert stopped["status"] == "failed" and stopped["reasons"][0] == "killed: stopped by a signal"
     assert (
-        end["status"] == "failed" and end["reasons"][0] == "killed: stopped by a signal" and end["done"] >= 1
+        all(end["status"] == "passed" for end in before)
+        and sum(end["done"] for end in [*before, stopped]) >= 1
     )
-    assert not [line for line in lines if line["stage"] == "capacity"]
+    assert bool(before) == (stopped["stage"] == "capacity")
     assert lines[-1]["stage"] == "all" and lines[-1]["stopped"] == "by a signal"
     left = [p for p in psutil.process_iter() if _mark_of(p).startswith(mark)]
     assert left == []
