@@ -92,11 +92,23 @@ class Processes:
                     continue
             time.sleep(0.02)
         for process in self.started:
-            process.wait(timeout=10.0)
+            if not _has_ended(process):
+                process.wait(timeout=10.0)
         self.started.clear()
 
     def _running(self) -> list[subprocess.Popen[bytes]]:
-        return [process for process in self.started if process.poll() is None]
+        return [process for process in self.started if not _has_ended(process)]
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """As `process.poll`, which says no for ever, as `process.wait` does, if a signal's handler raised while either held
+    Popen's lock (subprocess.py, `_internal_poll` and `_wait`): the kernel is asked as well."""
+    if process.poll() is not None:
+        return True
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _signal_group(group: int, number: int) -> None:

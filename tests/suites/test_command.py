@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def test_output_code_and_log(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert done.seconds > 0 and done.cpu_seconds > 0
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Also where the tests were started in the background of a shell, which has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_when_it_is_stopped_everything_that_it_started_ends(tmp_path: Path) -> None:
     log = tmp_path / "suite.log"
 

@@ -52,6 +52,17 @@ def test_a_process_that_is_deaf_itself_is_killed_after_the_grace(tmp_path: Path)
     assert process.returncode == -9
 
 
+def test_an_interrupt_in_the_middle_of_a_wait_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    """As if it had come between the taking of Popen's lock and the line that gives it back."""
+    processes = Processes()
+    process = processes.start([sys.executable, "-c", DEAF], dict(os.environ), tmp_path / "log")
+    wait_for("ready", tmp_path / "log")
+    process._waitpid_lock.acquire()  # type: ignore[attr-defined]
+    started = time.monotonic()
+    processes.stop(grace_s=1.0)
+    assert time.monotonic() - started < 5 and not processes.members()
+
+
 def test_others_are_left_alone(tmp_path: Path) -> None:
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     processes = Processes()
