@@ -44,6 +44,7 @@ FOLDERS: dict[str, Tier] = {
     "processes": CHANGE,  # starts programs that load torch or take long
     "rehearsals": CHANGE,  # renders charts and runs them as local processes
     "in_browser": CHANGE,  # opens pages in Chromium
+    "scanned": CHANGE,  # calls checkov
     "helms": CHANGE,  # renders with every supported helm
     "hta": CHANGE,  # calls Holistic Trace Analysis
     "parity": CHANGE,

@@ -1,24 +1,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from rich.table import Table
 
 from stratlab import cli
 from stratlab.tracking_server import run_server
-from tests.stratlab.rehearse.conftest import write_chart
 
 VERBS = (
     "rehearse",
@@ -198,52 +191,6 @@ def test_compare_writes_and_prints(
     ]
 
 
-@pytest.fixture
-def swept(tmp_path: Path) -> Iterator[None]:
-    """When the test fails, what it started goes too."""
-    yield
-    for process in named(str(tmp_path)):
-        os.kill(process, signal.SIGKILL)
-
-
-@pytest.mark.usefixtures("swept")
-def test_an_interrupted_rehearsal_leaves_no_process_and_its_store_can_be_served(tmp_path: Path) -> None:
-    chart = write_chart(tmp_path / "tiny")
-    store, run_dir = tmp_path / "mlflow", tmp_path / "runs" / "demo" / "tiny"
-    options = ["--results", str(tmp_path / "runs"), "--set", "run.config.fault=hang"]
-    rehearsal = start("rehearse", str(chart), *options)
-    wait_until(rehearsal, lambda: (run_dir / "hanging").exists())
-    environ = json.loads((run_dir / "config.json").read_text())["environ"]
-    mark = environ["STRATLAB_REHEARSAL"]
-    assert len(marked(mark)) == 2, "the script, and its worker in a session of its own"
-    assert len(named(str(store))) >= 1, "the server"
-    with urllib.request.urlopen(environ["MLFLOW_TRACKING_URI"] + "/health", timeout=5) as reply:
-        assert reply.status == 200
-    os.killpg(rehearsal.pid, signal.SIGINT)  # as a terminal does
-    output, _ = rehearsal.communicate(timeout=30)
-    assert "KeyboardInterrupt" not in (run_dir.parent / ".logs" / "tiny" / "node0.log").read_text()
-    assert rehearsal.returncode == 130
-    assert "tiny: starting" in output and "stopped by SIGINT" in output
-    assert "\x1b" not in output
-    assert marked(mark) == named(str(store)) == []
-
-    server = start("mlflow", str(store))
-    lines = []
-    while not lines or "MLflow is ready: " not in lines[-1]:
-        assert server.stdout
-        lines.append(server.stdout.readline())
-        assert lines[-1], lines
-    uri = lines[-1].split()[3]
-    assert search(uri, uri.removeprefix("http://"))["experiments"][0]["name"] == "Default"
-    with pytest.raises(urllib.error.HTTPError, match="403"):
-        search(uri, "evil.example")
-    assert (store / "server.log").is_file()
-    server.send_signal(signal.SIGTERM)
-    server.communicate(timeout=30)
-    assert server.returncode == 143
-    assert named(str(store)) == []
-
-
 def test_a_taken_port_is_refused(tmp_path: Path) -> None:
     import socket
 
@@ -254,53 +201,3 @@ def test_a_taken_port_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"--port {port}: cannot be used \(Address already in use\)"):
             with run_server(tmp_path, port):
                 pass
-
-
-def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "stratlab", *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-
-
-def wait_until(process: subprocess.Popen[str], condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            pytest.fail(process.communicate()[0])
-        time.sleep(0.1)
-
-
-def marked(mark: str) -> list[int]:
-    """Processes that carry the mark, read from /proc directly."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"STRATLAB_REHEARSAL={mark}".encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
-def named(text: str) -> list[int]:
-    """Other processes with `text` in their command line."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and any(text in part for part in process.cmdline()):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
-
-
-def search(uri: str, host: str) -> Any:
-    request = urllib.request.Request(
-        f"{uri}/api/2.0/mlflow/experiments/search",
-        data=b'{"max_results": 10}',
-        headers={"Content-Type": "application/json", "Host": host},
-    )
-    with urllib.request.urlopen(request, timeout=10) as reply:
-        return json.load(reply)

@@ -15,7 +15,7 @@ from stratlab.traces.chunks import LIMITS
 from tests.stratlab.traces.changes import VICTIM, Case
 from tests.stratlab.traces.corruptions import MEMORY_BYTES, build_cases
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 # of a rank's numbers, those that another rank cannot change; waiting for others is theirs as well
 OWN = (
     "steps",
