@@ -12,7 +12,8 @@ CLUSTER ?= ../shared/cluster
 # each step stands on those before it
 TESTS ?= tests/cluster/e2e --exitfirst
 SUITES ?=
-WORKERS ?= 2
+# three on two cores: rehearsals wait for each other's start, for servers and for deadlines
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest
 DEVICE ?= cuda
 OUT ?= results/gpu

@@ -1,10 +1,11 @@
-"""Every strategy goes on with fewer and with more processes than it was saved by."""
+"""Every strategy goes on with fewer and with more processes than saved it, and from what another Python saved."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.trainer.strategies.ranks.test_state import SIZES, compare_with_a_whole_run
+from tests.trainer.strategies.ranks.test_state import NATIVE, SIZES, ZERO, compare_with_a_whole_run
+from tests.trainer.strategies.ranks.test_state_files import compare_with_what_was_saved_by_name
 
 CASES = [
     (strategy, sizes)
@@ -17,3 +18,8 @@ CASES = [
 @pytest.mark.parametrize(("strategy", "sizes"), CASES)
 def test_a_run_goes_on_with_another_number_of_processes(strategy, sizes, tmp_path):
     compare_with_a_whole_run(strategy, sizes, tmp_path)
+
+
+@pytest.mark.parametrize("strategy", NATIVE + ZERO)
+def test_a_run_goes_on_from_what_the_images_python_has_saved(strategy, tmp_path):
+    compare_with_what_was_saved_by_name(strategy, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from tests.ranks import fork_ranks
 from trainer.config import Config, Strategy
 
-STEPS = 10
+STEPS = 6
 ROWS = 16  # of a step: two micro-batches on each of two processes
 EVERY = [*get_args(Strategy), "nd pp2", "nd tp2", "nd lora", "nd padded"]
 MORE = {
@@ -45,7 +45,7 @@ def settings(results: Path, name: str, **more: str) -> dict[str, str]:
         "TRAINER_GLOBAL_BATCH_SIZE": str(ROWS),
         "TRAINER_MICRO_BATCH_SIZE": "4",
         "TRAINER_EVALUATE_EVERY": "5",
-        "TRAINER_PROFILE_FIRST_STEP": "7",
+        "TRAINER_PROFILE_FIRST_STEP": "4",
         "TRAINER_PROFILE_STEPS": "1",
         "STRATLAB_LAUNCHER": "test",
         **MORE.get(name, {}),
