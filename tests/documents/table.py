@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 HERE = "tests/documents/test_commands.py::"
 EXAMPLES_HERE = "tests/documents/test_examples.py::"
-REHEARSED = "tests/documents/rehearsals/test_examples.py::"
+REHEARSED = "tests/nightly/rehearsals/test_examples.py::"
 PATH = "tests/cluster/e2e/test_runs.py::"
 NIGHT = "tests/cluster/nightly/"
 RENDERS = f"{HERE}test_charts_render_as_told"

@@ -54,13 +54,13 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/parity_llm",), facts="parity-llm-full.json",
     ),
     Suite(
-        "trainer", "the trainer's large cases: ViT-B's own shape fine-tuned, traffic per axis on every mesh",
-        command=(*PYTEST, "tests/nightly/trainer"), smallest=None, minutes=8,
+        "trainer", "the trainer's large cases, and every strategy and mesh where `make test` takes some",
+        command=(*PYTEST, "tests/nightly/trainer"), smallest=None, minutes=12,
         folders=("tests/nightly/trainer",),
     ),
     Suite(
-        "rehearsals", "`make demo` as it is; language models in eight processes under three charts, compared",
-        command=(*PYTEST, "tests/nightly/rehearsals"), smallest=None, minutes=12,
+        "rehearsals", "`make demo` and the examples as they are; language models in eight processes, compared",
+        command=(*PYTEST, "tests/nightly/rehearsals"), smallest=("-k", "a_release_of_the_sweep"), minutes=15,
         folders=("tests/nightly/rehearsals",),
     ),
     Suite(

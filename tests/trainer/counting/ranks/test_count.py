@@ -98,11 +98,13 @@ def test_a_copy_that_the_engine_keeps_raises_the_count_by_its_bytes():
     [
         ("strategy=nd layout=given dp_shard=8 ep=4 model=qwen_moe_tiny global_batch_size=16", 5),
         ("strategy=nd layout=given pp=2 cp=2 dp_shard=2 pp_schedule=interleaved1f1b global_batch_size=16", 4),
-        ("strategy=fsdp grad_checkpointing=true global_batch_size=16", 1),
-        ("strategy=hsdp dp_replicate=2 dp_shard=4 global_batch_size=16 precision=fp16", 3),
     ],
 )
 def test_compositions_can_be_counted(settings, rank):
+    check_composition(settings, rank)
+
+
+def check_composition(settings: str, rank: int) -> None:
     def run() -> None:
         found = count_it(f"{QWEN} {settings}", rank=rank)
         assert found.peak.total > found.between.total > 0
