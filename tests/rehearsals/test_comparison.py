@@ -22,7 +22,7 @@ from trainer.sender import line_points
 
 STRATLAB = Path(sys.executable).with_name("stratlab")
 STRATEGIES = ["ddp", "fsdp", "zero2"]
-EPOCHS = 5
+EPOCHS = 4
 RESULTS = {  # of a run on a CPU, whether an analysis follows or not
     *("samples_per_s", "step_time_ms_p50", "step_time_ms_p95", "train_time_s", "epoch_time_s"),
     *(

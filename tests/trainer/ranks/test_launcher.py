@@ -271,7 +271,7 @@ def start_pod(results: Path, index: int, port: int, **more: str) -> subprocess.P
         "PET_RDZV_ID": "try",
         "PET_MAX_RESTARTS": "0",
         "PET_RDZV_CONF": "read_timeout=15",
-        "PET_LOCAL_ADDR": "127.0.0.1",
+        "PET_LOCAL_ADDR": f"127.0.0.{2 - index}",  # by which torch would number the second pod first
         "HOSTNAME": f"try-worker-{index}",
     }
     return subprocess.Popen(
@@ -312,14 +312,16 @@ def test_a_lone_pod_waits_as_long_as_it_is_told_and_has_made_no_attempt(tmp_path
     assert not (tmp_path / "0" / "default" / "try" / "attempts.jsonl").exists()
 
 
-def test_a_pod_that_comes_late_is_waited_for(tmp_path):
-    """The host of the rendezvous comes after the other's read timeout."""
+def test_a_pod_that_comes_late_is_waited_for_and_rank_0_is_in_the_first_pod(tmp_path):
+    """The host of the rendezvous comes after the other's read timeout; ranks follow pods, not addresses."""
     port = free_port()
     pods = [start_pod(tmp_path, 1, port)]
     time.sleep(25)
     pods.append(start_pod(tmp_path, 0, port))
     said = end_all(pods)
     assert [pod.returncode for pod in pods] == [0, 0], said[0][-2000:] + said[1][-2000:]
+    assert "attempt 1, rank 0 of 2" in said[1] and "step 12/12" in said[1], said[1]
+    assert "step 12/12" not in said[0]
     for index in (0, 1):
         assert read_ledger(tmp_path, index) == [("started", None), ("met", None), ("ended", 0)]
 
