@@ -154,7 +154,8 @@ def _be_nursery() -> None:
     os.dup2(2, 1)  # what the packages print must not get between the answers
     gc.disable()  # a fifth of the imports' time would go into looking for what they do not throw away
     for name in HEAVY:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # other supported versions do not have all of them
+            importlib.import_module(name)
     gc.enable()
     gc.freeze()  # what lives here lives for ever: a rank's collections need not look at it
     while True:
