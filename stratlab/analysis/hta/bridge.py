@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +55,7 @@ class HtaRun:
 
 
 HTA_LIMITS = HtaLimits()
+PACKAGES = {"hta": "traceinsight", "plotly": "plotly"}  # module -> package; a bare GPU machine has neither
 FREE_SHARE = 0.9  # of the free memory: the rest is for what runs beside it
 
 
@@ -73,13 +75,16 @@ def run_hta(
         has_gpu: the traces hold GPU events.
         raw_bytes: unpacked size of each.
     """
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        return _read_nothing(f"not installed here: {', '.join(PACKAGES[name] for name in missing)}")
     raw_bytes = {rank: raw_bytes[rank] for rank in files}
     allowed = min(limits.memory_bytes, int(FREE_SHARE * find_free_bytes()))
     ranks, ends = choose_ranks(raw_bytes, allowed), time.monotonic() + limits.timeout_s
     if not ranks:
         first = estimate_bytes([raw_bytes[min(raw_bytes)]])
-        reason = f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)}"
-        return HtaRun([HtaStatus(analysis.name, "unsupported", reason) for analysis in ANALYSES], [], reason)
+        return _read_nothing(
+            f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)}"
+        )
     while True:
         chosen = {rank: files[rank] for rank in ranks}
         statuses = _run_analyses(chosen, has_gpu, out, allowed, max(0.0, ends - time.monotonic()))
@@ -88,6 +93,10 @@ def run_hta(
             break
         ranks = ranks[: len(ranks) // 2]
     return HtaRun(statuses, ranks, _explain(ranks, raw_bytes, allowed))
+
+
+def _read_nothing(reason: str) -> HtaRun:
+    return HtaRun([HtaStatus(analysis.name, "unsupported", reason) for analysis in ANALYSES], [], reason)
 
 
 def _explain(ranks: list[int], raw_bytes: Mapping[int, int], allowed: int) -> str:

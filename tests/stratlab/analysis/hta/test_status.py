@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -147,6 +148,17 @@ def test_nothing_but_failures_is_no_success(tmp_path: Path, monkeypatch: pytest.
     )
     assert "every analysis of Holistic Trace Analysis failed" in done.output
     assert (run / "analysis" / "report.html").is_file()
+
+
+def test_where_it_is_not_installed_it_does_not_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a bare GPU machine, say, which has our part of the analysis alone."""
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    monkeypatch.setattr(hta_bridge, "find_spec", lambda name: None if name == "plotly" else name)
+    done = CliRunner().invoke(cli.app, ["analyze", str(run)])
+    assert (done.exit_code, "failed" in done.output) == (0, False)
+    (status, *others) = json.loads((run / "analysis" / "report.json").read_text())["hta"]
+    assert (status["status"], status["reason"]) == ("unsupported", "not installed here: plotly")
+    assert len(others) == len(ANALYSES) - 1
 
 
 def test_one_failure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
