@@ -76,20 +76,20 @@ def _end_group() -> None:
 
 
 def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
-    def nothing(*_: Any, **__: Any) -> None:
-        """No other rank is asked."""
-
     return {
         torch.nn.Module: {"to": _move_if_elsewhere(torch.nn.Module.to)},
         ddp.DistributedDataParallel: {"__init__": _wrap_alone(ddp.DistributedDataParallel.__init__)},
-        ddp: {"_verify_param_shape_across_processes": nothing, "_sync_module_states": nothing},
+        ddp: {"_verify_param_shape_across_processes": _nothing, "_sync_module_states": _nothing},
         DeviceMesh: {"__init__": _with_values(DeviceMesh.__init__)},
         nd: {"build_meshes": _with_values(nd.build_meshes)},
         mesh.Meshes: {"stage_peers": property(_with_values(vars(mesh.Meshes)["stage_peers"].fget))},
         stage: {"copy": types.SimpleNamespace(deepcopy=_with_values(copy.deepcopy))},
-        PipelineStage: {"_send_meta": nothing, "_recv_meta": _guess_meta(config, ranks)},
-        schedules._PipelineSchedule: {"_warmup_p2p": _vote_alone},
+        **_pipeline_alone(_guess_stream(config, ranks)),
     }
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """No other rank is asked."""
 
 
 def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,21 +148,39 @@ class _SteadyReducer:
         return False
 
 
-def _guess_meta(config: Config, ranks: int) -> Callable[..., Any]:
-    """What a stage would hear from its neighbour: the shape of the stream between the layers."""
+def _guess_stream(config: Config, ranks: int) -> Callable[[bool], torch.Tensor]:
+    """What a stage would hear from its neighbour: the stream between the layers, or its gradient."""
 
-    def receive(self: Any, source: int) -> Any:
+    def guess(requires_grad: bool) -> torch.Tensor:
         shape = read_shape(config)
         layout = resolve_layout(config, ranks, shape)
         parts = layout.axes.cp * (layout.axes.tp if layout.sequence_parallel else 1)
         size = (config.micro_batch_size, config.seq_len // parts, shape.hidden)
         dtype = torch.bfloat16 if config.precision == "bf16_native" else torch.float32
+        return torch.empty(size, dtype=dtype, device="meta", requires_grad=requires_grad)
+
+    return guess
+
+
+def _pipeline_alone(guess: Callable[[bool], torch.Tensor]) -> dict[Any, dict[str, Any]]:
+    """What stages tell each other before the first step: metadata, with a vote on how to find it, or (torch 2.11, which
+    calls no methods for that) shapes in a list of objects."""
+    if not hasattr(PipelineStage, "_recv_meta"):
+
+        def fill(objects: list[Any], *_: Any, **__: Any) -> None:
+            objects[0] = (guess(False),)
+
+        return {dist: {"send_object_list": _nothing, "recv_object_list": fill}}
+
+    def receive(self: Any, source: int) -> Any:
         forward = source < self.stage_index
         kind = pipelining._StageForwardMeta if forward else pipelining._StageBackwardMeta
-        stream = torch.empty(size, dtype=dtype, device="meta", requires_grad=forward)
-        return kind((pipelining.extract_tensor_meta(stream),))
+        return kind((pipelining.extract_tensor_meta(guess(forward)),))
 
-    return receive
+    return {
+        PipelineStage: {"_send_meta": _nothing, "_recv_meta": receive},
+        schedules._PipelineSchedule: {"_warmup_p2p": _vote_alone},
+    }
 
 
 def _vote_alone(_: Any, stages: Any, *__: Any) -> None:

@@ -14,7 +14,7 @@ from trainer.prepare.work import prepare
 def ensure_cache(config: Config, say: Callable[[str], None]) -> int:
     """Makes the token cache unless it is there, or waits for the pod that is at it; rows of its train split.
 
-    Where it is there, neither transformers nor the data set is opened. Never imports torch.
+    Where it is there, neither transformers nor the data set is opened. Imports torch only if transformers does (5.17).
 
     Raises:
         ConfigError: columns, a tokenizer or a row length that do not fit.
