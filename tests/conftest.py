@@ -1,4 +1,4 @@
-"""Which tests are collected, in what order, the seconds of each folder, and the tables of the parity suites."""
+"""Which tests are collected, in what order; one MLflow server for all; seconds by folder; the parity suites' tables."""
 
 from __future__ import annotations
 
@@ -78,6 +78,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tells what starts ranks or a browser which tier is running: `tests.tiers.refuse_in_fast` looks."""
     os.environ[TIER_VARIABLE] = tier_of(item.path.relative_to(TESTS)).name
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of an MLflow server on loopback with sqlite and its own artifacts, one for all workers."""
+    from tests.mlflow_server import find_server
+
+    own = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return find_server(own.parent, os.getppid())
+    return find_server(own, os.getpid())
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -41,7 +41,7 @@ TIERS = (FAST, CHANGE, E2E, NIGHTLY)
 
 FOLDERS: dict[str, Tier] = {
     "ranks": CHANGE,  # starts rank processes
-    "processes": CHANGE,  # starts programs that load torch or take long
+    "processes": CHANGE,  # starts programs that load torch or take long: an MLflow server, a preparation
     "rehearsals": CHANGE,  # renders charts and runs them as local processes
     "in_browser": CHANGE,  # opens pages in Chromium
     "scanned": CHANGE,  # calls checkov

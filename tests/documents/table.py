@@ -99,7 +99,7 @@ TABLE: dict[str, Row] = {
         PARSES, "tests/stratlab/compare/test_report.py::*"
     ),
     "stratlab compare --experiment demo --tracking-uri URI": row(
-        PARSES, "tests/stratlab/compare/test_experiment.py::*"
+        PARSES, "tests/stratlab/compare/processes/test_experiment.py::*"
     ),
     ".venv/bin/python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(

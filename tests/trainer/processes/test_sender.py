@@ -71,32 +71,26 @@ def test_points_are_the_numbers_of_a_line():
     ]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with run_server(tmp_path_factory.mktemp("mlflow")) as uri:
-        yield uri
-
-
-def test_everything_arrives_once_also_when_sent_twice(server, tmp_path):
+def test_everything_arrives_once_also_when_sent_twice(mlflow_server, tmp_path):
     folder = open_folder(tmp_path, 1200)
-    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})
+    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})
     sender.start()
     sender.finish(0)
     run_id = json.loads(folder.mlflow.read_text())["run_id"]
-    assert stored(server, run_id) == written(folder) and len(written(folder)) == 2400
+    assert stored(mlflow_server, run_id) == written(folder) and len(written(folder)) == 2400
 
     folder.sent.unlink()  # as if the confirmations had been lost
-    send_new_lines(folder, Mlflow(server, {}), run_id)
-    assert stored(server, run_id) == written(folder)
+    send_new_lines(folder, Mlflow(mlflow_server, {}), run_id)
+    assert stored(mlflow_server, run_id) == written(folder)
 
-    run = mlflow.MlflowClient(server).get_run(run_id)
+    run = mlflow.MlflowClient(mlflow_server).get_run(run_id)
     assert run.info.status == "FINISHED" and run.data.params["lr"] == "0.1"
     assert run.data.tags["strategy"] == "ddp" and run.info.run_name == "run"
 
 
-def test_half_a_line_waits_until_it_is_whole(server, tmp_path):
+def test_half_a_line_waits_until_it_is_whole(mlflow_server, tmp_path):
     folder = open_folder(tmp_path, 3)
-    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})
+    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})
     assert sender._try_send()
     with open(folder.metrics, "a") as file:
         file.write('{"t": 1.8e9, "attempt": 1, "step": 4, "kind": "train", "lo')
@@ -104,35 +98,37 @@ def test_half_a_line_waits_until_it_is_whole(server, tmp_path):
     with open(folder.metrics, "a") as file:
         file.write('ss": 0.25}\n')
     assert sender._try_send()
-    assert stored(server, json.loads(folder.mlflow.read_text())["run_id"]) == written(folder)
+    assert stored(mlflow_server, json.loads(folder.mlflow.read_text())["run_id"]) == written(folder)
 
 
-def test_a_second_attempt_continues_the_same_mlflow_run(server, tmp_path):
+def test_a_second_attempt_continues_the_same_mlflow_run(mlflow_server, tmp_path):
     folder = open_folder(tmp_path, 3)
-    first = Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})
+    first = Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})
     first.start()
     first.finish(143)
     run_id = json.loads(folder.mlflow.read_text())["run_id"]
-    client = mlflow.MlflowClient(server)
+    client = mlflow.MlflowClient(mlflow_server)
     assert client.get_run(run_id).info.status == "FAILED"
     folder.append_attempt("started", 2, "other")
     append(folder, 4, 6)
-    second = Sender(folder, "other", {"MLFLOW_TRACKING_URI": server})
+    second = Sender(folder, "other", {"MLFLOW_TRACKING_URI": mlflow_server})
     second.start()
     second.finish(0)
     assert json.loads(folder.mlflow.read_text())["run_id"] == run_id
-    assert client.get_run(run_id).info.status == "FINISHED" and stored(server, run_id) == written(folder)
+    assert client.get_run(run_id).info.status == "FINISHED" and stored(mlflow_server, run_id) == written(
+        folder
+    )
 
 
-def test_the_run_is_created_once_even_if_its_record_is_lost(server, tmp_path):
+def test_the_run_is_created_once_even_if_its_record_is_lost(mlflow_server, tmp_path):
     folder = open_folder(tmp_path, 3)
-    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})._try_send()
+    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})._try_send()
     run_id = json.loads(folder.mlflow.read_text())["run_id"]
     folder.mlflow.unlink()
     folder.sent.unlink()
-    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})._try_send()
+    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})._try_send()
     assert json.loads(folder.mlflow.read_text())["run_id"] == run_id
-    assert stored(server, run_id) == written(folder)
+    assert stored(mlflow_server, run_id) == written(folder)
 
 
 def test_another_launcher_does_not_send(tmp_path):
@@ -144,18 +140,18 @@ def test_another_launcher_does_not_send(tmp_path):
     assert time.monotonic() - began < 5 and not folder.sent.exists()
 
 
-def test_after_a_redirect_the_named_server_takes_everything(server, tmp_path, caplog):
+def test_after_a_redirect_the_named_server_takes_everything(mlflow_server, tmp_path, caplog):
     folder = open_folder(tmp_path, 3)
-    with run_redirect(server) as uri:
+    with run_redirect(mlflow_server) as uri:
         assert not Sender(folder, "me", {"MLFLOW_TRACKING_URI": uri})._try_send()
-    assert f"set run.mlflow.trackingUri to {server};" in caplog.text and not folder.mlflow.exists()
-    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": server})._try_send()
-    assert stored(server, json.loads(folder.mlflow.read_text())["run_id"]) == written(folder)
+    assert f"set run.mlflow.trackingUri to {mlflow_server};" in caplog.text and not folder.mlflow.exists()
+    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})._try_send()
+    assert stored(mlflow_server, json.loads(folder.mlflow.read_text())["run_id"]) == written(folder)
 
 
-def test_a_refusal_is_told_with_the_server_s_words(server):
+def test_a_refusal_is_told_with_the_server_s_words(mlflow_server):
     with pytest.raises(MlflowError, match="404 .*nowhere"):
-        Mlflow(server, {}).end_run("nowhere", "FINISHED")
+        Mlflow(mlflow_server, {}).end_run("nowhere", "FINISHED")
 
 
 def kill_server(port: int) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
 import pytest
 
-from stratlab.tracking_server import run_server
 from tests.trainer.ranks.test_launcher import ONE, environment
 
 PRIVATE = ("unshare", "--user", "--map-root-user", "--mount")
@@ -25,12 +23,6 @@ def results(tmp_path: Path) -> Path:
         pytest.skip("this machine has no user namespaces, so no small file system can be mounted")
     (tmp_path / "results").mkdir()
     return tmp_path / "results"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with run_server(tmp_path_factory.mktemp("mlflow")) as uri:
-        yield uri
 
 
 def launch_on(results: Path, size: str, **settings: str) -> tuple[subprocess.CompletedProcess[str], Path]:
@@ -48,14 +40,18 @@ def launch_on(results: Path, size: str, **settings: str) -> tuple[subprocess.Com
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero2"])
 def test_a_checkpoint_that_does_not_fit_is_left_out_and_the_next_ends_the_run(
-    results: Path, server: str, strategy: str
+    results: Path, mlflow_server: str, strategy: str
 ) -> None:
     """torch hides the cause in a BaseException, DeepSpeed waits for the other ranks: F9 all the same."""
-    asked = {"TRAINER_STRATEGY": strategy, "TRAINER_CHECKPOINT_EVERY": "4", "MLFLOW_TRACKING_URI": server}
+    asked = {
+        "TRAINER_STRATEGY": strategy,
+        "TRAINER_CHECKPOINT_EVERY": "4",
+        "MLFLOW_TRACKING_URI": mlflow_server,
+    }
     done, run = launch_on(results, "1m", **LARGE, **asked)
     assert done.returncode == 13, done.stdout[-3000:] + done.stderr[-3000:]
     record = json.loads((run / "mlflow.json").read_text())
-    assert mlflow.MlflowClient(server).get_run(record["run_id"]).info.status == "FAILED"
+    assert mlflow.MlflowClient(mlflow_server).get_run(record["run_id"]).info.status == "FAILED"
     assert "storage full (exit code 13)" in done.stderr and "Free space, then install again" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert "the checkpoint of step 4 is left out, training goes on" in done.stdout
