@@ -20,7 +20,8 @@ from tests.parity_report import (
     parity_llm_table,
     parity_table,
 )
-from tests.tiers import FAST, TIER_VARIABLE, TIERS, tier_of
+from tests.session import close_session, find_server, open_session
+from tests.tiers import FAST, TIER_VARIABLE, TIERS, refuse_in_fast, tier_of
 
 TABLES = (
     ("parity with one process", PARITY, parity_table),
@@ -49,6 +50,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.time()
+    open_session(os.getppid() if is_worker(config) else os.getpid())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not is_worker(config):
+        close_session()
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether pytest-xdist has started this process."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -81,14 +93,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> str:
+def mlflow_server() -> str:
     """The address of an MLflow server on loopback with sqlite and its own artifacts, one for all workers."""
-    from tests.mlflow_server import find_server
-
-    own = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return find_server(own.parent, os.getppid())
-    return find_server(own, os.getpid())
+    refuse_in_fast("an MLflow server")
+    return find_server("tests.mlflow_server")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -4,12 +4,11 @@ The warmed process, the nursery, is an interpreter of its own that imports the h
 a thread pool that exists before a fork does not survive it, and pytest's process has computed by then.
 What a rank shall do travels as a cloudpickle, so that closures and lambdas work.
 
-    python -m tests.ranks        # the nursery's side; started by `fork_ranks`
+    python -m tests.ranks FOLDER PID        # the nursery, one for all test processes: see tests/session.py
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
 import functools
@@ -18,19 +17,21 @@ import importlib
 import os
 import pickle
 import signal
+import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 import cloudpickle
 
 from stratlab.rehearse.processes import EXTENSIONS, free_port
+from tests.session import TICK_S, find_server, has_ended, tell_address
 from tests.tiers import refuse_in_fast
 
 HEAVY = (
@@ -108,10 +109,9 @@ def fork_ranks(
     A rank that hangs does not hang the test: all are killed at `timeout_s`, or `grace_s` after the first failure.
     """
     refuse_in_fast("rank processes")
-    nursery = _start_nursery()
-    assert nursery.stdin and nursery.stdout
-    _send(nursery.stdin, (cloudpickle.dumps(target), world_size, dict(env or {}), timeout_s, grace_s))
-    return [RankResult(*fields) for fields in _receive(nursery.stdout)]
+    nursery = _reach_nursery()
+    _send(nursery, (cloudpickle.dumps(target), world_size, dict(env or {}), timeout_s, grace_s))
+    return [RankResult(*fields) for fields in _receive(nursery)]
 
 
 def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> None:
@@ -126,14 +126,10 @@ def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> Non
 
 
 @functools.cache
-def _start_nursery() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.ranks"]
-    nursery = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | SETTINGS
-    )
-    assert nursery.stdin
-    atexit.register(nursery.stdin.close)  # it ends at the end of its input
-    return nursery
+def _reach_nursery() -> IO[bytes]:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(find_server("tests.ranks"))
+        return line.makefile("rwb")
 
 
 def _send(pipe: IO[bytes], content: Any) -> None:
@@ -149,25 +145,42 @@ def _receive(pipe: IO[bytes]) -> Any:
     return pickle.loads(pipe.read(struct.unpack("Q", size)[0]))
 
 
-def _be_nursery() -> None:
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the packages print must not get between the answers
+def _be_nursery(folder: Path, until: int) -> None:
+    os.environ.update(SETTINGS)
     gc.disable()  # a fifth of the imports' time would go into looking for what they do not throw away
     for name in HEAVY:
         with contextlib.suppress(ModuleNotFoundError):  # other supported versions do not have all of them
             importlib.import_module(name)
     gc.enable()
     gc.freeze()  # what lives here lives for ever: a rank's collections need not look at it
-    while True:
-        try:
-            target, world_size, env, timeout_s, grace_s = _receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        _send(answers, _fork_and_wait(target, world_size, env, timeout_s, grace_s))
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(folder / "socket"))
+        door.listen()
+        door.settimeout(TICK_S)
+        tell_address(folder, str(folder / "socket"))
+        while not has_ended(until):
+            with contextlib.suppress(TimeoutError):
+                line, _ = door.accept()
+                if os.fork() == 0:
+                    door.close()
+                    _serve(line)
+                line.close()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+
+
+def _serve(line: socket.socket) -> NoReturn:
+    """One test process and its ranks, in a process of their own."""
+    line.settimeout(None)
+    asked_by, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    with line, line.makefile("rwb") as test, contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            _send(test, _fork_and_wait(*_receive(test), asked_by))
+    os._exit(0)
 
 
 def _fork_and_wait(
-    target: bytes, world_size: int, env: dict[str, str], timeout_s: float, grace_s: float
+    target: bytes, world_size: int, env: dict[str, str], timeout_s: float, grace_s: float, asked_by: int
 ) -> list[tuple[int, int, str]]:
     port = free_port()
     logs = [tempfile.TemporaryFile() for _ in range(world_size)]  # noqa: SIM115
@@ -177,7 +190,7 @@ def _fork_and_wait(
         if process == 0:
             _be_rank(target, rank, world_size, port, logs[rank].fileno(), env)
         processes.append(process)
-    codes = _wait(processes, timeout_s, grace_s)
+    codes = _wait(processes, timeout_s, grace_s, asked_by)
     results = []
     for rank, log in enumerate(logs):
         log.seek(0)
@@ -216,7 +229,7 @@ def _part_together() -> None:
             dist.barrier()
 
 
-def _wait(processes: list[int], timeout_s: float, grace_s: float) -> list[int]:
+def _wait(processes: list[int], timeout_s: float, grace_s: float, asked_by: int) -> list[int]:
     codes: dict[int, int] = {}
     deadline = time.monotonic() + timeout_s
     while len(codes) < len(processes):
@@ -228,7 +241,7 @@ def _wait(processes: list[int], timeout_s: float, grace_s: float) -> list[int]:
                 codes[rank] = os.waitstatus_to_exitcode(status)
                 if codes[rank] != 0:
                     deadline = min(deadline, time.monotonic() + grace_s)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or has_ended(asked_by):
             for rank, process in enumerate(processes):
                 if rank not in codes:
                     os.kill(process, signal.SIGKILL)
@@ -238,4 +251,4 @@ def _wait(processes: list[int], timeout_s: float, grace_s: float) -> list[int]:
 
 
 if __name__ == "__main__":
-    _be_nursery()
+    _be_nursery(Path(sys.argv[1]), int(sys.argv[2]))
