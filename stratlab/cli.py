@@ -18,6 +18,7 @@ from stratlab.logs.command import logs
 from stratlab.rehearse.command import rehearse
 from stratlab.remove.command import remove
 from stratlab.sweep.command import sweep
+from stratlab.tracking_uri import check_tracking_uri
 from stratlab.user_error import UserError
 from stratlab.wait.command import wait
 from stratlab.watch.command import watch
@@ -41,7 +42,13 @@ RunDirectory = Annotated[
     Path, typer.Argument(metavar="RUN_DIR", help="One run: RESULTS/COMPARISON/RUN.", show_default=False)
 ]
 TrackingUri = Annotated[
-    str, typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="The MLflow server.")
+    str,
+    typer.Option(
+        "--tracking-uri",
+        envvar="MLFLOW_TRACKING_URI",
+        callback=check_tracking_uri,
+        help="The MLflow server.",
+    ),
 ]
 
 
@@ -181,6 +188,10 @@ def compare(
     """
     if (folder is None) == (experiment is None):
         raise UserError("give either DIR or --experiment NAME")
+    if as_json and as_json != "-":
+        from stratlab.compare.write import check_file
+
+        check_file(Path(as_json))
     if on_cluster:
         from stratlab.compare.on_cluster import compare_for_user
 

@@ -26,6 +26,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+def open_directly(url: str, timeout_s: float) -> Any:
+    """As urllib.request.urlopen; a redirect is an HTTPError."""
+    return urllib.request.build_opener(_NoRedirects).open(url, timeout=timeout_s)
+
+
 def explain_failure(tracking_uri: str, failure: str) -> str:
     """MLflow's own words, or what to set where the server redirects its callers."""
     if not OF_MLFLOW.search(failure):
@@ -38,7 +43,7 @@ def find_redirect(tracking_uri: str) -> str | None:
     """Where a call of the API is sent, asked without a login; None = nowhere, or no answer."""
     url = f"{tracking_uri.rstrip('/')}{API}experiments/search?max_results=1"
     try:
-        with urllib.request.build_opener(_NoRedirects).open(url, timeout=TIMEOUT_S):
+        with open_directly(url, TIMEOUT_S):
             return None
     except urllib.error.HTTPError as answer:
         location = answer.headers.get("Location")

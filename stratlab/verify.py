@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stratlab.compare.record import RunRecord, read_run
 from stratlab.mlflow_run import IMPATIENT
+from stratlab.run_files import is_number, read_line, read_object
 from stratlab.tracking_redirect import explain_failure
 from stratlab.user_error import UserError
 
@@ -104,7 +104,7 @@ def _check_device(run: RunRecord) -> Check:
 def _read_refusals(run_dir: Path) -> Iterator[str]:
     """What pods left that were not let start."""
     for path in sorted((run_dir / "pods").glob("*.jsonl")):
-        last = _parse_object((path.read_bytes().splitlines() or [b""])[-1])
+        last = read_line((path.read_bytes().splitlines() or [b""])[-1])
         if last.get("event") == "refused":
             yield f"pod {path.stem}: {last.get('reason')} (exit code {last.get('exit_code')}): {last.get('text')}"
 
@@ -113,11 +113,11 @@ def _check_traces(run_dir: Path) -> Check:
     path = run_dir / "traces" / "manifest.json"
     try:
         manifest = json.loads(path.read_bytes())
-        files = {entry["file"]: entry["bytes"] for entry in manifest["files"]}
+        files = {Path(entry["file"]).name: int(entry["bytes"]) for entry in manifest["files"]}
         complete = manifest["complete"]
     except OSError:
         return Check("traces", "failed", "traces/manifest.json is missing")
-    except (ValueError, KeyError, TypeError) as failure:
+    except (ValueError, KeyError, TypeError, RecursionError) as failure:
         return Check("traces", "failed", f"traces/manifest.json is not what the trainer writes ({failure!r})")
     if complete is not True:
         return Check("traces", "failed", f"the manifest is not complete, it names {len(files)} files")
@@ -130,7 +130,9 @@ def _check_traces(run_dir: Path) -> Check:
 
 def _check_report(run_dir: Path) -> Check:
     names = [f"analysis/{name}" for name in REPORT_FILES]
-    merged = (_read_object(run_dir / "analysis" / "report.json").get("merged") or {}).get("file")
+    merged = (
+        read_object(run_dir / "analysis" / "report.json", [], {"merged": dict}).get("merged", {}).get("file")
+    )
     if merged:
         names.append(f"analysis/{merged}")
     missing = [name for name in names if not _size(run_dir / name)]
@@ -140,7 +142,7 @@ def _check_report(run_dir: Path) -> Check:
 
 
 def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool) -> Iterator[Check]:
-    written = _read_object(run.folder / "mlflow.json")
+    written = read_object(run.folder / "mlflow.json", [])
     uri = tracking_uri or written.get("tracking_uri")
     if not uri:
         yield Check("mlflow", "skipped", "not configured: no tracking URI given and no mlflow.json here")
@@ -194,8 +196,7 @@ def read_points(lines: Iterable[Mapping[str, Any]]) -> dict[str, set[Point]]:
     points: dict[str, set[Point]] = {}
     for line in lines:
         for key, value in line.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if key not in NOT_POINTS and is_number and math.isfinite(value):
+            if key not in NOT_POINTS and is_number(value):
                 name = _metric(line.get("kind"), key)
                 points.setdefault(name, set()).add((line["step"], int(line["t"] * 1000), float(value)))
     return points
@@ -214,21 +215,6 @@ def compare_points(expected: Mapping[str, set[Point]], held: Mapping[str, set[Po
         if missing or added:
             more = f", and {added} that are not in metrics.jsonl" if added else ""
             yield f"{key}: {len(points) - missing} of {len(points)} points are there{more}"
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        return _parse_object(path.read_bytes())
-    except OSError:
-        return {}
-
-
-def _parse_object(text: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _size(path: Path) -> int:

@@ -94,6 +94,7 @@ def _open(
     nodes = sorted({node for _, node in hosts if node})
     facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host, "nodes": nodes}
     folder.append_attempt("started", number, launcher, **facts)
+    folder.keep_reserve(world.size)
     return attempt
 
 

@@ -18,7 +18,7 @@ import msgspec
 from trainer import failures
 from trainer.config import Config
 from trainer.failures import DeadlinePassed, NoProgress
-from trainer.run_directory import RunDirectory, append_line, read_lines
+from trainer.run_directory import RunDirectory, append_line, read_events
 
 
 def read_pod_name(env: Mapping[str, str]) -> str:
@@ -36,10 +36,10 @@ class Ledger:
         self.pod = pod
         self._folder = folder
         self._path = folder.pod_ledger(pod)
-        self._lines = read_lines(self._path)
+        self._lines = read_events(self._path)
         self._running = ""
         """The launcher of this process, once its start is recorded."""
-        self._step = max([reached_step(folder), *(line.get("step", 0) for line in self._lines)])
+        self._step = max([reached_step(folder), *(line["step"] for line in self._lines)])
 
     def check(self, config: Config) -> None:
         """Raises if this start would be one too many.
@@ -153,10 +153,12 @@ class Ledger:
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
     """{pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
     last = {
-        path.stem: lines[-1] for path in sorted(folder.pods.glob("*.jsonl")) if (lines := read_lines(path))
+        path.stem: lines[-1] for path in sorted(folder.pods.glob("*.jsonl")) if (lines := read_events(path))
     }
     return {
-        pod: line["exit_code"] for pod, line in last.items() if "exit_code" in line and line["t"] >= since
+        pod: line["exit_code"]
+        for pod, line in last.items()
+        if line.get("exit_code") is not None and line["t"] >= since
     }
 
 

@@ -26,7 +26,7 @@ def with_bounds(entry: Schema) -> dict[str, Any]:
     """The JSON schema of one setting, with the upper bound that it lacks if it is a number."""
     if entry.get("type") == "integer" and "maximum" not in entry:
         return {**entry, "maximum": MOST}
-    if entry.get("type") == "number" and "exclusiveMaximum" not in entry:
+    if entry.get("type") == "number" and not {"maximum", "exclusiveMaximum"} & entry.keys():
         return {**entry, "exclusiveMaximum": 10.0**DIGITS}
     return dict(entry)
 
@@ -40,14 +40,16 @@ def text_pattern(entry: Schema) -> str:
         return "^-?[0-9]{1,18}$"  # its bounds are those of the number
     positive = "exclusiveMinimum" in entry
     assert entry.get("exclusiveMinimum", entry.get("minimum")) == 0
-    digits = round(math.log10(entry["exclusiveMaximum"]))
-    assert entry["exclusiveMaximum"] == 10.0**digits
+    largest = entry.get("exclusiveMaximum", entry.get("maximum"))
+    digits = round(math.log10(largest))
+    assert largest == 10.0**digits
     below_one = rf"0{{1,9}}\.0{{0,30}}[1-9]{MORE}" if positive else rf"0{{1,9}}(\.{MORE})?"
     first = f"[1-9][0-9]{{0,{digits - 1}}}" if positive else f"[0-9]{{1,{digits}}}"
     plain = rf"{ZEROS}{first}(\.{MORE})?|{below_one}" if digits else below_one
     mantissa = rf"([1-9](\.{MORE})?|0\.0{{0,30}}[1-9]{MORE})" if positive else rf"[0-9](\.{MORE})?"
     exponent = rf"(-{ZEROS}[0-9]{{1,2}}|\+?{ZEROS}{_up_to(digits - 1)})" if digits else f"-{ZEROS}[1-9][0-9]?"
-    return f"^({plain}|{mantissa}[eE]{exponent})$"
+    itself = "" if "exclusiveMaximum" in entry else _exactly(digits)
+    return f"^({plain}|{mantissa}[eE]{exponent}{itself})$"
 
 
 def number_problem(entry: Schema, value: Any) -> str | None:
@@ -76,7 +78,17 @@ def _expectation(entry: Schema) -> str:
     if entry["type"] == "integer":
         return f"expected a whole number from {entry['minimum']} to {entry['maximum']}"
     lowest = "above 0" if "exclusiveMinimum" in entry else "from 0"
-    return f"expected a number {lowest} and below {entry['exclusiveMaximum']:g}, written as 0.0015 or 1.5e-3"
+    most = (
+        f"and below {entry['exclusiveMaximum']:g}"
+        if "exclusiveMaximum" in entry
+        else f"to {entry['maximum']:g}"
+    )
+    return f"expected a number {lowest} {most}, written as 0.0015 or 1.5e-3"
+
+
+def _exactly(digits: int) -> str:
+    """10**digits, as one more way to match."""
+    return rf"|{ZEROS}10{{{digits}}}(\.0{{0,30}})?|1(\.0{{0,30}})?[eE]\+?{ZEROS}{digits}"
 
 
 def _up_to(largest: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,12 @@ from trainer.fit import fit_problems, largest_device_bytes
 from trainer.mesh import broken_rules
 from trainer.model_shapes import default_image_size, image_size_problem, model_problems
 from trainer.prepare.cache import ensure_cache
-from trainer.run_directory import RunDirectory
+from trainer.run_directory import RunDirectory, read_line
 from trainer.schedule import plan_problems
 
 BUILT_IN_IMAGES = ("digits", "synthetic")
+SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it
+LOGIN = re.compile(r"[^/?#]*//[^/?#]*@")
 MAY_CHANGE = ("image", "accelerator", "wait_s", "max_attempts", "deadline_s")
 
 
@@ -171,7 +173,11 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
 
 def _tracking_problems(env: Mapping[str, str]) -> list[str]:
     uri = env.get("MLFLOW_TRACKING_URI", "")
-    if uri and not uri.startswith(("http://", "https://")):
+    if LOGIN.match(uri):  # not shown: it holds a password
+        return [
+            "MLFLOW_TRACKING_URI: holds a login; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+        ]
+    if uri and not SERVER.fullmatch(uri):
         return [f"MLFLOW_TRACKING_URI={uri!r}: expected the address of a server, http://host:port"]
     return []
 
@@ -180,6 +186,8 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
     folder = RunDirectory(config.results, config.comparison, config.run)
     if config.mode == "evaluate":
         return _evaluation_problems(config, folder)
+    if os.path.lexists(folder.path) and not folder.path.is_dir():
+        return [f"{folder.path}: is no folder; choose another release name, or remove it"]
     if folder.summary.exists():
         return [
             f"{folder.path}: this run has finished already; choose another release name "
@@ -187,7 +195,13 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
         ]
     if folder.config.exists():
         goes_on = config.resume == "auto" and bool(CheckpointFolder(folder).committed())
-        changed = _changed_settings(json.loads(folder.config.read_text()), config, world_size, goes_on)
+        before = read_line(folder.config.read_bytes())
+        if not (isinstance(before.get("config"), dict) and isinstance(before.get("resolved"), dict)):
+            return [
+                f"{folder.config}: is not what a run writes, so nobody can tell what it was started with; "
+                f"choose another release name, or remove the folder ({_removal(config)})"
+            ]
+        changed = _changed_settings(before, config, world_size, goes_on)
         if changed:
             resize = ""
             if not goes_on and any(text.startswith("processes=") for text in changed):
@@ -234,7 +248,7 @@ def _changed_settings(before: dict[str, Any], config: Config, world_size: int, g
     Args:
         goes_on: from a checkpoint, which every strategy reads with another number of processes too.
     """
-    then = {**before["config"], "processes": before["resolved"]["world_size"]}
+    then = {**before["config"], "processes": before["resolved"].get("world_size")}
     now = {**config.model_dump(), "processes": world_size}
     may_change = (*MAY_CHANGE, "processes") if goes_on else MAY_CHANGE
     names = [name for name in now if name not in may_change and then.get(name) != now[name]]

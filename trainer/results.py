@@ -17,6 +17,7 @@ from trainer.config import Config
 from trainer.course import find_target, read_course
 from trainer.engine import Engine
 from trainer.evaluation import Evaluation
+from trainer.failures import is_storage_full
 from trainer.hardware import (
     World,
     peak_device_memory_gib,
@@ -72,6 +73,9 @@ def write_results(
         "samples_seen": resolved["steps"] * config.global_batch_size // axes.dp,
         "done": True,
     }
+    if not world.rank:
+        folder.release_reserve()
+    dist.barrier()
     write_json(folder.rank_facts(world.rank), facts)
     ranks: list[Any] = [None] * world.size
     dist.all_gather_object(ranks, facts)
@@ -96,7 +100,7 @@ def export_weights(
 ) -> None:
     """model/ from the final weights, best_model/ from the best checkpoint if an earlier one is best; collective.
 
-    Only where checkpoints are on.
+    Only where checkpoints are on. Weights that do not fit on the volume are left out, and that is said.
     The engine holds the best weights afterwards.
 
     Args:
@@ -122,9 +126,15 @@ def _export(
     if writes:
         aside = target.with_name(f".tmp-{target.name}")
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        export_model(model, state, config, facts, aside)
-        shutil.rmtree(target, ignore_errors=True)
-        os.rename(aside, target)
-        log.info("weights in Hugging Face format: %s", target)
+        try:
+            aside.mkdir()
+            export_model(model, state, config, facts, aside)
+            shutil.rmtree(target, ignore_errors=True)
+            os.rename(aside, target)
+            log.info("weights in Hugging Face format: %s", target)
+        except Exception as failure:  # safetensors has an error of its own for a full volume
+            shutil.rmtree(aside, ignore_errors=True)
+            if not is_storage_full(failure):
+                raise
+            log.warning("no weights in %s, the run ends without them: %s", target, failure)
     dist.barrier()

@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
+
+RESULTS_BYTES, RANK_BYTES = 64 << 10, 16 << 10
+"""Several times what evaluation.json, summary.json and the facts of a rank take."""
 
 
 class RunDirectory:
@@ -29,11 +35,23 @@ class RunDirectory:
         self.deepspeed = self.path / "deepspeed.json"
         self.evaluation = self.path / "evaluation.json"
         self.summary = self.path / "summary.json"
+        self.reserve = self.path / ".reserve"
 
     def create(self) -> None:
         """Makes the folders; all of them exist before the first file."""
         self.ranks.mkdir(parents=True, exist_ok=True)
         self.traces.mkdir(exist_ok=True)
+
+    def keep_reserve(self, ranks: int) -> None:
+        """Takes the space that the results will need: a volume that is full at the end costs no finished run."""
+        with open(self.reserve, "wb") as file:
+            file.write(b"\0" * (RESULTS_BYTES + ranks * RANK_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def release_reserve(self) -> None:
+        """Before the results are written; also when there is none, as behind a last step of an earlier attempt."""
+        self.reserve.unlink(missing_ok=True)
 
     def rank_log(self, rank: int) -> Path:
         return self.ranks / f"rank{rank}.log"
@@ -56,12 +74,14 @@ class RunDirectory:
 
     def read_attempts(self) -> list[dict[str, Any]]:
         """The lines of attempts.jsonl."""
-        return read_lines(self.attempts)
+        return [line for line in read_events(self.attempts) if isinstance(line.get("attempt"), int)]
 
     def read_world_sizes(self) -> dict[int, int]:
         """Attempt -> its number of ranks."""
         started = [line for line in self.read_attempts() if line["event"] == "started"]
-        return {line["attempt"]: line["world_size"] for line in started if "world_size" in line}
+        return {
+            line["attempt"]: line["world_size"] for line in started if isinstance(line.get("world_size"), int)
+        }
 
     def append_attempt(self, event: str, attempt: int, launcher: str, **facts: Any) -> None:
         """One line: an attempt `started` or `ended`."""
@@ -78,11 +98,31 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [found for line in lines[:-1] if (found := read_line(line))]
 
 
+class _Event(msgspec.Struct):
+    """What starts and ends have in common."""
+
+    t: float
+    event: str
+    launcher: str = ""
+    step: int = 0
+    exit_code: int | None = None
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of starts and ends, each with t, event, launcher and step; any other line is left out."""
+    events = []
+    for line in read_lines(path):
+        with suppress(msgspec.ValidationError):
+            known = msgspec.convert(line, _Event)
+            events.append({**line, "launcher": known.launcher, "step": known.step})
+    return events
+
+
 def read_line(line: bytes) -> dict[str, Any]:
     """The object of a line; {} for what is none: a full volume leaves half a line, a crashed node a block of zeros."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -102,9 +142,13 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Writes a temporary file and renames it: a reader sees the whole file or none."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w") as file:
+            json.dump(content, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # on a full volume its blocks are missed
+        raise

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements" / "gpu_kit.txt"
 PYTHON, PLATFORM, TAG = "3.12", "x86_64-manylinux_2_28", "cpython-312"
 CODE = ("trainer", "stratlab", "benchmarks/gpu")
+ENTRIES = {Path(name).parts[0] for name in CODE} | {"start", "site", "README.md", "__pycache__"}
 LARGEST_MB = 30.0
 UNUSED = ("bin", "**/*.pyx", "**/*.c", "**/tests", "**/__pycache__")
 
@@ -37,6 +38,7 @@ def build_kit(out: Path, uv: Path) -> None:
     Raises:
         BadKit: a package is not there for this Python and platform, or the kit is too large.
     """
+    check_replaceable(out)
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     copy_code(temporary)
@@ -45,6 +47,21 @@ def build_kit(out: Path, uv: Path) -> None:
     check_kit(temporary)
     shutil.rmtree(out, ignore_errors=True)
     temporary.rename(out)
+
+
+def check_replaceable(out: Path) -> None:
+    """A kit takes the place of a kit, not of the results that lie in it.
+
+    Raises:
+        BadKit: `out` is no folder, or holds something that no kit brings.
+    """
+    if not out.exists():
+        return
+    other = sorted(path.name for path in out.iterdir() if path.name not in ENTRIES) if out.is_dir() else [""]
+    if other:
+        raise BadKit(
+            f"{out}: holds {other[0] or 'a file'}, which is no part of a kit; move it elsewhere first"
+        )
 
 
 def copy_code(kit: Path) -> None:

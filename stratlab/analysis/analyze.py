@@ -28,8 +28,10 @@ from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.clocks import find_offsets
 from stratlab.traces.discover import Finding, find_traces
 from stratlab.traces.merge import build_unmerged, merge_traces
+from stratlab.user_error import UserError
 
 MERGED = "merged_trace.json.gz"
+OURS = ("report.json", "report.html", "summary.md", "tables", MERGED, ".report.json.tmp")
 
 
 class NoTraces(Exception):
@@ -58,9 +60,11 @@ def analyze_run(
 
     Raises:
         NoRun: `run_dir` is not a run directory.
+        UserError: `run_dir` has a folder analysis/ that somebody else has put something into.
         NoTraces: there are traces, or the run did not finish, and nothing can be analysed; an earlier analysis stays.
     """
     facts = read_facts(run_dir)
+    _check_replaceable(run_dir / "analysis")
     found = find_traces(run_dir / "traces", facts.world_size, limits)
     measures = measure_traces(found.files, facts.axes, limits=limits, progress=progress)
     ranks, mixed = keep_one_source(measures.ranks)
@@ -146,6 +150,16 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     os.replace(temporary, path)
+
+
+def _check_replaceable(target: Path) -> None:
+    """An analysis takes the place of the one before it, and of nothing else."""
+    other = sorted(path.name for path in target.iterdir() if path.name not in OURS) if target.is_dir() else []
+    if other or (target.exists() and not target.is_dir()):
+        raise UserError(
+            f"{target}: the analysis would replace {', '.join(other[:3]) or 'this file'}, which is not its own; "
+            "move it elsewhere"
+        )
 
 
 def _replace(folder: Path, target: Path) -> None:

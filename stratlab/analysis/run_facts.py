@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stratlab.run_files import LARGEST_WORLD
 from stratlab.traces.discover import Finding
 from stratlab.user_error import UserError
 
@@ -58,6 +59,10 @@ def read_facts(folder: Path) -> RunFacts:
         raise NoRun(f"{folder}: not a run directory, its config.json is no JSON object")
     summary = _read_object(folder / "summary.json", findings)
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
+    size = resolved.get("world_size")
+    if size is not None and not (isinstance(size, int) and 1 <= size <= LARGEST_WORLD):
+        findings.append(Finding("noted", f"world_size {str(size)[:20]} is left out", "config.json"))
+        resolved = {**resolved, "world_size": None}
     versions = _object(provenance, "versions")
     origin = {
         "run": config.get("run", folder.name),

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from stratlab.tracking_uri import check_tracking_uri
+
 
 def check(
     namespace: Annotated[
@@ -17,7 +19,8 @@ def check(
     image: Annotated[str, typer.Option(help="Image of the lab.")] = "stratlab-lab:0.1.0",
     trainer_image: Annotated[str, typer.Option(help="Image of the trainer.")] = "stratlab-trainer:0.1.0",
     tracking_uri: Annotated[
-        str, typer.Option(help="MLflow as the runs see it; empty: there is none.")
+        str,
+        typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: there is none."),
     ] = "http://mlflow:5000",
     pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
 ) -> None:

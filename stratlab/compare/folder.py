@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stratlab.compare.record import MARKS, RunRecord, read_run
+from stratlab.compare.record import RunRecord, read_run
+from stratlab.run_files import MARKS, is_run
 from stratlab.user_error import UserError
 
 
@@ -32,6 +33,6 @@ def load_runs(folder: Path) -> list[RunRecord]:
 
 def _is_ours(path: Path) -> bool:
     """The report of an earlier comparison, or a hidden folder."""
-    return path.name.startswith(".") or all(
-        (path / name).is_file() for name in ("report.json", "comparison.csv")
-    )
+    if path.name.startswith("."):
+        return True
+    return all((path / name).is_file() for name in ("report.json", "comparison.csv")) and not is_run(path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stratlab.compare.record import RunRecord, is_number
+from stratlab.compare.record import RunRecord
+from stratlab.run_files import is_number
 
 STATE = ("parameters", "gradients", "optimizer")
 PEAKS = ("peak_memory_gib", "peak_host_memory_gib")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stratlab.compare.record import RunRecord
 from stratlab.mlflow_run import impatient
+from stratlab.tracking_redirect import describe_redirect, find_redirect, open_directly
 from stratlab.tracking_server import run_server
 from stratlab.user_error import UserError
 
@@ -86,8 +86,7 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
     Raises:
         NotLogged: the server does not answer, refuses, or has no such experiment.
     """
-    if not _answers(tracking_uri):
-        raise NotLogged(f"{tracking_uri} does not answer")
+    _check_answers(tracking_uri)
     with impatient():
         from mlflow.exceptions import MlflowException  # 3 s: only who logs pays
         from mlflow.tracking import MlflowClient
@@ -141,12 +140,15 @@ def _log(client: MlflowClient, experiment_id: str, report: Mapping[str, Any], fo
     return run_id
 
 
-def _answers(uri: str) -> bool:
+def _check_answers(uri: str) -> None:
     """Asked before mlflow's client is, whose import alone takes 3 s."""
     try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_S):
-            return True
-    except urllib.error.HTTPError:
-        return True  # it does, and says in its own words what is wrong
-    except (OSError, ValueError):
-        return False
+        with open_directly(f"{uri.rstrip('/')}/health", ANSWER_S):
+            return
+    except urllib.error.HTTPError as answer:
+        if not 300 <= answer.code < 400:
+            return  # it says in its own words what is wrong
+        target = find_redirect(uri)
+        raise NotLogged(f"{uri} {describe_redirect(target) if target else 'redirects its callers'}") from None
+    except (OSError, ValueError) as failure:
+        raise NotLogged(f"{uri} does not answer") from failure

@@ -5,15 +5,26 @@ docs/architecture.md has every field.
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
+
+from stratlab.run_files import (
+    ATTEMPT,
+    CONFIG,
+    MARKS,
+    METRIC,
+    RANK,
+    RESOLVED,
+    has_marks,
+    is_number,
+    keep_fields,
+    read_lines,
+    read_object,
+    read_world_size,
+)
 
 Status = Literal["finished", "failed", "unfinished", "not a run"]
-
-MARKS = ("config.json", "attempts.jsonl", "metrics.jsonl", "summary.json")  # one of them makes a folder a run
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class RunRecord:
     def series(self, kind: str, value: str) -> dict[int, float]:
         """step -> value of the lines of one kind; a step that a later attempt repeated counts as repeated."""
         lines = (line for line in self.metrics if line.get("kind") == kind)
-        found = {line["step"]: line[value] for line in lines if "step" in line and is_number(line.get(value))}
+        found = {line["step"]: line[value] for line in lines if is_number(line.get(value))}
         return dict(sorted(found.items()))
 
 
@@ -79,11 +90,11 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         folder: the run directory.
         downloaded: it came from MLflow, where traces and logs are not kept: they are not expected then.
     """
-    if not any((folder / mark).is_file() for mark in MARKS):
+    if not has_marks(folder):
         return RunRecord(folder.name, folder, "not a run", f"has none of {', '.join(MARKS)}")
     problems: list[str] = []
     files = {
-        name: _read_object(folder / file, problems)
+        name: read_object(folder / file, problems, CONFIG if name == "config" else None)
         for name, file in (
             ("config", "config.json"),
             ("summary", "summary.json"),
@@ -91,16 +102,17 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
             ("analysis", "analysis/report.json"),
         )
     }
-    attempts = _read_lines(folder / "attempts.jsonl", problems)
-    server = _read_object(folder / "mlflow.json", problems)
+    if "resolved" in (config := files["config"]):
+        config["resolved"] = keep_fields(config["resolved"], RESOLVED, "config.json: resolved", problems)
+    attempts = read_lines(folder / "attempts.jsonl", problems, ATTEMPT)
+    server = read_object(folder / "mlflow.json", problems)
     status, ending = _status(attempts, bool(files["summary"]))
     if files["config"].get("config", {}).get("mode") == "evaluate":
         return RunRecord(
             folder.name, folder, "not a run", "it only judged weights (run.config.mode=evaluate)"
         )
-    # a further attempt may have gone on with another number of processes
-    sizes = [line["world_size"] for line in attempts if line.get("world_size")]
-    world_size = (sizes or [files["config"].get("resolved", {}).get("world_size") or 1])[-1]
+    world_size = read_world_size(config.get("resolved", {}), attempts)
+    ranks = [read_object(folder / f"ranks/rank{i}.json", problems, RANK) for i in range(world_size)]
     return RunRecord(
         name=folder.name,
         folder=folder,
@@ -108,8 +120,8 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         ending=ending,
         **files,
         attempts=attempts,
-        metrics=_read_lines(folder / "metrics.jsonl", problems),
-        ranks=[r for i in range(world_size) if (r := _read_object(folder / f"ranks/rank{i}.json", problems))],
+        metrics=read_lines(folder / "metrics.jsonl", problems, METRIC),
+        ranks=[rank for rank in ranks if rank],
         mlflow_run_id=server.get("run_id"),
         tracking_uri=server.get("tracking_uri"),
         missing=[name for name in _expected(files, world_size, downloaded) if not (folder / name).is_file()],
@@ -140,40 +152,3 @@ def _status(attempts: list[dict[str, Any]], has_summary: bool) -> tuple[Status, 
     if last.get("event") == "started":
         return "unfinished", f"attempt {last.get('attempt')} has started and not ended"
     return ("finished", "no record of attempts") if has_summary else ("unfinished", "no record of attempts")
-
-
-def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:  # not JSON, not UTF-8
-        problems.append(f"{path.name}: not readable as JSON ({error})")
-        return {}
-    if not isinstance(content, dict):
-        problems.append(f"{path.name}: expected an object, found {type(content).__name__}")
-        return {}
-    return content
-
-
-def _read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    lines, broken = [], 0
-    for text in path.read_bytes().splitlines():
-        try:
-            content = json.loads(text)
-        except ValueError:
-            content = None
-        if isinstance(content, dict):
-            lines.append(content)
-        else:
-            broken += 1
-    if broken:  # one at the end is normal for a run that was killed while writing
-        problems.append(f"{path.name}: {broken} lines are not JSON objects")
-    return lines
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    """A finite number; a truth value is none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from stratlab.compare.record import RunRecord, is_number
+from stratlab.compare.record import RunRecord
 from stratlab.compare.warmup import find_cut
+from stratlab.run_files import is_number
 
 PHASE_TIMES = ("data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 FROM_SUMMARY = (

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratlab.compare.record import is_number
+from stratlab.run_files import is_number
 
 Where = tuple[str, str]
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from stratlab.compare.record import RunRecord, is_number
+from stratlab.compare.record import RunRecord
+from stratlab.run_files import is_number
 
 Window = tuple[float, float]  # seconds since 1970
 

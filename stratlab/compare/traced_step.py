@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.compare.record import is_number
 from stratlab.compare.straggler import Where, gather_straggler
+from stratlab.run_files import is_number
 
 SUM_TOLERANCE = 1e-3
 KEPT = ("compute", "straggler", "data", "host", "bubble")

@@ -19,6 +19,7 @@ from stratlab.compare.tradeoffs import build_choice
 from stratlab.compare.why import build_why
 from stratlab.compare.winners import LEAST_LEAD_PCT
 from stratlab.drawing import build_page
+from stratlab.run_files import is_run, read_object
 from stratlab.user_error import UserError
 
 CSV_FIELDS = (
@@ -32,6 +33,7 @@ CSV_FIELDS = (
     *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
     *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
 )
+FILES = ("report.json", "comparison.csv", "report.html")
 assert set(STATE_FIELDS) <= set(CSV_FIELDS)
 
 
@@ -47,12 +49,12 @@ def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: P
         UserError: the folder cannot be made, or holds a report.json of something else.
     """
     check_folder(folder)
-    contents = {
-        "comparison.csv": render_csv(report),
-        "report.json": json.dumps(report, indent=1, allow_nan=False) + "\n",
-        "report.html": render_page(report, runs),
-    }
-    for name, content in contents.items():
+    contents = (
+        json.dumps(report, indent=1, allow_nan=False) + "\n",
+        render_csv(report),
+        render_page(report, runs),
+    )
+    for name, content in zip(FILES, contents, strict=True):
         temporary = folder / f".{name}.tmp"
         temporary.write_text(content, encoding="utf-8")
         os.replace(temporary, folder / name)
@@ -69,8 +71,28 @@ def check_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
         raise UserError(f"--output {folder}: cannot be a folder ({failure.strerror})") from failure
-    if (folder / "report.json").exists() and not (folder / "comparison.csv").is_file():
-        raise UserError(f"--output {folder}: there is a report.json that is not of a comparison")
+    if is_run(folder):
+        raise UserError(f"--output {folder}: this is a run; a report needs a folder of its own")
+    there = [name for name in FILES if (folder / name).exists()]
+    if there and not is_report(folder / "report.json"):
+        raise UserError(f"--output {folder}: there is a {there[0]} that is not of a comparison")
+
+
+def check_file(path: Path) -> None:
+    """That the report may be written to this file.
+
+    Raises:
+        UserError: it is something else, or lies in no folder.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"--json {path}: expected a file in a folder that is there, or -")
+    if path.exists() and path.stat().st_size and not is_report(path):
+        raise UserError(f"--json {path}: there is something that is not a comparison's report")
+
+
+def is_report(path: Path) -> bool:
+    """Whether the file is the report.json of a comparison."""
+    return {"comparison", "fairness", "runs"} <= read_object(path, []).keys()
 
 
 def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stratlab.run_files import is_alive, is_run
 from stratlab.user_error import UserError
 
 
@@ -35,10 +36,11 @@ def check_free(run_dir: Path, *, replace: bool) -> None:
     """Raises UserError when a run would end up in a folder that is taken already."""
     if not run_dir.exists():
         return
-    known = [name for name in ("config.json", "attempts.jsonl", "summary.json") if (run_dir / name).is_file()]
-    if not known and any(run_dir.iterdir()):
+    if not run_dir.is_dir() or (any(run_dir.iterdir()) and not is_run(run_dir)):
         raise UserError(f"{run_dir}: there is something else than a run, choose another --results or --name")
-    if "summary.json" in known and not replace:
+    if replace and is_alive(run_dir):
+        raise UserError(f"{run_dir}: this run is at work, it has written something just now; stop it first")
+    if (run_dir / "summary.json").is_file() and not replace:
         raise UserError(
             f"{run_dir}: this run is there already and has finished. "
             "Give --replace to remove it and start anew, or --name for another name"

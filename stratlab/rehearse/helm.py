@@ -67,7 +67,7 @@ def render_chart(
     arguments = ["template", release, str(chart), "--no-hooks"]
     for file in values:
         if not file.is_file():
-            raise UserError(f"--values {file}: no such file")
+            raise UserError(f"--values {file}: {'is a folder' if file.is_dir() else 'no such file'}")
         arguments += ["--values", str(file)]
     for setting in settings:
         arguments += ["--set", setting]

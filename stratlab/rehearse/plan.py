@@ -63,6 +63,10 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
         UserError: a chart, a setting, or something rendered that a rehearsal cannot do; of all charts at once.
     """
     program = helm.find_helm()
+    if request.name is not None and not request.name.strip():
+        raise UserError(
+            f"--name {request.name!r}: expected the name of the run; leave it out for the chart's"
+        )
     if request.name and len(request.charts) > 1:
         raise UserError(f"--name {request.name}: only with one chart, {len(request.charts)} were given")
     names = [request.name or helm.read_chart_name(program, chart) for chart in request.charts]

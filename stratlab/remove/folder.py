@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from stratlab.compare.record import MARKS
+from stratlab.run_files import is_alive, is_run
 from stratlab.user_error import UserError
 
 
@@ -13,12 +13,17 @@ def find_run(folder: Path) -> Path:
     """The folder, if it is a run's.
 
     Raises:
-        UserError: there is none, or it is something else.
+        UserError: there is none, it is something else, or it is at work.
     """
     if folder.is_symlink() or not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    if not any((folder / mark).is_file() for mark in (*MARKS, "mlflow.json")) and any(folder.iterdir()):
-        raise UserError(f"{folder}: not a run, it has none of {', '.join(MARKS)}")
+    if any(folder.iterdir()) and not is_run(folder):
+        raise UserError(f"{folder}: not a run: nothing in it says that the trainer has made it")
+    if is_alive(folder):
+        raise UserError(
+            f"{folder}: this run is at work, it has written something just now; stop it first "
+            "(if it was killed, it can be removed in two minutes)"
+        )
     return folder.absolute()
 
 

@@ -13,8 +13,8 @@ from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, Trace
 
 StepsFrom = Literal["labels", "profiler", "recording"]
 
-STEP = re.compile(r"^## ?Training Step (\d+) ?##$", re.IGNORECASE)
-PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+STEP = re.compile(r"^## ?Training Step (\d{1,18}) ?##$", re.IGNORECASE)
+PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 PHASES = {
     "data": re.compile(r"^## ?Data Loading ?##$", re.IGNORECASE),
     "forward": re.compile(r"^## ?Forward Pass ?##$", re.IGNORECASE),

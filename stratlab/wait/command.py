@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratlab.tracking_uri import check_tracking_uri
+
 if TYPE_CHECKING:
     from stratlab.wait.resource import Resource
 
@@ -33,6 +35,7 @@ def wait(
         str,
         typer.Option(
             envvar="MLFLOW_TRACKING_URI",
+            callback=check_tracking_uri,
             help="The MLflow server: a run that failed and is still open there is closed.",
         ),
     ] = "",

@@ -148,6 +148,7 @@ DIGITS = st.text("0123456789", min_size=1, max_size=12)
     exponent=st.none() | st.tuples(st.sampled_from(["", "+", "-"]), st.integers(0, 60)),
     lowest=st.sampled_from(LOWEST),
     highest=st.sampled_from([1, 10**3, None]),
+    itself=st.booleans(),
 )
 def test_a_text_is_allowed_if_its_number_is(
     whole: str,
@@ -155,17 +156,26 @@ def test_a_text_is_allowed_if_its_number_is(
     exponent: tuple[str, int] | None,
     lowest: dict[str, int],
     highest: int | None,
+    itself: bool,
 ) -> None:
     text = whole + (f".{fraction}" if fraction is not None else "")
     text += f"e{exponent[0]}{exponent[1]}" if exponent else ""
-    schema = with_bounds(
-        {"type": "number", **lowest, **({"exclusiveMaximum": float(highest)} if highest else {})}
-    )
-    number, above = Decimal(text), Decimal(schema["exclusiveMaximum"])
+    bound = "maximum" if itself else "exclusiveMaximum"
+    schema = with_bounds({"type": "number", **lowest, **({bound: float(highest)} if highest else {})})
+    number, above = Decimal(text), Decimal(schema.get("maximum", schema.get("exclusiveMaximum")))
     inside = (number > 0 if "exclusiveMinimum" in lowest else number >= 0) and number < above
+    inside = inside or (number == above and "maximum" in schema)
     written_plainly = not exponent or len(whole) == 1
     if number_problem(schema, text) is None:
         assert inside
     elif inside and written_plainly and not (exponent and highest == 1):
         # the exponent of a share must be negative, and a number with one is below its power of ten
         assert exponent and exponent[0] != "-" and exponent[1] >= len(str(int(above))) - 1
+
+
+@pytest.mark.parametrize("text", ["100", "0100", "100.0", "1e2", "1.00E+02", "99.9", "9.99e1", "5e-3"])
+def test_a_bound_that_is_allowed_itself(text: str) -> None:
+    schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 100}
+    assert number_problem(schema, text) is None
+    for more in ("100.5", "999", "1.01e2", "1e3", "0"):
+        assert number_problem(schema, more) == "expected a number above 0 to 100, written as 0.0015 or 1.5e-3"

@@ -10,7 +10,7 @@ import pytest
 from trainer.config import Config
 from trainer.failures import DeadlinePassed, NoProgress
 from trainer.ledger import Ledger, reached_step, read_last_codes, read_pod_name
-from trainer.run_directory import RunDirectory
+from trainer.run_directory import RunDirectory, append_line
 
 CONFIG = Config(run="try", max_attempts=2, deadline_s=100)
 
@@ -167,3 +167,23 @@ def test_a_pod_that_was_stopped_while_it_waited_waits_anew(folder, monkeypatch):
     now += 900
     start(folder, "b", 143, met=False)
     assert Ledger(folder, "pod-0").wait_left(config) == 1000
+
+
+def test_lines_of_nobody_are_passed_over(folder):
+    """A hand or a crash may leave them; they must not end a run, least of all at its end."""
+    start(folder, "a", 134)
+    others = [
+        {"foo": 1},
+        {"event": "started"},
+        {"t": "now", "event": "met"},
+        {"t": 1.0, "event": "started", "step": "9"},
+    ]
+    for path in (folder.pod_ledger("pod-0"), folder.attempts):
+        for line in others:
+            append_line(path, line)
+    folder.append_attempt("started", 1, "a", world_size=2)
+    start(folder, "b", 134)
+    with pytest.raises(NoProgress, match="2 starts of this pod came no further than step 0"):
+        Ledger(folder, "pod-0").check(CONFIG)
+    assert [line["attempt"] for line in folder.read_attempts()] == [1] and folder.read_world_sizes() == {1: 2}
+    assert read_last_codes(folder, 0.0) == {"pod-0": 134}

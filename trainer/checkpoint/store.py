@@ -143,7 +143,7 @@ class Checkpoints:
         self._recorder.record("system", step, checkpoint_ms=taken_ms, checkpoint_gib=size / GIB)
 
     def _save_where_it_fits(self, step: int, best: int | None) -> int | None:
-        """As `_save`; None on every rank if the volume is full for the first time in a row.
+        """As `_save`; None on every rank if the volume is full for the first time in a row, or after the last step.
 
         Args:
             best: step of the best checkpoint so far, which makes no room.
@@ -162,9 +162,13 @@ class Checkpoints:
                 dist.barrier()
                 size = self._save(step)
         except StorageFull as full:
+            if step == self._steps:  # what the run has found out is worth more than its weights
+                self._tell(step, f"the last checkpoint is left out, the run ends without it: {full}")
+                return None
+            known = self._folder.committed()
             raise StorageFull(
                 f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then install "
-                "again: the run goes on from its newest checkpoint"
+                f"again: the run goes on from {'its newest checkpoint' if known else 'its beginning, none is there'}"
             ) from full
         self._missed = 0
         return size

@@ -84,3 +84,15 @@ def test_a_kit_without_packages_is_refused(folder):
 def test_each_part_has_a_start_line_in_the_readme():
     for part in PARTS:
         assert f"./start --part {part} --out RESULTS" in kit.build_readme()
+
+
+def test_a_kit_takes_no_other_folder_s_place(tmp_path):
+    out = tmp_path / "kit"
+    kit.check_replaceable(out)
+    (out / "trainer").mkdir(parents=True)
+    (out / "start").touch()
+    kit.check_replaceable(out)
+    (out / "results").mkdir()
+    with pytest.raises(kit.BadKit, match="holds results, which is no part of a kit"):
+        kit.build_kit(out, tmp_path / "no-uv")
+    assert (out / "results").is_dir()

@@ -16,7 +16,9 @@ from stratlab.analysis.analyze import NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
 from stratlab.analysis.mlflow_log import build_numbers, build_tags
 from stratlab.compare.traced_step import build_traced_step
+from stratlab.traces.chunks import LIMITS
 from stratlab.traces.packed import PackedFile
+from stratlab.user_error import UserError
 from tests.stratlab.simulated.small import (
     STEP_MS,
     build_cpu_trace,
@@ -261,10 +263,11 @@ def test_fault_on_one_rank_leaves_the_others(tmp_path: Path, monkeypatch: pytest
 def test_second_analysis_replaces_the_first(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
     first = run_analyze(run)
-    (run / "analysis" / "stale.csv").touch()
+    (run / "analysis" / "tables" / "stale.csv").touch()
     assert run_analyze(run) == first
     files = ["merged_trace.json.gz", "report.html", "report.json", "summary.md", "tables"]
     assert sorted(p.name for p in (run / "analysis").iterdir()) == files
+    assert not (run / "analysis" / "tables" / "stale.csv").exists()
     assert sorted(p.name for p in run.iterdir()) == ["analysis", "config.json", "traces"]
 
 
@@ -305,10 +308,20 @@ def test_forty_thousand_categories_and_an_endless_number_are_analysed(tmp_path: 
     plain = write_run(tmp_path / "plain", {rank: build_gpu_trace(rank) for rank in range(2)})
     run = write_run(tmp_path / "run", {0: odd, 1: named, 2: build_gpu_trace(2)})
     report, expected = run_analyze(run), run_analyze(plain)
-    assert [row["rank"] for row in report["ranks"]] == [0, 2]
-    assert report["ranks"][0]["step_ms"] == expected["ranks"][0]["step_ms"]
-    (skipped,) = [reason for action, rank, reason in reasons(report) if action == "skipped"]
-    assert "a bug of stratlab met something new in it (ValueError: Exceeds the limit" in skipped
+    assert [row["rank"] for row in report["ranks"]] == [0, 1, 2]
+    assert [row["step_ms"] for row in report["ranks"][:2]] == [row["step_ms"] for row in expected["ranks"]]
+
+
+def test_a_bug_costs_the_rank_that_meets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    build_gpu_trace(1).write(traces / "rank1_trace.json")
+    monkeypatch.setattr(measure, "read_rank_trace", lambda *_: [][1])
+    said = measure._read_rank((1, traces / "rank1_trace.json", {}, LIMITS, tmp_path))
+    assert said == "a bug of stratlab met something new in it (IndexError: list index out of range)"
+    assert "Traceback" in capfd.readouterr().err
 
 
 def test_a_volume_without_room_for_the_merged_trace_costs_only_that(
@@ -326,3 +339,14 @@ def test_a_volume_without_room_for_the_merged_trace_costs_only_that(
     assert "warning: no merged trace, it could not be written: No space left on device" in told
     assert [row["rank"] for row in report["ranks"]] == [0, 1]
     assert not [path for path in (run / "analysis").iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_analysis_of_somebody_else_stays(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    run_analyze(run)
+    run_analyze(run)  # its own it replaces
+    for name in ("thesis.tex", "notes.ipynb"):
+        (run / "analysis" / name).write_text("mine")
+    with pytest.raises(UserError, match=r"would replace notes\.ipynb, thesis\.tex, which is not its own"):
+        run_analyze(run)
+    assert (run / "analysis" / "thesis.tex").read_text() == "mine"

@@ -10,7 +10,7 @@ from tests.stratlab.example_run import build_run_dir, write_lines
 
 
 def _set_losses(run: Path, losses: dict[int, float], first_norm: float | None) -> None:
-    lines = [{"kind": "train", "step": step, "loss": loss} for step, loss in losses.items()]
+    lines = [{"t": step, "kind": "train", "step": step, "loss": loss} for step, loss in losses.items()]
     if first_norm is not None:
         lines[0]["grad_norm"] = first_norm
     write_lines(run / "metrics.jsonl", lines)

@@ -77,9 +77,13 @@ def test_half_a_line_at_the_end_does_not_lose_the_lines_before(root: Path) -> No
 
 def test_a_repeated_step_counts_as_the_later_attempt_had_it(root: Path) -> None:
     with open(root / "ddp" / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"kind": "train", "attempt": 2, "step": 7, "loss": 5.0}) + "\n")
-        file.write(json.dumps({"kind": "train", "attempt": 2, "step": 8}) + "\n")  # not finite: left out
-        file.write(json.dumps({"kind": "train", "attempt": 2, "step": 9, "loss": float("nan")}) + "\n")
+        file.write(json.dumps({"t": 9.0, "kind": "train", "attempt": 2, "step": 7, "loss": 5.0}) + "\n")
+        file.write(
+            json.dumps({"t": 9.0, "kind": "train", "attempt": 2, "step": 8}) + "\n"
+        )  # not finite: left out
+        file.write(
+            json.dumps({"t": 9.0, "kind": "train", "attempt": 2, "step": 9, "loss": float("nan")}) + "\n"
+        )
     series = load_runs(root)[0].series("train", "loss")
     assert series[7] == 5.0 and series[8] < 5.0 and series[9] < 5.0 and list(series) == list(range(1, 61))
 
@@ -109,7 +113,7 @@ def test_a_run_that_died_before_its_configuration_is_a_failed_run(root: Path) ->
     shutil.rmtree(root / "ddp" / "ranks")
     for name in ("config.json", "metrics.jsonl", "summary.json", "evaluation.json"):
         (root / "ddp" / name).unlink()
-    lines = [{"attempt": 1, "event": "ended", "exit_code": 2, "reason": "bad configuration"}]
+    lines = [{"t": 1.0, "attempt": 1, "event": "ended", "exit_code": 2, "reason": "bad configuration"}]
     (root / "ddp" / "attempts.jsonl").write_text(json.dumps(lines[0]) + "\n")
     runs = load_runs(root)
     assert (runs[0].status, runs[0].ending) == ("failed", "bad configuration (exit code 2)")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_a_finished_run_is_not_overwritten(chart: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "demo" / "tiny"
     run_dir.mkdir(parents=True)
     build_plan(request(tmp_path, chart), URI)
-    (run_dir / "config.json").touch()
+    (run_dir / "config.json").write_text(json.dumps({"config": {}, "resolved": {}}))
     build_plan(request(tmp_path, chart), URI)  # an attempt that did not finish may be followed by another
     (run_dir / "summary.json").touch()
     with pytest.raises(ValueError, match=f"{run_dir}: this run is there already.*--replace.*--name"):

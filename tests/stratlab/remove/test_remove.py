@@ -62,7 +62,7 @@ def test_a_run_here(call, results: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "words"),
     [
-        ("demo", "not a run, it has none of config.json"),
+        ("demo", "not a run: nothing in it says"),
         ("demo/nope", "no such folder"),
         ("link", "no such folder"),
         ("_prepared/pets", "not a run"),

@@ -25,12 +25,14 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def launch_on(results: Path, size: str, **settings: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """The trainer with its results on `size` of memory, and what was in it at the end."""
+def launch_on(
+    results: Path, size: str, beside: str = "", **settings: str
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """The trainer with its results on `size` of memory, and what was in it at the end; `beside` runs with it."""
     kept = results.with_name("kept")
-    mount = (
-        f'mount -t tmpfs -o size={size} none {results} && "$@"; code=$?; cp -r {results}/. {kept}; exit $code'
-    )
+    mount = f"mount -t tmpfs -o size={size} none {results} && {{ {beside} }} || exit"
+    mount = mount if beside else f"mount -t tmpfs -o size={size} none {results} || exit"
+    mount += f'; "$@"; code=$?; rm -f {results}/filler; cp -r {results}/. {kept}; exit $code'
     command = [*PRIVATE, "sh", "-c", mount, "sh", sys.executable, "-m", "trainer"]
     done = subprocess.run(
         command, env=environment(results, **settings), capture_output=True, text=True, timeout=200
@@ -77,3 +79,14 @@ def test_a_volume_that_takes_nothing_at_all_is_no_crash(results: Path) -> None:
     done, _ = launch_on(results, "4k", **ONE)
     assert done.returncode == 13, done.stdout[-2000:] + done.stderr[-2000:]
     assert "storage full (exit code 13)" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_volume_that_fills_up_meanwhile_costs_no_finished_run(results: Path) -> None:
+    """The results have their space from the start on."""
+    begun = results / "default" / "try" / "attempts.jsonl"
+    fill = f"( until [ -e {begun} ]; do sleep 0.1; done; sleep 0.5; cat /dev/zero > {results}/filler ) 2>/dev/null &"
+    done, run = launch_on(results, "6m", fill, **ONE, TRAINER_STEPS="300", TRAINER_PROFILE_STEPS="0")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert json.loads((run / "summary.json").read_text())["steps"] == 300
+    assert json.loads((run / "ranks" / "rank0.json").read_text())["done"] is True
+    assert not (run / ".reserve").exists() and not [*run.rglob("*.tmp")]

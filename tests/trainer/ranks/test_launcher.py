@@ -77,6 +77,11 @@ def launch(results: Path, **more: str) -> subprocess.CompletedProcess[str]:
             2,
             "MLFLOW_TRACKING_URI='mlruns': expected the address of a server",
         ),
+        (
+            {"MLFLOW_TRACKING_URI": "http://me:pw@mlflow"},
+            2,
+            "MLFLOW_TRACKING_URI: holds a login; set MLFLOW_",
+        ),
     ],
 )
 def test_what_cannot_run_ends_before_torch_and_leaves_nothing(tmp_path, settings, code, sentence):

@@ -12,6 +12,7 @@ from stratlab.compare import compare, load_experiment, load_runs, write_report
 from stratlab.compare.mlflow_log import NOT_THERE, NotLogged, describe, log_comparison, log_for_user
 from stratlab.rehearse.processes import free_port
 from stratlab.user_error import UserError
+from tests.redirecting_server import run_redirect
 from tests.stratlab.example_run import build_run_dir, write_json
 
 
@@ -67,6 +68,16 @@ def test_a_server_that_is_away_costs_a_sentence(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="holds no mlflow.db"):
         log_for_user(compare(runs), runs, tmp_path, None, "", tmp_path)
+
+
+def test_a_server_elsewhere_is_named(mlflow_server: str) -> None:
+    with (
+        run_redirect(mlflow_server) as uri,
+        pytest.raises(
+            NotLogged, match=f"redirects to {mlflow_server}: set run.mlflow.trackingUri to {mlflow_server}"
+        ),
+    ):
+        log_comparison({}, Path(), uri, "nobody")
 
 
 def test_without_a_server_nothing_is_said(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trainer.run_directory import RunDirectory
 STEPS = 8
 
 
-def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto"):
+def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", steps: int = STEPS):
     """(checkpoints, engine, attempt) of this rank, in a process group of its own."""
     import torch
     import torch.distributed as dist
@@ -58,7 +58,7 @@ def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto"):
     recorder = Recorder(attempt.folder.metrics if world.rank == 0 else None, attempt.number, 1)
     engine = StandIn()
     axes = resolve_axes(config, world.size)
-    checkpoints = Checkpoints(config, STEPS, world, axes, engine, recorder, attempt)
+    checkpoints = Checkpoints(config, steps, world, axes, engine, recorder, attempt)
     checkpoints.load()
 
     done = [attempt.from_step]
@@ -157,6 +157,26 @@ def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, stage):
     assert {line["world_size"] for line in starts} == {2}
 
 
+def test_the_last_checkpoint_costs_no_run(tmp_path):
+    """When it does not fit, nor did the one before it: the results are still to be written."""
+
+    def train() -> None:
+        _, engine, _, step_until = build(tmp_path)
+        step_until(STEPS - 3)
+
+        def save(folder: Path) -> None:
+            (folder / f"full{os.environ['RANK']}").symlink_to("/dev/full")
+            (folder / f"full{os.environ['RANK']}").write_bytes(b"x")
+
+        engine.save = save
+        step_until(STEPS)
+
+    run_ranks(train, 2)
+    lines = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
+    texts = [line["text"] for line in lines if line.get("name") == "checkpoint left out"]
+    assert texts[-1].startswith("the last checkpoint is left out, the run ends without it: rank ")
+
+
 @pytest.mark.parametrize(
     ("how", "ranks", "full_rank"),
     [("write", 1, 0), ("write", 2, 1), ("torch.save", 2, 0), ("torch.save", 2, 1)],
@@ -169,7 +189,7 @@ def test_a_full_disk_costs_a_checkpoint_and_then_the_run(tmp_path, how, ranks, f
 
         from trainer.failures import exit_code
 
-        _, engine, _, step_until = build(tmp_path)
+        _, engine, _, step_until = build(tmp_path, steps=STEPS + 2)
         step_until(4)
 
         def save(folder: Path) -> None:

@@ -1,0 +1,125 @@
+"""The files of a run directory, read with distrust: a full volume, a crash or a hand may have spoilt any of them.
+
+docs/architecture.md has every field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+MARKS = ("config.json", "attempts.jsonl", "metrics.jsonl", "summary.json")  # one of them makes a folder a run
+EVENTS = ("started", "met", "ended", "refused")
+LARGEST_WORLD = 65_536
+ALIVE_S = 120.0
+"""A run that has not ended and has written something in this time is at work."""
+
+Shape = Mapping[str, type | tuple[type, ...]]
+CONFIG: Shape = {"config": dict, "resolved": dict, "provenance": dict}
+RESOLVED: Shape = {"world_size": int, "layout": (dict, type(None))}
+RANK: Shape = {"node": (str, type(None)), "gpu": (dict, type(None)), "host": str}
+ATTEMPT: Shape = {"event": str, "t": (int, float), "attempt": int}
+METRIC: Shape = {"kind": str, "t": (int, float), "step": int}
+
+
+def has_marks(folder: Path) -> bool:
+    """Whether there is anything of a run to read."""
+    return any((folder / mark).is_file() for mark in MARKS)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the trainer has made this folder, so that it may go: other programs write a config.json too."""
+    config = read_object(folder / "config.json", [], CONFIG)
+    if "config" in config and "resolved" in config:
+        return True
+    if {"run_id", "experiment_id", "tracking_uri"} <= read_object(folder / "mlflow.json", []).keys():
+        return True
+    ledgers = [folder / "attempts.jsonl", *(folder / "pods").glob("*.jsonl")]
+    return any(line["event"] in EVENTS for path in ledgers for line in read_lines(path, [], {"event": str}))
+
+
+def is_alive(folder: Path) -> bool:
+    """Whether the run has not ended and has written something just now."""
+    attempts = read_lines(folder / "attempts.jsonl", [], ATTEMPT)
+    if not attempts or attempts[-1]["event"] != "started":
+        return False
+    written = [path.stat().st_mtime for name in ("*", "ranks/*", "traces/*") for path in folder.glob(name)]
+    return time.time() - max(written, default=0.0) < ALIVE_S
+
+
+def read_object(path: Path, problems: list[str], shape: Shape | None = None) -> dict[str, Any]:
+    """The object in a file; {} where there is none. A field that is not what `shape` says is left out.
+
+    Args:
+        problems: gets a sentence for what is not as it should be.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, brackets without end
+        problems.append(f"{path.name}: not readable as JSON ({error})")
+        return {}
+    if not isinstance(content, dict):
+        problems.append(f"{path.name}: expected an object, found {type(content).__name__}")
+        return {}
+    return keep_fields(content, shape or {}, path.name, problems)
+
+
+def keep_fields(content: dict[str, Any], shape: Shape, place: str, problems: list[str]) -> dict[str, Any]:
+    """`content` without the fields that are there and of another type than `shape` says."""
+    wrong = {name: content[name] for name in shape if name in content and not _is(content[name], shape[name])}
+    problems += [f"{place}: {name} is of type {type(value).__name__}" for name, value in wrong.items()]
+    return {name: value for name, value in content.items() if name not in wrong}
+
+
+def read_lines(path: Path, problems: list[str], needs: Shape) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file that have every field of `needs`; how many are left out goes to `problems`."""
+    if not path.is_file():
+        return []
+    lines = [read_line(text) for text in path.read_bytes().splitlines()]
+    whole = [
+        line for line in lines if line and all(_is(line.get(name), kind) for name, kind in needs.items())
+    ]
+    if other := len(lines) - lines.count({}) - len(whole):
+        problems.append(f"{path.name}: {other} lines have no {', '.join(needs)}")
+    if broken := lines.count({}):  # one at the end is normal for a run that was killed while writing
+        problems.append(f"{path.name}: {broken} lines are not JSON objects")
+    return whole
+
+
+def read_line(text: bytes) -> dict[str, Any]:
+    """The object of a line; {} for what is none."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_world_size(resolved: Mapping[str, Any], attempts: list[dict[str, Any]]) -> int:
+    """Of the last attempt that tells: a further one may have gone on with another number of processes."""
+    told = [line.get("world_size") for line in attempts]
+    sizes = [size for size in [resolved.get("world_size"), *told] if _is(size, int)]
+    return next((size for size in reversed(sizes) if 1 <= size <= LARGEST_WORLD), 1)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """A finite number; a truth value is none, nor is one that no float can hold."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _is(value: Any, kind: type | tuple[type, ...]) -> bool:
+    """Of that type, numbers finite; a truth value is no number."""
+    if isinstance(value, bool) or not isinstance(value, kind):
+        return False
+    return is_number(value) if isinstance(value, (int, float)) else True

@@ -1,0 +1,30 @@
+"""The address of a tracking server, as a user gives it."""
+
+from __future__ import annotations
+
+import urllib.parse
+
+from stratlab.user_error import UserError
+
+
+def check_tracking_uri(uri: str) -> str:
+    """The address, "" for none; a callback of typer.
+
+    Raises:
+        UserError: it is no address of a server, or holds a login, which reports and logs would tell everybody.
+    """
+    try:
+        parts = urllib.parse.urlsplit(uri)
+        login, host = "@" in parts.netloc, parts.hostname
+    except ValueError:
+        login, host = "@" in uri, None
+    if login:
+        raise UserError(
+            "--tracking-uri (or MLFLOW_TRACKING_URI): holds a login, which would end up in reports and logs; "
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead"
+        )
+    if uri and (not host or parts.scheme not in ("http", "https")):
+        raise UserError(
+            f"--tracking-uri (or MLFLOW_TRACKING_URI) {uri!r}: expected the address of a server, http://host:port"
+        )
+    return uri
