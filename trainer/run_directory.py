@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 RESULTS_BYTES, RANK_BYTES = 64 << 10, 16 << 10
 """Several times what evaluation.json, summary.json and the facts of a rank take."""
@@ -98,24 +95,19 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [found for line in lines[:-1] if (found := read_line(line))]
 
 
-class _Event(msgspec.Struct):
-    """What starts and ends have in common."""
-
-    t: float
-    event: str
-    launcher: str = ""
-    step: int = 0
-    exit_code: int | None = None
+EVENT: dict[str, Any] = {
+    "t": (int, float),
+    "event": str,
+    "launcher": str,
+    "step": int,
+    "exit_code": (int, type(None)),
+}
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of starts and ends, each with t, event, launcher and step; any other line is left out."""
-    events = []
-    for line in read_lines(path):
-        with suppress(msgspec.ValidationError):
-            known = msgspec.convert(line, _Event)
-            events.append({**line, "launcher": known.launcher, "step": known.step})
-    return events
+    lines = [{"launcher": "", "step": 0, "exit_code": None, **line} for line in read_lines(path)]
+    return [line for line in lines if all(isinstance(line.get(name), kind) for name, kind in EVENT.items())]
 
 
 def read_line(line: bytes) -> dict[str, Any]:

@@ -98,7 +98,7 @@ TABLE: dict[str, Row] = {
     "stratlab compare results/demo --memory-limit-gib 80": row(
         PARSES, "tests/stratlab/compare/test_report.py::*"
     ),
-    "stratlab compare --experiment demo --tracking-uri URI": row(
+    "stratlab compare --experiment demo --tracking-uri http://mlflow:5000": row(
         PARSES, "tests/stratlab/compare/processes/test_experiment.py::*"
     ),
     ".venv/bin/python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
