@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.charts.rendering import CHARTS, Document, helm_template, pick, render
@@ -22,7 +24,7 @@ MPI_VARIABLES = {
 }
 TIMEOUT_S = str(86400 + EVERYTHING["scheduling"]["waitSeconds"] + 600)
 WORKER_COMMANDS = {
-    "mpijob-v1": ["timeout", TIMEOUT_S, "sleep", "infinity"],
+    "mpijob-v1": ["sh", "-c", f"trap 'exit 0' TERM; timeout {TIMEOUT_S} sleep infinity & wait $!"],
     "mpijob-v2beta1": ["/usr/sbin/sshd", "-De", "-o", "SetEnv=%s STRATLAB_NODE=$(STRATLAB_NODE)"],
 }
 SSHD_CONFIG = Path(__file__).parents[2] / "images/trainer/ssh/sshd_config"
@@ -69,6 +71,26 @@ def test_the_pods_that_train_are_the_same(helm: Path, api: str, topology: str) -
     for name, pod in rendered_pods(helm, api, topology).items():
         if name in RUNNING:
             assert without_exceptions(pod, api) == without_exceptions(reference, "pytorchjob"), name
+
+
+def test_a_worker_of_mpijob_v1_ends_well_when_it_is_told_to_go_and_fails_past_the_deadline(
+    helm: Path,
+) -> None:
+    """Its operator ends the job for a worker that failed, and gives one that is gone a successor."""
+    pod = rendered_pods(helm, "mpijob-v1")["MPIJob.Worker"]
+    shell, option, command = pod["spec"]["containers"][0]["command"]
+    worker = subprocess.Popen([shell, option, command])
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.wait(0.5)
+    waiting = psutil.Process(worker.pid).children(recursive=True)
+    try:
+        worker.terminate()
+        assert worker.wait(10) == 0
+    finally:
+        for process in waiting:  # in a pod they go with the first process
+            process.kill()
+    late = command.replace(TIMEOUT_S, "0.1")
+    assert late != command and subprocess.run([shell, option, late], timeout=10).returncode == 124
 
 
 @pytest.mark.parametrize("api", ["mpijob-v1", "mpijob-v2beta1"])

@@ -5,6 +5,8 @@ run.mpijob.v1, run.mpijob.v2beta1: a launcher that starts `python -m trainer` in
 - slotsPerWorker 1: mpirun starts one trainer per pod, that starts a process per accelerator.
 - v1: its operator starts a failed launcher never again, and calls the job Failed. restartPolicy Never says so; with
   ExitCode the conditions contradict each other.
+- v1 calls the job Failed when a worker has failed. One that is told to go, as from a node that is drained, ends well:
+  it gets a successor, and the launcher tries again. Past the deadline a worker fails.
 - v1 reaches the workers by `kubectl exec`: the launcher needs the token of its ServiceAccount, which the operator makes.
 - v2beta1: the launcher is a Job that cannot tell permanent failures from others, so backoffLimit bounds both.
 - The operators give the variables of torch's rendezvous to a PyTorchJob only.
@@ -12,7 +14,8 @@ run.mpijob.v1, run.mpijob.v2beta1: a launcher that starts `python -m trainer` in
 {{- define "run.mpijob.v1" -}}
 {{- $extra := include "run.mpijob.environment" . -}}
 {{- $launcher := dict "context" . "name" "pytorch" "extra" $extra "command" (list "python" "-m" "trainer.mpi_launcher") -}}
-{{- $wait := list "timeout" (include "run.scalar" (include "run.deadlines" . | fromYaml).workload) "sleep" "infinity" -}}
+{{- $deadline := include "run.scalar" (include "run.deadlines" . | fromYaml).workload -}}
+{{- $wait := list "sh" "-c" (printf "trap 'exit 0' TERM; timeout %s sleep infinity & wait $!" $deadline) -}}
 {{ include "run.workload.head" . }}
 spec:
   slotsPerWorker: 1
