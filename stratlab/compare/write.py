@@ -56,8 +56,12 @@ def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: P
     )
     for name, content in zip(FILES, contents, strict=True):
         temporary = folder / f".{name}.tmp"
-        temporary.write_text(content, encoding="utf-8")
-        os.replace(temporary, folder / name)
+        try:
+            temporary.write_text(content, encoding="utf-8")
+            os.replace(temporary, folder / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
     return folder / "report.html"
 
 
