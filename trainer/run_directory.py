@@ -41,8 +41,11 @@ class RunDirectory:
 
     def keep_reserve(self, ranks: int) -> None:
         """Takes the space that the results will need: a volume that is full at the end costs no finished run."""
+        size = RESULTS_BYTES + ranks * RANK_BYTES
+        if self.reserve.exists() and self.reserve.stat().st_size == size:  # of an earlier attempt
+            return
         with open(self.reserve, "wb") as file:
-            file.write(b"\0" * (RESULTS_BYTES + ranks * RANK_BYTES))
+            file.write(b"\0" * size)
             file.flush()
             os.fsync(file.fileno())
 
