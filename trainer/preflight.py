@@ -188,6 +188,8 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
         return _evaluation_problems(config, folder)
     if os.path.lexists(folder.path) and not folder.path.is_dir():
         return [f"{folder.path}: is no folder; choose another release name, or remove it"]
+    if strangers := folder.find_strangers():
+        return [f"{folder.path}: holds {strangers[0]} and nothing of a run; choose another release name"]
     if folder.summary.exists():
         return [
             f"{folder.path}: this run has finished already; choose another release name "

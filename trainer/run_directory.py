@@ -39,6 +39,12 @@ class RunDirectory:
         self.ranks.mkdir(parents=True, exist_ok=True)
         self.traces.mkdir(exist_ok=True)
 
+    def find_strangers(self) -> list[str]:
+        """What lies in the folder when nothing in it is a run's; hidden files are the file system's."""
+        ours = {path.name for path in vars(self).values()} - {self.path.name}
+        found = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+        return [] if ours & {*found} else [name for name in found if not name.startswith(".")]
+
     def keep_reserve(self, ranks: int) -> None:
         """Takes the space that the results will need: a volume that is full at the end costs no finished run."""
         size = RESULTS_BYTES + ranks * RANK_BYTES
@@ -93,7 +99,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a .jsonl file, none if it is not there; what is no object, as half a line, is left out."""
     try:
         lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return [found for line in lines[:-1] if (found := read_line(line))]
 

@@ -92,6 +92,22 @@ def test_what_cannot_run_ends_before_torch_and_leaves_nothing(tmp_path, settings
     assert time.monotonic() - began < 30
 
 
+def test_a_folder_of_somebody_else_is_no_place_for_a_run(tmp_path):
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default" / "try").write_text("a file")
+    done = launch(tmp_path)
+    assert done.returncode == 2 and "is no folder; choose another release name" in done.stderr
+    (tmp_path / "default" / "try").unlink()
+    (tmp_path / "default" / "try").mkdir()
+    (tmp_path / "default" / "try" / "thesis.tex").touch()
+    done = launch(tmp_path)
+    assert done.returncode == 2 and "holds thesis.tex and nothing of a run" in done.stderr
+    assert [path.name for path in (tmp_path / "default" / "try").iterdir()] == ["thesis.tex"]
+    (tmp_path / "default" / "try" / "config.json").write_text("[]")
+    done = launch(tmp_path)
+    assert done.returncode == 2 and "config.json: is not what a run writes" in done.stderr
+
+
 def test_help_and_stray_arguments():
     for argument, code in (("--help", 0), ("--steps=3", 2)):
         done = subprocess.run([sys.executable, "-m", "trainer", argument], capture_output=True, text=True)
