@@ -39,7 +39,10 @@ def check_free(run_dir: Path, *, replace: bool) -> None:
     if not run_dir.is_dir() or (any(run_dir.iterdir()) and not is_run(run_dir)):
         raise UserError(f"{run_dir}: there is something else than a run, choose another --results or --name")
     if replace and is_alive(run_dir):
-        raise UserError(f"{run_dir}: this run is at work, it has written something just now; stop it first")
+        raise UserError(
+            f"{run_dir}: this run is at work, it has written something just now; stop it first "
+            "(if it was killed, it can be replaced in two minutes)"
+        )
     if (run_dir / "summary.json").is_file() and not replace:
         raise UserError(
             f"{run_dir}: this run is there already and has finished. "

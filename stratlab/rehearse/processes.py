@@ -6,6 +6,7 @@ All that descend from one `Processes` carry the same unique variable, by which t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -28,6 +29,10 @@ EXTENSIONS = "Extension modules:"
 """How it ends: one line of some thousand characters."""
 SEARCHED_BYTES = 1 << 20  # of the end of a log: the peers of a dead process have much to say
 PORTS = range(20000, 32768)  # Linux gives outgoing connections ports from 32768, others from 49152
+
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
 
 class Processes:
@@ -55,6 +60,7 @@ class Processes:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    preexec_fn=_end_with_parent,
                 )
             except (FileNotFoundError, PermissionError) as failure:
                 raise UserError(f"{arguments[0]}: cannot be started ({failure.strerror})") from failure
@@ -98,6 +104,11 @@ class Processes:
 
     def _running(self) -> list[subprocess.Popen[bytes]]:
         return [process for process in self.started if not _has_ended(process)]
+
+
+def _end_with_parent() -> None:
+    """SIGTERM for a process whose parent was killed: a second start would meet it in the run's folder."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -53,12 +53,15 @@ class RunReader:
         self.run_dir = run_dir
         self.offset = _size(run_dir / "metrics.jsonl")
         self.old_config = _modified(run_dir / "config.json")
+        self.old_attempts = _size(run_dir / "attempts.jsonl")
         self.config: dict[str, Any] = {}
         self.records: deque[dict[str, Any]] = deque(maxlen=WINDOW)
 
     def read(self) -> Progress:
         """The run's present state."""
-        if not self.config and _modified(self.run_dir / "config.json") != self.old_config:
+        # a further attempt leaves config.json as the first one wrote it
+        begun = _size(self.run_dir / "attempts.jsonl") > self.old_attempts
+        if not self.config and (begun or _modified(self.run_dir / "config.json") != self.old_config):
             self.config = json.loads((self.run_dir / "config.json").read_bytes())
         self.records.extend(record for record in self._new_records() if record.get("kind") == "train")
         if not self.config:

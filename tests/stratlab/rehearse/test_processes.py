@@ -104,3 +104,23 @@ def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch):
         monkeypatch.setattr(random, "sample", lambda ports, count: [port])
         with pytest.raises(ValueError, match="no free TCP port found between 20000 and 32767"):
             processes.free_port()
+
+
+def test_a_killed_parent_takes_its_processes_along(tmp_path: Path) -> None:
+    waits = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+    code = f"""
+import os, time
+from pathlib import Path
+from stratlab.rehearse.processes import Processes
+print(Processes().start({waits!r}, dict(os.environ), Path({str(tmp_path / "log")!r})).pid, flush=True)
+time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    child = psutil.Process(int(parent.stdout.readline()))
+    wait_for("ready", tmp_path / "log")
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -65,5 +65,18 @@ def test_what_an_earlier_attempt_left_is_not_shown(tmp_path: Path) -> None:
     assert len(reader.records) == 1
 
 
+def test_a_further_attempt_is_shown_though_it_leaves_the_configuration_alone(tmp_path: Path) -> None:
+    write_config(tmp_path, steps=7)
+    append(tmp_path, 1, 2, 3)
+    (tmp_path / "attempts.jsonl").write_text('{"event": "started"}\n')
+    reader = RunReader(tmp_path)
+    assert reader.read() == Progress("starting")
+    with (tmp_path / "attempts.jsonl").open("a") as file:
+        file.write('{"event": "started"}\n')
+    assert reader.read().steps == 7
+    append(tmp_path, 4)
+    assert (reader.read().step, reader.read().steps) == (4, 7)
+
+
 def test_seconds_are_readable() -> None:
     assert [format_seconds(s) for s in (41.7, 185, 7815)] == ["42 s", "3 min 05 s", "2 h 10 min"]
