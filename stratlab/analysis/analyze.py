@@ -132,6 +132,10 @@ def _log(
         progress(
             f"warning: not logged to MLflow, the report is in {run_dir / 'analysis'}: {report['mlflow']['reason']}"
         )
+    elif not tracking_uri and (run_dir / "mlflow.json").is_file():
+        progress(
+            "the report is not in MLflow: --tracking-uri or MLFLOW_TRACKING_URI adds it to the run there"
+        )
     _write_json(run_dir / "analysis" / "report.json", report)
     return report
 

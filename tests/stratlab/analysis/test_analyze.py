@@ -350,3 +350,13 @@ def test_a_folder_analysis_of_somebody_else_stays(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"would replace notes\.ipynb, thesis\.tex, which is not its own"):
         run_analyze(run)
     assert (run / "analysis" / "thesis.tex").read_text() == "mine"
+
+
+def test_a_run_of_mlflow_analysed_without_a_server_is_told_of(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    said: list[str] = []
+    analyze_run(run, tracking_uri=None, hta_limits=NO_HTA, progress=said.append)
+    assert not any("MLflow" in line for line in said)
+    (run / "mlflow.json").write_text("{}")
+    analyze_run(run, tracking_uri=None, hta_limits=NO_HTA, progress=said.append)
+    assert said[-1].startswith("the report is not in MLflow: --tracking-uri")
