@@ -51,6 +51,19 @@ def is_alive(folder: Path) -> bool:
     return time.time() - max(written, default=0.0) < ALIVE_S
 
 
+def read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
+    """config.json, with `resolved` and its number of ranks only where these can be true."""
+    config = read_object(folder / "config.json", problems, CONFIG)
+    if "resolved" in config:
+        resolved = keep_fields(config["resolved"], RESOLVED, "config.json: resolved", problems)
+        if not 1 <= resolved.get("world_size", 1) <= LARGEST_WORLD:
+            problems.append(
+                f"config.json: resolved: world_size {str(resolved.pop('world_size'))[:20]} is left out"
+            )
+        config["resolved"] = resolved
+    return config
+
+
 def read_object(path: Path, problems: list[str], shape: Shape | None = None) -> dict[str, Any]:
     """The object in a file; {} where there is none. A field that is not what `shape` says is left out.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stratlab.run_files import LARGEST_WORLD
+from stratlab.run_files import read_config, read_line, read_object
 from stratlab.traces.discover import Finding
 from stratlab.user_error import UserError
 
@@ -52,17 +51,18 @@ def read_facts(folder: Path) -> RunFacts:
     if not is_told and not (folder / "traces").is_dir():
         raise NoRun(f"{folder}: not a run directory, it holds no config.json and no folder traces")
     findings: list[Finding] = []
-    config = _read_object(folder / "config.json", findings)
+    problems: list[str] = []
+    config = read_config(folder, problems)
+    summary = read_object(folder / "summary.json", problems)
+    evaluation = read_object(folder / "evaluation.json", problems)
+    findings += [
+        Finding("noted", text, file) for file, _, text in (said.partition(": ") for said in problems)
+    ]
     if not is_told:
         findings.append(Finding("noted", "is missing: what the run was asked is not known", "config.json"))
     elif not config:
         raise NoRun(f"{folder}: not a run directory, its config.json is no JSON object")
-    summary = _read_object(folder / "summary.json", findings)
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
-    size = resolved.get("world_size")
-    if size is not None and not (isinstance(size, int) and 1 <= size <= LARGEST_WORLD):
-        findings.append(Finding("noted", f"world_size {str(size)[:20]} is left out", "config.json"))
-        resolved = {**resolved, "world_size": None}
     versions = _object(provenance, "versions")
     origin = {
         "run": config.get("run", folder.name),
@@ -89,7 +89,7 @@ def read_facts(folder: Path) -> RunFacts:
         axes={name: size for name, size in origin["axes"].items() if isinstance(size, int)},
         created=str(provenance.get("created") or ""),
         metrics=_read_lines(folder / "metrics.jsonl"),
-        evaluation=_read_object(folder / "evaluation.json", findings),
+        evaluation=evaluation,
         findings=findings,
         summary=summary,
     )
@@ -100,17 +100,6 @@ def _object(parent: dict[str, Any], key: str) -> dict[str, Any]:
     return child if isinstance(child, dict) else {}
 
 
-def _read_object(path: Path, findings: list[Finding]) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as failure:
-        findings.append(Finding("noted", f"is not JSON ({failure})", path.name))
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a .jsonl file in order. A line that is no object is left out: the last one may be half
     written. After a restart a step appears again; the later attempt counts.
@@ -119,11 +108,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, line in enumerate(path.read_bytes().split(b"\n")):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
+        if row := read_line(line):
             key = (row.get("kind"), row.get("step")) if row.get("kind") in ("train", "eval") else (number,)
             rows[key] = row
     return list(rows.values())

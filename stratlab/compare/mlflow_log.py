@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stratlab.compare.record import RunRecord
+from stratlab.compare.write import FILES
 from stratlab.mlflow_run import impatient
 from stratlab.tracking_redirect import describe_redirect, find_redirect, open_directly
 from stratlab.tracking_server import run_server
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 KIND_TAG = "stratlab.kind"
 KIND = "comparison"
 NOTE = "mlflow.note.content"  # the description that MLflow shows of a run and of an experiment
-FILES = ("report.html", "report.json", "comparison.csv")
 NOT_THERE = "the report is not in MLflow"
 ANSWER_S = 3.0
 

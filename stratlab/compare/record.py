@@ -11,14 +11,12 @@ from typing import Any, Literal
 
 from stratlab.run_files import (
     ATTEMPT,
-    CONFIG,
     MARKS,
     METRIC,
     RANK,
-    RESOLVED,
     has_marks,
     is_number,
-    keep_fields,
+    read_config,
     read_lines,
     read_object,
     read_world_size,
@@ -93,17 +91,15 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
     if not has_marks(folder):
         return RunRecord(folder.name, folder, "not a run", f"has none of {', '.join(MARKS)}")
     problems: list[str] = []
-    files = {
-        name: read_object(folder / file, problems, CONFIG if name == "config" else None)
+    config = read_config(folder, problems)
+    files = {"config": config} | {
+        name: read_object(folder / file, problems)
         for name, file in (
-            ("config", "config.json"),
             ("summary", "summary.json"),
             ("evaluation", "evaluation.json"),
             ("analysis", "analysis/report.json"),
         )
     }
-    if "resolved" in (config := files["config"]):
-        config["resolved"] = keep_fields(config["resolved"], RESOLVED, "config.json: resolved", problems)
     attempts = read_lines(folder / "attempts.jsonl", problems, ATTEMPT)
     server = read_object(folder / "mlflow.json", problems)
     status, ending = _status(attempts, bool(files["summary"]))

@@ -107,7 +107,10 @@ class Processes:
 
 
 def _end_with_parent() -> None:
-    """SIGTERM for a process whose parent was killed: a second start would meet it in the run's folder."""
+    """SIGTERM for a process whose parent was killed: a second start would meet it in the run's folder.
+
+    The kernel looks at the thread that started it (prctl(2)): start it from one that lives as long as the process.
+    """
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

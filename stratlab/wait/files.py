@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from stratlab.run_files import read_line
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 
@@ -49,7 +50,7 @@ def read_attempts(run_dir: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     text = path.read_bytes()
-    found = (_read_object(line) for line in text[: text.rfind(b"\n") + 1].splitlines())
+    found = (read_line(line) for line in text[: text.rfind(b"\n") + 1].splitlines())
     return [
         event
         for event in found
@@ -66,13 +67,4 @@ def fingerprint(run_dir: Path) -> Fingerprint:
 
 
 def _is_complete(manifest: Path) -> bool:
-    return manifest.is_file() and _read_object(manifest.read_bytes()).get("complete") is True
-
-
-def _read_object(text: bytes) -> dict[str, Any]:
-    """{} for what is no JSON object: a full volume leaves half of one, a crashed node a block of zeros."""
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
+    return manifest.is_file() and read_line(manifest.read_bytes()).get("complete") is True

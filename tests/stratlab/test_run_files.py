@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from stratlab.analysis.run_facts import read_facts
 from stratlab.compare import compare, load_runs, write_report
 from stratlab.compare.write import check_file, check_folder
 from stratlab.rehearse.folders import check_free
 from stratlab.remove.folder import find_run
 from stratlab.run_files import is_alive, is_number, is_run, read_world_size
 from stratlab.user_error import UserError
+from stratlab.verify import verify_run
+from stratlab.wait import files as wait_files
 from tests.stratlab.example_run import build_run_dir
 
 HUGE = int("9" * 400)
@@ -121,6 +124,29 @@ def test_the_number_of_ranks_is_that_of_the_last_attempt_that_tells() -> None:
     assert read_world_size({"world_size": 10**7}, [{"world_size": 0}]) == 1
 
 
+def test_a_number_of_ranks_that_nobody_has_is_left_out_everywhere(root: Path) -> None:
+    change(root / "ddp" / "config.json", "resolved", "world_size", to=10**7)
+    told = "resolved: world_size 10000000 is left out"
+    assert f"config.json: {told}" in load_runs(root)[0].problems
+    facts = read_facts(root / "ddp")
+    assert facts.world_size is None and [finding.reason for finding in facts.findings] == [told]
+
+
+def test_brackets_without_end_end_nothing(root: Path) -> None:
+    for name in ("summary.json", "evaluation.json"):
+        (root / "ddp" / name).write_text(DEEP)
+    attempts = root / "ddp" / "attempts.jsonl"
+    attempts.write_text(attempts.read_text() + DEEP + "\n")
+    assert read_facts(root / "ddp").summary == {} and len(wait_files.read_attempts(root / "ddp")) == 2
+
+
+def test_a_manifest_names_files_of_its_folder_alone(root: Path) -> None:
+    path = root / "ddp" / "traces" / "manifest.json"
+    change(path, "files", to=[{"rank": 0, "file": "../../../../etc/passwd", "bytes": 1}])
+    (check,) = [check for check in verify_run(root / "ddp", None) if check.name == "traces"]
+    assert check.state == "failed" and check.text.startswith("passwd: 0 of 1 bytes")
+
+
 def foreign(folder: Path) -> Path:
     """A model of another program: it has a config.json too."""
     folder.mkdir(parents=True)
@@ -165,9 +191,10 @@ def test_a_run_at_work_stays(root: Path) -> None:
 
 
 def test_a_run_called_report_is_a_run(root: Path) -> None:
-    build_run_dir(root, "report", "zero2")
-    runs = load_runs(root)
-    assert [run.name for run in runs] == ["ddp", "fsdp", "report"]
+    run = build_run_dir(root, "report", "zero2")
+    for name in ("report.json", "comparison.csv"):
+        (run / name).write_text("{}")
+    assert [found.name for found in load_runs(root)] == ["ddp", "fsdp", "report"]
     with pytest.raises(UserError, match=r"--output .*report: this is a run"):
         check_folder(root / "report")
 

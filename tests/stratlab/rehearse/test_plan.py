@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from stratlab.rehearse.plan import DEFAULT_COMPARISON, Request, build_plan
+from stratlab.user_error import UserError
 from tests.stratlab.rehearse.conftest import JOB, write_chart
 
 URI = "http://127.0.0.1:1"
@@ -108,3 +109,10 @@ def test_a_secret_of_ones_own_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"HF_TOKEN comes from secretKeyRef hub.*--set run.secrets=null"):
         build_plan(request(tmp_path, Path("charts/ddp"), settings=settings), URI)
     build_plan(request(tmp_path, Path("charts/ddp"), settings=[*settings, "run.secrets=null"]), URI)
+
+
+def test_an_empty_name_and_a_folder_of_values_are_refused(chart: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--name '': expected the name of the run"):
+        build_plan(request(tmp_path, chart, name=""), URI)
+    with pytest.raises(UserError, match="--values .*: is a folder"):
+        build_plan(request(tmp_path, chart, values=(tmp_path,)), URI)

@@ -84,9 +84,21 @@ def test_a_volume_that_takes_nothing_at_all_is_no_crash(results: Path) -> None:
 def test_a_volume_that_fills_up_meanwhile_costs_no_finished_run(results: Path) -> None:
     """The results have their space from the start on."""
     begun = results / "default" / "try" / "attempts.jsonl"
-    fill = f"( until [ -e {begun} ]; do sleep 0.1; done; sleep 0.5; cat /dev/zero > {results}/filler ) 2>/dev/null &"
-    done, run = launch_on(results, "6m", fill, **ONE, TRAINER_STEPS="300", TRAINER_PROFILE_STEPS="0")
+    wait = f"timeout 60 sh -c 'until [ -e {begun} ]; do sleep 0.1; done'"
+    fill = f"( {wait}; sleep 0.5; cat /dev/zero > {results}/filler ) >/dev/null 2>&1 &"
+    done, run = launch_on(
+        results,
+        "6m",
+        fill,
+        **ONE,
+        TRAINER_STEPS="300",
+        TRAINER_PROFILE_STEPS="0",
+        TRAINER_CHECKPOINT_EVERY="300",
+        TRAINER_EVALUATE_EVERY="300",
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "the checkpoint of step 300 is left out" in done.stdout
+    assert "the run ends without them" in done.stdout and not (run / "model").exists()
     assert json.loads((run / "summary.json").read_text())["steps"] == 300
     assert json.loads((run / "ranks" / "rank0.json").read_text())["done"] is True
     assert not (run / ".reserve").exists() and not [*run.rglob("*.tmp")]
