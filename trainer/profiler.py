@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from trainer.config import Config
+from trainer.exposed import measure_exposed_pct, read_events
 from trainer.phases import Phases
 from trainer.run_directory import RunDirectory, write_json
 
@@ -75,7 +76,7 @@ class StepProfiler:
             return
         self._phases.record(False)
         self._profile.stop()
-        entry = self._write_trace()
+        entry = {**self._write_trace(), "comm_exposed_pct": self._measure_exposed()}
         self._profile = None
         self.active = False
         entries: list[Any] = [None] * dist.get_world_size()
@@ -116,6 +117,13 @@ class StepProfiler:
                     left.unlink()
             log.warning("the trace of rank %d is dropped, training goes on: %s", self._rank, failure)
             return {"rank": self._rank, "reason": str(failure)}
+
+    def _measure_exposed(self) -> float | None:
+        try:
+            return measure_exposed_pct(read_events(self._profile.profiler.kineto_results.events()))
+        except Exception as failure:  # a number less, and no step of training
+            log.warning("exposed communication is not known of rank %d: %r", self._rank, failure)
+            return None
 
     def _describe(self, path: Path) -> dict[str, Any]:
         return {

@@ -17,6 +17,7 @@ from trainer.config import Config
 from trainer.course import find_target, read_course
 from trainer.engine import Engine
 from trainer.evaluation import Evaluation
+from trainer.exposed import read_exposed_pct
 from trainer.failures import is_storage_full
 from trainer.hardware import (
     World,
@@ -83,6 +84,7 @@ def write_results(
         return
     write_json(folder.evaluation, test.report("test"))
     course = read_course(folder.metrics, folder.read_world_sizes(), find_target(config))
+    course["comm_exposed_pct"] = read_exposed_pct(folder.manifest)
     summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
     write_json(folder.summary, summary)
     recorder.record("result", resolved["steps"], **find_results(summary))

@@ -34,7 +34,7 @@ RESULTS = {  # of a run on a CPU, whether an analysis follows or not
         "train_accuracy_pct",
         "epoch_train_accuracy_pct",
     ),
-    *("peak_host_memory_gib", "state_memory_gib", "wire_bytes_per_step"),
+    *("peak_host_memory_gib", "state_memory_gib", "wire_bytes_per_step", "comm_exposed_pct"),
 }
 
 
@@ -91,6 +91,15 @@ def test_the_losses_of_the_first_20_steps_and_the_first_gradient_norms_agree(dem
     for one, other in zip(fsdp, zero2, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
     assert fsdp[0]["grad_norm"] == pytest.approx(zero2[0]["grad_norm"], abs=1e-4)
+
+
+def test_a_run_knows_its_exposed_communication_as_its_analysis_does(
+    demo: Path, report: dict[str, Any]
+) -> None:
+    for run in report["runs"]:
+        summary = json.loads((demo / "runs" / "demo" / run["run"] / "summary.json").read_text())
+        assert summary["comm_exposed_pct"] > 1
+        assert summary["comm_exposed_pct"] == pytest.approx(run["comm_exposed_pct"], abs=1.5)
 
 
 def test_the_comparison_is_fair_and_names_no_fastest_strategy_on_a_cpu(report: dict[str, Any]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from stratlab.analysis.measure import Measures, measure_traces
 from tests.stratlab.real_traces import NAMES, unpack
+from trainer.exposed import Event, measure_exposed_pct
 
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "memcpy", "memset")
 FIRST_STEP_MS = {  # by hand; with what was in flight 49.06 and 371.634, and the third was refused
     "resnet_checkpointing_mi300x": 18.980345,
     "in_flight_a100_rank0": 216.286,
@@ -38,6 +41,40 @@ def test_first_step_and_what_was_in_flight(read: tuple[str, dict[int, Path], Mea
         ]
     else:
         assert not named
+
+
+def test_a_rank_s_own_count_of_exposed_communication_agrees(
+    read: tuple[str, dict[int, Path], Measures],
+) -> None:
+    """trainer/exposed.py, which has the events in memory, has no code in common with the analysis."""
+    _, files, measures = read
+    for rank in measures.ranks:
+        step_ms = sum(row.step_ms for row in rank.rows)
+        expected = 100 * sum(row.comm_exposed_ms for row in rank.rows) / step_ms
+        assert measure_exposed_pct(read_profile(files[rank.rank])) == pytest.approx(expected, abs=0.01)
+
+
+def read_profile(file: Path) -> list[Event]:
+    """The events of a trace as the profiler has them in memory, under this lab's labels."""
+    found = []
+    for event in json.loads(file.read_bytes())["traceEvents"]:
+        if event.get("ph") != "X":
+            continue
+        name, kind, args = event["name"], event.get("cat", "").lower(), event.get("args", {})
+        step = name.startswith("ProfilerStep#")
+        start = round(float(event["ts"]) * 1000)
+        found.append(
+            Event(
+                name=f"## Training Step {name.partition('#')[2]} ##" if step else name,
+                start=start,
+                end=start + round(float(event["dur"]) * 1000),
+                on_device=kind in ON_DEVICE,
+                is_label=step or "user_annotation" in kind,
+                thread=hash(event["tid"]),
+                correlation=int(args.get("correlation", 0)),
+            )
+        )
+    return found
 
 
 def test_team_is_matched(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_the_summary_agrees_with_the_other_files(finished, strategy):
         "state_memory_gib",
         "peak_host_memory_gib",
         "wire_bytes_per_step",
+        "comm_exposed_pct",
         "train_time_s",
         "epoch_time_s",
     }
@@ -145,6 +146,7 @@ def test_the_summary_agrees_with_the_other_files(finished, strategy):
     sent = {f"wire_bytes_per_axis/{axis}": size for axis, size in summary["wire_bytes_per_axis"].items()}
     told = {name: value for name, value in result.items() if name not in ("t", "attempt", "step", "kind")}
     assert told == {name: (summary | sent)[name] for name in told}
+    assert (summary["comm_exposed_pct"] == 0) == (strategy == "single")
     assert summary["mfu_pct"] is None and summary["backend"] == "gloo"  # no peak is known for a CPU
     promised = Path("docs/architecture.md").read_text()
     assert [name for name in summary if f'"{name}"' not in promised] == []
