@@ -19,6 +19,7 @@ IMPATIENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # else 246 s per call
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # it would cross our own lines
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of a server that ends with the command, maybe
     "MLFLOW_DISABLE_TELEMETRY": "true",  # its thread changes os.environ in the middle of a request (3.17.2)
     **tracking_redirect.REFUSED,
 }

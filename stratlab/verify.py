@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from stratlab.compare.record import RunRecord, read_run
 from stratlab.mlflow_run import IMPATIENT
@@ -158,7 +159,18 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
     try:
         yield from _check_mlflow_run(MlflowClient(uri), uri, run, expects_report)
     except MlflowException as failure:
-        yield Check("mlflow", "failed", f"{uri}: {explain_failure(uri, failure.message)[:500]}")
+        text = f"{uri}: {explain_failure(uri, failure.message)[:500]}"
+        yield Check("mlflow", "failed", text if tracking_uri else text + _hint_at_store(uri))
+
+
+def _hint_at_store(uri: str) -> str:
+    """What to do about a server that ended with its rehearsal."""
+    if urlsplit(uri).hostname not in ("127.0.0.1", "localhost", "::1"):
+        return ""
+    return (
+        "; a rehearsal's server ends with it: start its store again (stratlab mlflow FOLDER --port 5000) and give "
+        "--tracking-uri http://127.0.0.1:5000"
+    )
 
 
 def _check_mlflow_run(

@@ -48,7 +48,7 @@ def audit(runs: Sequence[RunRecord], pairs: Sequence[dict[str, Any]]) -> dict[st
         for run in runs
         if run.status == "finished" and not run.is_compared
     ]
-    reason = _reason(finished, [str(entry["field"]) for entry in differences if entry["matters"]], left_out)
+    reason = _reason(finished, [entry for entry in differences if entry["matters"]], left_out)
     return {
         "differences": differences,
         "same": same,
@@ -92,12 +92,21 @@ def _why(rule: Rule, values: dict[str, Any]) -> str:
     return f"{rule.why}; not recorded by {', '.join(silent)}" if silent else rule.why
 
 
-def _reason(finished: Sequence[RunRecord], fields: list[str], left_out: Sequence[dict[str, str]]) -> str:
+def _reason(
+    finished: Sequence[RunRecord], differences: Sequence[dict[str, Any]], left_out: Sequence[dict[str, str]]
+) -> str:
     if len(finished) < 2:
         others = ", ".join(f"{entry['run']} ({entry['why']})" for entry in left_out)
         said = f"{len(finished)} finished run{' to compare' if others else ''}; a comparison needs two"
         return f"{said}; not compared: {others}" if others else said
-    return f"the runs differ in {', '.join(fields)}" if fields else ""
+    differing = [entry["field"] for entry in differences if len(set(map(str, entry["values"].values()))) > 1]
+    wrong_in_all = [
+        f"{entry['field']} is {next(iter(entry['values'].values()))} ({entry['why']})"
+        for entry in differences
+        if entry["field"] not in differing
+    ]
+    told = [f"the runs differ in {', '.join(differing)}"] if differing else []
+    return "; ".join([*told, *(["in all runs " + ", ".join(wrong_in_all)] if wrong_in_all else [])])
 
 
 def _groups(finished: Sequence[RunRecord], differences: list[dict[str, Any]]) -> list[list[str]]:

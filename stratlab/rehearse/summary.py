@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stratlab.rehearse.plan import PlannedRun
 from stratlab.rehearse.processes import tail
 from stratlab.rehearse.progress import format_seconds
 from stratlab.rehearse.replicas import PodEnd
+from stratlab.run_files import Shape, read_lines, read_object
 
+EVENT: Shape = {"event": str}
+AGAIN = "--replace trains it again from the beginning"
 HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity", "samples_per_s", "useful_tokens_per_s")
 
 
@@ -29,16 +30,19 @@ class RunEnd:
 def describe_success(run_dir: Path, time_s: float) -> str:
     """`done in 34 s: 60 steps, world size 2 (cpu, gloo), train_loss 0.1, ...`: what summary.json holds."""
     text = f"done in {format_seconds(time_s)}"
-    path = run_dir / "summary.json"
-    if not path.is_file():
+    summary = read_object(run_dir / "summary.json", [])
+    if not summary:
         return f"{text}, without a summary.json"
-    summary: dict[str, Any] = json.loads(path.read_bytes())
     facts = [f"{summary['steps']} steps"] if "steps" in summary else []
     if "world_size" in summary:
         origin = ", ".join(str(summary[key]) for key in ("device_type", "backend") if summary.get(key))
         facts.append(f"world size {summary['world_size']}" + (f" ({origin})" if origin else ""))
     facts += [f"{name} {summary[name]:.4g}" for name in HEADLINES if summary.get(name) is not None]
-    return f"{text}: {', '.join(facts)}" if facts else text
+    text = f"{text}: {', '.join(facts)}" if facts else text
+    starts = sum(line["event"] == "started" for line in read_lines(run_dir / "attempts.jsonl", [], EVENT))
+    if starts > 1:
+        text += f"\nit took {starts} attempts, so a comparison shows it and judges it with nobody: {AGAIN}"
+    return text
 
 
 def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
@@ -76,11 +80,6 @@ def next_commands(ends: Sequence[RunEnd], mlflow: Path) -> list[str]:
 
 
 def _reason(run_dir: Path, code: int) -> str:
-    path = run_dir / "attempts.jsonl"
-    if not path.is_file():
-        return ""
-    events = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-    reasons = [
-        e.get("reason", "") for e in events if e.get("event") == "ended" and e.get("exit_code") == code
-    ]
+    events = read_lines(run_dir / "attempts.jsonl", [], EVENT)
+    reasons = [e.get("reason", "") for e in events if e["event"] == "ended" and e.get("exit_code") == code]
     return str(reasons[-1]) if reasons else ""

@@ -188,6 +188,16 @@ def test_a_server_that_is_away_or_knows_nothing_is_a_failure(mlflow_server: str,
     for uri in (mlflow_server, f"http://127.0.0.1:{free_port()}"):
         last = list(verify_run(run, uri))[-1]
         assert (last.name, last.state) == ("mlflow", "failed") and uri in last.text
+        assert "a rehearsal's server" not in last.text
+
+
+def test_a_rehearsal_s_server_that_has_ended_is_started_again_like_this(tmp_path: Path) -> None:
+    run = build_whole_run(tmp_path)
+    for host, told in (("127.0.0.1", True), ("mlflow.invalid", False)):
+        write_json(run / "mlflow.json", {"tracking_uri": f"http://{host}:{free_port()}", "run_id": "0" * 32})
+        last = list(verify_run(run, None))[-1]
+        assert last.state == "failed"
+        assert ("stratlab mlflow FOLDER --port 5000) and give --tracking-uri" in last.text) is told
 
 
 def test_points_are_those_of_the_sender() -> None:

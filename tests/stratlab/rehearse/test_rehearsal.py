@@ -9,7 +9,7 @@ import pytest
 from stratlab.rehearse.display import Display
 from stratlab.rehearse.plan import Request
 from stratlab.rehearse.rehearsal import rehearse
-from stratlab.rehearse.summary import RunEnd, next_commands
+from stratlab.rehearse.summary import RunEnd, describe_success, next_commands
 from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
 
 Screen = tuple[Display, Callable[[], str]]
@@ -38,6 +38,21 @@ def test_a_run_trains_waits_and_is_analyzed(
     shown = screen[1]()
     assert "tiny: analyzing" in shown
     assert "4 steps, world size 1 (cpu, gloo), train_loss 0.25, samples_per_s 800" in shown
+
+
+def test_a_run_that_was_restarted_is_told_to_be_judged_with_nobody(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"steps": 4}')
+    lines = [{"t": t, "attempt": n, "event": event} for t, n, event in ((1, 1, "started"), (2, 2, "started"))]
+    attempts = tmp_path / "attempts.jsonl"
+    attempts.write_text(json.dumps(lines[0]) + "\n")
+    assert describe_success(tmp_path, 3) == "done in 3 s: 4 steps"
+    attempts.write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
+    said = describe_success(tmp_path, 3).splitlines()[1]
+    assert said.startswith(
+        "it took 2 attempts, so a comparison shows it and judges it with nobody: --replace"
+    )
+    (tmp_path / "summary.json").write_text("[" * 100_000)
+    assert "without a summary.json" in describe_success(tmp_path, 3)
 
 
 def test_without_analysis_only_the_job_runs(chart: Path, tmp_path: Path, screen: Screen) -> None:
