@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from trainer.installation import packages_needed, read_version
 
@@ -42,6 +43,10 @@ with packages_needed():
     from trainer.sender import Sender
     from trainer.termination import end
 
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 HELP = """python -m trainer: one run, set by environment variables alone.
 
   TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
@@ -186,9 +191,9 @@ def _launch(pods: preflight.Pods, launcher: str, peers: Peers) -> tuple[int, str
     except ChildFailedError as failure:
         node = read_node_rank(os.environ, read_pod_name(os.environ))
         first = 0 if node is None else node * pods.processes_per_node
-        exits = {r if node is None else first + f.local_rank: f.exitcode for r, f in failure.failures.items()}
-        rank, code = first_failure(exits)
-        return code, f"rank {rank}: {failures.reason(code)}"
+        ended = {r if node is None else first + f.local_rank: f for r, f in failure.failures.items()}
+        rank, code = first_failure({rank: end.exitcode for rank, end in ended.items()})
+        return code, ": ".join([f"rank {rank}", failures.reason(code), *_read_sentence(ended[rank])])
     except SignalException as failure:
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
@@ -196,6 +201,14 @@ def _launch(pods: preflight.Pods, launcher: str, peers: Peers) -> tuple[int, str
         logging.getLogger("trainer").exception("the launcher failed")
         return code, f"launcher: {failures.reason(code)}: {failure}"
     return failures.DONE, failures.reason(failures.DONE)
+
+
+def _read_sentence(end: ProcessFailure) -> list[str]:
+    """What the rank itself has said of its end (`worker.main`): one line, without the name of the error."""
+    told = end.error_file_data.get("message")
+    text = str(told.get("message", "") if isinstance(told, dict) else told or "")
+    lines = text.partition(": ")[2].splitlines()
+    return [lines[0][:LONGEST_SENTENCE]] if lines else []
 
 
 def read_own_address() -> str | None:

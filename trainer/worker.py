@@ -6,11 +6,13 @@ import faulthandler
 import logging
 import os
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from trainer import evaluate_run, failures
 from trainer.accelerators import refuse
@@ -170,6 +172,8 @@ def main() -> int:
         code = failures.exit_code(failure)
         expected = code not in (failures.CRASHED, failures.PEER_LOST)
         log.error("rank %d: %s: %s", rank, failures.reason(code), failure, exc_info=not expected)
+        with suppress(OSError):
+            get_error_handler().record_exception(failure)  # the launcher's last sentence
         logging.shutdown()
         os._exit(code)  # a process group that waits for a lost peer would hold this rank back
     return failures.DONE

@@ -118,9 +118,19 @@ def _open_image(columns: Columns, table: Any, index: int) -> Image.Image:
     try:
         return table[index][columns.image].convert("RGB")
     except Exception as failure:
-        raise DataMissing(
-            f"TRAINER_IMAGE_COLUMN={columns.image!r}: sample {index} cannot be decoded: {failure}"
-        ) from failure
+        named = f"TRAINER_IMAGE_COLUMN={columns.image!r}: sample {index}{_find_file(columns, table, index)}"
+        raise DataMissing(f"{named} cannot be decoded: {failure}") from failure
+
+
+def _find_file(columns: Columns, table: Any, index: int) -> str:
+    """` (train/cat/7.png)` where the sample is a file, else nothing."""
+    from datasets import Image as Undecoded
+
+    try:
+        path = table.cast_column(columns.image, Undecoded(decode=False))[index][columns.image]["path"]
+    except Exception:  # the first failure is the one to tell
+        return ""
+    return f" ({path})" if path else ""
 
 
 def _images(columns: Columns, table: Any, names: list[str], edge: int, image_size: int) -> Images:

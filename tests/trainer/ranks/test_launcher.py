@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,7 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from stratlab.rehearse.processes import free_port
 from trainer.__main__ import read_own_address
@@ -257,6 +260,28 @@ def test_failures_have_their_codes():
     assert exit_code(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1")) == 134
     assert exit_code(RuntimeError("shapes do not match")) == 1
     assert reason(139) == "signal 11"
+
+
+def test_the_last_sentence_is_that_of_the_rank_that_failed(tmp_path):
+    """One image in the middle of 400 is cut; nothing looks at it before it is its turn."""
+    for index in range(400):
+        path = tmp_path / "pets" / "train" / ("cat", "dog")[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(index).integers(0, 255, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(path)
+    cut = tmp_path / "pets" / "train" / "cat" / "102.png"
+    cut.write_bytes(cut.read_bytes()[:300])
+    given = {"TRAINER_DATASET_PATH": str(tmp_path / "pets"), "TRAINER_STEPS": "40"}
+    done = launch(tmp_path / "results", **given)
+    assert done.returncode == 3, done.stdout[-2000:] + done.stderr[-2000:]
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        rf"rank [01]: data or model missing: TRAINER_IMAGE_COLUMN='image': sample \d+ \({cut}\) "
+        "cannot be decoded: .+",
+        last,
+    )
+    lines = (tmp_path / "results" / "default" / "try" / "metrics.jsonl").read_text().splitlines()
+    assert any(json.loads(line)["kind"] == "train" for line in lines), "it was not found while training"
 
 
 def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path):
