@@ -28,3 +28,8 @@ def check_tracking_uri(uri: str) -> str:
             f"--tracking-uri (or MLFLOW_TRACKING_URI) {uri!r}: expected the address of a server, http://host:port"
         )
     return uri
+
+
+def is_of_this_machine(uri: str) -> bool:
+    """Whether the server is one that this machine alone reaches, such as a rehearsal's, which ends with it."""
+    return urllib.parse.urlsplit(uri).hostname in ("127.0.0.1", "localhost", "::1")

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 from stratlab.compare.record import RunRecord, read_run
 from stratlab.mlflow_run import IMPATIENT
 from stratlab.run_files import is_number, read_line, read_object
 from stratlab.tracking_redirect import explain_failure
+from stratlab.tracking_uri import is_of_this_machine
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
 
 def _hint_at_store(uri: str) -> str:
     """What to do about a server that ended with its rehearsal."""
-    if urlsplit(uri).hostname not in ("127.0.0.1", "localhost", "::1"):
+    if not is_of_this_machine(uri):
         return ""
     return (
         "; a rehearsal's server ends with it: start its store again (stratlab mlflow FOLDER --port 5000) and give "

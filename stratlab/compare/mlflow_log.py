@@ -16,6 +16,7 @@ from stratlab.compare.write import FILES
 from stratlab.mlflow_run import impatient
 from stratlab.tracking_redirect import describe_redirect, find_redirect, open_directly
 from stratlab.tracking_server import run_server
+from stratlab.tracking_uri import is_of_this_machine
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
@@ -151,4 +152,6 @@ def _check_answers(uri: str) -> None:
         target = find_redirect(uri)
         raise NotLogged(f"{uri} {describe_redirect(target) if target else 'redirects its callers'}") from None
     except (OSError, ValueError) as failure:
-        raise NotLogged(f"{uri} does not answer") from failure
+        ended = is_of_this_machine(uri)
+        hint = "; that of a rehearsal ends with it, name its store instead: --mlflow FOLDER" if ended else ""
+        raise NotLogged(f"{uri} does not answer{hint}") from failure

@@ -19,6 +19,7 @@ from stratlab.compare.rows import apply_others, build_row, is_compared, name_var
 from stratlab.compare.scaling import build_scaling
 from stratlab.compare.surroundings import apply_place
 from stratlab.compare.variants import build_variants
+from stratlab.compare.warmup import TRAINERS_OWN
 from stratlab.compare.winners import ON_CPU, name_group_winners, name_winners
 from stratlab.user_error import UserError
 
@@ -117,6 +118,13 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if row["missing"] or row["problems"]:
             lacks = [*(f"{name} is missing" for name in row["missing"]), *row["problems"]]
             remarks.append(f"{row['run']} is not complete: {', '.join(lacks)}")
+    untimed = [row for row in finished if row["step_time_ms_p50"] is None]
+    if untimed:
+        had = ", ".join(f"{row['run']} ({row['steps']} steps)" for row in untimed)
+        remarks.append(
+            f"no step of {had} was timed: the first {TRAINERS_OWN}, the profiled ones and the one after them never "
+            "are; train longer to know the speed"
+        )
     for layout, names in find_repeated_layouts(finished).items():
         remarks.append(f"{' and '.join(names)} have the same layout, {layout}: they are repeats of one thing")
     strategies = Counter(name_variant(row) for row in finished)

@@ -50,6 +50,14 @@ def test_a_phase_that_a_trace_lacks_is_shown(runs: list[RunRecord]) -> None:
     assert set(found["1"].values()) == {False}
 
 
+def test_a_run_that_is_too_short_to_be_timed_says_so(runs: list[RunRecord]) -> None:
+    assert not any("was timed" in remark for remark in compare(runs)["remarks"])
+    runs[1].metrics[:] = [line for line in runs[1].metrics if line.get("step", 0) <= 4]
+    runs[1].summary.update(steps=4, step_time_ms_p50=None, measured_steps=0)
+    (said,) = [remark for remark in compare(runs)["remarks"] if "was timed" in remark]
+    assert said.startswith("no step of fsdp (4 steps) was timed: the first 5, ")
+
+
 def test_the_origin_of_the_numbers_is_there(runs: list[RunRecord]) -> None:
     report = compare(runs)
     assert report["comparison"] == "demo" and report["schema_version"] == 2

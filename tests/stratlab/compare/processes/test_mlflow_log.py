@@ -63,9 +63,13 @@ def test_a_server_that_is_away_costs_a_sentence(tmp_path: Path) -> None:
         build_run_dir(tmp_path / "demo", strategy, strategy)
     runs = load_runs(tmp_path / "demo")
     uri = f"http://127.0.0.1:{free_port()}"
-    assert (
-        log_for_user(compare(runs), runs, tmp_path, None, uri, None) == f"{NOT_THERE}: {uri} does not answer"
+    said = log_for_user(compare(runs), runs, tmp_path, None, uri, None)
+    assert said.startswith(
+        f"{NOT_THERE}: {uri} does not answer; that of a rehearsal ends with it, name its store"
     )
+    away = "http://mlflow.invalid:5000"
+    said = log_for_user(compare(runs), runs, tmp_path, None, away, None)
+    assert said == f"{NOT_THERE}: {away} does not answer"
     with pytest.raises(UserError, match="holds no mlflow.db"):
         log_for_user(compare(runs), runs, tmp_path, None, "", tmp_path)
 
