@@ -32,6 +32,8 @@ def audit(runs: Sequence[RunRecord], pairs: Sequence[dict[str, Any]]) -> dict[st
     same: dict[str, Any] = {}
     for rule in [rule for rule in (*RULES, *_unlisted(finished)) if not rule.task or rule.task in tasks]:
         values = {run.name: read_fact(run, rule) for run in finished}
+        if rule.replaced_by and all(read_path(run.config, ("config", rule.replaced_by)) for run in finished):
+            values = dict.fromkeys(values, f"that of {rule.replaced_by}")
         if _differs(rule, list(values.values())):
             differences.append(
                 {"field": rule.field, "values": values, "matters": rule.matters, "why": _why(rule, values)}

@@ -41,6 +41,7 @@ class Rule:
         matters: a difference forbids naming a winner.
         expected: the only value that is in order, even when all runs agree on another one; None = any.
         instead: `field` of the rule whose fact stands in where this one is empty.
+        replaced_by: the setting that this one gives way to where it is set in all runs.
         absent: what an empty value means; "" = nothing, so that it counts as unknown.
         task: of which runs alone this is a fact, `image` or `text`; "" = of all.
     """
@@ -52,6 +53,7 @@ class Rule:
     why: str
     expected: Any = None
     instead: str = ""
+    replaced_by: str = ""
     absent: str = ""
     task: str = ""
 
@@ -76,7 +78,7 @@ def _gpu(name: str, why: str) -> Rule:
 
 RULES: tuple[Rule, ...] = (
     # data
-    _setting("dataset", "other data"),
+    Rule("dataset", "config", ("config", "dataset"), True, "other data", replaced_by="dataset_path"),
     _setting("dataset_path", "the same data may lie elsewhere; data_sha256 tells", matters=False),
     _setting("task", "another task"),
     _setting("image_column", "other inputs", task="image"),

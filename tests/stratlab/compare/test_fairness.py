@@ -262,6 +262,17 @@ def test_what_is_compared_or_changes_no_number_may_differ(
     assert _report(root)["fairness"]["verdict"] == "comparable"
 
 
+def test_a_folder_takes_the_place_of_a_data_set_s_name(root: Path) -> None:
+    for run, path in (("ddp", "/data/pets"), ("fsdp", "/mnt/pets"), ("zero2", "/data/pets")):
+        _set(root / run, "config", "dataset_path", path)
+    _set(root / "zero2", "config", "dataset", "cifar100")  # nobody reads it
+    fairness = _report(root)["fairness"]
+    assert fairness["verdict"] == "comparable", fairness["reason"]
+    assert fairness["same"]["dataset"] == "that of dataset_path"
+    _set(root / "zero2", "config", "dataset_path", "")
+    assert _report(root)["fairness"]["reason"] == "the runs differ in dataset"
+
+
 def test_an_image_stands_in_for_the_commit_and_the_commit_for_an_image(tmp_path: Path) -> None:
     for strategy in ("ddp", "fsdp"):
         build_run_dir(tmp_path / "demo", strategy, strategy, git_sha=None, image="trainer:1", hosts=["n"])
