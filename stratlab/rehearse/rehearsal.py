@@ -13,12 +13,13 @@ from stratlab.rehearse.checking import TRAINER, Refused, ask_trainer, list_refus
 from stratlab.rehearse.display import Display
 from stratlab.rehearse.environment import build_machine_env
 from stratlab.rehearse.folders import make_folder, remove_empty, replaced
+from stratlab.rehearse.interruption import Interrupted
 from stratlab.rehearse.plan import PlannedRun, Request, build_plan
 from stratlab.rehearse.pods import Pod
 from stratlab.rehearse.processes import Processes, free_port
 from stratlab.rehearse.progress import Progress, RunReader
 from stratlab.rehearse.replicas import PodEnd, deciding_end, run_pods
-from stratlab.rehearse.summary import RunEnd, describe_failure, describe_success
+from stratlab.rehearse.summary import RunEnd, describe_failure, describe_stop, describe_success
 from stratlab.tracking_server import run_server
 
 REFRESH_S = 0.5
@@ -87,6 +88,10 @@ def _rehearse_run(run: PlannedRun, request: Request, display: Display) -> RunEnd
             for folder in (*(claim for pod in pods for claim in pod.claims), run.logs):
                 created += make_folder(folder)
             return _train_and_analyze(run, request.analysis, display)
+    except Interrupted:
+        if run.run_dir.exists():
+            display.end(run.name, describe_stop(run.run_dir))
+        raise
     finally:
         if not run.run_dir.exists():
             shutil.rmtree(run.logs, ignore_errors=True)

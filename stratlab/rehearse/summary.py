@@ -45,6 +45,18 @@ def describe_success(run_dir: Path, time_s: float) -> str:
     return text
 
 
+def describe_stop(run_dir: Path) -> str:
+    """What the user who stopped a run can do with what is there."""
+    if read_object(run_dir / "summary.json", []):
+        return f"stopped after its training; stratlab analyze {shlex.quote(str(run_dir))} makes its report"
+    if any(run_dir.glob("checkpoints/step_*/COMMIT")):
+        return "stopped; the same chart with the same options goes on from its newest checkpoint"
+    return (
+        "stopped; the same chart with the same options trains it from the beginning: there is no checkpoint yet "
+        "(run.config.checkpoint_every)"
+    )
+
+
 def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
     """The exit code, the trainer's reason for it, the last lines of the log, what a cluster would do now."""
     reason = _reason(run.run_dir, end.code)

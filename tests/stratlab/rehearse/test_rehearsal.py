@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stratlab.rehearse.display import Display
+from stratlab.rehearse.interruption import Interrupted
 from stratlab.rehearse.plan import Request
 from stratlab.rehearse.rehearsal import rehearse
-from stratlab.rehearse.summary import RunEnd, describe_success, next_commands
+from stratlab.rehearse.summary import RunEnd, describe_stop, describe_success, next_commands
 from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
 
 Screen = tuple[Display, Callable[[], str]]
@@ -53,6 +55,28 @@ def test_a_run_that_was_restarted_is_told_to_be_judged_with_nobody(tmp_path: Pat
     )
     (tmp_path / "summary.json").write_text("[" * 100_000)
     assert "without a summary.json" in describe_success(tmp_path, 3)
+
+
+def test_a_stopped_run_says_how_it_goes_on(
+    chart: Path, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(pods: object, processes: object, env: object, logs: object, tick: object) -> None:
+        (tmp_path / "out/runs/demo/tiny").mkdir(parents=True)
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr("stratlab.rehearse.rehearsal.run_pods", stop)
+    with pytest.raises(Interrupted):
+        run(tmp_path, screen, chart)
+    run_dir = tmp_path / "out/runs/demo/tiny"
+    assert "tiny: stopped; the same chart with the same options trains it from the beginning" in screen[1]()
+    (run_dir / "checkpoints/step_00000100").mkdir(parents=True)
+    assert "from the beginning" in describe_stop(run_dir)
+    (run_dir / "checkpoints/step_00000100/COMMIT").touch()
+    assert describe_stop(run_dir).endswith("goes on from its newest checkpoint")
+    (run_dir / "summary.json").write_text('{"steps": 4}')
+    assert (
+        describe_stop(run_dir) == f"stopped after its training; stratlab analyze {run_dir} makes its report"
+    )
 
 
 def test_without_analysis_only_the_job_runs(chart: Path, tmp_path: Path, screen: Screen) -> None:
