@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 TRAINER = ("python", "-m", "trainer")
+VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)")
+NO_SETTINGS = ("RUN", "RESULTS", "IMAGE", "WAIT_S", "ACCELERATOR")  # of a chart: it names these otherwise
 
 
 class Refused(Exception):
@@ -58,9 +61,16 @@ def ask_trainer(
 
 
 def list_refusals(answers: Answers, count: int) -> list[str]:
-    """Every sentence once, with the runs that it is about where there are `count` above 1."""
+    """Every sentence once, with the runs that it is about where there are `count` above 1.
+
+    The trainer knows its variables; who installs a chart wrote `run.config.<name>`.
+    """
     about: dict[str, list[str]] = {}
     for name, (_, problems) in answers.refused.items():
         for problem in problems:
-            about.setdefault(problem, []).append(name)
+            about.setdefault(VARIABLE.sub(_name_setting, problem), []).append(name)
     return [problem if count == 1 else f"{', '.join(names)}: {problem}" for problem, names in about.items()]
+
+
+def _name_setting(found: re.Match[str]) -> str:
+    return found[0] if found[1] in NO_SETTINGS else f"run.config.{found[1].lower()}"

@@ -38,27 +38,31 @@ CASES = {
     "a batch that does not divide": (
         ["--set", "run.config.global_batch_size=50"],
         2,
-        ["TRAINER_GLOBAL_BATCH_SIZE=50", "TRAINER_MICRO_BATCH_SIZE=32 x 2 processes = 64", "for example"],
+        [
+            "run.config.global_batch_size=50",
+            "run.config.micro_batch_size=32 x 2 processes = 64",
+            "for example",
+        ],
     ),
     "a path without data": (
         ["--set", "run.config.dataset_path=/nowhere/pets"],
         3,
-        ["TRAINER_DATASET_PATH='/nowhere/pets'", "no such folder"],
+        ["run.config.dataset_path='/nowhere/pets'", "no such folder"],
     ),
     "images that cannot be decoded": (
         ["--set", "run.config.dataset_path={scribbles}"],
         3,
-        ["TRAINER_IMAGE_COLUMN='image'", "cannot be decoded"],
+        ["run.config.image_column='image'", "cannot be decoded"],
     ),
     "a column that is not there": (
         ["--set", "run.config.dataset_path={scribbles}", "--set", "run.config.image_column=photo"],
         2,
-        ["TRAINER_IMAGE_COLUMN='photo'", "the data set has the columns image, label"],
+        ["run.config.image_column='photo'", "the data set has the columns image, label"],
     ),
     "three processes and two samples": (
         ["--processes", "3", "--set", "run.config.train_samples=2,run.config.global_batch_size=96"],
         2,
-        ["TRAINER_GLOBAL_BATCH_SIZE=96", "there are only 2 training samples"],
+        ["run.config.global_batch_size=96", "there are only 2 training samples"],
     ),
 }
 

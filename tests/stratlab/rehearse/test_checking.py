@@ -39,12 +39,19 @@ def test_every_run_is_judged_and_none_is_started(tmp_path: Path) -> None:
     }
     lines = "\n".join(list_refusals(answers, len(runs)))
     for words in (
-        "bad: TRAINER_LR='-1'",
-        "bad: TRAINER_MODEL='vitt'",
+        "bad: run.config.lr='-1'",
+        "bad: run.config.model='vitt'",
         "alone: strategy single runs in 1 process",
     ):
         assert words in lines
     assert not (tmp_path / "default").exists()
+
+
+def test_a_sentence_names_the_settings_as_a_chart_does() -> None:
+    problem = "TRAINER_WARMUP_STEPS=20: must be below TRAINER_STEPS=4; TRAINER_WAIT_S and MY_TRAINER_LR stay"
+    assert list_refusals(Answers({"a": (2, [problem])}), 1) == [
+        "run.config.warmup_steps=20: must be below run.config.steps=4; TRAINER_WAIT_S and MY_TRAINER_LR stay"
+    ]
 
 
 def test_elsewhere_neither_data_nor_folders_are_looked_at(tmp_path: Path) -> None:

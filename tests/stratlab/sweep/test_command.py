@@ -94,7 +94,7 @@ def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(
     assert call(monkeypatch, str(file)) == 2
     error = capsys.readouterr().err
     assert error.startswith(
-        "error: the sweep cannot start:\n  demo-ddp-ps24, demo-fsdp-ps24: TRAINER_PROFILE_STEPS=24:"
+        "error: the sweep cannot start:\n  demo-ddp-ps24, demo-fsdp-ps24: run.config.profile_steps=24:"
     )
     assert "no cluster" not in error and "ps3" not in error
 
