@@ -68,16 +68,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="name=value", help="a setting")
     parser.add_argument("--labels", type=_positive, default=0, help="classes of an image data set")
     parser.add_argument("--channels", type=_positive, default=0, help="of its images (default: 3)")
-    parser.add_argument("--top", type=int, default=12, help="groups of storages to list (default: 12)")
+    parser.add_argument("--top", type=_positive, default=12, help="groups of storages to list (default: 12)")
     parser.add_argument("--json", metavar="FILE", help="write everything there as well")
     return parser.parse_args(arguments)
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
 
 
 def _settings(env: Mapping[str, str], given: list[str]) -> dict[str, str]:

@@ -5,15 +5,18 @@ Read once, at the end, by rank 0: a run that was restarted has its earlier attem
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from trainer.config import Config
+
+log = logging.getLogger("trainer")
 
 OF_A_GPU = re.compile(r"rank(\d+)_gpu_(power_w|utilisation_pct|temperature_c)")
 JOULES_PER_WH = 3600.0
@@ -60,14 +63,20 @@ def build_course(
     hottest: list[float] = []
     reached: dict[int, float | None] = {}
     epochs: dict[int, dict[str, Any]] = {}
+    broken = 0
     for raw in lines:
-        line = decode(raw)
+        try:
+            line = decode(raw)
+        except msgspec.MsgspecError:  # a killed process or a full volume has cut it; the spool has ended it
+            broken += 1
+            continue
         since.setdefault(line.attempt, line.t - line.step_time_ms / 1e3)
         if line.kind == "eval" and target:
             reached[line.step] = _read_target(msgspec.json.decode(raw), *target)
         if line.kind == "epoch":
             found_epoch = msgspec.json.decode(raw)
-            epochs[found_epoch["epoch"]] = found_epoch
+            if isinstance(found_epoch.get("epoch"), int) and is_number(found_epoch.get("epoch_time_s")):
+                epochs[found_epoch["epoch"]] = found_epoch
         if line.kind != "system":
             continue
         found = _read_gpus(msgspec.json.decode(raw))
@@ -79,6 +88,8 @@ def build_course(
         joules += lasted * _whole(sum, found["power_w"], ranks)
         used += lasted * _whole(sum, found["utilisation_pct"], ranks) / max(ranks, 1)
         hottest.append(_whole(max, found["temperature_c"], ranks))
+    if broken:
+        log.warning("metrics.jsonl: %d lines are not whole and count for nothing", broken)
     course = {
         "train_energy_wh": joules / JOULES_PER_WH,
         "train_power_w": joules / seconds if seconds else math.nan,
@@ -105,7 +116,7 @@ def find_target(config: Config) -> tuple[str, float] | None:
 def _read_target(line: dict[str, Any], name: str, value: float) -> float | None:
     """Seconds of training up to this validation if it reached the target."""
     found = line.get(name)
-    if found is None or not (found >= value if name.endswith("accuracy_pct") else found <= value):
+    if not is_number(found) or not (found >= value if name.endswith("accuracy_pct") else found <= value):
         return None
     return line.get("train_time_s")
 
@@ -113,9 +124,14 @@ def _read_target(line: dict[str, Any], name: str, value: float) -> float | None:
 def _read_gpus(line: dict[str, Any]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"power_w": [], "utilisation_pct": [], "temperature_c": []}
     for name, value in line.items():
-        if match := OF_A_GPU.fullmatch(name):
+        if (match := OF_A_GPU.fullmatch(name)) and is_number(value):
             found[match[2]].append(value)
     return found
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """A truth value is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _whole(add: Any, values: list[float], ranks: int) -> float:

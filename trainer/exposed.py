@@ -74,12 +74,14 @@ def measure_exposed_pct(events: list[Event]) -> float | None:
     if not steps:
         return None
     low, high = min(e.start for e in steps), max(e.end for e in steps)
+    whole = _union([(e.start, e.end) for e in steps], low, high)
     device = [e for e in events if e.on_device and not e.is_label]
     if device:
         launches = {e.correlation: e.start for e in events if not e.on_device and LAUNCH.match(e.name)}
         first = min(launches, default=0)
         low = max([low, *(e.end for e in device if e.correlation < first)])
         high = max([high, *(e.end for e in device if launches.get(e.correlation, e.start) < high)])
+        whole = [(low, high)]  # a step begins where the one before it has ended
         kernels = [e for e in device if not NO_KERNEL.search(e.name)]
         comm = [e for e in kernels if COMMUNICATION_KERNEL.search(e.name)]
         compute = [e for e in kernels if not COMMUNICATION_KERNEL.search(e.name)]
@@ -90,7 +92,9 @@ def measure_exposed_pct(events: list[Event]) -> float | None:
             e for e in events if not (e.is_label or NO_COMPUTE_OP.search(e.name) or e.thread in backend)
         ]
     busy, covered = (_union([(e.start, e.end) for e in chosen], low, high) for chosen in (comm, compute))
-    return 100.0 * (_length(busy) - _length(_both(busy, covered))) / (high - low) if high > low else None
+    busy = _both(busy, whole)
+    length = _length(whole)
+    return 100.0 * (_length(busy) - _length(_both(busy, covered))) / length if length > 0 else None
 
 
 def read_exposed_pct(manifest: Path) -> float | None:

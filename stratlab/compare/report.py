@@ -40,7 +40,8 @@ def compare(
     """
     records = apply_place([run for run in runs if run.status != "not a run"])
     if not records:
-        raise UserError("no run to compare")
+        why = "; ".join(f"{run.name}: {run.ending}" for run in runs)
+        raise UserError(f"no run to compare{': ' if why else ''}{why}")
     rows = [build_row(run) for run in records]
     agreement = loss_agreement(records)
     fairness = audit(records, agreement["pairs"])

@@ -70,6 +70,7 @@ def build_row(run: RunRecord) -> dict[str, Any]:
         "trace_source": run.analysis.get("source"),
         "trace_steps": trace.get("steps"),
         **{name: trace.get(name) for name in TRACE_FIELDS},
+        "comm_exposed_pct": trace.get("comm_exposed_pct", run.summary.get("comm_exposed_pct")),
         "trace_findings": len(run.analysis["quality"]) if "quality" in run.analysis else None,
         "hta": [entry for entry in run.analysis.get("hta") or [] if isinstance(entry, dict)],
         "phases_present": _phases(run.analysis.get("phases_present") or {}),

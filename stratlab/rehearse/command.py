@@ -52,8 +52,8 @@ def rehearse(
 
     request = Request(
         charts=charts,
-        results=results.expanduser().absolute(),
-        mlflow=(mlflow or results.parent / "mlflow").expanduser().absolute(),
+        results=results.expanduser().resolve(),
+        mlflow=(mlflow or results.parent / "mlflow").expanduser().resolve(),
         settings=settings or (),
         values=values or (),
         name=name,

@@ -18,6 +18,7 @@ from stratlab.user_error import UserError
 CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")
 # Other values of run.workload.api: the same pods, started by operators that are not imitated here.
 OTHER_WORKLOADS = ("MPIJob", "TrainJob", "TrainingRuntime")
+MOUNT = "/results/mountPath"  # where helm says that --results is refused
 DEFAULT_COMPARISON = "default"
 
 
@@ -91,6 +92,11 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
             check_free(run.run_dir, replace=request.replace)
             plan.append(run)
         except UserError as refusal:
+            if MOUNT in str(refusal) and not any("mountPath" in text for text in request.settings):
+                raise UserError(
+                    f"--results {request.results}: a chart takes it for no volume: a folder of the system, or a "
+                    "character such as : or , in its name; choose another folder"
+                ) from None
             about.setdefault(str(refusal), []).append(name)
     if about:
         several = len(request.charts) > 1

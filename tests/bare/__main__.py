@@ -11,6 +11,7 @@ a loopback where that is permitted; elsewhere proxies that nobody answers stand 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".tools/bare/bin/python"
 TEST_PACKAGES = ROOT / ".tools/bare_tests"
 KIT = ROOT / "gpu-kit"
+FACTS = ROOT / "reports/raw/supported-versions.json"
+MEASURED = ("torch", "torchvision", "transformers", "peft", "safetensors", "numpy")
 ABSENT = ("pydantic", "msgspec", "datasets", "deepspeed")
 LOOPBACK_ONLY = ("sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 NAMESPACES = (("unshare", "--net", *LOOPBACK_ONLY), ("unshare", "--map-root-user", "--net", *LOOPBACK_ONLY))
@@ -45,6 +48,17 @@ def find_present() -> list[str]:
     """Packages that a bare machine must not have, and this environment has."""
     code = f"from importlib.util import find_spec; print(*(n for n in {ABSENT} if find_spec(n)))"
     return subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def read_versions() -> dict[str, str]:
+    """Of the bare environment."""
+    code = (
+        "import json, platform; from importlib.metadata import version; "
+        f"print(json.dumps({{'python': platform.python_version(), **{{n: version(n) for n in {MEASURED}}}}}))"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,6 +94,9 @@ def main(arguments: Sequence[str]) -> int:
         chosen = SMALLEST_TESTS if options.smallest else TESTS
         pytest = ["--also", str(TEST_PACKAGES), "--python", "-m", "pytest", "-p", "no:cacheprovider", *chosen]
         tests_code = subprocess.call([*start, *pytest], env=env, cwd=ROOT)
+    FACTS.parent.mkdir(parents=True, exist_ok=True)
+    found = {"versions": read_versions(), "kit": _say(kit_code), "tests": _say(tests_code), "chosen": chosen}
+    FACTS.write_text(json.dumps(found) + "\n")
     print(f"kit: {_say(kit_code)}; tests: {_say(tests_code)}", flush=True)
     return int(bool(kit_code or tests_code))
 

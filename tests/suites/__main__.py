@@ -105,12 +105,14 @@ def _run(suite: Suite, smallest: bool, cluster: str) -> Result:
     commit, changed, date = read_commit(), has_changes(), datetime.now(UTC)
     done = run_command(command, RAW / ("smallest" if smallest else "") / f"{suite.name}.log")
     result, reason, tests = judge(done.code, done.output)
+    facts = _read_facts(suite, date)
+    versions = facts["versions"] if isinstance(facts, dict) and "versions" in facts else read_versions()
     return Result(
         suite=suite.name, proves=suite.proves, result=result, reason=reason,  # type: ignore[arg-type]
         commit=commit, changed_since_commit=changed, date=date.isoformat(timespec="seconds"),
-        seconds=round(done.seconds, 1), cpu_seconds=round(done.cpu_seconds, 1), hardware=processor_name(),
-        tests=tests, versions=read_versions(), command=" ".join(words).replace("{python}", "python"),
-        facts=_read_facts(suite, date),
+        seconds=round(done.seconds, 1), hardware=processor_name(),
+        tests=tests, versions=versions, command=" ".join(words).replace("{python}", "python"),
+        facts=facts,
     )  # fmt: skip
 
 
@@ -119,6 +121,9 @@ def _read_facts(suite: Suite, began: datetime) -> Any:
     path = RAW / suite.facts
     if not suite.facts or not path.exists() or path.stat().st_mtime < began.timestamp():
         return None
+    if path.suffix == ".jsonl":  # of a program in stages: how each has ended
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        return [line for line in lines if line.get("item") == "end"]
     return json.loads(path.read_text())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -16,18 +15,17 @@ from tests.suites.table import ROOT
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended; `cpu_seconds` of it and of all processes it has waited for."""
+    """How a command ended."""
 
     code: int
     output: str
     seconds: float
-    cpu_seconds: float
 
 
 def run_command(command: Sequence[str], log: Path) -> Done:
     """Runs it in the project's folder. Ctrl-C ends the command and is passed on."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    began, cpu = time.monotonic(), _children_cpu_s()
+    began = time.monotonic()
     lines = []
     process = subprocess.Popen(
         list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -44,7 +42,7 @@ def run_command(command: Sequence[str], log: Path) -> Done:
         code = process.wait()
     finally:
         _end_group(process)
-    return Done(code, "".join(lines), time.monotonic() - began, _children_cpu_s() - cpu)
+    return Done(code, "".join(lines), time.monotonic() - began)
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
@@ -58,8 +56,3 @@ def _end_group(process: subprocess.Popen[str]) -> None:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             continue
-
-
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

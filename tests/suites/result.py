@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,8 @@ COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped)\b")
 
 @dataclass(frozen=True)
 class Result:
-    """The head of reports/<suite>.json; `facts` is what the suite itself has written."""
+    """The head of reports/<suite>.json; `facts` is what the suite itself has written. `versions`: of what was tested,
+    which is another environment where the facts tell some."""
 
     suite: str
     proves: str
@@ -29,7 +30,6 @@ class Result:
     changed_since_commit: bool
     date: str
     seconds: float
-    cpu_seconds: float
     hardware: str
     tests: dict[str, int] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -50,8 +50,10 @@ def write_result(folder: Path, result: Result) -> Path:
 def read_result(folder: Path, suite: str) -> Result | None:
     """What is on disk for a suite; None where there is nothing that can be read."""
     try:
-        return Result(**json.loads((folder / f"{suite}.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        found = json.loads((folder / f"{suite}.json").read_text())
+        known = {each.name for each in fields(Result)}  # an older file may hold more
+        return Result(**{name: value for name, value in found.items() if name in known})
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 

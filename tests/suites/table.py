@@ -72,6 +72,7 @@ SUITES: tuple[Suite, ...] = (
         "gpu", "every stage of the GPU program runs, on a CPU and small: code, not figures",
         command=("{python}", "-m", "benchmarks.gpu", "--device", "cpu", "--tiny", "--out", "reports/raw/gpu"),
         smallest=("--stages", "environment,numerics,ab"), minutes=5,
+        facts="gpu/results.jsonl",
     ),
     Suite(
         "survivors", "slips that no test once saw are caught, each by the test that the table names",
@@ -80,7 +81,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "supported-versions", "Python 3.12, torch 2.11, transformers 5.17, no network: GPU kit, tests/trainer, parity",
-        command=("make", "bare"), smallest=("SMALLEST=1",), minutes=40,
+        command=("make", "bare"), smallest=("SMALLEST=1",), minutes=40, facts="supported-versions.json",
     ),
     Suite(
         "cluster", "on a cluster, in the project's images: every chart's path, every fault, every resume",

@@ -20,7 +20,7 @@ def test_output_code_and_log(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     done = run_command([sys.executable, "-u", "-c", script], tmp_path / "raw" / "suite.log")
     assert (done.code, done.output) == (3, "out\nerr\n")
     assert (tmp_path / "raw" / "suite.log").read_text() == done.output == capsys.readouterr().out
-    assert done.seconds > 0 and done.cpu_seconds > 0
+    assert done.seconds > 0
 
 
 @pytest.fixture

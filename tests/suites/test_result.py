@@ -17,7 +17,7 @@ from tests.suites.result import (
 
 RESULT = Result(
     suite="parity", proves="all are one", result="passed", reason="", commit="c0ffee", changed_since_commit=False,
-    date="2026-11-22T10:00:00+00:00", seconds=3.5, cpu_seconds=6.0, hardware="a processor, 2 cores",
+    date="2026-11-22T10:00:00+00:00", seconds=3.5, hardware="a processor, 2 cores",
     tests={"passed": 3}, facts={"rows": [1]},
 )  # fmt: skip
 

@@ -53,6 +53,24 @@ def test_each_suite_leaves_its_result(reports: Path) -> None:
     assert read(reports, "known")["facts"] == [1, 2]
 
 
+def test_versions_are_those_of_what_was_tested(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = reports.parent / "leave.py"
+    script.write_text("import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])")
+
+    def suite(name: str, facts: str, content: str) -> Suite:
+        words = ("{python}", str(script), str(reports / "raw" / facts), content)
+        return Suite(name, "it leaves facts", words, (), 1, facts=facts)
+
+    suites = (
+        suite("other", "a.json", '{{"versions": {{"torch": "0.1"}}}}'),
+        suite("staged", "b.jsonl", '{{"item": "one"}}\n{{"item": "end", "done": 3}}'),
+    )
+    monkeypatch.setattr(runner, "SUITES", suites)
+    assert call("run")[0] == 0
+    assert read(reports, "other")["versions"] == {"torch": "0.1"}
+    assert read(reports, "staged")["facts"] == [{"item": "end", "done": 3}]
+
+
 def test_what_has_passed_at_this_commit_is_not_run_again(reports: Path) -> None:
     ran = reports.parent / "ran"
     assert call("run", "good")[0] == 0

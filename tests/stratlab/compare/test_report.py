@@ -50,6 +50,15 @@ def test_a_phase_that_a_trace_lacks_is_shown(runs: list[RunRecord]) -> None:
     assert set(found["1"].values()) == {False}
 
 
+def test_without_an_analysis_the_run_s_own_count_of_exposed_communication_stands(
+    runs: list[RunRecord],
+) -> None:
+    runs[0].summary["comm_exposed_pct"] = runs[1].summary["comm_exposed_pct"] = 12.5
+    runs[0].analysis.clear()
+    ddp, fsdp, _ = compare(runs)["runs"]
+    assert ddp["comm_exposed_pct"] == 12.5 != fsdp["comm_exposed_pct"]
+
+
 def test_a_run_that_is_too_short_to_be_timed_says_so(runs: list[RunRecord]) -> None:
     assert not any("was timed" in remark for remark in compare(runs)["remarks"])
     runs[1].metrics[:] = [line for line in runs[1].metrics if line.get("step", 0) <= 4]
@@ -89,8 +98,11 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
 
 
 def test_nothing_to_compare_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no run to compare"):
+    with pytest.raises(UserError, match="no run to compare$"):
         compare([])
+    strange = RunRecord("ddp", tmp_path, "not a run", "has no artifacts under run/")
+    with pytest.raises(UserError, match="no run to compare: ddp: has no artifacts under run/$"):
+        compare([strange])
 
 
 def test_the_three_files_are_written_whole(runs: list[RunRecord], tmp_path: Path) -> None:

@@ -111,6 +111,12 @@ def test_a_secret_of_ones_own_is_refused(tmp_path: Path) -> None:
     build_plan(request(tmp_path, Path("charts/ddp"), settings=[*settings, "run.secrets=null"]), URI)
 
 
+def test_results_that_a_chart_refuses_are_named_as_they_were_given() -> None:
+    request = Request(charts=(Path("charts/ddp"),), results=Path("/etc/runs"), mlflow=Path("/tmp/m"))
+    with pytest.raises(UserError, match="--results /etc/runs: a chart takes it for no volume"):
+        build_plan(request, URI)
+
+
 def test_an_empty_name_and_a_folder_of_values_are_refused(chart: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--name '': expected the name of the run"):
         build_plan(request(tmp_path, chart, name=""), URI)
