@@ -114,7 +114,11 @@ def _fetch(client: MlflowClient, run: Run, folder: Path) -> RunRecord:
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
     record = dataclasses.replace(read_run(folder, downloaded=True), mlflow_run_id=run_id)
-    return dataclasses.replace(record, ending="has no artifacts under run/, where its analysis puts them") if not wanted else record
+    return (
+        dataclasses.replace(record, ending="has no artifacts under run/, where its analysis puts them")
+        if not wanted
+        else record
+    )
 
 
 def _files_below(client: MlflowClient, run_id: str, folder: str) -> list[str]:

@@ -88,7 +88,10 @@ def test_names_that_are_no_folders_and_runs_without_files(
     assert {run.folder.name for run in runs} == {outside, *twice, "empty"}
     assert all(run.folder.parent == tmp_path / "into" for run in runs)
     found = next(run for run in runs if run.name == "empty")
-    assert (found.status, found.ending) == ("not a run", "has no artifacts under run/, where its analysis puts them")
+    assert (found.status, found.ending) == (
+        "not a run",
+        "has no artifacts under run/, where its analysis puts them",
+    )
     assert found.mlflow_run_id == empty.info.run_id
     assert compare(runs)["not_runs"][0]["why"] == "has no artifacts under run/, where its analysis puts them"
     assert {tuple(run.missing) for run in runs if run is not found} == {("analysis/report.json",)}
