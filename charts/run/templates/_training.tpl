@@ -115,6 +115,9 @@ memory: {amount: 1, unit: Gi}
   {{- $limits = merge (dict . $run.processesPerNode) $limits -}}
 {{- end -}}
 {{- if $run.rdma.enabled -}}
+  {{- if eq $run.rdma.resource $run.accelerator -}}
+    {{- fail (printf "run.rdma.resource: %s is the accelerator's resource, name that of the network card" $run.rdma.resource) -}}
+  {{- end -}}
   {{- if hasKey $given $run.rdma.resource -}}
     {{- fail (printf "run.resources: %s is given by run.rdma" $run.rdma.resource) -}}
   {{- end -}}

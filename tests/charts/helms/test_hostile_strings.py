@@ -6,6 +6,7 @@ With an unquoted value, a line break and `hostNetwork: true` are enough to get t
 from __future__ import annotations
 
 import copy
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -57,16 +58,25 @@ HOSTILE = [
     "\x7f",
     "a,b=c\\,d",
     "a" * 5000,
+    "0/0",
+    "TOKEN",
 ]
+SECRET = re.compile(r"(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE)?KEY)(_|$)")
+"""What the chart takes for the name of a secret, and refuses in run.env."""
 
 
 def choose_texts(hostile: str) -> dict[StringValue, str]:
     """The hostile text, bare or after a prefix, wherever the schema takes it; a harmless one elsewhere."""
     variants = (hostile, f"/{hostile}", f"http://{hostile}")
     texts = {place: next(filter(place.accepts, variants), place.marker) for place in PLACES}
+    accelerator = next(text for place, text in texts.items() if str(place) == "accelerator")
     return texts | {
-        place: place.marker for place in PLACES if str(place) == "secrets.0.name"
-    }  # not that of env
+        place: place.marker
+        for place in PLACES
+        if str(place) == "secrets.0.name"  # not that of env
+        or (str(place) == "env.0.name" and SECRET.search(texts[place]))
+        or (str(place) == "rdma.resource" and texts[place] == accelerator)
+    }
 
 
 def as_seen_by_programs(documents: list[Document]) -> list[Document]:
@@ -85,7 +95,7 @@ def as_seen_by_programs(documents: list[Document]) -> list[Document]:
 
 def replace_markers(node: Any, texts: dict[StringValue, str]) -> Any:
     if isinstance(node, dict):
-        return {key: replace_markers(value, texts) for key, value in node.items()}
+        return {replace_markers(key, texts): replace_markers(value, texts) for key, value in node.items()}
     if isinstance(node, list | tuple):
         return type(node)(replace_markers(item, texts) for item in node)
     for place, text in texts.items():

@@ -48,6 +48,11 @@ TYPOS = [
         "no run.mlflow.tracking",
     ),
     ("run.rdma.enabled=true,run.resources.limits.rdma/hca=1", "is given by run.rdma", "is given by run.rdma"),
+    (
+        "run.rdma.enabled=true,run.rdma.resource=nvidia.com/gpu",
+        "is the accelerator's resource",
+        "is the accelerator's",
+    ),
     ("run.secrets[0].name=A", "missing properties 'secret', 'key'", "secret is required"),
     (
         "run.scheduling.nodeSelector.a=b c",
