@@ -32,4 +32,7 @@ def check_tracking_uri(uri: str) -> str:
 
 def is_of_this_machine(uri: str) -> bool:
     """Whether the server is one that this machine alone reaches, such as a rehearsal's, which ends with it."""
-    return urllib.parse.urlsplit(uri).hostname in ("127.0.0.1", "localhost", "::1")
+    try:
+        return urllib.parse.urlsplit(uri).hostname in ("127.0.0.1", "localhost", "::1")
+    except ValueError:  # no address at all
+        return False

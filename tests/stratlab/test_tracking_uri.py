@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from stratlab import cli
-from stratlab.tracking_uri import check_tracking_uri
+from stratlab.tracking_uri import check_tracking_uri, is_of_this_machine
 from stratlab.user_error import UserError
 
 
@@ -35,3 +35,18 @@ def test_a_login_is_refused_and_not_shown(
         and "MLFLOW_TRACKING_USERNAME" in said.err
         and "secretpw" not in said.out + said.err
     )
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("http://127.0.0.1:5000", True),
+        ("http://localhost", True),
+        ("http://[::1]:5000", True),
+        ("http://mlflow:5000", False),
+        ("http://[::1", False),
+        ("", False),
+    ],
+)
+def test_a_server_of_this_machine_is_told_from_others(uri: str, expected: bool) -> None:
+    assert is_of_this_machine(uri) is expected

@@ -65,6 +65,7 @@ def test_a_line_that_is_not_whole_counts_for_nothing(caplog: pytest.LogCaptureFi
     cut = [whole[0][:30] + b"\n", b"\0\0\0\n", b"[1]\n", b"\xff\n", b'{"t": "soon"}\n']
     odd = lines(
         {"t": 112.0, "attempt": 1, "step": 2, "kind": "epoch"},
+        {"t": 112.0, "attempt": 1, "step": 2, "kind": "epoch", "epoch": 1},
         {"t": 112.0, "attempt": 1, "step": 3, "kind": "eval", "validation_accuracy_pct": "high"},
         {"t": 112.0, "attempt": 1, "step": 3, "kind": "system", "rank0_gpu_power_w": None},
     )

@@ -61,7 +61,9 @@ HOSTILE = [
     "0/0",
     "TOKEN",
 ]
-SECRET = re.compile(r"(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE)?KEY)(_|$)")
+SECRET = re.compile(
+    re.findall(r'regexMatch "(.+)" .name', (CHARTS / "run/templates/_environment.tpl").read_text())[0]
+)
 """What the chart takes for the name of a secret, and refuses in run.env."""
 
 

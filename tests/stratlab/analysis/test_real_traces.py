@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stratlab.analysis import lanes
 from stratlab.analysis.measure import Measures, measure_traces
 from tests.stratlab.real_traces import NAMES, unpack
+from trainer import exposed
 from trainer.exposed import Event, measure_exposed_pct
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "memcpy", "memset")
@@ -52,6 +54,13 @@ def test_a_rank_s_own_count_of_exposed_communication_agrees(
         step_ms = sum(row.step_ms for row in rank.rows)
         expected = 100 * sum(row.comm_exposed_ms for row in rank.rows) / step_ms
         assert measure_exposed_pct(read_profile(files[rank.rank])) == pytest.approx(expected, abs=0.01)
+
+
+def test_both_know_the_same_kernels_labels_and_operators() -> None:
+    """Neither may import the other; the analysis knows further labels, of writers of 2021."""
+    assert exposed.COMMUNICATION_KERNEL == lanes.COMMUNICATION_KERNEL
+    assert exposed.COMMUNICATION_LABEL == lanes.COMMUNICATION_LABEL
+    assert lanes.NO_COMPUTE_OP.pattern.startswith(exposed.NO_COMPUTE_OP.pattern.partition("|^(##")[0])
 
 
 def read_profile(file: Path) -> list[Event]:

@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from stratlab.cli import app
 from stratlab.rehearse.plan import DEFAULT_COMPARISON, Request, build_plan
 from stratlab.user_error import UserError
 from tests.stratlab.rehearse.conftest import JOB, write_chart
 
+CHARTS = Path("charts").absolute()
 URI = "http://127.0.0.1:1"
 
 
@@ -109,6 +112,19 @@ def test_a_secret_of_ones_own_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"HF_TOKEN comes from secretKeyRef hub.*--set run.secrets=null"):
         build_plan(request(tmp_path, Path("charts/ddp"), settings=settings), URI)
     build_plan(request(tmp_path, Path("charts/ddp"), settings=[*settings, "run.secrets=null"]), URI)
+
+
+def test_results_beside_the_folder_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount path may hold no `..`, which a relative folder does."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    asked: list[Request] = []
+    monkeypatch.setattr(
+        "stratlab.rehearse.rehearsal.rehearse", lambda request, _: asked.append(request) or []
+    )
+    done = CliRunner().invoke(app, ["rehearse", str(CHARTS / "ddp"), "--results", "../there/runs"])
+    assert done.exit_code == 0, done.output
+    assert (asked[0].results, asked[0].mlflow) == (tmp_path / "there/runs", tmp_path / "there/mlflow")
 
 
 def test_results_that_a_chart_refuses_are_named_as_they_were_given() -> None:
