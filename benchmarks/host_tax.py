@@ -24,18 +24,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.config import Config
 from trainer.data.batches import Batch
-from trainer.engine import StepResult, TorchEngine
-from trainer.gpu import Meter
+from trainer.engine import StepResult
+from trainer.engines.torch_engine import TorchEngine
 from trainer.hardware import processor_name, read_world
 from trainer.loop import train
-from trainer.phases import Phases
-from trainer.precision import Precision
-from trainer.profiler import StepProfiler
-from trainer.run_directory import RunDirectory
-from trainer.schedule import Plan, learning_rate
-from trainer.tracking import Recorder
+from trainer.measuring.gpu import Meter
+from trainer.measuring.phases import Phases
+from trainer.measuring.profiler import StepProfiler
+from trainer.outcome.tracking import Recorder
+from trainer.record.run_directory import RunDirectory
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
+from trainer.settings.schedule import Plan, learning_rate
 
 SHORT, LONG = 100, 600
 TARGET_US = 60.0

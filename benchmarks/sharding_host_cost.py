@@ -27,15 +27,15 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
 
-from trainer.config import Config
 from trainer.data.batches import Batch
 from trainer.engine import Engine
+from trainer.engines.deepspeed_config import ZERO
 from trainer.hardware import processor_name
-from trainer.mesh import build_mesh, resolve_axes
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.layout.mesh import build_mesh, resolve_axes
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
 from trainer.strategies import build_engine
-from trainer.strategies.deepspeed_config import ZERO
 
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 SIZES = (50, 400)

@@ -20,11 +20,11 @@ from typing import Any
 
 import datasets
 
-from trainer.config import Config
 from trainer.data.text.arithmetic import generate_arithmetic
 from trainer.data.text.rows import open_text
 from trainer.data.text.tokenizer import load_tokenizer
-from trainer.prepare.cache import ensure_cache
+from trainer.prepare.before_ranks import ensure_cache
+from trainer.settings.config import Config
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
     python charts/values_schema.py                                    # print it
     python charts/values_schema.py charts/run/values.schema.json      # write it there: make schema
 
-`run.config` is the trainer's own schema (trainer/config.py), so that a setting is declared once.
+`run.config` is the trainer's own schema (trainer/settings/config.py), so that a setting is declared once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trainer import reserved_folders
-from trainer.config import YEAR_S
-from trainer.settings import schema
+from trainer.settings import reserved_folders
+from trainer.settings.fields import YEAR_S
+from trainer.settings.schema import schema
 
 Schema = dict[str, Any]
 

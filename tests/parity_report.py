@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.hardware import processor_name
-from trainer.provenance import read_git_sha, read_versions
+from trainer.record.provenance import read_git_sha, read_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW = ROOT / "reports" / "raw"

@@ -57,6 +57,20 @@ def test_one_sentence_says_what_to_install(bare: Path, arguments: tuple[str, ...
     assert done.stderr.endswith(f"which is not installed here: pip install 'stratlab[{extra}]'\n")
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["settings --schema", "layout --help", "evaluate x", "check", "prepare", "mpi_launcher", "count --help"],
+)
+def test_no_command_of_the_trainer_is_a_traceback_where_nothing_is_installed(
+    tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "trainer").symlink_to(ROOT / "trainer")
+    module, *arguments = command.split()
+    done = run(tmp_path, "-m", f"trainer.{module}", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("the trainer needs "), done.stderr
+
+
 @pytest.mark.parametrize(("module", "name"), [("stratlab", "stratlab"), ("trainer", "stratlab trainer")])
 def test_the_version_needs_no_package(bare: Path, module: str, name: str) -> None:
     done = run(bare, "-m", module, "--version")

@@ -30,7 +30,7 @@ STARTERS = ("tests.ranks", "tests.stratlab.browser", "tests.stratlab.perfetto", 
     ("path", "tier"),
     [
         ("test_layers.py", FAST),
-        ("trainer/test_config.py", FAST),
+        ("trainer/settings/test_config.py", FAST),
         ("trainer/ranks/test_worker.py", CHANGE),
         ("stratlab/analysis/hta/test_memory.py", CHANGE),
         ("stratlab/cluster/test_watching.py", FAST),  # a mirror of stratlab/cluster, on a fake API

@@ -24,9 +24,7 @@ if __name__ == "__main__" and sys.argv[1:] == ["--version"]:
     print(f"stratlab trainer {read_version()}")
     sys.exit(0)
 with packages_needed():
-    from trainer import accelerators, failures, preflight
-    from trainer.config import Config, ConfigError
-    from trainer.deepspeed_rules import has_gpu
+    from trainer import failures
     from trainer.failures import (
         AcceleratorsMissing,
         DataMissing,
@@ -36,12 +34,16 @@ with packages_needed():
         first_failure,
         is_storage_full,
     )
-    from trainer.ledger import Ledger, read_pod_name
-    from trainer.node_rank import read_node_rank
-    from trainer.peers import Peers, wait_for_host
-    from trainer.run_directory import RunDirectory
-    from trainer.sender import Sender
-    from trainer.termination import end
+    from trainer.launch import preflight
+    from trainer.launch import visibility as accelerators
+    from trainer.launch.ledger import Ledger, read_pod_name
+    from trainer.launch.node_rank import read_node_rank
+    from trainer.launch.peers import Peers, wait_for_host
+    from trainer.launch.sender import Sender
+    from trainer.launch.termination import end
+    from trainer.record.run_directory import RunDirectory
+    from trainer.settings.config import Config, ConfigError
+    from trainer.settings.deepspeed_rules import has_gpu
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

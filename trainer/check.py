@@ -1,68 +1,11 @@
-"""Checks many runs at once and starts nothing: `python -m trainer.check < runs.json`.
+"""`python -m trainer.check`: checks many runs at once and starts nothing."""
 
-Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence]}}. What a run would
-refuse by itself is refused before the first of several begins.
-"""
-
-from __future__ import annotations
-
-import argparse
-import json
-import os
 import sys
-from collections.abc import Mapping
-from typing import Any
 
-from trainer import failures
-from trainer.config import Config, ConfigError
-from trainer.failures import DataMissing
 from trainer.installation import packages_needed
-
-
-def check_run(env: Mapping[str, str], *, elsewhere: bool, replaces: bool) -> dict[str, Any]:
-    """Exit code and sentences of one run, DONE and none where it may start.
-
-    Args:
-        elsewhere: it runs on another machine; only what does not depend on data, folders and devices is checked.
-        replaces: the run of its name goes before it starts.
-    """
-    from trainer.preflight import check, check_elsewhere, read_pods
-
-    try:
-        config = Config.from_env(env)
-        pods = read_pods(env)
-        if elsewhere:
-            check_elsewhere(config, pods)
-        else:
-            check(config, pods.world_size, {**os.environ, **env}, replaces=replaces, makes_caches=False)
-    except ConfigError as failure:
-        return {"code": failures.BAD_CONFIG, "problems": failure.problems}
-    except DataMissing as failure:
-        return {"code": failures.DATA_MISSING, "problems": str(failure).splitlines()}
-    return {"code": failures.DONE, "problems": []}
-
-
-def main(arguments: list[str]) -> int:
-    """Checks the runs on standard input; 0 whatever is found."""
-    parser = argparse.ArgumentParser(
-        "python -m trainer.check",
-        description="Check the settings of runs, as {run: environment} on standard input, without starting them.",
-        epilog="""example: echo '{"a": {"TRAINER_RUN": "a", "TRAINER_LR": "-1"}}' | python -m trainer.check""",
-    )
-    parser.add_argument(
-        "--elsewhere", action="store_true", help="they run on another machine: look at no folder"
-    )
-    parser.add_argument("--replace", action="store_true", help="runs of their names go before they start")
-    options = parser.parse_args(arguments)
-    runs = json.load(sys.stdin)
-    found = {
-        name: check_run(env, elsewhere=options.elsewhere, replaces=options.replace)
-        for name, env in runs.items()
-    }
-    print(json.dumps(found))
-    return failures.DONE
-
 
 if __name__ == "__main__":
     with packages_needed():
+        from trainer.launch.questions import main
+
         sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from trainer.config import ConfigError
+from trainer.settings.config import ConfigError
 
 DONE = 0
 CRASHED = 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainer.config import Config
 from trainer.data.batches import Batch
 from trainer.engine import Engine
-from trainer.phases import Phases
-from trainer.profiler import StepProfiler
-from trainer.schedule import Plan, learning_rate
-from trainer.tracking import Recorder
+from trainer.measuring.phases import Phases
+from trainer.measuring.profiler import StepProfiler
+from trainer.outcome.tracking import Recorder
+from trainer.settings.config import Config
+from trainer.settings.schedule import Plan, learning_rate
 
 
 def train(

@@ -14,32 +14,34 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from trainer import evaluate_run, failures
-from trainer.accelerators import refuse
-from trainer.attempt import open_attempt
+from trainer import failures
+from trainer.checkpoint.attempt import open_attempt
+from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
-from trainer.config import Config, ConfigError
 from trainer.data.batches import Share
-from trainer.decoder_shapes import read_shape
-from trainer.deepspeed_rules import missing_rank_variables
-from trainer.gpu import Meter
+from trainer.evaluation.in_pods import run as evaluate
 from trainer.hardware import World, read_world
-from trainer.layout import resolve_layout
-from trainer.ledger import read_pod_name
+from trainer.launch.ledger import read_pod_name
+from trainer.launch.node_rank import read_rank
+from trainer.launch.peers import leave_mark
+from trainer.launch.visibility import refuse
+from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
+from trainer.layout.resolve import resolve_layout
 from trainer.loop import train
-from trainer.mesh import build_mesh, mesh_names, resolve_axes
-from trainer.node_rank import read_rank
-from trainer.peers import leave_mark
-from trainer.phases import Phases
-from trainer.precision import apply_whole_fp32, resolve_precision, uses_tf32
-from trainer.profiler import StepProfiler
-from trainer.progress import Progress
-from trainer.results import export_weights, write_results
-from trainer.run_directory import write_json
-from trainer.schedule import build_plan, profile_first_from
+from trainer.measuring.gpu import Meter
+from trainer.measuring.phases import Phases
+from trainer.measuring.profiler import StepProfiler
+from trainer.outcome.final import write_results
+from trainer.outcome.progress import Progress
+from trainer.outcome.tracking import Recorder
+from trainer.record.run_directory import write_json
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.deepspeed_rules import missing_rank_variables
+from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
+from trainer.settings.schedule import build_plan, profile_first_from
+from trainer.shapes.decoder_json import read_shape
 from trainer.strategies import build_engine, builds_empty
 from trainer.tasks import open_task
-from trainer.tracking import Recorder
 
 log = logging.getLogger("trainer")
 
@@ -166,7 +168,7 @@ def main() -> int:
             torch.cuda.set_device(world.local_rank)
         elif config.accelerator:  # whatever could be seen from outside, torch has the last word
             refuse(config.accelerator, world.local_size, f"torch {torch.__version__} finds none it can use")
-        task = evaluate_run.run if config.mode == "evaluate" else run
+        task = evaluate if config.mode == "evaluate" else run
         task(config, world, os.environ.get("STRATLAB_LAUNCHER", ""))
     except Exception as failure:
         code = failures.exit_code(failure)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu.session import Session
-from trainer.config import Config
 from trainer.engine import sample_loss
+from trainer.settings.config import Config
 
 
 @dataclass
@@ -80,8 +80,8 @@ def build_job(session: Session, family: str, peer: str, settings: dict[str, str]
 
 
 def _build_images(session: Session, config: Config) -> tuple[nn.Module, Callable[[], Any]]:
-    from trainer.model_shapes import default_image_size
     from trainer.models import build_model
+    from trainer.shapes.model_shapes import default_image_size
 
     size, batch = config.image_size or default_image_size(config), config.micro_batch_size
 
@@ -93,7 +93,7 @@ def _build_images(session: Session, config: Config) -> tuple[nn.Module, Callable
 
 
 def _build_text(session: Session, config: Config) -> tuple[nn.Module, Callable[[], Any]]:
-    from trainer.models.decoder import build_decoder
+    from trainer.models.decoder_build import build_decoder
 
     shape = (config.micro_batch_size, config.seq_len)
     places = torch.arange(config.seq_len, device=session.device).expand(shape)

@@ -35,9 +35,9 @@ def warm_up() -> None:
 
 def count_one(one: Expected) -> tuple[Expected, dict[str, Any]]:
     """(the same, figures in GiB and costs), or what went wrong under `failed`."""
-    from trainer.config import Config
     from trainer.counting.inputs import find_pictures
     from trainer.counting.steps import count
+    from trainer.settings.config import Config
 
     warnings.filterwarnings("ignore")
     named = dict(setting.split("=", 1) for setting in f"run=benchmark {one.settings}".split())

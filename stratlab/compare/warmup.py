@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 BATCH = 5
-TRAINERS_OWN = 5  # steps that the trainer itself never times (trainer/tracking.py)
+TRAINERS_OWN = 5  # steps that the trainer itself never times (trainer/outcome/tracking.py)
 RULE = "MSER-5 (White 1997), never less than the first 5 steps, never more than half"
 TOO_FEW = "too few steps for MSER-5: the first 5 left out"
 

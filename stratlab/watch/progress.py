@@ -1,4 +1,4 @@
-"""The console line of rank 0, an interface of trainer/progress.py:
+"""The console line of rank 0, an interface of trainer/outcome/progress.py:
 
 step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left
 """

@@ -11,7 +11,7 @@ import yaml
 
 from charts.values_schema import values_schema
 from tests.charts.rendering import CHARTS, LIBRARY
-from trainer.config import LONGEST_NAME, YEAR_S
+from trainer.settings.fields import LONGEST_NAME, YEAR_S
 
 Path = tuple[str, ...]
 Case = tuple[str, Any]

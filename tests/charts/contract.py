@@ -13,8 +13,8 @@ from tests.charts.rendering import (
     training_pod,
     world_size,
 )
-from trainer.config import Config
-from trainer.mesh import resolve_axes
+from trainer.layout.mesh import resolve_axes
+from trainer.settings.config import Config
 
 
 def check_trainer_contract(documents: Sequence[Document]) -> None:

@@ -17,7 +17,7 @@ from tests.charts.rendering import (
     render,
     training_pod,
 )
-from trainer.config import Config
+from trainer.settings.config import Config
 
 
 def job_name(helm: Path, settings: str = "", *, release: str = "golden") -> str:

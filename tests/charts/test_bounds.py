@@ -26,8 +26,8 @@ from tests.charts.bad_values import (
     trainer_environment,
 )
 from tests.charts.rendering import CHARTS, helm_template
-from trainer.config import Config, ConfigError
-from trainer.number_bounds import number_problem, with_bounds
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.number_bounds import number_problem, with_bounds
 
 SCHEMA = Draft202012Validator(values_schema())
 SECOND = jsonschema_rs.validator_for(values_schema())

@@ -16,7 +16,8 @@ from tests.charts.rendering import (
     render,
     training_pod,
 )
-from trainer.config import Config, Strategy
+from trainer.settings.config import Config
+from trainer.settings.fields import Strategy
 
 
 def test_the_trainer_accepts_what_the_chart_renders(documents: list[Document]) -> None:

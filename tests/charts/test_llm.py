@@ -8,11 +8,11 @@ import pytest
 
 from tests.charts.contract import check_trainer_contract
 from tests.charts.rendering import CHARTS, ROOT, Document, environment, render, training_pod, world_size
-from trainer.axes import Axes
-from trainer.config import Config
-from trainer.decoder_shapes import read_shape
-from trainer.fit import GIB, fit_problems
-from trainer.layout import Layout, resolve_layout
+from trainer.layout.axes import Axes
+from trainer.layout.fit import GIB, fit_problems
+from trainer.layout.resolve import Layout, resolve_layout
+from trainer.settings.config import Config
+from trainer.shapes.decoder_json import read_shape
 
 FIVE = [f"llm-{n}d" for n in range(1, 6)]
 TINY = ROOT / "examples" / "llm_tiny.yaml"

@@ -14,7 +14,7 @@ from tests.charts.contract import check_analysis_contract, check_trainer_contrac
 from tests.charts.golden_file import GOLDEN, check_golden, check_no_stale_goldens, write_goldens
 from tests.charts.rendering import CHARTS, Document, discover_charts, helm_template, render
 from tests.charts.rendering import LIBRARY as LIBRARY_CHART
-from trainer.config import ConfigError
+from trainer.settings.config import ConfigError
 
 SHIPPED = "ddp"
 NAME = "ddp-bf16"

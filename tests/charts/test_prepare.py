@@ -26,9 +26,9 @@ from tests.charts.rendering import (
     training_pod,
 )
 from trainer import failures
-from trainer.config import Config
 from trainer.data.text.cache import cache_name
 from trainer.prepare.request import STALE_AFTER_S, Request, read_request
+from trainer.settings.config import Config
 
 CHART = CHARTS / "prepare"
 PETS = ("--set", "prepare.dataset=org/pets")

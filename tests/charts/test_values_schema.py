@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from charts.values_schema import main, values_schema
 from tests.charts.rendering import CHARTS, LIBRARY
-from trainer.config import Config
+from trainer.settings.config import Config
 
 FILE = CHARTS / LIBRARY / "values.schema.json"
 

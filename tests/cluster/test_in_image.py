@@ -23,9 +23,9 @@ def junit(*cases: str) -> str:
 
 FINE = [
     PASSED.format("tests.trainer.strategies.ranks.test_state", "test_bitwise[zero2]"),
-    PASSED.format("tests.trainer.test_config", "test_it"),
+    PASSED.format("tests.trainer.settings.test_config", "test_it"),
 ]
-WANTED = (f"{STATE}::test_bitwise", "tests/trainer/test_config.py")
+WANTED = (f"{STATE}::test_bitwise", "tests/trainer/settings/test_config.py")
 
 
 def test_all_passed() -> None:
@@ -36,7 +36,7 @@ def test_all_passed() -> None:
     ("cases", "sentence"),
     [
         ([], "no test ran in the image"),
-        (FINE[:1], "tests/trainer/test_config.py: no test of it ran"),
+        (FINE[:1], "tests/trainer/settings/test_config.py: no test of it ran"),
         (FINE[1:], "test_state.py::test_bitwise: no test of it ran"),
         ([FINE[0], FINE[1].replace(" />", "><failure /></testcase>")], r"did not pass in the image: \['test_it'\]"),
         ([FINE[0], FINE[1].replace(" />", "><skipped /></testcase>")], r"did not pass in the image: \['test_it'\]"),

@@ -110,7 +110,7 @@ TABLE: dict[str, Row] = {
     ),
     "python -m trainer": row("tests/trainer/ranks/test_launcher.py::*"),
     "python -m trainer.check": row("tests/stratlab/rehearse/test_checking.py::*"),
-    "python -m trainer.layout": row("tests/trainer/test_layout.py::*"),
+    "python -m trainer.layout": row("tests/trainer/layout/test_layout.py::*"),
     "python -m trainer.count": row("tests/trainer/counting/test_command.py::*"),
     "python -m trainer.evaluate RUN_DIRECTORY": row("tests/trainer/ranks/test_evaluate.py::*"),
     "python -m trainer.prepare --dataset metamathqa --tokenize qwen2.5-3b --seq-len 2048 --to /results": row(

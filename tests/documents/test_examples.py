@@ -17,8 +17,8 @@ from stratlab.sweep.definition import read_sweep
 from stratlab.sweep.plan import Planned, build_plan
 from tests.charts.rendering import discover_charts
 from tests.documents.commands import ROOT, read_commands, split
-from trainer.config import Config
-from trainer.preflight import check, check_elsewhere, read_pods
+from trainer.launch.preflight import check, check_elsewhere, read_pods
+from trainer.settings.config import Config
 
 SWEEP = ROOT / "examples" / "sweep.yaml"
 INSTALLED = [c for c in sorted(read_commands()) if c.startswith("helm install") and "--values examples/" in c]

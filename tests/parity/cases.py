@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from trainer.config import Strategy
+from trainer.settings.fields import Strategy
 
 GLOBAL_BATCH = 24
 WORLD_SIZES = (1, 2, 4)

@@ -28,7 +28,7 @@ def _averaged_gradients() -> AbstractContextManager[Any]:
 
 
 def _mean_of_the_rank() -> AbstractContextManager[Any]:
-    from trainer import engine
+    from trainer.engines import torch_engine as engine
 
     whole = engine.sample_loss
 
@@ -41,8 +41,8 @@ def _mean_of_the_rank() -> AbstractContextManager[Any]:
 def _clipping_per_rank() -> AbstractContextManager[Any]:
     import torch
 
-    from trainer import engine
-    from trainer.observation import local_part
+    from trainer.engines import torch_engine as engine
+    from trainer.measuring.observation import local_part
 
     def local(gradients: Any, device_type: str) -> Any:
         return torch.nn.utils.get_total_norm([local_part(gradient) for gradient in gradients])
@@ -77,7 +77,7 @@ def _state_in_bf16() -> AbstractContextManager[Any]:
 
 
 def _accumulation_not_scaled() -> AbstractContextManager[Any]:
-    from trainer.strategies.zero_engine import DeepSpeedEngine
+    from trainer.engines.zero_engine import DeepSpeedEngine
 
     whole = DeepSpeedEngine.__init__
 
@@ -101,7 +101,7 @@ def _never_synchronised() -> AbstractContextManager[Any]:
 
 
 def _last_micro_batch_only() -> AbstractContextManager[Any]:
-    from trainer.engine import TorchEngine
+    from trainer.engines.torch_engine import TorchEngine
 
     whole = TorchEngine.train_step
 

@@ -53,7 +53,7 @@ def train(trainings: Sequence[Training], out: Path) -> None:
 
 def _few_layers() -> AbstractContextManager[Any]:
     """Two: what happens between layers happens, and what a layer costs the host is paid half as often."""
-    from trainer.model_shapes import VIT
+    from trainer.shapes.model_shapes import VIT
 
     return mock.patch.dict(VIT, vit_tiny=dataclasses.replace(VIT["vit_tiny"], layers=2))
 
@@ -61,8 +61,8 @@ def _few_layers() -> AbstractContextManager[Any]:
 @functools.cache
 def _open_digits() -> Any:
     """The same for every case: read once per rank."""
-    from trainer.config import Config
     from trainer.data import open_data
+    from trainer.settings.config import Config
 
     return open_data(Config(run="parity", dataset="digits"), IMAGE_SIZE)
 
@@ -99,13 +99,13 @@ def _train(case: Case) -> dict[str, Any]:
 
 
 def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
-    from trainer.config import Config
     from trainer.data.batches import Share, build_batch
     from trainer.data.order import SampleOrder
-    from trainer.mesh import build_mesh, resolve_axes
+    from trainer.layout.mesh import build_mesh, resolve_axes
+    from trainer.measuring.phases import Phases
     from trainer.models import build_model
-    from trainer.phases import Phases
-    from trainer.precision import resolve_precision
+    from trainer.settings.config import Config
+    from trainer.settings.precision import resolve_precision
     from trainer.strategies import build_engine, builds_empty
 
     sizes = {"run": "parity", "image_size": IMAGE_SIZE, "global_batch_size": GLOBAL_BATCH}
@@ -132,6 +132,6 @@ def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
 
 def _forced_gathers(strategy: str) -> AbstractContextManager:
     """Without it DeepSpeed keeps every parameter of a small model, and its stage 3 gathers nothing."""
-    from trainer.strategies.deepspeed_config import FORCED_GATHERS, ZERO
+    from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO
 
     return mock.patch.dict(ZERO, {strategy: ZERO[strategy] | FORCED_GATHERS})

@@ -24,7 +24,7 @@ class Mutation:
 
 
 def _tied_not_summed() -> Patch:
-    from trainer.parallel import engine
+    from trainer.parallel import nd_engine as engine
 
     whole = engine.ScheduleEngine._sum_tied
 
@@ -43,7 +43,7 @@ def _averaged_gradients() -> Patch:
 
 def _own_columns(change: Callable[[Any, Any, dict[str, Any]], None]) -> Patch:
     """`change(engine, ids, known)` edits what a stage is told of its columns."""
-    from trainer.parallel.engine import ScheduleEngine
+    from trainer.parallel.nd_engine import ScheduleEngine
 
     whole = ScheduleEngine._own_columns
 
@@ -74,7 +74,7 @@ def _mean_of_the_rank() -> Patch:
     import torch.distributed as dist
 
     from trainer.data.batches import IGNORED
-    from trainer.parallel.engine import ScheduleEngine
+    from trainer.parallel.nd_engine import ScheduleEngine
 
     whole = ScheduleEngine.train_step
 
@@ -96,7 +96,7 @@ def _norm_by_is_shard() -> Patch:
 
 
 def _tied_counted_twice() -> Patch:
-    from trainer.parallel.engine import ScheduleEngine
+    from trainer.parallel.nd_engine import ScheduleEngine
 
     whole = ScheduleEngine._sum_tied
     return mock.patch.object(ScheduleEngine, "_sum_tied", lambda self: (whole(self), None)[1])
@@ -140,7 +140,7 @@ def _router_not_summed() -> Patch:
 
 
 def _last_micro_batch_only() -> Patch:
-    from trainer.parallel.engine import ScheduleEngine
+    from trainer.parallel.nd_engine import ScheduleEngine
 
     whole = ScheduleEngine._accumulate
 

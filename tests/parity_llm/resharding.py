@@ -107,7 +107,7 @@ def optimizer_state_lost() -> AbstractContextManager[Any]:
     """A fault for the suite to catch: only the weights are kept."""
     from unittest import mock
 
-    from trainer.parallel.engine import ScheduleEngine
+    from trainer.parallel.nd_engine import ScheduleEngine
 
     whole = ScheduleEngine.load
 

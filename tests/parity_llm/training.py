@@ -105,13 +105,13 @@ def write_references(cases: tuple[Case, ...], folders: Folders) -> None:
 
 def build(case: Case, checkpoints: Path, **changes: Any) -> tuple[Any, Callable[[int], Any], Any]:
     """(engine, step -> this rank's batch, axes), by the functions that trainer/worker.py calls."""
-    from trainer.config import Config
-    from trainer.decoder_shapes import read_shape
-    from trainer.layout import resolve_layout
-    from trainer.mesh import build_mesh, mesh_names, resolve_axes
-    from trainer.models.decoder import build_decoder
-    from trainer.phases import Phases
-    from trainer.precision import resolve_precision
+    from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
+    from trainer.layout.resolve import resolve_layout
+    from trainer.measuring.phases import Phases
+    from trainer.models.decoder_build import build_decoder
+    from trainer.settings.config import Config
+    from trainer.settings.precision import resolve_precision
+    from trainer.shapes.decoder_json import read_shape
     from trainer.strategies import build_engine, builds_empty
 
     config = Config(run="parity", model_path=str(checkpoints / case.model), **case.config() | changes)

@@ -19,7 +19,7 @@ import pytest
 
 from stratlab.tracking_server import run_server
 from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
-from trainer.sender import line_points
+from trainer.launch.sender import line_points
 
 STRATLAB = Path(sys.executable).with_name("stratlab")
 STRATEGIES = ["fsdp", "zero2"]

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Config
 from trainer.data.batches import Batch
-from trainer.engine import TorchEngine
-from trainer.phases import Phases
-from trainer.precision import LossScale, Precision
+from trainer.engines.torch_engine import TorchEngine
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config
+from trainer.settings.precision import LossScale, Precision
 
 
 class Watched(nn.Module):

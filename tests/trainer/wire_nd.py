@@ -12,10 +12,10 @@ from tests.covering import choose_cover
 from tests.parity_llm.cases import Case
 from tests.parity_llm.rows import ROWS, SEQ_LEN
 from tests.ranks import run_ranks
-from trainer.config import Config
-from trainer.decoder_shapes import read_shape
-from trainer.layout import count_stages, resolve_layout
-from trainer.wire_formulas_nd import Work, decoder_traffic
+from trainer.layout.resolve import count_stages, resolve_layout
+from trainer.measuring.wire_formulas_nd import Work, decoder_traffic
+from trainer.settings.config import Config
+from trainer.shapes.decoder_json import read_shape
 
 RECOMPUTED = {"grad_checkpointing": True}
 CASES = (
@@ -56,7 +56,7 @@ def measure(cases: list[Case], checkpoints: Path, out: Path) -> None:
     import torch.distributed as dist
 
     from tests.parity_llm.training import build
-    from trainer.wire import WireCounter
+    from trainer.measuring.wire import WireCounter
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.checkpoint.manifest import COMMIT, find_problem
 from trainer.checkpoint.training_state import TrainingState
-from trainer.run_directory import RunDirectory, write_json
+from trainer.record.run_directory import RunDirectory, write_json
 
 STEP = re.compile(r"step_(\d{8})")
 TEMPORARY = ".tmp-"

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from trainer.run_directory import write_json
+from trainer.record.run_directory import write_json
 
 MANIFEST = "manifest.json"
 COMMIT = "COMMIT"

@@ -21,20 +21,20 @@ from typing import Any
 import torch.distributed as dist
 from torch.profiler import record_function
 
-from trainer.attempt import Attempt
-from trainer.axes import Axes
+from trainer.checkpoint.attempt import Attempt
 from trainer.checkpoint.folder import CheckpointFolder, sync_folder
 from trainer.checkpoint.manifest import list_files, seal
 from trainer.checkpoint.random_state import load_random_state, save_random_state
 from trainer.checkpoint.together import run_together
 from trainer.checkpoint.training_state import TrainingState, hash_config
-from trainer.config import Config, ConfigError
 from trainer.engine import Engine
 from trainer.failures import CRASHED, PeerLost, StorageFull, exit_code
 from trainer.hardware import GIB, World
+from trainer.layout.axes import Axes
 from trainer.models.batch_norm import average_running_statistics
-from trainer.run_directory import RunDirectory
-from trainer.tracking import Recorder
+from trainer.outcome.tracking import Recorder
+from trainer.record.run_directory import RunDirectory
+from trainer.settings.config import Config, ConfigError
 
 LABEL = "## Checkpoint ##"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.config import Config
-from trainer.run_directory import write_json
+from trainer.record.run_directory import write_json
+from trainer.settings.config import Config
 
 FILE = "state.json"
 

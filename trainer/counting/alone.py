@@ -26,11 +26,12 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed import fake_pg
 
-from trainer.config import Config
 from trainer.counting.replacement import replaced
-from trainer.decoder_shapes import read_shape
-from trainer.layout import resolve_layout
-from trainer.parallel import mesh, stage
+from trainer.layout.resolve import resolve_layout
+from trainer.parallel import stage, submeshes
+from trainer.settings.config import Config
+from trainer.settings.strategy_table import STRATEGIES
+from trainer.shapes.decoder_json import read_shape
 from trainer.strategies import nd
 
 
@@ -42,7 +43,7 @@ def alone(config: Config, ranks: int, rank: int, per_node: int) -> Iterator[None
         stack.enter_context(_environment(ranks, rank, per_node))
         for owner, attributes in _replacements(config, ranks).items():
             stack.enter_context(replaced(owner, **attributes))
-        if config.strategy.startswith("zero"):
+        if STRATEGIES[config.strategy].deepspeed_stage:
             stack.enter_context(_deepspeed_alone())
         stack.callback(_forget_meshes)
         dist.init_process_group("fake", store=fake_pg.FakeStore(), rank=rank, world_size=ranks)
@@ -82,7 +83,7 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
         ddp: {"_verify_param_shape_across_processes": _nothing, "_sync_module_states": _nothing},
         DeviceMesh: {"__init__": _with_values(DeviceMesh.__init__)},
         nd: {"build_meshes": _with_values(nd.build_meshes)},
-        mesh.Meshes: {"stage_peers": property(_with_values(vars(mesh.Meshes)["stage_peers"].fget))},
+        submeshes.Meshes: {"stage_peers": property(_with_values(vars(submeshes.Meshes)["stage_peers"].fget))},
         stage: {"copy": types.SimpleNamespace(deepcopy=_with_values(copy.deepcopy))},
         **_pipeline_alone(_guess_stream(config, ranks)),
     }

@@ -12,13 +12,14 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import distributed as ddp
 from torch.utils._pytree import tree_iter
 
-import trainer.engine
+import trainer.engines.torch_engine
+import trainer.engines.zero_engine
 import trainer.models.attention
 import trainer.parallel.context
-import trainer.parallel.engine
-import trainer.strategies.zero_engine
+import trainer.parallel.nd_engine
 from trainer.counting.replacement import replaced
 from trainer.counting.storages import NODE_CAUSE, StorageWatch
+from trainer.settings.strategy_table import STRATEGIES
 
 Function = Callable[..., Any]
 
@@ -29,7 +30,7 @@ def attributed(watch: StorageWatch, strategy: str) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, attributes in _native(watch).items():
             stack.enter_context(replaced(owner, **attributes))
-        if strategy.startswith("zero"):
+        if STRATEGIES[strategy].deepspeed_stage:
             for owner, attributes in _deepspeed(watch).items():
                 stack.enter_context(replaced(owner, **attributes))
         yield
@@ -52,9 +53,9 @@ def _native(watch: StorageWatch) -> dict[Any, dict[str, Any]]:
         },
         trainer.models.attention: {"document_mask": masks(trainer.models.attention.document_mask)},
         trainer.parallel.context: {"visible_columns": masks(trainer.parallel.context.visible_columns)},
-        trainer.engine: {"sample_loss": loss(trainer.engine.sample_loss)},
-        trainer.strategies.zero_engine: {"sample_loss": loss(trainer.strategies.zero_engine.sample_loss)},
-        trainer.parallel.engine: {"token_loss": loss(trainer.parallel.engine.token_loss)},
+        trainer.engines.torch_engine: {"sample_loss": loss(trainer.engines.torch_engine.sample_loss)},
+        trainer.engines.zero_engine: {"sample_loss": loss(trainer.engines.zero_engine.sample_loss)},
+        trainer.parallel.nd_engine: {"token_loss": loss(trainer.parallel.nd_engine.token_loss)},
     }
 
 

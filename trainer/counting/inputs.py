@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Config
-from trainer.model_shapes import default_image_size
 from trainer.models import build_model
-from trainer.models.decoder import build_decoder
+from trainer.models.decoder_build import build_decoder
+from trainer.settings.config import Config
+from trainer.shapes.model_shapes import default_image_size
 
 MIXED = ("mixup", "all")
 """Values of `augment` that give each image a share of every class as its label."""

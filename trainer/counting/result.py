@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from trainer.axes import Axes
-from trainer.config import Config
 from trainer.counting.timeline import Moment
+from trainer.layout.axes import Axes
+from trainer.settings.config import Config
 
 GIB = 2**30
 BAR = 30

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainer.config import Config, ConfigError
-from trainer.decoder_shapes import read_shape
-from trainer.deepspeed_rules import broken_deepspeed_rules
-from trainer.mesh import broken_rules
-from trainer.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.layout.mesh import broken_rules
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.deepspeed_rules import broken_deepspeed_rules
+from trainer.shapes.decoder_json import read_shape
+from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
 
 
 def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int) -> Config:

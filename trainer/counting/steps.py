@@ -13,7 +13,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer import strategies
-from trainer.config import Config
 from trainer.counting.alone import alone
 from trainer.counting.answers import OrdinaryValues
 from trainer.counting.causes import attribute_gradients, attribute_optimizer, attribute_state, attributed
@@ -22,10 +21,12 @@ from trainer.counting.inputs import Pictures, build_empty_model, build_micro_bat
 from trainer.counting.result import Count
 from trainer.counting.storages import StorageWatch
 from trainer.data.batches import Batch
-from trainer.mesh import build_mesh, mesh_names, resolve_axes
+from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
+from trainer.measuring.phases import Phase, Phases
 from trainer.models.decoder import restore_buffers
-from trainer.phases import Phase, Phases
-from trainer.precision import resolve_precision
+from trainer.settings.config import Config
+from trainer.settings.precision import resolve_precision
+from trainer.settings.strategy_table import STRATEGIES
 from trainer.strategies.sharding import tie_weights
 
 BLOCK_BYTES = 512
@@ -102,7 +103,7 @@ def count(
         stack.enter_context(attributed(watch, config.strategy))
         mesh = build_mesh(axes, "cpu", mesh_names(config))
         model = build_empty_model(config, pictures)
-        if config.strategy in ("zero3", "zeropp") and config.precision == "bf16_native":
+        if STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision == "bf16_native":
             model.to(
                 torch.bfloat16
             )  # as DeepSpeed's path does next, where fake parameters cannot be swapped any more
@@ -153,7 +154,7 @@ def _known(config: Config) -> Config:
 def _fill(model: nn.Module, config: Config) -> None:
     """Gives the model (fake) memory where the strategy wants a whole one. It cannot be built in memory: the image
     models' initialisation draws numbers until they fit, which looks at values."""
-    if config.strategy == "nd" or config.strategy in strategies.BUILT_EMPTY:
+    if STRATEGIES[config.strategy].builds_empty != "nobody":
         return
     model.to_empty(device="cpu")
     tie_weights(model)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainer.config import Config
 from trainer.data.images import ImageData
+from trainer.settings.config import Config
 
 
 def open_data(config: Config, image_size: int) -> ImageData:

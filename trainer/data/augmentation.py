@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainer.data import randaugment
 from trainer.data.residence import to_device
-from trainer.preprocessing import PLAIN, Preprocessing
+from trainer.shapes.preprocessing import PLAIN, Preprocessing
 
 CROP_FLIP = ("crop_flip", "randaugment", "mixup", "all")
 RANDAUGMENT = ("randaugment", "all")

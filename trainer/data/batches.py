@@ -14,7 +14,7 @@ from trainer.data.augmentation import Looks, augment_images, draw_looks, mix, no
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
 from trainer.data.residence import HostSource, Source, StreamSource, to_device
-from trainer.preprocessing import PLAIN, Preprocessing
+from trainer.shapes.preprocessing import PLAIN, Preprocessing
 
 STEPS_AHEAD = 2
 IGNORED = -100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import Config, ConfigError
+from trainer.settings.config import Config, ConfigError
 
 # Tried in this order where the types leave a choice (CIFAR-100 has fine_label and coarse_label) or say nothing.
 IMAGE_NAMES = ("image", "img")

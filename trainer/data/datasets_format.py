@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainer.config import Config
 from trainer.data.columns import Columns, pick_columns
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
 from trainer.failures import DataMissing
+from trainer.settings.config import Config
 
 TEST_FRACTION = 0.2
 SIZE_PROBES = 64

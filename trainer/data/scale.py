@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainer.config import Config
-from trainer.model_shapes import registered_name
+from trainer.settings.config import Config
+from trainer.shapes.model_shapes import registered_name
 
 MOST_ENLARGED = 7
 """CIFAR's 32 pixels on the 224 of the published models: the farthest that this lab's sources go."""

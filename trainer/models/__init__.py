@@ -9,9 +9,16 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from trainer.config import Config, ConfigError
-from trainer.model_shapes import HUB_IDS, TORCHVISION, VIT, model_problems, read_model_json, registered_name
 from trainer.models.classifier import ImageClassifier
+from trainer.settings.config import Config, ConfigError
+from trainer.shapes.model_shapes import (
+    HUB_IDS,
+    TORCHVISION,
+    VIT,
+    model_problems,
+    read_model_json,
+    registered_name,
+)
 
 
 def build_model(

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
-from trainer.config import Config, ConfigError
-from trainer.model_shapes import compiled_batch_norm
 from trainer.models.classifier import ImageClassifier
-
-if TYPE_CHECKING:
-    from trainer.models.decoder import Decoder
+from trainer.models.decoder import Decoder
+from trainer.settings.config import Config, ConfigError
+from trainer.shapes.model_shapes import compiled_batch_norm
 
 
 def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> None:

@@ -7,16 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Config, ConfigError
-from trainer.decoder_rules import decoder_problems
-from trainer.decoder_shapes import (
-    DecoderShape,
-    count_flops_per_token,
-    count_matmul_parameters,
-    read_shape,
-)
 from trainer.models import attention
 from trainer.models.classifier import ForwardFlops
+from trainer.shapes.decoder_shapes import DecoderShape, count_flops_per_token, count_matmul_parameters
 
 
 class Decoder(nn.Module):
@@ -76,45 +69,6 @@ class Decoder(nn.Module):
 def documents_of(inputs: Tensor) -> Tensor:
     """int64 [row, token] from [row, 2, token]: the column at which each token's document starts."""
     return torch.arange(inputs.shape[2], device=inputs.device) - inputs[:, 1]
-
-
-def build_decoder(config: Config, *, empty: bool = False) -> Decoder:
-    """The model on the CPU in fp32 with its weights, adapters and gradient checkpointing.
-
-    Fresh weights depend on the seed and each parameter's name alone. The router's auxiliary loss of a mixture of
-    experts is off: the loss is the cross-entropy, as for dense models.
-
-    Args:
-        empty: on the meta device instead, without weights: nothing is allocated.
-
-    Raises:
-        ConfigError: settings that this model cannot have.
-        DataMissing: a model or weights that are not to be had.
-    """
-    if problems := decoder_problems(config):
-        raise ConfigError(problems)
-    shape = read_shape(config)
-    with torch.device("meta"):
-        decoder = Decoder(build_hugging_face(shape), shape, packed=config.packing, seq_len=config.seq_len)
-        if config.lora_rank:
-            from trainer.models.lora import apply_lora
-
-            apply_lora(decoder, config)
-            decoder.flops_per_token_literature = count_flops_per_token(
-                shape, config.seq_len, causal=False, lora=True
-            )
-    if not empty:
-        from trainer.models.decoder_weights import fill_weights, open_weights
-
-        decoder.to_empty(device="cpu")
-        decoder.tie_weights()
-        restore_buffers(decoder, "cpu")
-        fill_weights(decoder, open_weights(config, shape))
-    if config.grad_checkpointing:
-        from trainer.models.activation_checkpointing import apply_checkpointing
-
-        apply_checkpointing(decoder, config)
-    return decoder
 
 
 def build_hugging_face(shape: DecoderShape) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Config
-from trainer.model_shapes import read_model_json
 from trainer.models.decoder import Decoder, build_hugging_face
-from trainer.models.export import merge_adapters
+from trainer.models.merged import merge_adapters
+from trainer.settings.config import Config
+from trainer.shapes.model_shapes import read_model_json
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-
-from trainer.config import Config
-from trainer.decoder_shapes import DecoderShape, hub_id, weight_shapes
 
 STANDARD_DEVIATION = 0.02
 """Of fresh matrices: initializer_range of Qwen2 and Qwen3-MoE."""
@@ -72,24 +68,6 @@ class RandomWeights:
             bound = 1 / math.sqrt(size[1])  # kaiming_uniform_ with a = sqrt(5)
             return torch.empty(size).uniform_(-bound, bound, generator=generator)
         return torch.empty(size).normal_(0.0, STANDARD_DEVIATION, generator=generator)
-
-
-def open_weights(config: Config, shape: DecoderShape) -> Weights:
-    """Fresh weights by the seed, or those of `model_path` or of the hub; nothing is read yet.
-
-    Raises:
-        DataMissing: no files to be had.
-    """
-    fresh = RandomWeights(weight_shapes(shape, config), config.seed)
-    if config.init == "scratch":
-        return fresh
-    from trainer.models.safetensors_weights import SafetensorsWeights, fetch_weights
-
-    if config.model_path:
-        named = f"TRAINER_MODEL_PATH={config.model_path!r}"
-        return SafetensorsWeights(Path(config.model_path), fresh, named)
-    named = f"TRAINER_MODEL={config.model!r}"
-    return SafetensorsWeights(fetch_weights(hub_id(config), named), fresh, named)
 
 
 @torch.no_grad()

@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.config import Config
-from trainer.model_shapes import registered_name
 from trainer.models.classifier import ImageClassifier, find_classifier
-from trainer.preprocessing import write_preprocessing
-
-if TYPE_CHECKING:
-    from trainer.models.decoder import Decoder
+from trainer.models.decoder_export import export_decoder
+from trainer.models.merged import merge_adapters
+from trainer.settings.config import Config
+from trainer.shapes.model_shapes import registered_name
+from trainer.shapes.preprocessing import write_preprocessing
 
 
 def export_model(
@@ -40,8 +39,6 @@ def export_model(
     """
     folder.mkdir(parents=True, exist_ok=True)
     if config.is_text:
-        from trainer.models.decoder_export import export_decoder
-
         return export_decoder(model, state, config, facts, folder)
     classifier = find_classifier(model)
     if config.lora_rank:
@@ -86,21 +83,3 @@ def _write_own(
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in merged.items()}
     save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n")
-
-
-def merge_adapters(
-    classifier: ImageClassifier | Decoder, state: dict[str, Tensor], config: Config
-) -> dict[str, Tensor]:
-    """The state by the names inside the core, each adapter added to its weight: W + alpha / rank * B A."""
-    prefix = f"{classifier.core}." if classifier.core else ""
-    inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-    merged = {name.replace(".base_layer.", "."): t for name, t in inside.items() if ".lora_" not in name}
-    for name, down in inside.items():
-        if not name.endswith(".lora_A.default.weight"):
-            continue
-        layer = name.removesuffix(".lora_A.default.weight")
-        up = inside[f"{layer}.lora_B.default.weight"]
-        base = merged[f"{layer}.weight"]
-        product = (up.flatten(1) @ down.flatten(1)).view_as(base)
-        merged[f"{layer}.weight"] = base + config.lora_alpha / config.lora_rank * product
-    return merged

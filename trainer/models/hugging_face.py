@@ -9,12 +9,12 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageClassification, ViTForImageClassification
 
-from trainer.config import Config, ConfigError
 from trainer.failures import DataMissing
-from trainer.model_shapes import VitShape
 from trainer.models.classifier import ForwardFlops, ImageClassifier, repeat_channel, wrong_channels
 from trainer.models.flops import count_forward_flops
 from trainer.models.vit import forward_flops, vit_config
+from trainer.settings.config import Config, ConfigError
+from trainer.shapes.model_shapes import VitShape
 
 
 class HuggingFaceModel(ImageClassifier):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
@@ -17,13 +17,11 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.config import Config, ConfigError
-from trainer.decoder_shapes import TEXT_HUB_IDS
-from trainer.model_shapes import HUB_IDS, no_attention
 from trainer.models.classifier import ImageClassifier
-
-if TYPE_CHECKING:
-    from trainer.models.decoder import Decoder
+from trainer.models.decoder import Decoder
+from trainer.settings.config import Config, ConfigError
+from trainer.shapes.decoder_shapes import TEXT_HUB_IDS
+from trainer.shapes.model_shapes import HUB_IDS, no_attention
 
 ADAPTABLE = (nn.Linear, nn.Conv2d)
 SEED_OFFSET = 1_000_003

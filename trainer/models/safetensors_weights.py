@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from trainer.failures import DataMissing
-
-if TYPE_CHECKING:
-    from trainer.models.decoder_weights import Weights
+from trainer.models.decoder_weights import Weights
 
 _EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$")
 

@@ -14,10 +14,10 @@ from typing import Any
 import torchvision
 from torch import Tensor, nn
 
-from trainer.config import ConfigError
 from trainer.failures import DataMissing
 from trainer.models.classifier import ImageClassifier, repeat_channel, wrong_channels
 from trainer.models.flops import count_forward_flops
+from trainer.settings.config import ConfigError
 
 PUBLISHED_CHANNELS = 3
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from transformers import ViTConfig
 
-from trainer.model_shapes import VitShape
 from trainer.models.classifier import ForwardFlops
+from trainer.shapes.model_shapes import VitShape
 
 
 def vit_config(shape: VitShape, image_size: int, channels: int, num_labels: int) -> ViTConfig:

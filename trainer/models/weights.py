@@ -8,9 +8,9 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from trainer.config import Config
 from trainer.failures import DataMissing
 from trainer.models.classifier import ImageClassifier
+from trainer.settings.config import Config
 
 
 def read_weights(config: Config) -> dict[str, Tensor]:

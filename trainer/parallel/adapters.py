@@ -4,7 +4,7 @@
     W by rows (o down)              A by rows too, its small output is added up; B whole
 
 An A or B that is whole has, on each tp rank, a part of its gradient's sum; DTensor calls it Partial, and fully_shard
-adds the parts up before it reduces over the data ranks. Other targets are refused in trainer/layout_rules.py.
+adds the parts up before it reduces over the data ranks. Other targets are refused in trainer/layout/layout_rules.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
+
+from trainer.parallel.replication import replicate_parameters
 
 Plan = dict[str, ParallelStyle]
 
@@ -56,8 +58,6 @@ class WholeLinear(ParallelStyle):
         self.use_local_output = use_local_output
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        from trainer.parallel.tensor import replicate_parameters
-
         replicate_parameters(module, device_mesh)
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[DTensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from trainer.observation import local_part
+from trainer.measuring.observation import local_part
 from trainer.parallel.collectives import all_to_all
 
 

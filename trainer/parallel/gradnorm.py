@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from trainer.observation import local_part
+from trainer.measuring.observation import local_part
 
 
 @torch.no_grad()

@@ -11,20 +11,20 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from trainer.config import Config
-from trainer.decoder_memory import EMBEDDING, HEAD
-from trainer.engine import build_optimizer
-from trainer.layout import Layout, count_stages
+from trainer.engines.optimizer import build_optimizer
+from trainer.layout.decoder_memory import EMBEDDING, HEAD
+from trainer.layout.resolve import Layout, count_stages
 from trainer.models.decoder import restore_buffers
 from trainer.models.decoder_weights import Weights
 from trainer.parallel.context import apply_context
 from trainer.parallel.expert import apply_experts
-from trainer.parallel.mesh import Meshes
 from trainer.parallel.pipeline import apply_stage, layers_of
-from trainer.parallel.sharding import apply_sharding
+from trainer.parallel.shard_stage import apply_sharding
 from trainer.parallel.shards import take_local
+from trainer.parallel.submeshes import Meshes
 from trainer.parallel.tensor import apply_tensor
-from trainer.precision import Precision
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
 
 
 @dataclass

@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from trainer.native_state import read_sharded, write_sharded
+from trainer.checkpoint.native_state import read_sharded, write_sharded
 from trainer.parallel.stage import EMBEDDING, HEAD, Stage
-from trainer.precision import LossScale
+from trainer.settings.precision import LossScale
 
 # flat: an optimizer's entries are named after its parameters, whatever stage or group they are in
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)

@@ -28,6 +28,7 @@ from torch.distributed.tensor.parallel import (
 
 from trainer.parallel.adapters import plan_column, plan_row
 from trainer.parallel.pipeline import layers_of
+from trainer.parallel.replication import replicate_parameters
 
 Plan = dict[str, ParallelStyle]
 
@@ -124,10 +125,3 @@ class WholeRouter(ParallelStyle):
 
         module.forward = forward_locally
         return module
-
-
-def replicate_parameters(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Each parameter of the module itself as a DTensor that is whole on every rank of `mesh`, in place."""
-    for name, parameter in list(module.named_parameters(recurse=False)):
-        whole = DTensor.from_local(parameter.data, mesh, [Replicate()], run_check=False)
-        module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))

@@ -1,57 +1,11 @@
-"""`python -m trainer.prepare`: see trainer/prepare/request.py for its settings."""
+"""`python -m trainer.prepare`: a data set, a model or a token cache onto the results volume, once."""
 
-from __future__ import annotations
-
-import signal
 import sys
-from collections.abc import Sequence
-from types import FrameType
 
-from trainer import failures
-from trainer.config import ConfigError
-from trainer.failures import DataMissing
 from trainer.installation import packages_needed
-from trainer.prepare.request import read_request
-from trainer.prepare.source import check_local, find_os_error
-from trainer.prepare.work import prepare
-
-
-class Stopped(BaseException):
-    """SIGTERM."""
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Prepares what is asked for, unless it is there; returns the exit code."""
-    signal.signal(signal.SIGTERM, _stop)
-    try:
-        request = read_request(arguments)
-        check_local(request)
-        prepare(request, _say)
-        return failures.DONE
-    except Stopped:
-        code, text = failures.TERMINATED, "its work so far was removed"
-    except Exception as failure:
-        os_error = find_os_error(failure)
-        code = failures.exit_code(failure)
-        if code == failures.CRASHED and os_error is not None:
-            code = failures.exit_code(os_error)
-        text = (
-            str(failure)
-            if isinstance(failure, ConfigError | DataMissing)
-            else f"{type(failure).__name__}: {failure}"
-        )
-    print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
-    return code
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _stop(signum: int, frame: FrameType | None) -> None:
-    raise Stopped
-
 
 if __name__ == "__main__":
     with packages_needed():
+        from trainer.prepare.command import main
+
         sys.exit(main(sys.argv[1:]))

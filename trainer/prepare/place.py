@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainer.config import ConfigError
 from trainer.failures import DataMissing
 from trainer.prepare.lock import Overtaken
+from trainer.prepare.origin import Written
 from trainer.prepare.request import Request
-from trainer.prepare.source import Written
-from trainer.run_directory import write_json
+from trainer.record.run_directory import write_json
+from trainer.settings.config import ConfigError
 
 PACKAGES = ("datasets", "huggingface-hub", "pyarrow", "safetensors")
 

@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from trainer.config import LONGEST_NAME, TEXT_MODELS, Config, ConfigError, describe_error
 from trainer.data.text.cache import cache_name, data_name
+from trainer.settings.config import Config, ConfigError, describe_error
+from trainer.settings.fields import LONGEST_NAME, TEXT_MODELS
 
 EXAMPLE = """examples:
   python -m trainer.prepare --dataset microsoft/cats_vs_dogs --name pets --to /results

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.config import Config
 from trainer.data.text.cache import write_cache
 from trainer.data.text.source import hub_id, is_built_in
+from trainer.prepare.origin import Written
 from trainer.prepare.request import Request
-from trainer.prepare.source import Written
+from trainer.settings.config import Config
 
 
 def write_tokens(

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from trainer.config import ConfigError
 from trainer.prepare.lock import BEATS, Lock, Overtaken, acquire, observe, ticking
+from trainer.prepare.origin import write_source
 from trainer.prepare.place import Place, publish, read_done, remove, size_bytes, write_done
 from trainer.prepare.request import Request
-from trainer.prepare.source import write_source
 from trainer.prepare.tokens import write_tokens
+from trainer.settings.config import ConfigError
 
 PROGRESS_S = 5.0
 MIB = 1 << 20

@@ -18,10 +18,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer.config import Config
-from trainer.engine import Engine, TorchEngine, apply_compile
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.engine import Engine
+from trainer.engines.torch_engine import TorchEngine, apply_compile
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
 
 # torch 2.11 has the switch under its old name alone
 _SYNC_BUFFERS = next(

@@ -16,10 +16,10 @@ from __future__ import annotations
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.config import Config
 from trainer.engine import Engine
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
 from trainer.strategies.sharding import build_sharded
 
 

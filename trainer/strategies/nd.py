@@ -26,15 +26,15 @@ from __future__ import annotations
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.config import Config, ConfigError
 from trainer.engine import Engine
-from trainer.layout import resolve_layout
-from trainer.models.decoder_weights import open_weights
-from trainer.parallel.engine import ScheduleEngine
-from trainer.parallel.mesh import build_meshes
+from trainer.layout.resolve import resolve_layout
+from trainer.measuring.phases import Phases
+from trainer.models.weight_sources import open_weights
+from trainer.parallel.nd_engine import ScheduleEngine
 from trainer.parallel.stage import build_stages
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.parallel.submeshes import build_meshes
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.precision import Precision
 
 
 def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:

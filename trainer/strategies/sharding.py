@@ -16,11 +16,12 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from trainer.config import Config
-from trainer.engine import Engine, TorchEngine, apply_compile
-from trainer.parallel.sharding import apply_pure_sums, build_mixed_precision
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.engine import Engine
+from trainer.engines.torch_engine import TorchEngine, apply_compile
+from trainer.measuring.phases import Phases
+from trainer.parallel.shard_stage import apply_pure_sums, build_mixed_precision
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
 
 
 def build_sharded(

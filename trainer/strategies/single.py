@@ -10,10 +10,11 @@ from __future__ import annotations
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.config import Config
-from trainer.engine import Engine, TorchEngine, apply_compile
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.engine import Engine
+from trainer.engines.torch_engine import TorchEngine, apply_compile
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
 
 
 def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:

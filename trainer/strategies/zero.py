@@ -30,14 +30,15 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.config import Config, ConfigError
-from trainer.deepspeed_rules import unquantizable
-from trainer.engine import Engine, apply_compile
-from trainer.phases import Phases
-from trainer.precision import Precision
-from trainer.strategies.deepspeed_config import build_settings
+from trainer.engine import Engine
+from trainer.engines.deepspeed_config import build_settings
+from trainer.engines.torch_engine import apply_compile
+from trainer.engines.zero_engine import DeepSpeedEngine
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.deepspeed_rules import unquantizable
+from trainer.settings.precision import Precision
 from trainer.strategies.sharding import tie_weights
-from trainer.strategies.zero_engine import DeepSpeedEngine
 
 
 def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:

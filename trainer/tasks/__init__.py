@@ -6,10 +6,10 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
-from trainer.config import Config
 from trainer.data.batches import Batch, Share
 from trainer.engine import Engine
-from trainer.evaluation import Evaluation
+from trainer.settings.config import Config
+from trainer.tasks.measures import Evaluation
 
 Split = Literal["validation", "test"]
 
@@ -66,9 +66,9 @@ def open_task(config: Config, share: Share, device: str) -> Task:
         ConfigError, DataMissing: data that does not fit, or is not there.
     """
     if config.is_text:
-        from trainer.tasks.text import TextTask
+        from trainer.tasks.text_task import TextTask
 
         return TextTask(config, share, device)
-    from trainer.tasks.images import ImageTask
+    from trainer.tasks.image_task import ImageTask
 
     return ImageTask(config, share, device)

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stratlab.analysis.advice.strategies import find_other
+
 Row = Mapping[str, Any]
 
-# What holds less state per rank, and what holds more and communicates less.
-NEXT_STRATEGY = {"ddp": "zero1", "zero1": "zero2", "zero2": "zero3", "hsdp": "fsdp"}
-PREVIOUS_STRATEGY = {"zero1": "ddp", "zero2": "zero1", "zero3": "zero2", "zeropp": "zero2", "fsdp": "zero2"}
 KERNEL_KINDS = (  # of a compute kernel, by its name; the first that matches
     ("attention", re.compile(r"softmax|masked_fill", re.I)),
     ("flash attention", re.compile(r"flash|fmha|attention", re.I)),
@@ -71,8 +70,8 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         "optimizer_pct": _divide(mean.get("optimizer_ms"), step_ms, 100),
         "bubble_over_ideal": _divide(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
         "imbalance_pct": None if (i := mean.get("compute_imbalance")) is None else 100 * (i - 1),
-        "next_strategy": NEXT_STRATEGY.get(str(known["strategy"]), ""),
-        "previous_strategy": PREVIOUS_STRATEGY.get(str(known["strategy"]), ""),
+        "next_strategy": find_other(known["strategy"], "holds_less"),
+        "previous_strategy": find_other(known["strategy"], "sends_less"),
         "doubts": 0.0,
     }
     return values | _memory(report) | _batches(known) | _communication(report, hosts) | _top_kernel(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratlab.analysis.advice.conditions import CAN_DOUBLE, CAN_HALVE, LARGER_MICRO_BATCH, SMALLER_MICRO_BATCH
 from stratlab.analysis.advice.rule import Remedy, Rule
+from stratlab.analysis.advice.strategies import GATHERING
 from stratlab.analysis.advice.thresholds import (
     BUBBLE_OVER_IDEAL,
     BUBBLE_PCT,
@@ -17,7 +18,6 @@ from stratlab.analysis.advice.thresholds import (
     STRAGGLER_PCT,
 )
 
-GATHERING = ("fsdp", "hsdp", "zero3", "zeropp")
 HAS_ROOM = ("memory_pct", "<", ROOM_PCT)
 
 COMMUNICATION = (

@@ -1,4 +1,4 @@
-"""The rules R1 to R12 as data. Every value that they name: evidence.py; every setting: trainer/config.py."""
+"""The rules R1 to R12 as data. Every value that they name: evidence.py; every setting: trainer/settings/config.py."""
 
 from __future__ import annotations
 

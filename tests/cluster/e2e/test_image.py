@@ -40,7 +40,7 @@ CHOSEN = (
     "tests/trainer/ranks/test_mpi_launcher.py",
     # DeepSpeed
     "tests/trainer/strategies/test_deepspeed_config.py",
-    "tests/trainer/test_deepspeed_rules.py",
+    "tests/trainer/settings/test_deepspeed_rules.py",
 )
 
 

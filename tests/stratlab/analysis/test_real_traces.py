@@ -10,8 +10,8 @@ import pytest
 from stratlab.analysis import lanes
 from stratlab.analysis.measure import Measures, measure_traces
 from tests.stratlab.real_traces import NAMES, unpack
-from trainer import exposed
-from trainer.exposed import Event, measure_exposed_pct
+from trainer.measuring import exposed
+from trainer.measuring.exposed import Event, measure_exposed_pct
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "memcpy", "memset")
 FIRST_STEP_MS = {  # by hand; with what was in flight 49.06 and 371.634, and the third was refused
@@ -48,7 +48,7 @@ def test_first_step_and_what_was_in_flight(read: tuple[str, dict[int, Path], Mea
 def test_a_rank_s_own_count_of_exposed_communication_agrees(
     read: tuple[str, dict[int, Path], Measures],
 ) -> None:
-    """trainer/exposed.py, which has the events in memory, has no code in common with the analysis."""
+    """trainer/measuring/exposed.py, which has the events in memory, has no code in common with the analysis."""
     _, files, measures = read
     for rank in measures.ranks:
         step_ms = sum(row.step_ms for row in rank.rows)

@@ -10,7 +10,7 @@ from stratlab.compare.causes import CAUSES, NOT_TRACED, SLOW_LINK
 from stratlab.compare.sentence import format_ms
 from stratlab.compare.traced_step import TracedStep
 from tests.stratlab.compare.small_steps import ALL_GATHER, ALL_REDUCE, DDP, build_step
-from trainer.config import Config
+from trainer.settings.config import Config
 
 SETTING = re.compile(r"run\.config\.(\w+)(?:=(\w+))?")
 

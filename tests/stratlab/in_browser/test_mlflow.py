@@ -13,8 +13,8 @@ import pytest
 from docs.pictures.devtools import Page, open_browser
 from tests.stratlab.browser import ABSENT, CHROMIUM
 from tests.tiers import refuse_in_fast
-from trainer.run_directory import RunDirectory, write_json
-from trainer.sender import Sender
+from trainer.launch.sender import Sender
+from trainer.record.run_directory import RunDirectory, write_json
 
 RESULTS = {
     "samples_per_s": 2113.8,

@@ -259,8 +259,8 @@ def test_a_run_that_asked_for_gpus_and_trained_on_the_cpu_is_not_whole(tmp_path:
 
 
 def test_a_pod_that_was_refused_says_why_there_is_no_run(tmp_path: Path) -> None:
-    from trainer.ledger import Ledger
-    from trainer.run_directory import RunDirectory
+    from trainer.launch.ledger import Ledger
+    from trainer.record.run_directory import RunDirectory
 
     folder = RunDirectory(tmp_path, "demo", "ddp")
     Ledger(folder, "ddp-worker-0").record_refusal(4, "run.accelerator=nvidia.com/gpu: none visible")

@@ -78,7 +78,7 @@ def test_what_a_rehearsal_does_not_know_is_refused_by_name(
 
 
 def test_the_default_comparison_is_the_trainers() -> None:
-    config = pytest.importorskip("trainer.config")
+    config = pytest.importorskip("trainer.settings.config")
     assert config.Config.model_fields["comparison"].default == DEFAULT_COMPARISON
 
 

@@ -13,7 +13,7 @@ from stratlab.watch.pod_row import build_row
 from stratlab.watch.progress import Progress, format_seconds, parse_attempt, parse_progress
 from tests.stratlab.watch.objects import build_pod, ended
 from trainer import failures
-from trainer import progress as trainer_progress
+from trainer.outcome import progress as trainer_progress
 
 LINE = "step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left"
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.trainer.checkpoint.test_folder import STATE
 from trainer.checkpoint.store import Checkpoints, is_better
-from trainer.config import Config
 from trainer.hardware import World
-from trainer.run_directory import RunDirectory
+from trainer.record.run_directory import RunDirectory
+from trainer.settings.config import Config
 
 LOW, HIGH = {"step": 1, "loss": 1.0, "perplexity": 2.7}, {"step": 2, "loss": 2.0, "perplexity": 7.4}
 

@@ -11,7 +11,7 @@ import pytest
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.checkpoint.manifest import find_problem, list_files, seal
 from trainer.checkpoint.training_state import TrainingState
-from trainer.run_directory import RunDirectory
+from trainer.record.run_directory import RunDirectory
 
 STATE = TrainingState(
     step=0,

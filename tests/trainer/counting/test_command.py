@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from trainer.config import ConfigError
-from trainer.count import main
+from trainer.counting.command import main
 from trainer.counting.rules import read_countable
+from trainer.settings.config import ConfigError
 
 TINY = {"TRAINER_RUN": "x", "TRAINER_MODEL": "qwen_tiny", "TRAINER_DATASET": "arithmetic"}
 
@@ -72,8 +72,8 @@ def test_set_goes_before_the_environment(capsys):
 
 def test_help_has_an_example_and_needs_no_torch():
     code = (
-        "import sys, contextlib, trainer.count\n"
-        "with contextlib.suppress(SystemExit): trainer.count.main(['--help'], {})\n"
+        "import sys, contextlib, trainer.counting.command\n"
+        "with contextlib.suppress(SystemExit): trainer.counting.command.main(['--help'], {})\n"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

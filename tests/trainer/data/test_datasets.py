@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.trainer.data.cifar_like import build_cifar_like
-from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.failures import DataMissing
+from trainer.settings.config import Config, ConfigError
 
 NAMES = ["cat", "dog"]
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import Config
 from trainer.data.augmentation import draw_looks
 from trainer.data.batches import Share, build_batch
 from trainer.data.order import SampleOrder
-from trainer.tasks.images import ImageTask
+from trainer.settings.config import Config
+from trainer.tasks.image_task import ImageTask
 
 
 def test_every_seed_epoch_and_step_has_a_stream_of_its_own(monkeypatch):

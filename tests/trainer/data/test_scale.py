@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.data.scale import scale_problem
-from trainer.preflight import check
+from trainer.launch.preflight import check
+from trainer.settings.config import Config, ConfigError
 
 
 def config(**settings) -> Config:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.config import Config
 from trainer.data.batches import IGNORED
 from trainer.engine import sample_loss
-from trainer.models.decoder import Decoder, build_decoder
+from trainer.models.decoder import Decoder
+from trainer.models.decoder_build import build_decoder
+from trainer.settings.config import Config
 
 FAMILIES = ("qwen_tiny", "qwen_moe_tiny")
 SEQ = 24

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.trainer.models.conftest import write_model
-from trainer.config import Config, ConfigError
 from trainer.models import build_model
+from trainer.settings.config import Config, ConfigError
 
 NAMES = ("vit_tiny", "cnn", "cnn_lstm", "ensemble", "mobilenet")
 

@@ -19,17 +19,18 @@ from tests.trainer.models.small_decoder import (
     row_of,
     settings,
 )
-from trainer.config import ConfigError
-from trainer.decoder_json import shape_of_json
-from trainer.decoder_shapes import (
+from trainer.engines.torch_engine import apply_compile
+from trainer.models.decoder import describe
+from trainer.models.decoder_build import build_decoder
+from trainer.settings.config import ConfigError
+from trainer.shapes.decoder_json import shape_of_json
+from trainer.shapes.decoder_shapes import (
     SHAPES,
     count_flops_per_token,
     count_matmul_parameters,
     count_parameters,
     weight_shapes,
 )
-from trainer.engine import apply_compile
-from trainer.models.decoder import build_decoder, describe
 
 
 def resident_mib() -> float:

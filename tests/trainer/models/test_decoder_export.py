@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainer.models.small_decoder import FAMILIES, build, document, moved, row_of, settings
-from trainer.models.decoder import build_decoder
+from trainer.models.decoder_build import build_decoder
 from trainer.models.decoder_weights import hash_of_state
 from trainer.models.export import export_model
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tests.trainer.models.conftest import write_model
-from trainer.config import Config, ConfigError
 from trainer.failures import DataMissing
 from trainer.models import build_model
 from trainer.models.export import export_model
 from trainer.models.weights import read_weights
-from trainer.preprocessing import PLAIN
-from trainer.provenance import hash_weights
+from trainer.record.provenance import hash_weights
+from trainer.settings.config import Config, ConfigError
+from trainer.shapes.preprocessing import PLAIN
 
 CLASSES = ["cat", "dog", "eel"]
 NAMES = ("vit_tiny", "cnn", "cnn_lstm", "ensemble", "mobilenet")

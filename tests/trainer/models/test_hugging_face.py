@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.trainer.models.conftest import SMALL, small_settings, write_model
-from trainer.config import Config, ConfigError
 from trainer.failures import DataMissing
 from trainer.models import build_model
-from trainer.provenance import hash_weights
+from trainer.record.provenance import hash_weights
+from trainer.settings.config import Config, ConfigError
 
 
 def settings(folder, **values) -> Config:

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer.models.conftest import SMALL, write_model
-from trainer.config import Config, ConfigError
 from trainer.models import build_model
 from trainer.models.lora import save_adapter
-from trainer.provenance import hash_weights
+from trainer.record.provenance import hash_weights
+from trainer.settings.config import Config, ConfigError
 
 
 def settings(model="vit_tiny", **values) -> Config:

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from tests.trainer.models.conftest import small_settings
-from trainer.config import MODELS, Config, ConfigError
-from trainer.model_shapes import default_image_size, image_size_problem, model_problems
 from trainer.models import build_model
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.fields import MODELS
+from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
 
 
 def settings(model: str = "", **values) -> Config:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.config import Config
 from trainer.models import build_model
+from trainer.settings.config import Config
 
 
 @pytest.fixture(scope="module")

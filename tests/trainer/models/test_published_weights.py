@@ -9,9 +9,9 @@ import torch
 
 from tests.trainer.fake_hub import run_fake_hub
 from tests.trainer.models.conftest import write_model
-from trainer.config import Config, ConfigError
 from trainer.failures import DataMissing
 from trainer.models import build_model
+from trainer.settings.config import Config, ConfigError
 
 MOBILENET = "mobilenet_v3_large-5c1a4163.pth"
 

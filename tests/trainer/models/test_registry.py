@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer.config import MODELS, Config
-from trainer.model_shapes import TORCHVISION, VIT, default_image_size
 from trainer.models import build_model
 from trainer.models.vit import training_flops
-from trainer.provenance import hash_weights
+from trainer.record.provenance import hash_weights
+from trainer.settings.config import Config
+from trainer.settings.fields import MODELS
+from trainer.shapes.model_shapes import TORCHVISION, VIT, default_image_size
 
 SMALL = ("vit_tiny", "cnn", "cnn_lstm", "ensemble", "mobilenet")
 

@@ -7,15 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.axes import ND_AXES
-from trainer.config import Config
 from trainer.data.batches import IGNORED, Batch
-from trainer.layout import resolve_layout
-from trainer.mesh import build_mesh
-from trainer.models import decoder_weights
-from trainer.models.decoder import Decoder, build_decoder
-from trainer.phases import Phases
-from trainer.precision import resolve_precision
+from trainer.layout.axes import ND_AXES
+from trainer.layout.mesh import build_mesh
+from trainer.layout.resolve import resolve_layout
+from trainer.measuring.phases import Phases
+from trainer.models import decoder_weights, weight_sources
+from trainer.models.decoder import Decoder
+from trainer.models.decoder_build import build_decoder
+from trainer.settings.config import Config
+from trainer.settings.precision import resolve_precision
 
 
 class Louder(decoder_weights.RandomWeights):
@@ -58,7 +59,7 @@ def start(config: Config, world_size: int) -> Any:
     """The engine of the strategy nd on the ranks that run."""
     from trainer.strategies import nd
 
-    decoder_weights.RandomWeights = Louder
+    weight_sources.RandomWeights = Louder  # type: ignore[misc]
     decoder = build_decoder(config, empty=True)
     axes = resolve_layout(config, world_size, decoder.shape).axes
     mesh = build_mesh(axes, "cpu", ND_AXES)
@@ -66,7 +67,7 @@ def start(config: Config, world_size: int) -> Any:
 
 
 def whole_decoder(config: Config) -> Decoder:
-    decoder_weights.RandomWeights = Louder
+    weight_sources.RandomWeights = Louder  # type: ignore[misc]
     return build_decoder(config)
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trainer.config import Config
-from trainer.models.decoder import build_decoder
+from trainer.models.decoder_build import build_decoder
 from trainer.parallel.expert import Experts
+from trainer.settings.config import Config
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])

@@ -23,14 +23,14 @@ from PIL import Image
 from safetensors.numpy import save
 
 from tests.trainer.fake_hub import COMMIT, run_fake_hub
-from trainer.config import Config, ConfigError
 from trainer.data import open_data
 from trainer.failures import exit_code
 from trainer.prepare.lock import Overtaken, acquire, observe
+from trainer.prepare.origin import Written, find_os_error
 from trainer.prepare.place import Place, publish
 from trainer.prepare.request import Request, read_request
-from trainer.prepare.source import Written, find_os_error
 from trainer.prepare.work import prepare
+from trainer.settings.config import Config, ConfigError
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 

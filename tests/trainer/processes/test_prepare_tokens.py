@@ -15,13 +15,13 @@ import pytest
 from tests.trainer.data.text.token_caches import build, text_config, write_jsonl
 from tests.trainer.fake_hub import COMMIT, run_fake_hub
 from tests.trainer.processes.test_prepare import finish, run, start, wait_for
-from trainer.config import ConfigError
 from trainer.data.text.cache import cache_folder, cache_name
 from trainer.data.text.rows import open_text
 from trainer.data.text.tokenizer import build_byte_tokenizer
 from trainer.failures import DataMissing
-from trainer.prepare.cache import ensure_cache
+from trainer.prepare.before_ranks import ensure_cache
 from trainer.prepare.request import read_request
+from trainer.settings.config import ConfigError
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ def test_the_launcher_makes_it_or_finds_it_without_torch(results: Path, tmp_path
     path = write_jsonl(tmp_path / "math" / "train.jsonl", questions(100)).parent
     code = f"""
 import sys
-from trainer.config import Config
+from trainer.settings.config import Config
 from trainer.data.text.problems import text_problems
-from trainer.prepare.cache import ensure_cache
+from trainer.prepare.before_ranks import ensure_cache
 config = Config(run="x", model="qwen_tiny", results={str(results)!r}, dataset_path={str(path)!r}, seq_len=64)
 assert text_problems(config) == []
 print(ensure_cache(config, print))

@@ -19,9 +19,9 @@ import pytest
 from stratlab.rehearse.processes import free_port
 from stratlab.tracking_server import run_server
 from tests.redirecting_server import run_redirect
-from trainer.mlflow_rest import Mlflow, MlflowError
-from trainer.run_directory import RunDirectory, write_json
-from trainer.sender import Sender, _flat, _tags, line_points, send_new_lines
+from trainer.launch.mlflow_rest import Mlflow, MlflowError
+from trainer.launch.sender import Sender, _flat, _tags, line_points, send_new_lines
+from trainer.record.run_directory import RunDirectory, write_json
 
 Point = tuple[str, float, int, int]
 

@@ -10,10 +10,10 @@ import dataclasses
 import pytest
 
 from tests.ranks import run_ranks
-from trainer.config import Config
-from trainer.decoder_memory import describe_ranks
-from trainer.decoder_shapes import SHAPES, count_parameters
-from trainer.layout import resolve_layout
+from trainer.layout.decoder_memory import describe_ranks
+from trainer.layout.resolve import resolve_layout
+from trainer.settings.config import Config
+from trainer.shapes.decoder_shapes import SHAPES, count_parameters
 
 DENSE, MOE = "qwen2.5-3b", "qwen3-30b-a3b"
 PROCESSES = (1, 2, 3, 4, 6, 8, 12, 16, 32)
@@ -37,18 +37,18 @@ def _hold(chosen, shape, layout, ranks):
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from trainer.axes import ND_AXES
-    from trainer.layout import count_stages
-    from trainer.mesh import build_mesh
+    from trainer.layout.axes import ND_AXES
+    from trainer.layout.mesh import build_mesh
+    from trainer.layout.resolve import count_stages
+    from trainer.measuring.observation import local_part
     from trainer.models.decoder import Decoder, build_hugging_face
     from trainer.models.lora import apply_lora
-    from trainer.observation import local_part
     from trainer.parallel.expert import apply_experts
-    from trainer.parallel.mesh import build_meshes
     from trainer.parallel.pipeline import apply_stage, layers_of
-    from trainer.parallel.sharding import apply_sharding
+    from trainer.parallel.shard_stage import apply_sharding
+    from trainer.parallel.submeshes import build_meshes
     from trainer.parallel.tensor import apply_tensor
-    from trainer.precision import Precision
+    from trainer.settings.precision import Precision
 
     with torch.device("meta"):
         whole = Decoder(build_hugging_face(shape), shape, packed=False, seq_len=chosen.seq_len)

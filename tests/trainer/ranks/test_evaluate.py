@@ -15,9 +15,9 @@ import pytest
 from stratlab.compare.record import read_run
 from tests.ranks import run_ranks
 from tests.trainer.kept_runs import read, train
-from trainer.config import Config, ConfigError
-from trainer.exported import evaluated
-from trainer.preflight import check
+from trainer.data.exported import evaluated
+from trainer.launch.preflight import check
+from trainer.settings.config import Config, ConfigError
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +30,7 @@ def evaluate(*arguments: str) -> None:
     """The command in a rank's process, where torch is there already."""
 
     def target() -> None:
-        from trainer.evaluate import main
+        from trainer.evaluation.command import main
 
         raise SystemExit(main([*arguments, "--device", "cpu"]))
 
@@ -67,7 +67,7 @@ def test_other_weights_give_other_numbers(tmp_path, uninterrupted):
 
 def test_what_the_command_prints(uninterrupted, tmp_path):
     def target() -> None:
-        from trainer.evaluate import main
+        from trainer.evaluation.command import main
 
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert main([str(folder), "--output", str(tmp_path / "out.json"), "--device", "cpu"]) == 0

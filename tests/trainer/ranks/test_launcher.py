@@ -301,7 +301,7 @@ def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path)
     imported = {
         line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "import time:" in line
     }
-    assert "trainer.accelerators" in imported and "torch" not in imported
+    assert "trainer.launch.visibility" in imported and "torch" not in imported
     (refused,) = (json.loads(line) for line in (tmp_path / "default" / "try" / "pods" / "pod-0.jsonl").open())
     assert (refused["event"], refused["exit_code"]) == ("refused", 4) and "one per process" in refused["text"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer import mpi_launcher
-from trainer.config import Config, ConfigError
-from trainer.ledger import Ledger
-from trainer.run_directory import RunDirectory
+from trainer.launch import mpi as mpi_launcher
+from trainer.launch.ledger import Ledger
+from trainer.record.run_directory import RunDirectory
+from trainer.settings.config import Config, ConfigError
 
 
 def write_script(path: Path, body: str) -> Path:
@@ -168,7 +168,7 @@ def run_launcher(folder: Path, mpirun: str, **env: str) -> subprocess.Popen[str]
     (folder / "mpi" / "hostfile").write_text("localhost slots=1\n")
     write_script(folder / "mpirun", mpirun + "\n")
     program = (
-        "import sys, pathlib; from trainer import mpi_launcher as m; "
+        "import sys, pathlib; from trainer.launch import mpi as m; "
         f"m.MPI_FILES = pathlib.Path({str(folder / 'mpi')!r}); sys.exit(m.main())"
     )
     all_env = {

@@ -12,12 +12,12 @@ import pytest
 from tests.ranks import run_ranks
 from tests.trainer.kept_runs import STEPS, lines, read, train
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.config import Config, ConfigError
 from trainer.failures import NoProgress, StorageFull, is_storage_full
-from trainer.ledger import Ledger
-from trainer.preflight import check
-from trainer.run_directory import RunDirectory, append_line, write_json
-from trainer.schedule import build_plan, profile_first_from
+from trainer.launch.ledger import Ledger
+from trainer.launch.preflight import check
+from trainer.record.run_directory import RunDirectory, append_line, write_json
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.schedule import build_plan, profile_first_from
 
 
 def die_after(step: int, rank: int):
@@ -197,8 +197,8 @@ def test_torch_s_own_failure_of_a_checkpoint_is_an_exception(tmp_path):
         import torch
         from torch.distributed.checkpoint import CheckpointException
 
+        from trainer.checkpoint.native_state import read_sharded, write_sharded
         from trainer.failures import exit_code
-        from trainer.native_state import read_sharded, write_sharded
 
         with pytest.raises(RuntimeError) as failure:
             write_sharded({"model": {"w": torch.zeros(1 << 18)}}, tmp_path / "full")

@@ -13,7 +13,8 @@ from typing import get_args
 import pytest
 
 from tests.ranks import fork_ranks
-from trainer.config import Config, Strategy
+from trainer.settings.config import Config
+from trainer.settings.fields import Strategy
 
 STEPS = 6
 ROWS = 16  # of a step: two micro-batches on each of two processes
@@ -64,7 +65,7 @@ def finished(tmp_path_factory):
 
     @functools.cache
     def of(name: str) -> Path:
-        from trainer.prepare.cache import ensure_cache
+        from trainer.prepare.before_ranks import ensure_cache
 
         env = settings(results, name)
         ensure_cache(Config.from_env(env), lambda _: None)
@@ -161,7 +162,7 @@ def test_every_phase_is_in_the_traces(finished, name):
 
 def test_a_run_goes_on_from_its_checkpoint_and_its_weights_are_exported(tmp_path, finished):
     """Four steps on pp2, the rest on it again; then the exported model is judged anew in one process."""
-    from trainer.prepare.cache import ensure_cache
+    from trainer.prepare.before_ranks import ensure_cache
 
     keep = {"TRAINER_CHECKPOINT_EVERY": "4", "TRAINER_RUN": "kept"}
     env = settings(tmp_path, "nd pp2", **keep)
@@ -174,7 +175,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_its_weights_are_exported(tmp_path
     assert (folder / "model" / "tokenizer_config.json").is_file()
 
     def judge() -> None:
-        from trainer import evaluate
+        from trainer.evaluation import command as evaluate
 
         raise SystemExit(evaluate.main([str(folder), "--output", str(tmp_path / "again.json")]))
 

@@ -9,8 +9,8 @@ import os
 import pytest
 
 from tests.ranks import run_ranks
-from trainer.gpu import NAMES
-from trainer.sender import line_points
+from trainer.launch.sender import line_points
+from trainer.measuring.gpu import NAMES
 
 
 def record(folder, steps: int = 6, log_every: int = 4, images: bool = False) -> None:
@@ -23,8 +23,8 @@ def record(folder, steps: int = 6, log_every: int = 4, images: bool = False) -> 
     import torch.distributed as dist
 
     from trainer.engine import StepResult
-    from trainer.tracking import Recorder
-    from trainer.wire import WireCounter
+    from trainer.measuring.wire import WireCounter
+    from trainer.outcome.tracking import Recorder
 
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -92,8 +92,8 @@ def test_mlflow_gets_them_under_system():
 
 
 def test_a_line_of_very_many_ranks_is_sent_in_batches(tmp_path):
-    from trainer.run_directory import RunDirectory
-    from trainer.sender import send_new_lines
+    from trainer.launch.sender import send_new_lines
+    from trainer.record.run_directory import RunDirectory
 
     folder = RunDirectory(tmp_path, "wide", "run")
     folder.create()

@@ -35,7 +35,7 @@ import pytest
 
 from tests.forks import Forks
 from tests.ranks import run_ranks
-from trainer.wire_formulas import (
+from trainer.measuring.wire_formulas import (
     Parameter,
     Traffic,
     ddp_buckets,
@@ -88,17 +88,17 @@ def measure(run: Run, out: Path) -> None:
     """One rank: step 3 under the counter; leaves what it saw, and the parameters' shapes."""
     import torch.distributed as dist
 
-    from trainer.config import Config
     from trainer.data import open_data
     from trainer.data.batches import Share, build_batch
     from trainer.data.order import SampleOrder
-    from trainer.mesh import build_mesh, resolve_axes
+    from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO
+    from trainer.layout.mesh import build_mesh, resolve_axes
+    from trainer.measuring.phases import Phases
+    from trainer.measuring.wire import WireCounter
     from trainer.models import build_model
-    from trainer.phases import Phases
-    from trainer.precision import resolve_precision
+    from trainer.settings.config import Config
+    from trainer.settings.precision import resolve_precision
     from trainer.strategies import build_engine, builds_empty
-    from trainer.strategies.deepspeed_config import FORCED_GATHERS, ZERO
-    from trainer.wire import WireCounter
 
     micro = GLOBAL // run.world_size // run.micro_batches
     sizes = {"image_size": 16, "global_batch_size": GLOBAL, "micro_batch_size": micro}
@@ -262,7 +262,7 @@ def test_buckets_are_as_many_as_ddp_makes(tmp_path):
         import torch.distributed as dist
         from torch import nn
 
-        from trainer.wire import WireCounter
+        from trainer.measuring.wire import WireCounter
 
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
@@ -297,7 +297,7 @@ def test_every_collective_is_counted_with_its_own_formula(tmp_path):
         import torch.distributed as dist
         import torch.distributed._functional_collectives as functional
 
-        from trainer.wire import WireCounter
+        from trainer.measuring.wire import WireCounter
 
         dist.init_process_group("gloo")
         rank, group = dist.get_rank(), dist.new_group([0, 1, 2])
@@ -345,7 +345,7 @@ def test_the_element_types_that_are_added_up_are_kept():
         import torch
         import torch.distributed as dist
 
-        from trainer.wire import WireCounter
+        from trainer.measuring.wire import WireCounter
 
         dist.init_process_group("gloo")
         with WireCounter() as wire:

@@ -56,8 +56,8 @@ def test_a_group_without_a_name_is_nobodys_axis() -> None:
         import torch
         import torch.distributed as dist
 
-        from trainer.axes import Axes
-        from trainer.wire import WireCounter
+        from trainer.layout.axes import Axes
+        from trainer.measuring.wire import WireCounter
 
         dist.init_process_group("gloo")
         assert Axes(dp_shard=2).world_axis == "dp_shard" and Axes(tp=2, ep=2).world_axis == "tp"

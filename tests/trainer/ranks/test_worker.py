@@ -14,8 +14,8 @@ from typing import get_args
 import pytest
 
 from tests.ranks import fork_ranks
-from trainer.config import Strategy
-from trainer.profiler import hash_file
+from trainer.measuring.profiler import hash_file
+from trainer.settings.fields import Strategy
 
 STEPS = 16
 LABELS = {"## Data Loading ##", "## Forward Pass ##", "## Backward Pass ##", "## Optimizer Step ##"}

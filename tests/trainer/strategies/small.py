@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.config import Config
 from trainer.data.batches import Batch
 from trainer.engine import Engine
-from trainer.mesh import build_mesh, resolve_axes
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.layout.mesh import build_mesh, resolve_axes
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
 from trainer.strategies import build_engine, builds_empty
 
 GLOBAL_BATCH, CLASSES, WIDTH = 16, 8, 24

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from trainer.config import Config, ConfigError
-from trainer.precision import Precision
-from trainer.strategies.deepspeed_config import FORCED_GATHERS, ZERO, build_settings
-from trainer.strategies.deepspeed_keys import KNOWN, check_keys
+from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO, build_settings
+from trainer.engines.deepspeed_keys import KNOWN, check_keys
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.precision import Precision
 
 
 def settings_of(strategy="zero2", *, precision="fp32", zero=None, device_type="cpu", **settings):

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from trainer.config import Config, ConfigError
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.precision import Precision
 from trainer.strategies import zero
 
 

@@ -15,16 +15,16 @@ import torchvision
 import transformers
 
 from tests.trainer.models.conftest import write_model
-from trainer.config import Config, ConfigError
 from trainer.data.batches import Share
 from trainer.data.images import ImageData, Images
 from trainer.data.order import SampleOrder
-from trainer.model_shapes import TORCHVISION, default_image_size
 from trainer.models.torchvision_networks import NETWORKS
-from trainer.preprocessing import FILE, PLAIN, Preprocessing, write_preprocessing
-from trainer.tasks import images as tasks
-from trainer.tasks.images import ImageTask
-from trainer.tasks.preprocessing import find_preprocessing, measure_difference
+from trainer.settings.config import Config, ConfigError
+from trainer.shapes.model_shapes import TORCHVISION, default_image_size
+from trainer.shapes.preprocessing import FILE, PLAIN, Preprocessing, write_preprocessing
+from trainer.tasks import image_task as tasks
+from trainer.tasks.image_task import ImageTask
+from trainer.tasks.normalization import find_preprocessing, measure_difference
 
 MOST_OFF, MEAN_OFF = 3 / 255, 0.5 / 255
 """Of a pixel from 0 to 1: the libraries round to whole levels after each direction, the lab does not round."""

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.config import Config
-from trainer.decoder_shapes import DecoderShape
-from trainer.tasks.text import TextTask
+from trainer.settings.config import Config
+from trainer.shapes.decoder_shapes import DecoderShape
+from trainer.tasks.text_task import TextTask
 
 SHAPE = DecoderShape(
     family="qwen2",

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import Config, ConfigError
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text import arithmetic
 from trainer.data.text.chat import CHUNK, as_array, encode_chats
@@ -32,6 +31,7 @@ from trainer.data.text.tokenizer import (
     load_tokenizer,
 )
 from trainer.failures import DataMissing
+from trainer.settings.config import Config, ConfigError
 
 VERSION = 1  # raise it when the same settings give other files
 PREPARED = "_prepared"

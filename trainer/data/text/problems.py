@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from trainer.config import Config
 from trainer.data.text.cache import cache_folder
 from trainer.data.text.rows import read_index
 from trainer.data.text.tokenizer import count_vocabulary, load_tokenizer, tokenizer_source
-from trainer.decoder_shapes import read_shape
+from trainer.settings.config import Config
+from trainer.shapes.decoder_json import read_shape
 
 IMAGES = ("digits", "synthetic", "cifar100", "food101")
 

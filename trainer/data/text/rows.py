@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import Config
 from trainer.data.text.cache import ARRAYS, INDEX, TOKENIZER, array_path, cache_folder
 from trainer.data.text.tokenizer import read_tokenizer
 from trainer.failures import DataMissing
+from trainer.settings.config import Config
 
 IGNORED = -100
 """As in trainer.data.batches, which needs torch."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import Config, ConfigError
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text.arithmetic import generate_arithmetic
 from trainer.failures import DataMissing
+from trainer.settings.config import Config, ConfigError
 
 HUB_IDS = {"metamathqa": "meta-math/MetaMathQA"}
 QUERY, RESPONSE, ORIGINAL = "query", "response", "original_question"

@@ -8,8 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trainer.config import TEXT_MODELS, Config
 from trainer.failures import DataMissing
+from trainer.settings.config import Config
+from trainer.settings.fields import TEXT_MODELS
 
 BYTES = "bytes"
 TINY = ("qwen_tiny", "qwen_moe_tiny")
@@ -42,7 +43,7 @@ def tokenizer_source(config: Config) -> str:
     if config.model in TINY:
         return BYTES
     if config.model in TEXT_MODELS:
-        from trainer.decoder_shapes import TEXT_HUB_IDS
+        from trainer.shapes.decoder_shapes import TEXT_HUB_IDS
 
         return TEXT_HUB_IDS[config.model]
     return config.model

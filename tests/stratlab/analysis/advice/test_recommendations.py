@@ -15,7 +15,7 @@ from stratlab.analysis.advice.recommendations import apply_rules, build_recommen
 from stratlab.analysis.advice.rules import RULES
 from stratlab.analysis.run_facts import read_facts
 from tests.stratlab.analysis.example_report import blank, build_example
-from trainer.config import Config
+from trainer.settings.config import Config
 
 SETTINGS = {
     "strategy": "ddp",

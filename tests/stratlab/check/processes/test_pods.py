@@ -181,6 +181,6 @@ def test_where_nodes_offer_gpus_a_pod_asks_for_one(lab: Lab, tmp_path: Path) -> 
 def test_what_a_pod_with_a_gpu_says() -> None:
     assert judge_gpu(Finished(0, b"", "")).state == "ok"
     assert (
-        judge_gpu(Finished(1, b"No module named trainer.accelerators", "")).state == "warning"
+        judge_gpu(Finished(1, b"No module named trainer.launch.visibility", "")).state == "warning"
     )  # an older image
     assert judge_gpu(ClusterError("pod p has not started after 60 s, it waits for a node")).state == "warning"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.ranks import fork_ranks, run_ranks
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.run_directory import RunDirectory
+from trainer.record.run_directory import RunDirectory
 
 STEPS = 8
 
@@ -23,14 +23,14 @@ def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", st
     import torch
     import torch.distributed as dist
 
-    from trainer.attempt import open_attempt
+    from trainer.checkpoint.attempt import open_attempt
     from trainer.checkpoint.store import Checkpoints
-    from trainer.config import Config
     from trainer.engine import StepResult
     from trainer.hardware import read_world
-    from trainer.mesh import resolve_axes
-    from trainer.observation import Observed
-    from trainer.tracking import Recorder
+    from trainer.layout.mesh import resolve_axes
+    from trainer.measuring.observation import Observed
+    from trainer.outcome.tracking import Recorder
+    from trainer.settings.config import Config
 
     class StandIn:
         def __init__(self) -> None:
@@ -366,7 +366,7 @@ def test_another_strategy_s_checkpoint_is_refused(tmp_path):
 
     def go_on() -> None:
         from trainer.checkpoint import folder
-        from trainer.config import ConfigError
+        from trainer.settings.config import ConfigError
 
         read = folder.TrainingState.read
 

@@ -11,17 +11,17 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from trainer import strategies
-from trainer.config import Config
 from trainer.counting.alone import alone
 from trainer.counting.inputs import build_micro_batch, find_pictures
 from trainer.counting.steps import Count, count
 from trainer.data.batches import Batch
-from trainer.mesh import build_mesh, mesh_names, resolve_axes
-from trainer.model_shapes import default_image_size
+from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
+from trainer.measuring.phases import Phases
 from trainer.models import build_model
-from trainer.models.decoder import build_decoder
-from trainer.phases import Phases
-from trainer.precision import resolve_precision
+from trainer.models.decoder_build import build_decoder
+from trainer.settings.config import Config
+from trainer.settings.precision import resolve_precision
+from trainer.shapes.model_shapes import default_image_size
 
 SECOND = "the second step"
 TOLERANCE = 0.002

@@ -115,7 +115,7 @@ def check_composition(settings: str, rank: int) -> None:
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path):
     def run() -> None:
-        from trainer.count import main
+        from trainer.counting.command import main
 
         env = {"TRAINER_MODEL": "vit_tiny", "TRAINER_STRATEGY": "ddp", "TRAINER_PRECISION": "bf16"}
         arguments = ["--ranks", "2", "--rank", "1", "--set", "global_batch_size=8", "--top", "3"]

@@ -10,8 +10,8 @@ from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from trainer.config import Config
 from trainer.data.text.tokenizer import load_tokenizer
+from trainer.settings.config import Config
 
 
 @pytest.fixture(scope="session")

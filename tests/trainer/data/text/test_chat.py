@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.config import ConfigError
 from trainer.data.text.chat import encode_chats
 from trainer.data.text.source import Questions
 from trainer.data.text.tokenizer import build_byte_tokenizer
+from trainer.settings.config import ConfigError
 
 
 def ask(tokenizer, pairs, seq_len=64):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
-from trainer.config import Config, ConfigError
 from trainer.data.text.source import load_questions
 from trainer.failures import DataMissing
+from trainer.settings.config import Config, ConfigError
 
 
 def numbered(count, originals=None):

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import Config
 from trainer.data.text.rows import TextData, TokenRows, open_text
-from trainer.prepare.cache import ensure_cache
+from trainer.prepare.before_ranks import ensure_cache
+from trainer.settings.config import Config
 
 START, END, PAD = (
     257,

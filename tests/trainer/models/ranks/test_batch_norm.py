@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.ranks import run_ranks
-from trainer.config import Config
 from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics, running_statistics
+from trainer.settings.config import Config
 
 
 def build(name: str):

@@ -8,10 +8,13 @@ from safetensors.torch import load_file, save_file
 
 from tests.ranks import run_ranks
 from tests.trainer.models.small_decoder import FAMILIES, build, document, moved, row_of, settings
-from trainer.decoder_shapes import SHAPES, read_shape
 from trainer.failures import DataMissing
-from trainer.models.decoder import build_decoder, build_hugging_face
-from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name, open_weights
+from trainer.models.decoder import build_hugging_face
+from trainer.models.decoder_build import build_decoder
+from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
+from trainer.models.weight_sources import open_weights
+from trainer.shapes.decoder_json import read_shape
+from trainer.shapes.decoder_shapes import SHAPES
 
 Q = "hf.model.layers.1.self_attn.q_proj"
 

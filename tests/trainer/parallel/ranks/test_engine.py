@@ -6,10 +6,10 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.trainer.parallel.small import make_config
-from trainer.config import ConfigError
-from trainer.models.decoder import build_decoder
-from trainer.phases import Phases
-from trainer.precision import Precision
+from trainer.measuring.phases import Phases
+from trainer.models.decoder_build import build_decoder
+from trainer.settings.config import ConfigError
+from trainer.settings.precision import Precision
 from trainer.strategies import nd
 
 MESHES = {
@@ -35,8 +35,9 @@ def test_steps_and_evaluations_in_any_order(name):
         import torch.distributed as dist
 
         from tests.trainer.parallel import small
-        from trainer.axes import Axes
-        from trainer.engine import build_optimizer, count_token_loss, sample_loss
+        from trainer.engine import count_token_loss, sample_loss
+        from trainer.engines.optimizer import build_optimizer
+        from trainer.layout.axes import Axes
 
         dist.init_process_group("gloo")
         engine, alone = small.start(config, ranks), small.whole_decoder(config)

@@ -18,7 +18,7 @@ def test_experts_on_several_ranks_answer_as_transformers_do(ranks):
         from torch.distributed.device_mesh import init_device_mesh
 
         from tests.trainer.parallel.small import make_config, whole_decoder
-        from trainer.observation import local_part
+        from trainer.measuring.observation import local_part
         from trainer.parallel.expert import apply_experts
 
         dist.init_process_group("gloo")

@@ -8,7 +8,7 @@ def test_meshes_of_every_part():
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
 
-        from trainer.parallel.mesh import build_meshes
+        from trainer.parallel.submeshes import build_meshes
 
         dist.init_process_group("gloo")
         axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp")

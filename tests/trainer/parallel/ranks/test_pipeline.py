@@ -7,7 +7,8 @@ import torch
 
 from tests.ranks import run_ranks
 from tests.trainer.parallel.small import make_config, make_rows
-from trainer.models.decoder import build_decoder, documents_of
+from trainer.models.decoder import documents_of
+from trainer.models.decoder_build import build_decoder
 from trainer.parallel.pipeline import apply_stage, layers_of
 
 
@@ -58,8 +59,8 @@ def test_the_tied_group_holds_first_and_last_rank():
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
 
-        from trainer.parallel.mesh import build_meshes
         from trainer.parallel.pipeline import build_tied_group
+        from trainer.parallel.submeshes import build_meshes
 
         dist.init_process_group("gloo")
         axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp")

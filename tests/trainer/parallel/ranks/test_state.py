@@ -38,12 +38,12 @@ def _build(settings, seed):
     import torch
     import torch.distributed as dist
 
-    from trainer.axes import ND_AXES
-    from trainer.config import Config
-    from trainer.mesh import build_mesh, resolve_axes
-    from trainer.models.decoder import build_decoder
-    from trainer.phases import Phases
-    from trainer.precision import Precision
+    from trainer.layout.axes import ND_AXES
+    from trainer.layout.mesh import build_mesh, resolve_axes
+    from trainer.measuring.phases import Phases
+    from trainer.models.decoder_build import build_decoder
+    from trainer.settings.config import Config
+    from trainer.settings.precision import Precision
     from trainer.strategies import nd
 
     torch.set_num_threads(1)

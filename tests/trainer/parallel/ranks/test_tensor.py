@@ -4,7 +4,7 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.trainer.parallel.small import make_config
-from trainer.models.decoder import build_decoder
+from trainer.models.decoder_build import build_decoder
 from trainer.parallel.pipeline import apply_stage
 from trainer.parallel.tensor import build_plan
 

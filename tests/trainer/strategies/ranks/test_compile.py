@@ -16,7 +16,7 @@ def test_compiled_blocks_have_the_same_gradients(strategy, world_size):
         import torch.distributed as dist
 
         from tests.trainer.strategies.small import largest_difference, make_config, start, steps
-        from trainer import engine as engines
+        from trainer.engines import torch_engine as engines
 
         dist.init_process_group("gloo")
         found = []

@@ -74,7 +74,7 @@ def test_offloading_changes_no_number(strategy, offload, reference, tmp_path):
 @pytest.mark.parametrize("strategy", ["zero3", "zeropp"])
 def test_forced_gathers_change_no_number(strategy, reference, tmp_path):
     def forced() -> None:
-        from trainer.strategies import deepspeed_config
+        from trainer.engines import deepspeed_config
 
         deepspeed_config.ZERO[strategy] |= deepspeed_config.FORCED_GATHERS
         train(tmp_path / "out", strategy, **SETTINGS)
@@ -87,7 +87,7 @@ def test_a_copy_per_node_equals_one_process(reference, tmp_path):
     """hpz with two nodes of two processes, by what the launcher says of this node."""
 
     def on_two_nodes() -> None:
-        from trainer.strategies import deepspeed_config
+        from trainer.engines import deepspeed_config
 
         deepspeed_config.ZERO["zeropp"] |= deepspeed_config.FORCED_GATHERS
         train(tmp_path / "out", "zeropp", **SETTINGS)
@@ -99,7 +99,7 @@ def test_a_copy_per_node_equals_one_process(reference, tmp_path):
 def test_forced_gathers_leave_no_parameter_whole_between_steps():
     def forced() -> None:
         from tests.trainer.strategies.small import make_config, start, steps
-        from trainer.strategies import deepspeed_config
+        from trainer.engines import deepspeed_config
 
         config = make_config("zero3", 2)
         counts = []
@@ -133,7 +133,7 @@ def test_bf16_reduces_and_gathers_in_fp32(strategy):
         import torch
 
         from tests.trainer.strategies.small import make_config, start, steps
-        from trainer import wire
+        from trainer.measuring import wire
 
         met: dict[str, set[torch.dtype]] = {}
 
@@ -157,11 +157,11 @@ def test_bf16_reduces_and_gathers_in_fp32(strategy):
 
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "zero1", "zero2", "zero3"])
 def test_bf16_native_reduces_in_fp32(strategy):
-    """Parameters may be gathered in bf16; what is added up over ranks is fp32, as trainer/precision.py says."""
+    """Parameters may be gathered in bf16; what is added up over ranks is fp32 (trainer/settings/precision.py)."""
 
     def watched() -> None:
         from tests.trainer.strategies.small import make_config, start, steps
-        from trainer.wire import WireCounter
+        from trainer.measuring.wire import WireCounter
 
         shape = {"dp_replicate": 2, "dp_shard": 2} if strategy == "hsdp" else {}
         config = make_config(strategy, 4 if shape else 2, precision="bf16_native", **shape)

@@ -12,7 +12,7 @@ import torch
 
 from tests.ranks import run_ranks
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps, train
-from trainer.config import ConfigError
+from trainer.settings.config import ConfigError
 
 NATIVE = ("single", "ddp", "fsdp", "hsdp")
 ZERO = ("zero1", "zero2", "zero3", "zeropp")

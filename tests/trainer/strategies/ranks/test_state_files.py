@@ -31,7 +31,7 @@ def save_by_name(folder: Path, out: Path, strategy: str) -> None:
 
 def save_as_before(folder: Path, out: Path, strategy: str) -> None:
     """One rank: as the image's Python saved while enums went into the files."""
-    from trainer.strategies import deepspeed_state
+    from trainer.engines import deepspeed_state
 
     deepspeed_state.plain_files = lambda engine: contextlib.nullcontext()
     save_by_name(folder, out, strategy)
@@ -103,8 +103,8 @@ def refused(folder: Path, content: Any, protocol: int) -> str:
     """What `refuse_code` says of a file with that content; "" = nothing."""
     import torch
 
-    from trainer.config import ConfigError
-    from trainer.strategies.deepspeed_files import refuse_code
+    from trainer.engines.deepspeed_files import refuse_code
+    from trainer.settings.config import ConfigError
 
     torch.save(content, folder / "planted.pt", pickle_protocol=protocol)
     try:
@@ -144,7 +144,7 @@ def test_a_state_is_written_as_plain_values_or_not_at_all():
         import numpy as np
         import torch
 
-        from trainer.strategies.deepspeed_files import as_plain
+        from trainer.engines.deepspeed_files import as_plain
 
         class Stage(IntEnum):
             two = 2

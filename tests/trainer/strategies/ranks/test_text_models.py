@@ -45,11 +45,11 @@ def start(strategy: str, **values: Any):
     """The engine and its configuration on this rank."""
     import torch.distributed as dist
 
-    from trainer.config import Config
-    from trainer.mesh import build_mesh, resolve_axes
-    from trainer.models.decoder import build_decoder
-    from trainer.phases import Phases
-    from trainer.precision import Precision
+    from trainer.layout.mesh import build_mesh, resolve_axes
+    from trainer.measuring.phases import Phases
+    from trainer.models.decoder_build import build_decoder
+    from trainer.settings.config import Config
+    from trainer.settings.precision import Precision
     from trainer.strategies import build_engine, builds_empty
 
     torch.set_num_threads(1)

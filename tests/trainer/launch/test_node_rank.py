@@ -1,0 +1,22 @@
+"""Ranks follow the pods, whatever order torch's rendezvous gives them. Two real pods: ranks/test_launcher.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.launch.node_rank import read_node_rank, read_rank
+
+TORCHRUN = {"RANK": "0", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+RENDEZVOUS = {**TORCHRUN, "PET_RDZV_ENDPOINT": "ddp-worker-0:23456"}
+
+
+@pytest.mark.parametrize(("pod", "rank"), [("ddp-worker-0", 1), ("ddp-worker-2", 5), ("ddp-worker-10", 21)])
+def test_the_rank_follows_the_pod(pod, rank):
+    assert read_rank(RENDEZVOUS, pod) == rank
+
+
+@pytest.mark.parametrize(
+    ("env", "pod"), [(TORCHRUN, "ddp-worker-2"), (RENDEZVOUS, "laptop"), (RENDEZVOUS, "ddp-master-0")]
+)
+def test_elsewhere_torch_s_rank_holds(env, pod):
+    assert read_node_rank(env, pod) is None and read_rank(env, pod) == 0

@@ -1,0 +1,68 @@
+"""Requests to MLflow hold at most 1000 points, and nothing is lost where one ends and the next begins."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainer.launch.mlflow_rest import MlflowError
+from trainer.launch.sender import BATCH, line_points, send_new_lines
+from trainer.record.run_directory import RunDirectory
+
+
+class Server:
+    """A stand-in that keeps what it is sent; it refuses the requests with these numbers, from 1."""
+
+    def __init__(self, refused: tuple[int, ...] = ()) -> None:
+        self.requests, self.points, self.refused = 0, [], refused
+
+    def log_batch(self, run_id, points):
+        self.requests += 1
+        assert 0 < len(points) <= BATCH
+        if self.requests in self.refused:
+            raise MlflowError("503 not now")
+        self.points += [(p["key"], p["value"], p["timestamp"], p["step"]) for p in points]
+
+
+def write(tmp_path, *sizes: int) -> tuple[RunDirectory, list]:
+    """A line of so many numbers each; every number of the file is another one. With what must arrive."""
+    folder = RunDirectory(tmp_path, "borders", "run")
+    folder.create()
+    lines, wanted, number = [], [], 0
+    for step, size in enumerate(sizes, 1):
+        numbers = {f"n{i}": number + i for i in range(size)}
+        number += size
+        lines.append({"t": 1.5 + step, "attempt": 1, "step": step, "kind": "system", **numbers})
+        wanted += [(name, value, 1500 + 1000 * step, step) for name, value in numbers.items()]
+    folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert sum(len(line_points(line)) for line in lines) == len(wanted)
+    return folder, wanted
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *[(count,) for count in (1, 999, 1000, 1001, 1999, 2000, 2001, 3001)],  # one line, many ranks
+        (3,) * 1001,  # 1000 is no multiple of it
+        (999, 1, 1), (999, 2, 1), (1000, 1), (1, 1000), (1, 1001, 1), (400, 400, 400, 2001, 1),
+    ],
+)  # fmt: skip
+def test_every_point_arrives_once_and_in_order(tmp_path, sizes):
+    folder, wanted = write(tmp_path, *sizes)
+    server = Server()
+    send_new_lines(folder, server, "id")
+    assert server.points == wanted
+    assert int(folder.sent.read_text()) == folder.metrics.stat().st_size
+
+
+@pytest.mark.parametrize("refused", [(1,), (2,), (3,), (1, 2, 4)])
+def test_after_a_refusal_it_goes_on_where_nothing_was_confirmed(tmp_path, refused):
+    folder, wanted = write(tmp_path, *(3,) * 1001)
+    server = Server(refused)
+    for _ in range(len(refused)):
+        with pytest.raises(MlflowError):
+            send_new_lines(folder, server, "id")
+    send_new_lines(folder, server, "id")
+    assert sorted(set(server.points)) == sorted(wanted)
+    assert int(folder.sent.read_text()) == folder.metrics.stat().st_size

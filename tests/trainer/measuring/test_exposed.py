@@ -1,0 +1,90 @@
+"""A rank's own count of exposed communication; against the analysis, on real traces: tests/stratlab/analysis."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.measuring.exposed import Event, measure_exposed_pct, read_exposed_pct
+
+STEP = "## Training Step 7 ##"
+
+
+def on_device(name: str, start: int, end: int, correlation: int = 0) -> Event:
+    return Event(name, start, end, True, False, 0, correlation)
+
+
+def on_host(name: str, start: int, end: int, *, thread: int = 1, correlation: int = 0) -> Event:
+    label = name.startswith(("##", "gloo:"))
+    return Event(name, start, end, False, label, thread, correlation)
+
+
+def test_kernels_by_hand() -> None:
+    """Steps from 100 to 300, the queue runs until 400: 40 + 10 of 300 are communication alone."""
+    events = [
+        on_host(STEP, 100, 200),
+        on_host("## Training Step 8 ##", 200, 300),
+        on_host("cudaLaunchKernel", 110, 111, correlation=5),
+        on_host("cudaLaunchKernel", 290, 291, correlation=6),
+        on_host("cudaLaunchKernel", 310, 311, correlation=9),
+        on_device("gemm", 110, 160, 5),
+        on_device("ncclDevKernel_AllReduce_Sum_f32", 140, 200, 5),
+        on_device("another", 190, 195, 5),  # 160 to 190 and 195 to 200 are exposed
+        on_device("ncclDevKernel_AllGather", 370, 400, 6),  # launched in the last step
+        on_device("Memcpy DtoD (Device -> Device)", 380, 390, 6),  # hides nothing
+        on_device("gemm", 385, 400, 6),
+        on_device("gemm", 400, 900, 9),  # of the step after
+        Event("nccl:all_reduce", 0, 900, True, True, 0, 0),  # the label of a kernel, on its stream
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(100 * (30 + 5 + 15) / 300)
+
+
+def test_what_was_in_flight_belongs_to_no_step() -> None:
+    events = [
+        on_host(STEP, 100, 300),
+        on_host("cudaLaunchKernel", 110, 111, correlation=5),
+        on_device("ncclDevKernel_AllReduce", 90, 200, 4),
+        on_device("ncclDevKernel_AllReduce", 200, 250, 5),
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(50)
+
+
+def test_on_the_host_operators_take_the_place_of_kernels() -> None:
+    """Neither what waits for a collective nor the backend's own thread computes."""
+    events = [
+        on_host(STEP, 0, 100),
+        on_host("aten::mm", 0, 40),
+        on_host("gloo:all_reduce", 30, 80, thread=2),
+        on_host("aten::copy_", 50, 60, thread=2),
+        on_host("c10d::allreduce_", 40, 90),
+        on_host("AddmmBackward0", 0, 100),
+        on_host("aten::add", 75, 78),
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(40 - 3)
+
+
+def test_nothing_to_say() -> None:
+    assert measure_exposed_pct([on_host("aten::mm", 0, 40)]) is None
+    assert measure_exposed_pct([on_host(STEP, 10, 10)]) is None
+    assert measure_exposed_pct([on_host(STEP, 0, 10)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ({"files": [{"comm_exposed_pct": 10}, {"comm_exposed_pct": 20.0}]}, 15),
+        ({"files": [{"comm_exposed_pct": 10}], "dropped": [{"rank": 1, "comm_exposed_pct": 30}]}, 20),
+        ({"files": [{"comm_exposed_pct": None}, {"rank": 1}, 3]}, None),
+        ({"files": None}, None),
+        ([], None),
+    ],
+)
+def test_the_mean_over_the_ranks(tmp_path: Path, text: object, expected: float | None) -> None:
+    path = tmp_path / "manifest.json"
+    assert read_exposed_pct(path) is None
+    path.write_text(json.dumps(text))
+    assert read_exposed_pct(path) == expected
+    path.write_text("[[[")
+    assert read_exposed_pct(path) is None

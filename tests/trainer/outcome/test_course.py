@@ -1,0 +1,157 @@
+"""Energy, use of the GPUs and the time to a target, by hand: unequal ranks, a restart, odd intervals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trainer.outcome.course import build_course, find_target
+from trainer.settings.config import Config
+
+
+def lines(*found: dict[str, Any]) -> list[bytes]:
+    return [json.dumps(line).encode() + b"\n" for line in found]
+
+
+def train(t: float, step: int, attempt: int = 1, ms: float = 1000.0) -> dict[str, Any]:
+    return {"t": t, "attempt": attempt, "step": step, "kind": "train", "loss": 1.0, "step_time_ms": ms}
+
+
+def system(t: float, powers: list[float], attempt: int = 1, **more: list[float]) -> dict[str, Any]:
+    values = {
+        "power_w": powers,
+        "utilisation_pct": [50.0] * len(powers),
+        "temperature_c": [60.0] * len(powers),
+    }
+    named = {f"rank{i}_gpu_{n}": v for n, found in (values | more).items() for i, v in enumerate(found)}
+    return {"t": t, "attempt": attempt, "step": 1, "kind": "system", "rank0_host_memory_gib": 1.0, **named}
+
+
+def validation(t: float, step: int, accuracy: float, seconds: float, attempt: int = 1) -> dict[str, Any]:
+    found = {"validation_loss": 1.0, "validation_accuracy_pct": accuracy, "train_time_s": seconds}
+    return {"t": t, "attempt": attempt, "step": step, "kind": "eval", **found}
+
+
+def test_power_is_summed_over_ranks_and_time() -> None:
+    found = build_course(
+        lines(
+            train(102.0, 1, ms=2000.0),  # began at 100
+            train(103.0, 2),
+            system(110.0, [300.0, 500.0], utilisation_pct=[80.0, 100.0], temperature_c=[60.0, 71.0]),
+            {"t": 111.0, "attempt": 1, "step": 2, "kind": "system", "checkpoint_ms": 5.0},
+            system(113.0, [100.0, 200.0], utilisation_pct=[10.0, 20.0], temperature_c=[65.0, 61.0]),
+        ),
+        {1: 2},
+        None,
+    )
+    joules = 10 * 800 + 3 * 300
+    assert found == {
+        "train_energy_wh": pytest.approx(joules / 3600),
+        "train_power_w": pytest.approx(joules / 13),
+        "gpu_utilisation_pct": pytest.approx((10 * 90 + 3 * 15) / 13),
+        "gpu_temperature_c": 71.0,
+        "epoch_time_s": None,
+        "train_accuracy_pct": None,
+        "time_to_target_s": None,
+    }
+
+
+def test_a_line_that_is_not_whole_counts_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a process that was killed, or of a full volume: the run has trained to its end, and shall have its summary."""
+    whole = lines(train(101.0, 1), system(110.0, [360.0]), validation(111.0, 2, 90.0, 7.0))
+    expected = build_course(whole, {1: 1}, ("validation_accuracy_pct", 80.0))
+    cut = [whole[0][:30] + b"\n", b"\0\0\0\n", b"[1]\n", b"\xff\n", b'{"t": "soon"}\n']
+    odd = lines(
+        {"t": 112.0, "attempt": 1, "step": 2, "kind": "epoch"},
+        {"t": 112.0, "attempt": 1, "step": 2, "kind": "epoch", "epoch": 1},
+        {"t": 112.0, "attempt": 1, "step": 3, "kind": "eval", "validation_accuracy_pct": "high"},
+        {"t": 112.0, "attempt": 1, "step": 3, "kind": "system", "rank0_gpu_power_w": None},
+    )
+    found = build_course([whole[0], *cut, *whole[1:], *odd], {1: 1}, ("validation_accuracy_pct", 80.0))
+    assert found == expected and found["train_energy_wh"] and found["time_to_target_s"] == 7.0
+    assert "metrics.jsonl: 5 lines are not whole and count for nothing" in caplog.text
+
+
+def test_an_earlier_attempt_has_used_energy_too_and_the_pause_between_them_none() -> None:
+    found = build_course(
+        lines(
+            train(101.0, 1),
+            system(110.0, [360.0]),
+            train(1001.0, 1, attempt=2),
+            system(1005.0, [100.0, 260.0], attempt=2),
+        ),
+        {1: 1, 2: 2},  # restarted with another number of ranks
+        None,
+    )
+    assert found["train_energy_wh"] == pytest.approx((10 * 360 + 5 * 360) / 3600)
+    assert found["train_power_w"] == pytest.approx(360)
+
+
+def test_power_that_one_rank_does_not_tell_is_not_known() -> None:
+    found = build_course(lines(train(1.0, 1), system(2.0, [300.0])), {1: 2}, None)
+    assert found["train_energy_wh"] is None and found["train_power_w"] is None
+    on_cpu = {"t": 2.0, "attempt": 1, "step": 1, "kind": "system", "rank0_host_memory_gib": 1.0}
+    assert set(build_course(lines(train(1.0, 1), on_cpu), {1: 1}, None).values()) == {None}
+
+
+def test_the_first_validation_that_reaches_the_target_counts() -> None:
+    found = lines(
+        train(1.0, 1),
+        validation(2.0, 10, 70.0, 11.0),
+        validation(3.0, 20, 91.0, 22.0),
+        validation(4.0, 30, 89.0, 33.0),
+        validation(5.0, 40, 95.0, 44.0),
+    )
+    times = {
+        p: build_course(found, {1: 1}, ("validation_accuracy_pct", p))["time_to_target_s"]
+        for p in (60, 90, 92, 99)
+    }
+    assert times == {60: 11.0, 90: 22.0, 92: 44.0, 99: None}
+
+
+def test_a_step_that_was_made_again_counts_as_made_again() -> None:
+    """The checkpoint was older than the validation: what was reached then was lost."""
+    found = lines(
+        train(1.0, 1),
+        validation(3.0, 20, 91.0, 22.0),
+        train(5.0, 11, attempt=2),
+        validation(6.0, 20, 89.0, 25.0, attempt=2),
+        validation(7.0, 30, 92.0, 36.0, attempt=2),
+    )
+    assert build_course(found, {1: 1, 2: 1}, ("validation_accuracy_pct", 90))["time_to_target_s"] == 36.0
+
+
+def test_epochs_that_were_made_again_count_as_made_again() -> None:
+    def epoch(number: int, seconds: float, accuracy: float, attempt: int) -> dict[str, Any]:
+        told = {"epoch": number, "epoch_time_s": seconds, "epoch_train_accuracy_pct": accuracy}
+        return {"t": 9.0, "attempt": attempt, "step": 9, "kind": "epoch", **told}
+
+    found = build_course(
+        lines(train(1.0, 1), epoch(1, 10.0, 50.0, 1), epoch(2, 30.0, 60.0, 1), epoch(2, 20.0, 61.0, 2)),
+        {1: 1, 2: 1},
+        None,
+    )
+    assert (found["epoch_time_s"], found["train_accuracy_pct"]) == (15.0, 61.0)
+
+
+def test_the_target_of_text_is_reached_from_above() -> None:
+    eval_line = {
+        "t": 2.0,
+        "attempt": 1,
+        "step": 5,
+        "kind": "eval",
+        "validation_perplexity": 8.0,
+        "train_time_s": 7.0,
+    }
+    found = lines(train(1.0, 1), eval_line)
+    assert build_course(found, {1: 1}, ("validation_perplexity", 8.5))["time_to_target_s"] == 7.0
+    assert build_course(found, {1: 1}, ("validation_perplexity", 7.5))["time_to_target_s"] is None
+
+
+def test_which_target_was_asked_for() -> None:
+    assert find_target(Config(run="x")) is None
+    assert find_target(Config(run="x", target_accuracy_pct=90)) == ("validation_accuracy_pct", 90)
+    text = Config(run="x", model="qwen_tiny", dataset="arithmetic", target_perplexity=9)
+    assert find_target(text) == ("validation_perplexity", 9)

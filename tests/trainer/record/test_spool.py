@@ -1,0 +1,107 @@
+"""Lines that wait while the volume is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from trainer.record.run_directory import append_line, read_lines
+from trainer.record.spool import Spool
+
+REAL = os.write
+
+
+class Volume:
+    """Takes `room` more bytes of every file, as os.write would."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def write(self, file: int, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = REAL(file, data[: self.room])
+        self.room -= written
+        return written
+
+
+def line(number: int) -> bytes:
+    return json.dumps({"step": number}).encode() + b"\n"
+
+
+def steps(path: Path) -> list[int]:
+    return [each["step"] for each in read_lines(path)]
+
+
+@pytest.mark.parametrize("room", [0, 1, 12, 13, 14, 30])
+def test_what_does_not_fit_is_there_later_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    volume, path = Volume(room), tmp_path / "metrics.jsonl"
+    monkeypatch.setattr(os, "write", volume.write)
+    spool = Spool(path)
+    for number in range(5):
+        spool.append(line(number))
+        spool.flush()
+    assert not spool.flush() and path.stat().st_size == room
+    volume.room = 1 << 20
+    assert spool.flush()
+    assert steps(path) == [0, 1, 2, 3, 4] and spool.dropped == 0
+
+
+def test_what_is_too_much_is_dropped_from_the_front_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume, path = Volume(5), tmp_path / "metrics.jsonl"
+    monkeypatch.setattr(os, "write", volume.write)
+    spool = Spool(path, most_bytes=60)
+    for number in range(10):
+        spool.append(line(number))
+        assert not spool.flush()
+    volume.room = 1 << 20
+    assert spool.flush()
+    # the first one was half on the volume; a line of 12 bytes each
+    assert steps(path) == [0, 6, 7, 8, 9] and spool.dropped == 5
+
+
+def test_a_half_line_of_an_earlier_attempt_is_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(line(1) + b'{"step": 2, "lo')
+    spool = Spool(path)
+    spool.append(line(3))
+    spool.close()
+    assert steps(path) == [1, 3]
+    path.write_bytes(line(1) + b"\0\0\0")
+    append_line(path, {"step": 4})
+    append_line(path, {"step": 5})
+    assert steps(path) == [1, 4, 5]
+
+
+def test_another_error_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: int, data: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    spool = Spool(tmp_path / "metrics.jsonl")
+    monkeypatch.setattr(os, "write", fail)
+    spool.append(line(1))
+    with pytest.raises(OSError, match="Input/output error"):
+        spool.flush()
+
+
+def test_lines_that_never_fit_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "write", Volume(0).write)
+    spool = Spool(tmp_path / "metrics.jsonl")
+    for number in range(3):
+        spool.append(line(number))
+        spool.flush()
+    spool.close()
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "[Errno 28] No space left on device; training goes on, its lines wait in memory",
+        "3 lines are lost",
+    ]

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.schema import schema
+
+
+def read(**settings: str) -> Config:
+    return Config.from_env({"PATH": "/bin", "TRAINER_RUN": "try"} | settings)
+
+
+def problems(**settings: str) -> list[str]:
+    with pytest.raises(ConfigError) as failure:
+        read(**settings)
+    return failure.value.problems
+
+
+def test_values_are_read_with_their_types():
+    config = read(TRAINER_LR="1e-4", TRAINER_STEPS="16777216", TRAINER_PROFILE_MEMORY="false")
+    assert (config.lr, config.steps, config.profile_memory) == (1e-4, 16777216, False)
+
+
+def test_a_misspelt_name_is_refused_with_the_nearest_one():
+    assert problems(TRAINER_CLIP_NROM="1") == [
+        "TRAINER_CLIP_NROM: unknown setting, did you mean TRAINER_CLIP_NORM?"
+    ]
+
+
+def test_a_name_like_no_other_is_refused_without_a_hint():
+    assert problems(TRAINER_XYZZY="1") == ["TRAINER_XYZZY: unknown setting"]
+
+
+def test_all_problems_are_named_at_once():
+    found = "\n".join(problems(TRAINER_TPP="2", TRAINER_LR="abc", TRAINER_STRATEGY="zero4"))
+    assert "TRAINER_TPP: unknown setting" in found
+    assert "TRAINER_LR='abc'" in found
+    assert (
+        "TRAINER_STRATEGY='zero4': expected one of single, ddp, fsdp, hsdp, zero1, zero2, zero3, zeropp"
+        in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("GLOBAL_BATCH_SIZE", "0"),
+        ("LR", "0"),
+        ("LR", "-1"),
+        ("VALIDATION_FRACTION", "1"),
+        ("CLIP_NORM", "-0.1"),
+        ("COMPARISON", "../elsewhere"),
+        ("COMPARISON", ""),
+        ("PRECISION", "fp8"),
+        ("SEED", "1.5"),
+        ("PROFILE_MEMORY", "perhaps"),
+        ("DATASET", ""),
+    ],
+)
+def test_a_value_out_of_range_is_named(setting, value):
+    (found,) = problems(**{f"TRAINER_{setting}": value})
+    assert found.startswith(f"TRAINER_{setting}={value!r}: ")
+
+
+def test_a_pattern_in_a_sentence_keeps_its_capital_letters():
+    (found,) = problems(TRAINER_COMPARISON="../elsewhere")
+    assert found == (
+        "TRAINER_COMPARISON='../elsewhere': string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"TRAINER_EPOCHS": "2", "TRAINER_STEPS": "5"}, "give one of them"),
+        ({"TRAINER_STEPS": "5", "TRAINER_WARMUP_STEPS": "5"}, "TRAINER_WARMUP_STEPS=5: must be below"),
+        ({"TRAINER_PROFILE_FIRST_STEP": "1"}, "TRAINER_PROFILE_FIRST_STEP=1: must be above"),
+        ({"TRAINER_DATASET": "digits", "TRAINER_DATASET_PATH": "/x"}, "digits is built in"),
+    ],
+)
+def test_rules_between_settings(settings, sentence):
+    assert sentence in "\n".join(problems(**settings))
+
+
+ND = {"TRAINER_STRATEGY": "nd", "TRAINER_MODEL": "qwen_tiny"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"TRAINER_MODEL": "vit_tiny"}, "TRAINER_STRATEGY=nd: trains language models, not images"),
+        (
+            {"TRAINER_TP": "2", "TRAINER_DP_SHARD": "4"},
+            "TRAINER_LAYOUT=auto, TRAINER_DP_SHARD=4, TRAINER_TP=2: auto",
+        ),
+        ({"TRAINER_PRECISION": "fp16"}, "TRAINER_PRECISION=fp16: strategy nd"),
+        ({"TRAINER_COMPILE": "true"}, "TRAINER_COMPILE=true: not with strategy nd"),
+        ({"TRAINER_OFFLOAD": "all"}, "TRAINER_OFFLOAD=all: strategy nd can keep there only none"),
+    ],
+)
+def test_what_nd_cannot_do_is_refused(settings, sentence):
+    (found,) = problems(**ND | settings)
+    assert found.startswith(sentence)
+
+
+def test_nd_takes_degrees_that_are_given():
+    assert read(**ND, TRAINER_LAYOUT="given", TRAINER_TP="2", TRAINER_DIMENSIONS="3").tp == 2
+    assert read(**ND, TRAINER_TP="0", TRAINER_LABEL_SMOOTHING="0.1").layout == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("LAYOUT", "given"), ("DIMENSIONS", "3"), ("CP", "2"), ("TP", "2"), ("PP", "2"), ("EP", "2")),
+        *(("PP_SCHEDULE", "gpipe"), ("CP_KIND", "allgather"), ("SEQUENCE_PARALLEL", "on")),
+    ],
+)
+def test_settings_of_nd_have_no_effect_elsewhere(name, value):
+    assert problems(TRAINER_STRATEGY="fsdp", **{f"TRAINER_{name}": value}) == [
+        f"TRAINER_{name}: has no effect with strategy fsdp, only with nd"
+    ]
+
+
+def test_a_degree_of_zero_names_nothing():
+    assert read(TRAINER_STRATEGY="fsdp", TRAINER_TP="0").tp == 0
+
+
+def test_the_run_must_be_named():
+    with pytest.raises(ConfigError, match="TRAINER_RUN: field required"):
+        Config.from_env({})
+
+
+def test_schema_leaves_out_what_the_chart_fills():
+    names = set(schema()["properties"])
+    assert names == set(Config.model_fields) - {"run", "results", "image", "accelerator", "wait_s"}
+    assert schema()["additionalProperties"] is False
+
+
+def test_schema_is_printed_by_the_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.settings", "--schema"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and json.loads(done.stdout) == schema()
+    done = subprocess.run([sys.executable, "-m", "trainer.settings", "--shcema"], capture_output=True)
+    assert done.returncode == 2
+
+
+def test_a_target_is_of_the_task_and_can_be_reached():
+    text = {"TRAINER_MODEL": "qwen_tiny", "TRAINER_DATASET": "arithmetic"}
+    assert read(TRAINER_TARGET_ACCURACY_PCT="90").target_accuracy_pct == 90
+    assert read(**text, TRAINER_TARGET_PERPLEXITY="9.5").target_perplexity == 9.5
+    assert "give TRAINER_TARGET_PERPLEXITY" in problems(**text, TRAINER_TARGET_ACCURACY_PCT="90")[0]
+    assert "give TRAINER_TARGET_ACCURACY_PCT" in problems(TRAINER_TARGET_PERPLEXITY="9")[0]
+    assert "give more than 1" in problems(**text, TRAINER_TARGET_PERPLEXITY="1")[0]
+    assert "TRAINER_TARGET_ACCURACY_PCT" in problems(TRAINER_TARGET_ACCURACY_PCT="101")[0]

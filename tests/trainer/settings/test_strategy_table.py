@@ -1,0 +1,40 @@
+"""The table of strategies against what it is read by: engines, charts, the advice."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainer.settings.strategy_table import STRATEGIES, StrategyRow, describe_for_advice
+
+
+def test_what_the_advice_reads_is_this_table() -> None:
+    written = Path("stratlab/analysis/advice/strategies.json").read_text()
+    assert written == describe_for_advice(), "make schema"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_a_file_and_a_chart(name: str) -> None:
+    assert find_spec(f"trainer.strategies.{STRATEGIES[name].file}")
+    values = yaml.safe_load(
+        (Path("charts") / ("llm-2d" if name == "nd" else name) / "values.yaml").read_text()
+    )
+    assert values["run"]["config"]["strategy"] == name
+
+
+def test_a_row_says_everything() -> None:
+    with pytest.raises(TypeError, match="missing .* required keyword-only argument"):
+        StrategyRow(file="ddp", axes=())  # type: ignore[call-arg]
+
+
+def test_the_ways_to_less_end() -> None:
+    """Whoever follows the advice comes to an end, and never back."""
+    for column in ("holds_less", "sends_less"):
+        for name in STRATEGIES:
+            seen = [name]
+            while following := getattr(STRATEGIES[seen[-1]], column):
+                assert following not in seen
+                seen.append(following)

@@ -1,0 +1,55 @@
+"""Top-5 by hand, and what a training step counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.engine import add_up, count_correct
+from trainer.tasks.measures import evaluate
+
+
+def rows(*orders: list[int], classes: int) -> torch.Tensor:
+    """Logits whose classes come in these orders, the likeliest first; those that are not named come last."""
+    logits = torch.zeros(len(orders), classes)
+    for i, order in enumerate(orders):
+        for place, label in enumerate(order):
+            logits[i, label] = 10.0 - place
+    return logits
+
+
+def test_top_5_counts_what_is_among_the_five_likeliest() -> None:
+    logits = rows([0, 1, 2, 3, 4], [1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 0], [6, 0], classes=7)
+    labels = torch.tensor([0, 0, 0, 0])
+    weights = torch.tensor([1.0, 1.0, 1.0, 0.0])  # the last one is padding
+    found = evaluate(lambda _: logits, [(logits, labels, weights)], [str(i) for i in range(7)], "cpu")
+    assert found.samples == 3
+    assert found.measures()["accuracy_pct"] == pytest.approx(100 / 3)
+    assert found.measures()["top5_accuracy_pct"] == pytest.approx(200 / 3)
+    assert found.report("test")["top5_accuracy_pct"] == pytest.approx(200 / 3)
+
+
+def test_of_five_classes_there_is_no_top_5() -> None:
+    logits = rows([0, 1], [1, 0], classes=5)
+    batch = (logits, torch.tensor([0, 0]), torch.ones(2))
+    found = evaluate(lambda _: logits, [batch], list("abcde"), "cpu")
+    assert set(found.measures()) == {"loss", "accuracy_pct"} and "top5_accuracy_pct" not in found.report(
+        "test"
+    )
+
+
+def test_a_step_counts_what_it_tells_right() -> None:
+    logits = rows([2], [1], [0], classes=3).requires_grad_()
+    counted = count_correct(logits, torch.tensor([2, 1, 1]))
+    assert counted is not None and counted.item() == 2 and not counted.requires_grad
+    mixed = torch.tensor([[0.1, 0.2, 0.7], [0.6, 0.4, 0.0], [0.9, 0.1, 0.0]])  # mixup: by the larger share
+    assert count_correct(logits, mixed).item() == 2
+
+
+def test_text_is_not_counted() -> None:
+    assert count_correct(torch.zeros(2, 4, 9), torch.zeros(2, 4, dtype=torch.int64)) is None
+
+
+def test_micro_batches_add_up() -> None:
+    one, two = torch.tensor(1), torch.tensor(2)
+    assert add_up(add_up(None, one), two).item() == 3 and add_up(None, None) is None

@@ -1,0 +1,106 @@
+"""One start of a run: its number, its log, and what it goes on from."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from trainer.checkpoint.folder import CheckpointFolder, Chosen
+from trainer.failures import is_storage_full
+from trainer.hardware import World
+from trainer.record.provenance import describe_run
+from trainer.record.run_directory import RunDirectory, write_json
+from trainer.settings.config import Config
+
+log = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Equal on every rank."""
+
+    folder: RunDirectory
+    number: int
+    chosen: Chosen | None
+    """The checkpoint to go on from; None: from the start."""
+    skipped: list[str]
+    """A sentence for each newer checkpoint that is broken."""
+    traces_complete: bool
+    """An earlier attempt has recorded its steps."""
+
+    @property
+    def from_step(self) -> int:
+        """The last step that need not be done again."""
+        return self.chosen.state.step if self.chosen else 0
+
+
+def open_attempt(config: Config, world: World, resolved: dict[str, Any], launcher: str) -> Attempt:
+    """Rank 0 makes the run directory, chooses a checkpoint and starts an attempt; every rank then logs into it."""
+    folder = RunDirectory(config.results, config.comparison, config.run)
+    hosts: list[Any] = [None] * world.size
+    dist.all_gather_object(hosts, (world.host, world.node))
+    found = [_open(config, folder, world, resolved, hosts, launcher) if world.rank == 0 else None]
+    dist.broadcast_object_list(found)
+    assert found[0] is not None
+    attempt = found[0]
+    handler = RankLog(folder.rank_log(world.rank))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    log.info(
+        "%s: attempt %d, rank %d of %d on %s, %s",
+        *(config.run, attempt.number, world.rank, world.size, world.device_name, world.backend),
+    )
+    if attempt.chosen:
+        log.info("goes on behind step %d, from %s", attempt.from_step, attempt.chosen.path)
+    return attempt
+
+
+class RankLog(logging.FileHandler):
+    """A full volume costs lines of the log and one sentence on the console, not a traceback for each of them."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        failure = sys.exc_info()[1]
+        if failure is None or not is_storage_full(failure):
+            super().handleError(record)
+        elif not self._told:
+            self._told = True
+            print(
+                f"{self.baseFilename}: {failure}; training goes on without this log",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _open(
+    config: Config,
+    folder: RunDirectory,
+    world: World,
+    resolved: dict[str, Any],
+    hosts: list[Any],
+    launcher: str,
+) -> Attempt:
+    folder.create()
+    number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
+    if number == 1:
+        write_json(folder.config, describe_run(config, resolved, *map(list, zip(*hosts, strict=True))))
+    chosen, skipped = _choose(config, CheckpointFolder(folder))
+    attempt = Attempt(folder, number, chosen, skipped, folder.has_all_traces())
+    nodes = sorted({node for _, node in hosts if node})
+    facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host, "nodes": nodes}
+    folder.append_attempt("started", number, launcher, **facts)
+    folder.keep_reserve(world.size)
+    return attempt
+
+
+def _choose(config: Config, checkpoints: CheckpointFolder) -> tuple[Chosen | None, list[str]]:
+    checkpoints.remove_leftovers()
+    if config.resume == "auto":
+        return checkpoints.choose()
+    checkpoints.set_all_aside()
+    return None, []

@@ -1,0 +1,72 @@
+"""The weights of a finished run in Hugging Face format: those of its end, and those of its best checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.engine import Engine
+from trainer.failures import is_storage_full
+from trainer.record.run_directory import RunDirectory
+from trainer.settings.config import Config
+
+log = logging.getLogger("trainer")
+
+
+def export_weights(
+    config: Config,
+    engine: Engine,
+    model: nn.Module,
+    best: dict[str, float] | None,
+    steps: int,
+    facts: dict[str, Any],
+    folder: RunDirectory,
+    writes: bool,
+) -> None:
+    """model/ from the final weights, best_model/ from the best checkpoint if an earlier one is best; collective.
+
+    Only where checkpoints are on. Weights that do not fit on the volume are left out, and that is said.
+    The engine holds the best weights afterwards.
+
+    Args:
+        model: as built, what the exporter takes the architecture from.
+        best: validation of the best checkpoint.
+        steps: of the whole run.
+        facts: of the data, for the exporter.
+    """
+    if not config.checkpoint_every:
+        return
+    _export(config, engine, model, facts, folder.model, writes)
+    if best and int(best["step"]) != steps:
+        engine.load(CheckpointFolder(folder).step(int(best["step"])) / "engine")
+        _export(config, engine, model, facts, folder.best_model, writes)
+
+
+def _export(
+    config: Config, engine: Engine, model: nn.Module, facts: dict[str, Any], target: Path, writes: bool
+) -> None:
+    from trainer.models.export import export_model
+
+    state = engine.gather_state()
+    if writes:
+        aside = target.with_name(f".tmp-{target.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            aside.mkdir()
+            export_model(model, state, config, facts, aside)
+            shutil.rmtree(target, ignore_errors=True)
+            os.rename(aside, target)
+            log.info("weights in Hugging Face format: %s", target)
+        except Exception as failure:  # safetensors has an error of its own for a full volume
+            shutil.rmtree(aside, ignore_errors=True)
+            if not is_storage_full(failure):
+                raise
+            log.warning("no weights in %s, the run ends without them: %s", target, failure)
+    dist.barrier()

@@ -1,0 +1,85 @@
+"""State of the strategies made of plain PyTorch: torch.distributed.checkpoint, which reshards when it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+
+from trainer.settings.precision import LossScale
+
+# flat: an optimizer's entries are named after its parameters, whatever the number of ranks
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+def save(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
+    """Every rank writes its shards into `folder`; collective."""
+    write_sharded(_state(module, optimizer, loss_scale), folder)
+
+
+def write_sharded(state: dict[str, Any], folder: Path) -> None:
+    """Writes this rank's shards; collective, and a failure of one rank is raised on every rank.
+
+    Raises:
+        RuntimeError: with what each rank says. torch raises a BaseException, which passes every `except Exception`.
+    """
+    try:
+        dcp.save(state, checkpoint_id=folder)
+    except CheckpointException as failure:
+        raise RuntimeError(str(failure)) from failure
+
+
+def read_sharded(state: dict[str, Any], folder: Path) -> None:
+    """Fills `state` with what `write_sharded` wrote on any number of ranks; collective.
+
+    Raises:
+        RuntimeError: as above.
+    """
+    try:
+        dcp.load(state, checkpoint_id=folder)
+    except CheckpointException as failure:
+        raise RuntimeError(str(failure)) from failure
+
+
+def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
+    """Reads what `save` wrote with any number of ranks; collective."""
+    state = _state(module, optimizer, loss_scale)
+    read_sharded(state, folder)
+    set_state_dict(
+        module,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+        options=_FLAT,
+    )
+    loss_scale.load(state["loss_scale"])
+
+
+def _state(module: nn.Module, optimizer: Any, loss_scale: LossScale) -> dict[str, Any]:
+    model, state = get_state_dict(module, optimizer, options=_FLAT)
+    return {"model": model, "optimizer": state, "loss_scale": loss_scale.state()}
+
+
+def gather(module: nn.Module) -> dict[str, Tensor]:
+    """The whole state under the names of the unwrapped model, fp32, on rank 0's CPU; collective."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    whole = get_model_state_dict(module, options=options)
+    if dist.get_rank() != 0:
+        return {}
+    return {name: _plain(tensor) for name, tensor in whole.items()}
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().clone()  # without sharding state_dict gives the parameters themselves
+    return copy.to("cpu", torch.float32) if copy.is_floating_point() else copy.cpu()

@@ -1,0 +1,99 @@
+"""The command `python -m trainer.count`: what one rank of a run would hold, counted without a GPU and without data."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trainer.counting.rules import read_countable
+from trainer.failures import BAD_CONFIG, DATA_MISSING, DONE, DataMissing
+from trainer.record.run_directory import write_json
+from trainer.settings.config import PREFIX, ConfigError
+
+EXAMPLE = """\
+Settings are TRAINER_* variables, as a pod has them, or --set name=value, which goes first.
+
+  python -m trainer.count --ranks 8 --set strategy=fsdp --set model=vit_huge --set precision=bf16
+  python -m trainer.count --ranks 8 --rank 4 --set strategy=nd --set layout=given --set pp=2 --set dp_shard=4 \\
+      --set model=qwen2.5-3b --set dataset=metamathqa --set seq_len=2048 --set micro_batch_size=1 --json stage1.json
+
+The run's own engine takes two steps on tensors without storage; the second one is counted. What that proves, and
+what is not in it: docs/memory.md. Exit codes: 0, 2 = settings that cannot be counted, 3 = a model that is not there."""
+PROGRESS_S = 5.0
+
+
+def main(arguments: list[str], env: Mapping[str, str]) -> int:
+    """Prints the table; an exit code of trainer/failures.py."""
+    given = _parse(arguments)
+    per_node = given.per_node or given.ranks
+    try:
+        config = read_countable(_settings(env, given.set), given.ranks, given.rank, per_node)
+        if given.json and not Path(given.json).absolute().parent.is_dir():
+            raise ConfigError([f"--json={given.json}: its folder is not there"])
+        os.environ["DS_ACCELERATOR"] = "cpu"  # read by DeepSpeed at its import
+        warnings.filterwarnings("ignore")  # of libraries, about tensors without storage
+        from trainer.counting.inputs import find_pictures
+        from trainer.counting.steps import count
+
+        pictures = find_pictures(config, given.labels, given.channels)
+        found = count(config, given.ranks, given.rank, pictures, per_node=per_node, say=_build_say())
+    except ConfigError as failure:
+        print(failure, file=sys.stderr)
+        return BAD_CONFIG
+    except DataMissing as failure:
+        print(failure, file=sys.stderr)
+        return DATA_MISSING
+    print("\n".join(found.lines(given.top)))
+    if given.json:
+        write_json(Path(given.json), found.as_dict())
+    return DONE
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.count",
+        description="Peak memory of one rank of a run by cause, counted without a GPU and without data.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--ranks", type=_positive, required=True, help="processes in all")
+    parser.add_argument("--rank", type=int, default=0, help="which of them (default: 0)")
+    parser.add_argument("--per-node", type=_positive, help="processes on a node (default: all)")
+    parser.add_argument("--set", action="append", default=[], metavar="name=value", help="a setting")
+    parser.add_argument("--labels", type=_positive, default=0, help="classes of an image data set")
+    parser.add_argument("--channels", type=_positive, default=0, help="of its images (default: 3)")
+    parser.add_argument("--top", type=_positive, default=12, help="groups of storages to list (default: 12)")
+    parser.add_argument("--json", metavar="FILE", help="write everything there as well")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
+
+
+def _settings(env: Mapping[str, str], given: list[str]) -> dict[str, str]:
+    if wrong := [text for text in given if "=" not in text]:
+        raise ConfigError([f"--set {text}: expected name=value" for text in wrong])
+    typed = (text.partition("=") for text in given)
+    named = {f"{PREFIX}{name.upper()}": value for name, _, value in typed}
+    return {f"{PREFIX}RUN": "count", **env, **named}
+
+
+def _build_say() -> Callable[[str], None]:
+    began = last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_S:
+            last = now
+            print(f"{now - began:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+    return say

@@ -1,0 +1,1 @@
+"""How a step is done: with plain PyTorch, and with DeepSpeed. Strategies choose one and dress the model for it."""

@@ -1,0 +1,178 @@
+"""DeepSpeed's configuration with nothing left to its defaults (deepspeed 0.19.8).
+
+`gradient_clipping` matters most: left out it is 1.0 (deepspeed/runtime/constants.py, upstream #8068).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.engines.deepspeed_keys import check_keys
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
+from trainer.settings.strategy_table import STRATEGIES
+
+# Written out for every stage; what a stage does not use is inert.
+_EVERY_STAGE: dict[str, Any] = {
+    "contiguous_gradients": True,
+    "reduce_scatter": True,
+    "use_multi_rank_bucket_allreduce": True,
+    "allgather_partitions": True,
+    "overlap_comm": False,
+    "compute_grad_norm": True,
+    "load_from_fp32_weights": True,
+    "elastic_checkpoint": False,
+    "ignore_unused_parameters": True,
+    "legacy_stage1": False,
+    "round_robin_gradients": False,
+    "parameter_alignment": False,
+    "sub_group_size": 1_000_000_000,
+    "zero_hpz_partition_size": 1,
+    "zero_quantized_weights": False,
+    "zero_quantized_nontrainable_weights": False,
+    "zero_quantized_gradients": False,
+    "memory_efficient_linear": False,  # its own autograd function ignores autocast, and differs from other strategies
+    "override_module_apply": True,
+    "pipeline_loading_checkpoint": False,
+    "log_trace_cache_warnings": False,
+    "enable_sanity_checks": False,
+    "save_muon_momentum_buffer_in_memory": False,
+}
+_STAGE3: dict[str, Any] = {
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "stage3_param_persistence_threshold": 100_000,
+    "stage3_model_persistence_threshold": 2**63 - 1,
+    "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+    "stage3_gather_16bit_weights_on_model_save": False,
+    "stage3_module_granularity_threshold": 0,
+    "stage3_use_all_reduce_for_fetch_params": False,
+    "stage3_allgather_sequential": False,
+}
+# What the stages differ in. Only stage 3 overlaps by default in DeepSpeed.
+ZERO: dict[str, dict[str, Any]] = {
+    name: {"stage": stage} | ({"overlap_comm": True, **_STAGE3} if stage == 3 else {})
+    for name, row in STRATEGIES.items()
+    if (stage := row.deepspeed_stage)
+}
+# For tests: without it no parameter of a small model is ever given back, and stage 3 gathers nothing.
+FORCED_GATHERS = {
+    "stage3_param_persistence_threshold": 0,
+    "stage3_max_live_parameters": 0,
+    "stage3_max_reuse_distance": 0,
+    "stage3_prefetch_bucket_size": 0,
+}
+BUCKET_ELEMENTS = 50_000_000
+
+_NO_FP16 = {
+    "enabled": False,
+    "auto_cast": False,
+    "loss_scale": 0,
+    "initial_scale_power": 16,
+    "loss_scale_window": 1000,
+    "hysteresis": 2,
+    "consecutive_hysteresis": False,
+    "min_loss_scale": 1,
+    "fp16_master_weights_and_grads": False,
+}
+
+
+def build_settings(
+    config: Config,
+    precision: Precision,
+    *,
+    world_size: int,
+    processes_per_node: int,
+    parameters: int,
+    device_type: str,
+    zero: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What `deepspeed.initialize` gets, and what the run directory keeps.
+
+    Args:
+        parameters: of the model; no bucket is larger.
+        zero: entries of the section zero_optimization to put over the strategy's own, for tests.
+
+    Raises:
+        ConfigError: a key that DeepSpeed does not know.
+    """
+    native = precision.name == "bf16_native"
+    own = "bf16" if native else "fp32"
+    autocast = precision.autocast_dtype
+    settings = {
+        "train_batch_size": config.global_batch_size,
+        "train_micro_batch_size_per_gpu": config.micro_batch_size,
+        "gradient_accumulation_steps": config.global_batch_size // (config.micro_batch_size * world_size),
+        "managed_gradient_accumulation": True,
+        "gradient_clipping": config.clip_norm,
+        "prescale_gradients": False,
+        "gradient_predivide_factor": 1.0,
+        "gradient_allreduce_op": "mean",  # stage 3 has no "sum"; the engine undoes it
+        "communication_data_type": "fp32",
+        "disable_allgather": False,
+        "steps_per_print": 2**31,
+        "wall_clock_breakdown": False,
+        "memory_breakdown": False,
+        "dump_state": False,
+        "disable_python_gc": False,
+        "dataloader_drop_last": False,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": {
+            **_zero_section(config, min(BUCKET_ELEMENTS, parameters), processes_per_node, device_type),
+            **(zero or {}),
+        },
+        "optimizer": _optimizer(config),
+        # no module in the list: else gradients of linear layers are reduced, and their weights gathered, in bf16
+        "torch_autocast": {
+            "enabled": autocast is not None,
+            "dtype": str(autocast or "bfloat16").removeprefix("torch."),
+            "lower_precision_safe_modules": [],
+        },
+        "fp16": dict(_NO_FP16),
+        "bf16": {
+            "enabled": native,
+            "immediate_grad_update": False,
+            "check_grad_overflow": True,
+            "bf16_master_weights_and_grads": False,
+            "bf16_optimizer_states": False,
+        },
+        "data_types": {"grad_accum_dtype": own, "buffer_dtype": own},
+        "checkpoint": {
+            "tag_validation": "Fail",
+            "load_universal": False,
+            "use_node_local_storage": False,
+            "parallel_write": {"pipeline_stage": False},
+        },
+    }
+    check_keys(settings)
+    return settings
+
+
+def _zero_section(config: Config, bucket: int, processes_per_node: int, device_type: str) -> dict[str, Any]:
+    pinned = {"device": "cpu", "pin_memory": device_type != "cpu"}
+    section = {
+        **_EVERY_STAGE,
+        **ZERO[config.strategy],
+        "allgather_bucket_size": bucket,
+        "reduce_bucket_size": bucket,
+    }
+    if config.offload != "none":
+        section["offload_optimizer"] = {**pinned, "ratio": 1.0, "fast_init": False}
+    if config.offload == "all":
+        section["offload_param"] = dict(pinned)
+    if config.strategy == "zeropp":
+        parts = config.zeropp.split(",")
+        section["zero_hpz_partition_size"] = processes_per_node if "hpz" in parts else 1
+        section["zero_quantized_weights"] = "qwz" in parts
+        section["zero_quantized_gradients"] = "qgz" in parts
+    return section
+
+
+def _optimizer(config: Config) -> dict[str, Any]:
+    """torch's own optimizer, as on the other strategies; DeepSpeed's would be compiled at the first start."""
+    shared = {"lr": config.lr, "weight_decay": config.weight_decay}
+    if config.optimizer == "sgd":
+        return {"type": "SGD", "params": {**shared, "momentum": 0.0}}
+    adamw = {"betas": [0.9, 0.999], "eps": 1e-8, "torch_adam": True, "fused": True}
+    return {"type": "AdamW", "params": {**shared, **adamw}}

@@ -1,0 +1,149 @@
+"""The engine of every strategy made of plain PyTorch, and the pieces that others share with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainer.checkpoint import native_state
+from trainer.data.batches import Batch
+from trainer.engine import StepResult, add_up, build_result, count_correct, count_token_loss, sample_loss
+from trainer.engines.optimizer import build_optimizer
+from trainer.measuring.observation import Observed, local_part, state_tensors
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config
+from trainer.settings.precision import LossScale, Precision
+
+
+def apply_compile(model: nn.Module, backend: str = "inductor") -> None:
+    """torch.compile for each block, in place: after gradient checkpointing, before anything is sharded."""
+    for block in model.blocks():  # type: ignore[operator]
+        block.compile(backend=backend)
+
+
+class TorchEngine:
+    """Forward and backward per micro-batch, then one update.
+
+    Args:
+        forward: the model as wrapped by the strategy.
+        loss_factor: undoes the strategy's averaging of gradients, so that they become pure sums.
+        apply_sync: tells the strategy whether the next backward pass completes the step.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        forward: nn.Module,
+        phases: Phases,
+        precision: Precision,
+        device_type: str,
+        *,
+        loss_factor: float = 1.0,
+        apply_sync: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.observed = Observed()
+        self.module = forward
+        self.settings: dict[str, Any] = {}
+        self.loss_scale = LossScale(precision.scales_loss)
+        self._config = config
+        self._autocast_dtype = precision.autocast_dtype
+        self._forward = forward
+        self._phases = phases
+        self._device_type = device_type
+        self._loss_factor = loss_factor
+        self._apply_sync = apply_sync
+        self._parameters = [p for p in forward.parameters() if p.requires_grad]
+        self._optimizer = build_optimizer(config, self._parameters)
+
+    def _autocast(self) -> Any:
+        dtype = self._autocast_dtype
+        return torch.autocast(self._device_type, dtype=dtype, enabled=dtype is not None)
+
+    def train_step(self, batch: Batch, lr: float) -> StepResult:
+        phases, last = self._phases, len(batch.micro) - 1
+        factor = self._loss_factor * self.loss_scale.scale
+        total = correct = None
+        for i, (images, labels) in enumerate(batch.micro):
+            if self._apply_sync:
+                self._apply_sync(i == last)
+            with phases.forward:
+                with self._autocast():
+                    logits = self._forward(images)
+                loss = sample_loss(logits, labels, batch.global_labels, self._config.label_smoothing)
+            with phases.backward:
+                (loss * factor).backward()
+            total = add_up(total, loss.detach())
+            correct = add_up(correct, count_correct(logits, labels))
+        assert total is not None, "a batch without micro-batches"
+        with phases.optimizer:
+            norm, skipped = self._update(lr)
+        return build_result(batch, total, norm, skipped, correct)
+
+    def _update(self, lr: float) -> tuple[Tensor, int]:
+        """Clips and applies the gradients; gives their norm, and 1 if they were left out."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = whole_norm(gradients, self._device_type)
+        skip = False
+        if self.loss_scale.enabled:
+            norm = norm / self.loss_scale.scale
+            torch._foreach_mul_([local_part(g) for g in gradients], 1.0 / self.loss_scale.scale)
+            skip = self.loss_scale.must_skip(float(norm))
+            self.loss_scale.update(skip)
+        if "parameters" not in self.observed.dtypes:
+            self.observed.add("parameters", self._forward.parameters())
+            self.observed.add("gradients", gradients)
+        if not skip:
+            if self._config.clip_norm:
+                torch.nn.utils.clip_grads_with_norm_(self._parameters, self._config.clip_norm, norm)
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+            if "optimizer" not in self.observed.dtypes:
+                self.observed.add("optimizer", state_tensors(self._optimizer))
+        self._optimizer.zero_grad(set_to_none=True)
+        return norm, int(skip)
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        self._forward.eval()
+        with torch.no_grad(), self._autocast():
+            logits = self._forward(images)
+        self._forward.train()
+        return logits
+
+    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        return count_token_loss(self.evaluate(inputs), labels)
+
+    def save(self, folder: Path) -> None:
+        native_state.save(self._forward, self._optimizer, self.loss_scale, folder)
+
+    def load(self, folder: Path) -> None:
+        native_state.load(self._forward, self._optimizer, self.loss_scale, folder)
+
+    def gather_state(self) -> dict[str, Tensor]:
+        return native_state.gather(self._forward)
+
+    def close(self) -> None:
+        """Nothing beyond what Python frees."""
+
+
+def whole_norm(gradients: list[Tensor], device_type: str) -> Tensor:
+    """Norm of the whole gradient, of which each rank may hold shards; equal on every rank.
+
+    Made of the local shards: DTensor's own way costs the host a dispatch per parameter, and reduces on the CPU, which
+    nccl does not see, where shards are kept in host memory (offload).
+    """
+    norm = torch.nn.utils.get_total_norm([local_part(gradient) for gradient in gradients])
+    first = gradients[0]
+    if not isinstance(first, DTensor):
+        return norm
+    squared = norm.to(device_type).square()
+    for axis, placement in enumerate(first.placements):
+        if not placement.is_replicate():
+            dist.all_reduce(squared, group=first.device_mesh.get_group(axis))
+    return squared.sqrt()

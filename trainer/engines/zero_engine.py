@@ -1,0 +1,110 @@
+"""DeepSpeed's engine behind the lab's contract: it owns backward and update, and reduces means instead of sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.data.batches import Batch
+from trainer.engine import StepResult, add_up, build_result, count_correct, count_token_loss, sample_loss
+from trainer.engines import deepspeed_state
+from trainer.measuring.observation import Observed, state_tensors
+from trainer.measuring.phases import Phases
+from trainer.settings.config import Config
+from trainer.settings.precision import LossScale, Precision
+
+
+class DeepSpeedEngine:
+    """ZeRO stage 1 to 3.
+
+    Args:
+        engine: of `deepspeed.initialize`.
+        settings: what it was initialised with.
+    """
+
+    def __init__(
+        self, config: Config, engine: Any, phases: Phases, precision: Precision, settings: dict[str, Any]
+    ) -> None:
+        self.observed = Observed()
+        self.module = engine.module
+        self.settings = settings
+        self._config = config
+        self._engine = engine
+        self._phases = phases
+        self._input_dtype = torch.bfloat16 if settings["bf16"]["enabled"] else torch.float32
+        # its backward divides by the accumulation and its reduction by the world size: undo both
+        self._loss_factor = engine.gradient_accumulation_steps() * engine.dp_world_size
+        self.loss_scale = LossScale(precision.scales_loss)
+        engine.optimizer.torch_autocast_gradscaler = None  # see LossScale
+
+    def train_step(self, batch: Batch, lr: float) -> StepResult:
+        engine, phases, last = self._engine, self._phases, len(batch.micro) - 1
+        skipped_before = engine.skipped_steps
+        if self.loss_scale.enabled:
+            engine.optimizer.override_loss_scale(self.loss_scale.scale)
+        total = correct = None
+        for i, (images, labels) in enumerate(batch.micro):
+            with phases.forward:
+                logits = engine(self._input(images))
+                loss = sample_loss(logits, labels, batch.global_labels, self._config.label_smoothing)
+            with phases.backward:
+                engine.backward(loss * self._loss_factor)
+            total = add_up(total, loss.detach())
+            correct = add_up(correct, count_correct(logits, labels))
+            if i < last:
+                engine.step()  # counts the micro-batch, updates nothing
+        assert total is not None, "a batch without micro-batches"
+        first = not self.observed.dtypes
+        if first:
+            self._observe()
+        with phases.optimizer:
+            for group in engine.optimizer.param_groups:
+                group["lr"] = lr
+            engine.step()
+        if first:
+            self.observed.add("optimizer", state_tensors(engine.optimizer.optimizer))
+        skipped = engine.skipped_steps - skipped_before
+        self.loss_scale.update(bool(skipped))
+        return build_result(batch, total, engine.get_global_grad_norm(), skipped, correct)
+
+    def _observe(self) -> None:
+        """Parameters with their fp32 copies, and the gradients, between backward and update."""
+        optimizer, parameters = self._engine.optimizer, list(self._engine.module.parameters())
+        masters = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3
+        if masters is None:
+            masters = optimizer.single_partition_of_fp32_groups
+        shards = [p.ds_tensor for p in parameters if hasattr(p, "ds_tensor")]
+        self.observed.add("parameters", [*parameters, *shards, *masters])
+        held = [p.grad for p in (*parameters, *masters) if p.grad is not None]
+        for parts in optimizer.averaged_gradients.values():
+            held += [part for part in parts or [] if part is not None]
+        self.observed.add("gradients", held)
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        self._engine.eval()
+        with torch.no_grad():
+            logits = self._engine(self._input(images))
+        self._engine.train()
+        return logits
+
+    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        return count_token_loss(self.evaluate(inputs), labels)
+
+    def _input(self, given: Tensor) -> Tensor:
+        """In the element type of the parameters; token ids stay whole numbers."""
+        return given.to(self._input_dtype) if given.is_floating_point() else given
+
+    def save(self, folder: Path) -> None:
+        deepspeed_state.save(self._engine, self.loss_scale, folder)
+
+    def load(self, folder: Path) -> None:
+        deepspeed_state.load(self._engine, self.loss_scale, folder)
+
+    def gather_state(self) -> dict[str, Tensor]:
+        return deepspeed_state.gather(self._engine)
+
+    def close(self) -> None:
+        self._engine.destroy()

@@ -1,0 +1,1 @@
+"""Runs that only evaluate: in pods, and from the command line."""

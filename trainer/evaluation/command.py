@@ -1,0 +1,157 @@
+"""`python -m trainer.evaluate RUN_DIRECTORY`: judges the weights of a finished run, here and in one process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from trainer import failures
+from trainer.data.exported import evaluated
+from trainer.failures import DataMissing
+from trainer.record.run_directory import RunDirectory, write_json
+from trainer.settings.config import Config, ConfigError
+
+EXAMPLE = """example:
+  python -m trainer.evaluate results/default/ddp
+  python -m trainer.evaluate results/default/ddp --weights best --output best.json
+
+In a pod, and with several processes: TRAINER_MODE=evaluate python -m trainer.
+Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 10 accelerator out of memory, 13 storage full."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints the accuracy and a line per class, writes the report; returns the exit code."""
+    asked = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    try:
+        report = evaluate_run_directory(asked.run_directory, asked.weights, asked.dataset_path, asked.device)
+        print(describe(report))
+        write_json(asked.output, report)
+        print(f"written: {asked.output}")
+    except Exception as failure:
+        code = failures.exit_code(failure)
+        if code == failures.CRASHED:
+            raise
+        print(f"{failures.reason(code)}: {failure}", file=sys.stderr)
+        return code
+    return failures.DONE
+
+
+def evaluate_run_directory(
+    path: Path, weights: str = "final", dataset_path: str = "", device: str = ""
+) -> dict[str, Any]:
+    """The test split of a run's data under its exported weights; the content of evaluation.json.
+
+    Args:
+        weights: `final`, `best` (the best checkpoint, the final one if none was better), or a folder.
+        dataset_path: where the data set lies here, if not where it lay for the run.
+        device: as torch names it; empty = the accelerator if there is one.
+
+    Raises:
+        ConfigError: no run directory, or weights that do not fit the data.
+        DataMissing: no weights or no data.
+    """
+    config = read_config(path)
+    if dataset_path:
+        config = config.model_copy(update={"dataset_path": dataset_path})
+    config = evaluated(config, choose_weights(path, weights))
+    if config.is_text:
+        from trainer.prepare.before_ranks import ensure_cache
+
+        ensure_cache(config, print)
+
+    import torch  # late: a wrong folder is named at once
+
+    from trainer.data.batches import Share
+    from trainer.settings.precision import apply_whole_fp32
+    from trainer.tasks import open_task
+
+    apply_whole_fp32()
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    found, _ = open_task(config, Share(0, 1), device).judge()
+    return found.report("test") | {"weights": config.model_path}
+
+
+def read_config(path: Path) -> Config:
+    """The settings that a run was started with, its image size as resolved, its results where they are now.
+
+    Raises:
+        ConfigError: `path` is no run directory.
+    """
+    try:
+        content = json.loads((path / "config.json").read_text())
+        resolved = content["resolved"]
+        given = content["config"] | {"results": str(path.absolute().parent.parent)}
+        given |= {"image_size": int(resolved["image_size"])} if "image_size" in resolved else {}
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise ConfigError([f"{path}: not a run directory, config.json cannot be read ({failure})"]) from None
+    # a setting at its default counts as not given: rules ask what the user typed
+    fields = Config.model_fields
+    chosen = {name: v for name, v in given.items() if name in fields and v != fields[name].default}
+    return Config.model_validate(chosen)
+
+
+def choose_weights(path: Path, weights: str) -> Path:
+    """The folder that `--weights` means.
+
+    Raises:
+        DataMissing: it is not there.
+    """
+    run = RunDirectory(path.parent.parent, path.parent.name, path.name)
+    if weights not in ("final", "best"):
+        folder = Path(weights)
+    else:
+        folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model
+    if not (folder / "config.json").is_file():
+        raise DataMissing(
+            f"{folder}: no model in Hugging Face format. A run leaves one at its end if it was started with "
+            "TRAINER_CHECKPOINT_EVERY above 0; one that has not ended goes on when it is started again"
+        )
+    return folder
+
+
+def describe(report: dict[str, Any]) -> str:
+    """The accuracy, the loss and a table per class, or loss and perplexity, for a terminal."""
+    if "perplexity" in report:
+        return "\n".join(
+            [
+                f"weights     {report['weights']}",
+                f"perplexity  {report['perplexity']:.4f}",
+                f"loss        {report['loss']:.4f} over {report['labels']} tokens of {report['samples']} rows",
+            ]
+        )
+    width = max(len("class"), *(len(row["label"]) for row in report["per_class"]))
+    lines = [
+        f"weights   {report['weights']}",
+        f"accuracy  {report['accuracy_pct']:.2f} % of {report['samples']} test samples",
+        f"loss      {report['loss']:.4f}",
+        "",
+        f"{'class':<{width}}  samples  accuracy",
+    ]
+    for row in report["per_class"]:
+        accuracy = "-" if row["accuracy_pct"] is None else f"{row['accuracy_pct']:.2f} %"
+        lines.append(f"{row['label']:<{width}}  {row['samples']:7d}  {accuracy:>8}")
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.evaluate",
+        description="Test accuracy, accuracy per class and confusion matrix of a run's exported weights.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_directory", type=Path, help="folder of the run: <results>/<comparison>/<run>")
+    parser.add_argument(
+        "--weights", default="final", help="final (default), best, or a folder in Hugging Face format"
+    )
+    parser.add_argument("--dataset-path", default="", help="where the data set lies on this machine")
+    parser.add_argument("--device", default="", help="cpu, cuda, cuda:1; default: the accelerator, if any")
+    parser.add_argument(
+        "--output", type=Path, default=Path("evaluation.json"), help="file for the report (evaluation.json)"
+    )
+    return parser

@@ -1,0 +1,112 @@
+"""`mode: evaluate` in the pods: the test split, shared out over all ranks, into the run directory of this name."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from trainer.checkpoint.attempt import RankLog
+from trainer.data.batches import Share
+from trainer.data.exported import evaluated
+from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib
+from trainer.outcome.summary import FROM_CONFIG
+from trainer.outcome.tracking import Recorder
+from trainer.record.provenance import describe_run
+from trainer.record.run_directory import RunDirectory, write_json
+from trainer.settings.config import Config
+from trainer.settings.precision import apply_whole_fp32
+from trainer.tasks import open_task
+from trainer.tasks.measures import Evaluation
+
+log = logging.getLogger("trainer")
+
+
+def run(config: Config, world: World, launcher: str) -> None:
+    """Judges exported weights; collective.
+
+    The folder of a run that was trained keeps its summary and its attempts: only evaluation.json is written anew.
+    """
+    config = evaluated(config)
+    apply_whole_fp32()
+    dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
+    folder = RunDirectory(config.results, config.comparison, config.run)
+    task = open_task(config, Share(world.rank, world.size), world.device)
+    resolved: dict[str, Any] = {
+        "world_size": world.size,
+        "nodes": world.nodes,
+        "processes_per_node": world.local_size,
+        "axes": {},
+        **task.facts,
+        "device_type": world.device_type,
+        "device_name": world.device_name,
+        "backend": world.backend,
+    }
+    hosts: list[Any] = [None] * world.size
+    dist.all_gather_object(hosts, world.host)
+    attempt = [_open(config, folder, resolved, hosts, launcher) if world.rank == 0 else None]
+    dist.broadcast_object_list(attempt)
+    if attempt[0]:
+        logging.getLogger().addHandler(RankLog(folder.rank_log(world.rank)))
+    log.info("%s: test split under the weights in %s", config.run, config.model_path)
+    found, facts = task.judge()
+    if attempt[0]:
+        seen = {
+            "rank": world.rank,
+            "host": world.host,
+            "device_type": world.device_type,
+            "device_name": world.device_name,
+            "peak_memory_gib": peak_device_memory_gib(world),
+            "peak_host_memory_gib": peak_host_memory_gib(),
+            "done": True,
+        }
+        write_json(folder.rank_facts(world.rank), seen)
+    dist.barrier()
+    if world.rank == 0:
+        _write(config, folder, attempt[0], resolved | facts, found)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _open(
+    config: Config, folder: RunDirectory, resolved: dict[str, Any], hosts: list[Any], launcher: str
+) -> int | None:
+    """The attempt's number; None in the folder of a run that was trained."""
+    folder.create()
+    if not folder.config.exists():
+        write_json(folder.config, describe_run(config, resolved, hosts))
+    elif not any(line.get("mode") == "evaluate" for line in folder.read_attempts()):
+        return None
+    number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
+    facts = {"from_step": 0, "world_size": len(hosts), "mode": "evaluate", "host": hosts[0]}
+    folder.append_attempt("started", number, launcher, **facts)
+    return number
+
+
+def _write(
+    config: Config,
+    folder: RunDirectory,
+    attempt: int | None,
+    resolved: dict[str, Any],
+    found: Evaluation,
+) -> None:
+    report = found.report("test") | {"weights": config.model_path}
+    measures = {f"test_{name}": value for name, value in found.measures().items()}
+    write_json(folder.evaluation, report)
+    if attempt:
+        recorder = Recorder(folder.metrics, attempt, config.log_every)
+        recorder.record("eval", 0, **measures)
+        recorder.close()
+        names = ("world_size", "nodes", "backend", "device_type", "device_name", "precision", "parameters")
+        summary = {
+            **{name: getattr(config, name) for name in (*FROM_CONFIG, "mode")},
+            "model": config.model_name,
+            "dataset": config.dataset_name,
+            **{name: resolved[name] for name in names},
+            **measures,
+        }
+        write_json(folder.summary, summary)
+    text = ", ".join(f"{name} {value:.4g}" for name, value in found.measures().items())
+    log.info("test %s of %d samples", text, found.samples)

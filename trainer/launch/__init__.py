@@ -1,0 +1,1 @@
+"""What runs before and beside the ranks, without torch: checks, waiting, retries, and the way to MLflow."""

@@ -1,0 +1,184 @@
+"""Every start of a pod and its end, in a file of the pod's own on the results volume.
+
+The training operator replaces a pod that ended with a code from 128 for ever, and looks at a deadline only when
+something else happens to the job (v1.9). So the bounds are kept here, by the pod itself: a start is refused with a code
+that the operator takes for final. A file per pod, because lines appended by two nodes may overwrite each other on NFS.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from trainer import failures
+from trainer.failures import DeadlinePassed, NoProgress
+from trainer.record.run_directory import RunDirectory, append_line, read_events
+from trainer.settings.config import Config
+
+
+def read_pod_name(env: Mapping[str, str]) -> str:
+    """The pod's name, the same again when it is replaced."""
+    return env.get("HOSTNAME") or socket.gethostname()
+
+
+class Ledger:
+    """The starts and ends of one pod of one run: {"t", "event", "launcher", "step" | "exit_code", "reason"}.
+
+    A pod that was refused for want of accelerators leaves one line: {"t", "event", "exit_code", "reason", "text"}.
+    """
+
+    def __init__(self, folder: RunDirectory, pod: str) -> None:
+        self.pod = pod
+        self._folder = folder
+        self._path = folder.pod_ledger(pod)
+        self._lines = read_events(self._path)
+        self._running = ""
+        """The launcher of this process, once its start is recorded."""
+        self._step = max([reached_step(folder), *(line["step"] for line in self._lines)])
+
+    def check(self, config: Config) -> None:
+        """Raises if this start would be one too many.
+
+        Raises:
+            NoProgress: `max_attempts` starts have ended without a new step. Those that somebody stopped
+                (143: suspended, drained, deleted) do not count, nor those that never had all pods of the run.
+            DeadlinePassed: the run began more than `deadline_s` ago, or has waited for pods for `wait_s`.
+        """
+        wasted = self._count_wasted()
+        if wasted >= config.max_attempts:
+            raise NoProgress(
+                f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
+                f"{self._last_reason()}; mend the cause, or allow more with TRAINER_MAX_ATTEMPTS={config.max_attempts}"
+            )
+        if self.seconds_left(config) <= 0:
+            raise DeadlinePassed(self.deadline_sentence(config))
+        if self._waiting_since() is not None and self.wait_left(config) <= 0:
+            raise DeadlinePassed(self.wait_sentence(config))
+
+    def seconds_left(self, config: Config) -> float:
+        """Until the deadline; the clock runs from this pod's first start, also while the run is suspended.
+
+        What it waits for the other pods before they have met for the first time does not count.
+        """
+        lines = self._since_done()
+        met = {line["launcher"]: line["t"] for line in lines if line["event"] == "met"}
+        waiting = self._alone() | {self._running}
+        began = [
+            met.get(line["launcher"], line["t"])
+            for line in lines
+            if line["event"] == "started" and (line["launcher"] in met or line["launcher"] not in waiting)
+        ]
+        return (began[0] if began else time.time()) + config.deadline_s - time.time()
+
+    def wait_left(self, config: Config) -> float:
+        """How long this pod may still wait for the others."""
+        since = self._waiting_since()
+        return config.wait_s - (time.time() - since if since is not None else 0.0)
+
+    def wait_sentence(self, config: Config) -> str:
+        """Why the run was given up."""
+        return (
+            f"the pods of this run were never all there at once for run.scheduling.waitSeconds={config.wait_s}; "
+            "`stratlab watch` says what keeps a pod from a node"
+        )
+
+    def _alone(self) -> set[str]:
+        """Launchers that have lost their peers without having had them."""
+        lines = self._since_done()
+        met = {line["launcher"] for line in lines if line["event"] == "met"}
+        return {line["launcher"] for line in lines if line.get("exit_code") == failures.PEER_LOST} - met
+
+    def _waiting_since(self) -> float | None:
+        """When this pod began to wait for the others; None if its last start had them, or was stopped."""
+        alone, since = self._alone(), None
+        for line in self._since_done():
+            if line["event"] == "started":
+                waits = line["launcher"] in alone or line["launcher"] == self._running
+                since = (since or line["t"]) if waits else None
+            elif line["event"] == "met":
+                since = None
+        return since
+
+    def deadline_sentence(self, config: Config) -> str:
+        """Why the run was stopped."""
+        return f"the run began more than TRAINER_DEADLINE_S={config.deadline_s} s ago and had reached step {self._step}"
+
+    def record_start(self, launcher: str) -> None:
+        """Before torch is imported: what kills the pod from here on counts."""
+        self._folder.pods.mkdir(parents=True, exist_ok=True)
+        self._append(event="started", launcher=launcher, step=self._step)
+        self._running = launcher
+
+    def record_met(self, launcher: str) -> None:
+        """All pods are there, torch has started the ranks. Nothing but a bound is lost if it cannot be kept."""
+        with suppress(OSError):
+            self._append(event="met", launcher=launcher)
+
+    def record_end(self, launcher: str, exit_code: int) -> None:
+        self._append(event="ended", launcher=launcher, exit_code=exit_code, reason=failures.reason(exit_code))
+
+    def record_refusal(self, exit_code: int, text: str) -> None:
+        """For `helm test`, which finds no run: why this pod did not start one. Nothing is lost if it cannot be kept."""
+        with suppress(OSError):
+            self._folder.pods.mkdir(parents=True, exist_ok=True)
+            self._append(event="refused", exit_code=exit_code, reason=failures.reason(exit_code), text=text)
+
+    def _append(self, **facts: Any) -> None:
+        line = {"t": time.time(), **facts}
+        append_line(self._path, line)
+        self._lines.append(line)
+
+    def _count_wasted(self) -> int:
+        lines = self._since_done()
+        stopped = {line["launcher"] for line in lines if line.get("exit_code") == failures.TERMINATED}
+        stopped |= self._alone()
+        starts = [line for line in lines if line["event"] == "started"]
+        return sum(line["step"] == self._step and line["launcher"] not in stopped for line in starts)
+
+    def _since_done(self) -> list[dict[str, Any]]:
+        """A finished run starts again only to evaluate; what came before does not count for that."""
+        done = [i for i, line in enumerate(self._lines) if line.get("exit_code") == failures.DONE]
+        return self._lines[done[-1] + 1 :] if done else self._lines
+
+    def _last_reason(self) -> str:
+        last = self._lines[-1]
+        return last.get("reason") or failures.reason(137)  # nothing was written at its end
+
+
+def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
+    """{pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
+    last = {
+        path.stem: lines[-1] for path in sorted(folder.pods.glob("*.jsonl")) if (lines := read_events(path))
+    }
+    return {
+        pod: line["exit_code"]
+        for pod, line in last.items()
+        if line.get("exit_code") is not None and line["t"] >= since
+    }
+
+
+def reached_step(folder: RunDirectory) -> int:
+    """The highest step in metrics.jsonl, over all attempts; 0 without one."""
+    if not folder.metrics.exists():
+        return 0
+    with open(folder.metrics, "rb") as file:
+        return max((_read_step(line) for line in file), default=0)
+
+
+class _Line(msgspec.Struct):
+    step: int
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def _read_step(line: bytes) -> int:
+    try:
+        return _decode(line).step if line.endswith(b"\n") else 0
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a line that a full volume has cut
+        return 0

@@ -1,0 +1,198 @@
+"""Entry point of an MPIJob's launcher pod: `python -m trainer.mpi_launcher`.
+
+Waits for the worker pods, starts `python -m trainer` once in each with mpirun, and ends with the culprit's exit code.
+The workers see the variables that a PyTorchJob would give them and train over torch's own rendezvous: MPI starts them
+and carries their output, nothing else.
+
+Two operators: that of MPIJob v1 reaches its workers by `kubectl exec` and gives them no DNS names, so their addresses
+are asked of the API server; that of v2beta1 reaches them by ssh under names that resolve.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+
+from trainer import failures
+from trainer.failures import first_failure
+from trainer.launch.ledger import read_last_codes
+from trainer.launch.termination import end
+from trainer.record.run_directory import RunDirectory
+from trainer.settings.config import Config, ConfigError
+
+MPI_FILES = Path("/etc/mpi")  # hostfile, and kubexec.sh in v1: mounted by the operators
+KUBECTL = Path("/opt/kube/kubectl")  # brought by the init container of v1
+RENDEZVOUS_PORT = 23456  # the training operator's for a PyTorchJob
+POLL_S = 2.0
+SAY_EVERY_S = 30.0
+# Set by Kubernetes or MPI for this pod alone. PATH and HOME go along: the image is the same, and sshd has its own.
+OWN_VARIABLES = ("HOSTNAME", "STRATLAB_NODE", "PWD", "OLDPWD", "SHLVL", "_", "NVIDIA_VISIBLE_DEVICES")
+OWN_PREFIXES = ("KUBERNETES_", "OMPI_", "PMIX_", "I_MPI_", "HYDRA_", "CUDA_")
+
+log = logging.getLogger("trainer")
+
+
+class Stopped(BaseException):
+    """SIGTERM."""
+
+
+def main() -> int:
+    """Runs the whole job; returns the exit code that the operator of the job sees."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, _raise_stopped)  # the first process of a container has no default for it
+    try:
+        config = Config.from_env(os.environ)
+        code = launch(config, read_hosts(MPI_FILES / "hostfile"))
+    except ConfigError as failure:
+        return end(failures.BAD_CONFIG, str(failure))
+    except Stopped:
+        return end(failures.TERMINATED, failures.reason(failures.TERMINATED))
+    return end(code, f"mpirun: {failures.reason(code)}")
+
+
+def launch(config: Config, hosts: list[str]) -> int:
+    """Runs the trainer in all workers, again while its exit code says that this is worth it; the last exit code.
+
+    The operator of v1 calls the job failed when its launcher has failed, so the attempts are made here; that of v2beta1
+    starts the launcher again by itself.
+    """
+    by_exec = (MPI_FILES / "kubexec.sh").exists()
+    attempts = config.max_attempts if by_exec else 1
+    folder = RunDirectory(config.results, config.comparison, config.run)
+    code = failures.DONE
+    for left in reversed(range(attempts)):
+        find = find_by_kubectl if by_exec else find_by_name
+        addresses = wait_for_workers(hosts, find, timeout_s=config.deadline_s)
+        if addresses is None:
+            log.error("not all worker pods are there after %d s", config.deadline_s)
+            return failures.PEER_LOST
+        env = {**os.environ, "PET_RDZV_ENDPOINT": f"{addresses[0]}:{RENDEZVOUS_PORT}"}
+        began = time.time()
+        code = _run(build_command(len(hosts), env), env)
+        if code != failures.DONE:
+            code = find_culprit(folder, began, code)
+        if code < 128:
+            break
+        log.warning("%s (exit code %d), %d attempts left", failures.reason(code), code, left)
+    return code
+
+
+def read_hosts(hostfile: Path) -> list[str]:
+    """The workers' names, in order: the first word of each line ("ddp-worker-0 slots=2").
+
+    Raises:
+        ConfigError: no such file, or nobody in it.
+    """
+    try:
+        lines = hostfile.read_text().splitlines()
+    except OSError as failure:
+        raise ConfigError(
+            [f"{hostfile}: {failure.strerror}; the operator of an MPIJob puts it there"]
+        ) from None
+    hosts = [line.split()[0] for line in lines if line.strip()]
+    if not hosts:
+        raise ConfigError([f"{hostfile}: names no worker"])
+    return hosts
+
+
+def wait_for_workers(
+    hosts: list[str], find: Callable[[str], str | None], timeout_s: float, poll_s: float = POLL_S
+) -> list[str] | None:
+    """Addresses of all workers, or None after `timeout_s`. v1 starts the launcher at once (mpi-operator issue 386)."""
+    began = told = time.monotonic()
+    found: dict[str, str] = {}
+    while True:
+        for host in hosts:
+            if host not in found and (address := find(host)):
+                found[host] = address
+        if len(found) == len(hosts):
+            return [found[host] for host in hosts]
+        now = time.monotonic()
+        if now - began > timeout_s:
+            return None
+        if now - told > SAY_EVERY_S:
+            told = now
+            missing = [host for host in hosts if host not in found]
+            log.info("waiting for %d of %d workers: %s ...", len(missing), len(hosts), missing[0])
+        time.sleep(poll_s)
+
+
+def find_by_name(host: str) -> str | None:
+    """`host` itself once it resolves."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return None
+    return host
+
+
+def find_by_kubectl(pod: str, kubectl: Path = KUBECTL) -> str | None:
+    """The address of a pod that is ready, by the rights that the operator gives the launcher."""
+    done = subprocess.run(
+        [str(kubectl), "get", "pod", pod, "--output", "json"], capture_output=True, text=True, timeout=60
+    )
+    if done.returncode:
+        return None
+    status = json.loads(done.stdout).get("status", {})
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
+    return status.get("podIP") if ready else None
+
+
+def build_command(nodes: int, env: Mapping[str, str]) -> list[str]:
+    """mpirun with one `python -m trainer` per node; the variables go along by name, their values stay out of sight."""
+    names = [n for n in sorted(env) if n not in OWN_VARIABLES and not n.startswith(OWN_PREFIXES)]
+    forwarded = [part for name in names for part in ("-x", name)]
+    return [
+        "mpirun", "-np", str(nodes), "--map-by", "ppr:1:node", "--bind-to", "none",
+        "--mca", "plm_rsh_no_tree_spawn", "1",  # workers cannot reach each other that way
+        *forwarded, "python", "-m", "trainer",
+    ]  # fmt: skip
+
+
+def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
+    """The exit code to pass on: mpirun only knows who ended first, and a survivor may be faster than the culprit."""
+    codes = {pod: last for pod, last in read_last_codes(folder, since).items() if last != failures.DONE}
+    if not codes:
+        return code if code > 0 else 128 - code
+    return first_failure({index: codes[pod] for index, pod in enumerate(sorted(codes))})[1]
+
+
+def _raise_stopped(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _run(command: list[str], env: Mapping[str, str]) -> int:
+    """Runs mpirun; returns its exit code. SIGTERM is passed on to it, and it ends its processes.
+
+    Raises:
+        Stopped: after mpirun has ended, if there was a SIGTERM.
+    """
+    signals: list[int] = []
+    running: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        for process in running:
+            process.send_signal(number)
+
+    before = signal.signal(signal.SIGTERM, pass_on)  # before mpirun starts, or it would be left behind
+    try:
+        process = subprocess.Popen(command, env=dict(env))
+        running.append(process)
+        for number in signals:
+            process.send_signal(number)
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if signals:
+        raise Stopped
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,257 @@
+"""Everything that can be checked before torch is imported, let alone a GPU used; all broken rules at once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.data import open_data
+from trainer.data.exported import evaluated
+from trainer.data.scale import scale_problem
+from trainer.data.text.cache import cache_folder
+from trainer.data.text.problems import text_problems
+from trainer.data.text.rows import read_index
+from trainer.layout.fit import fit_problems, largest_device_bytes
+from trainer.layout.mesh import broken_rules
+from trainer.prepare.before_ranks import ensure_cache
+from trainer.record.run_directory import RunDirectory, read_line
+from trainer.settings.compile_rules import compile_problems
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.deepspeed_rules import broken_deepspeed_rules, has_gpu, placement_problems
+from trainer.settings.schedule import plan_problems
+from trainer.shapes.decoder_json import read_shape
+from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
+
+BUILT_IN_IMAGES = ("digits", "synthetic")
+SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it
+LOGIN = re.compile(r"[^/?#]*//[^/?#]*@")
+MAY_CHANGE = ("image", "accelerator", "wait_s", "max_attempts", "deadline_s")
+
+
+@dataclass(frozen=True)
+class Pods:
+    """How many processes the operator asked for: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
+
+    nodes: int
+    processes_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.processes_per_node
+
+
+def read_pods(env: Mapping[str, str]) -> Pods:
+    """Pods and processes as the training operator injects them; 1 x 1 without an operator.
+
+    Raises:
+        ConfigError: for an elastic range or a count that is not a number.
+    """
+    problems, nodes = [], env.get("PET_NNODES", "1").split(":")
+    if len(set(nodes)) > 1:
+        problems.append(f"PET_NNODES={env['PET_NNODES']}: the size of a run is fixed, expected min = max")
+    per_node = env.get("PET_NPROC_PER_NODE", "1")
+    for name, value in (("PET_NNODES", nodes[0]), ("PET_NPROC_PER_NODE", per_node)):
+        if not value.isdigit() or value == "0":
+            problems.append(f"{name}={value!r}: expected a number from 1")
+    if problems:
+        raise ConfigError(problems)
+    return Pods(int(nodes[0]), int(per_node))
+
+
+def check(
+    config: Config,
+    world_size: int,
+    env: Mapping[str, str],
+    *,
+    replaces: bool = False,
+    makes_caches: bool = True,
+) -> None:
+    """Raises if this run cannot start.
+
+    Args:
+        replaces: a run of this name that is there goes before this one starts.
+        makes_caches: a token cache that is not there is made; else what depends on it is not checked.
+
+    Raises:
+        ConfigError: naming every setting that does not fit.
+        DataMissing: no data set, or images that cannot be decoded.
+    """
+    if config.mode == "evaluate":
+        config = evaluated(config)
+    per_node = read_pods(env).processes_per_node
+    problems = broken_rules(config, world_size, per_node) + model_problems(config)
+    problems += _tracking_problems(env)
+    problems += _writable_problems(config) if replaces else _folder_problems(config, world_size)
+    problems += compile_problems(config, env, gpu=has_gpu())
+    if config.is_text:
+        _check_text(config, world_size, env, problems, makes_caches)
+    else:
+        _check_images(config, world_size, env, problems)
+
+
+def check_elsewhere(config: Config, pods: Pods) -> None:
+    """What shows of a run for another machine: nothing that depends on its data, folders, models there or devices.
+
+    Raises:
+        ConfigError: naming every setting that does not fit.
+        DataMissing: data that is built in cannot be read here.
+    """
+    if config.mode == "evaluate":
+        return
+    ours = not config.model_path and "/" not in config.model
+    problems: list[str] = []
+    if ours or config.strategy != "nd":
+        problems += broken_rules(config, pods.world_size, pods.processes_per_node)
+    if ours:
+        problems += model_problems(config)
+    problems += placement_problems(config, pods.world_size, pods.processes_per_node)
+    samples = None
+    if not config.is_text and ours:
+        image_size = config.image_size or default_image_size(config)
+        if size_problem := image_size_problem(config, image_size):
+            problems.append(size_problem)
+        elif config.dataset in BUILT_IN_IMAGES and not config.dataset_path:
+            data = open_data(config, image_size)
+            samples, scale = len(data.train), scale_problem(config, data.source_edge, image_size)
+            problems += [scale] if scale else []
+    if samples is not None or config.steps:
+        problems += plan_problems(config, samples)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_text(
+    config: Config, world_size: int, env: Mapping[str, str], problems: list[str], makes_caches: bool
+) -> None:
+    problems = problems + text_problems(config)
+    problems += broken_deepspeed_rules(
+        config, world_size, read_pods(env).processes_per_node, num_labels=0, env=env, gpu=has_gpu()
+    )
+    if problems:
+        raise ConfigError(problems)
+    if problems := [*fit_problems(config, world_size, read_shape(config), largest_device_bytes())]:
+        raise ConfigError(problems)
+    if not makes_caches and read_index(cache_folder(config)) is None:
+        return
+    rows = ensure_cache(config, _say)
+    if problems := plan_problems(config, rows):
+        raise ConfigError(problems)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _check_images(config: Config, world_size: int, env: Mapping[str, str], problems: list[str]) -> None:
+    per_node = read_pods(env).processes_per_node
+    image_size = config.image_size or default_image_size(config)
+    size_problem = image_size_problem(config, image_size)
+    problems = problems + ([size_problem] if size_problem else [])
+    try:
+        data = open_data(config, image_size if not size_problem else default_image_size(config))
+    except ConfigError as failure:
+        raise ConfigError(problems + failure.problems) from None
+    if not size_problem and (scale := scale_problem(config, data.source_edge, image_size)):
+        problems.append(scale)
+    problems += plan_problems(config, len(data.train))
+    labels = len(data.class_names)
+    problems += broken_deepspeed_rules(
+        config, world_size, per_node, num_labels=labels, env=env, gpu=has_gpu()
+    )
+    if problems:
+        raise ConfigError(problems)
+    for split in (data.train, data.validation, data.test):
+        split.pixels(np.array([0]))
+
+
+def _tracking_problems(env: Mapping[str, str]) -> list[str]:
+    uri = env.get("MLFLOW_TRACKING_URI", "")
+    if LOGIN.match(uri):  # not shown: it holds a password
+        return [
+            "MLFLOW_TRACKING_URI: holds a login; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+        ]
+    if uri and not SERVER.fullmatch(uri):
+        return [f"MLFLOW_TRACKING_URI={uri!r}: expected the address of a server, http://host:port"]
+    return []
+
+
+def _folder_problems(config: Config, world_size: int) -> list[str]:
+    folder = RunDirectory(config.results, config.comparison, config.run)
+    if config.mode == "evaluate":
+        return _evaluation_problems(config, folder)
+    if os.path.lexists(folder.path) and not folder.path.is_dir():
+        return [f"{folder.path}: is no folder; choose another release name, or remove it"]
+    if strangers := folder.find_strangers():
+        return [f"{folder.path}: holds {strangers[0]} and nothing of a run; choose another release name"]
+    if folder.summary.exists():
+        return [
+            f"{folder.path}: this run has finished already; choose another release name "
+            f"(or another TRAINER_COMPARISON), or remove the folder: {_removal(config)}"
+        ]
+    if folder.config.exists():
+        goes_on = config.resume == "auto" and bool(CheckpointFolder(folder).committed())
+        before = read_line(folder.config.read_bytes())
+        if not (isinstance(before.get("config"), dict) and isinstance(before.get("resolved"), dict)):
+            return [
+                f"{folder.config}: is not what a run writes, so nobody can tell what it was started with; "
+                f"choose another release name, or remove the folder ({_removal(config)})"
+            ]
+        changed = _changed_settings(before, config, world_size, goes_on)
+        if changed:
+            resize = ""
+            if not goes_on and any(text.startswith("processes=") for text in changed):
+                resize = (
+                    ", or start it with as many processes as before: another number can only go on from a "
+                    "checkpoint (TRAINER_CHECKPOINT_EVERY above 0, TRAINER_RESUME='auto')"
+                )
+            return [
+                f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
+                f"choose another release name, or remove the folder ({_removal(config)}){resize}"
+            ]
+    return _writable_problems(config)
+
+
+def _removal(config: Config) -> str:
+    return (
+        f"stratlab remove {config.comparison}/{config.run} --on-cluster, or here stratlab remove and its path"
+    )
+
+
+def _writable_problems(config: Config) -> list[str]:
+    parent = Path(config.results)
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return [f"TRAINER_RESULTS={config.results!r}: {parent} is not writable for user {os.getuid()}"]
+    return []
+
+
+def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
+    """What keeps `mode: evaluate` from having weights, or a place for its numbers."""
+    problems = _writable_problems(config)
+    if config.model_path == str(folder.model) and not (folder.model / "config.json").is_file():
+        problems.append(
+            f"TRAINER_MODE='evaluate': {folder.model} is not there (a run leaves its weights there at its end if "
+            "TRAINER_CHECKPOINT_EVERY is above 0); name another model in Hugging Face format in TRAINER_MODEL_PATH"
+        )
+    return problems
+
+
+def _changed_settings(before: dict[str, Any], config: Config, world_size: int, goes_on: bool) -> list[str]:
+    """What differs from an earlier attempt's config.json; what may differ is how a fault gets mended.
+
+    Args:
+        goes_on: from a checkpoint, which every strategy reads with another number of processes too.
+    """
+    then = {**before["config"], "processes": before["resolved"].get("world_size")}
+    now = {**config.model_dump(), "processes": world_size}
+    may_change = (*MAY_CHANGE, "processes") if goes_on else MAY_CHANGE
+    names = [name for name in now if name not in may_change and then.get(name) != now[name]]
+    return [f"{name}={now[name]!r} (was {then.get(name)!r})" for name in names]

@@ -1,0 +1,11 @@
+"""`python -m trainer.layout`: what a run of strategy nd would look like."""
+
+import sys
+
+from trainer.installation import packages_needed
+
+if __name__ == "__main__":
+    with packages_needed():
+        from trainer.layout.command import main
+
+        sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""Records a few steps with torch.profiler, one Chrome trace per rank, then gets out of the way.
+
+Settings that matter (facts measured on torch 2.13): plain JSON, because torch compresses at level 9 inside the
+training process; with_stack off, because Perfetto then drops every label (pytorch#174555); a name with the rank,
+because torch's own handler uses host and process id.
+
+Nothing waits for the device where the recording begins. What it still has to do then is recorded without its launch,
+and the analysis lets the first step begin when it has ended (stratlab/analysis/lanes.py). A synchronisation would be
+less true: the first step would begin with an empty queue and wait for data and launches that the others hide.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from trainer.measuring.exposed import measure_exposed_pct, read_events
+from trainer.measuring.phases import Phases
+from trainer.record.run_directory import RunDirectory, write_json
+from trainer.settings.config import Config
+
+log = logging.getLogger("trainer")
+
+
+class StepProfiler:
+    """Starts before the warm-up steps and stops after the last recorded one; two integer comparisons otherwise."""
+
+    def __init__(
+        self, config: Config, first_step: int, phases: Phases, folder: RunDirectory, rank: int
+    ) -> None:
+        self._config = config
+        self._phases = phases
+        self._folder = folder
+        self._rank = rank
+        self._first = first_step
+        self._begin = first_step - config.profile_warmup if first_step else -1
+        self._end = first_step + config.profile_steps - 1 if first_step else -1
+        self._profile: Any = None
+        self.active = False
+        """True from the first warm-up step to the last recorded one."""
+
+    def begin_step(self, step: int) -> None:
+        """Before a step."""
+        if step != self._begin:
+            return
+        activities = [ProfilerActivity.CPU]
+        if self._phases.on_device:
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = profile(
+            activities=activities,
+            schedule=schedule(
+                wait=0, warmup=self._config.profile_warmup, active=self._config.profile_steps, repeat=1
+            ),
+            record_shapes=self._config.profile_shapes,
+            profile_memory=self._config.profile_memory,
+            with_stack=False,
+        )
+        self._profile.start()
+        self.active = True
+        self._phases.record(True)
+
+    def end_step(self, step: int) -> None:
+        """After a step; after the last recorded one writes this rank's trace, and the manifest on rank 0."""
+        if not self.active:
+            return
+        self._profile.step()
+        if step < self._end:
+            return
+        self._phases.record(False)
+        self._profile.stop()
+        entry = {**self._write_trace(), "comm_exposed_pct": self._measure_exposed()}
+        self._profile = None
+        self.active = False
+        entries: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(entries, entry)
+        if self._rank == 0:
+            self._write_manifest(entries)
+
+    def _write_manifest(self, entries: list[dict[str, Any]]) -> None:
+        """`dropped`: ranks without a trace, and why; only there if there are any."""
+        dropped = [entry for entry in entries if "reason" in entry]
+        content = {
+            "schema_version": 1,
+            "complete": not dropped,
+            "first_step": self._first,
+            "steps": self._config.profile_steps,
+            "files": [entry for entry in entries if "reason" not in entry],
+            **({"dropped": dropped} if dropped else {}),
+        }
+        try:
+            write_json(self._folder.manifest, content)
+        except OSError as failure:
+            log.warning("the manifest of the traces is dropped, training goes on: %s", failure)
+
+    def _write_trace(self) -> dict[str, Any]:
+        """What the manifest says of this rank. Whatever goes wrong costs the trace, and no step of training."""
+        path = self._folder.trace(self._rank)
+        temporary = path.with_name(f".{path.stem}.tmp.json")
+        try:
+            self._profile.export_chrome_trace(str(temporary))
+            check_whole(temporary)
+            os.replace(temporary, path)
+            return self._describe(path)
+        except (OSError, RuntimeError) as failure:
+            # Kineto writes beside it, and leaves what it could not rename (torch 2.13)
+            for left in path.parent.glob(f"{temporary.name}*"):
+                with suppress(OSError):
+                    os.truncate(left, 0)  # its space is free at once, also if Kineto still holds it open
+                    left.unlink()
+            log.warning("the trace of rank %d is dropped, training goes on: %s", self._rank, failure)
+            return {"rank": self._rank, "reason": str(failure)}
+
+    def _measure_exposed(self) -> float | None:
+        try:
+            return measure_exposed_pct(read_events(self._profile.profiler.kineto_results.events()))
+        except Exception as failure:  # a number less, and no step of training
+            log.warning("exposed communication is not known of rank %d: %r", self._rank, failure)
+            return None
+
+    def _describe(self, path: Path) -> dict[str, Any]:
+        return {
+            "rank": self._rank,
+            "file": path.name,
+            "bytes": path.stat().st_size,
+            "sha256": hash_file(path),
+        }
+
+
+def check_whole(path: Path) -> None:
+    """Raises OSError for a trace that was cut: Kineto only prints that it could not write (torch 2.13)."""
+    if not path.is_file():
+        raise OSError(errno.ENOSPC, f"{path.name} was not written, the volume may be full")
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 64))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(errno.ENOSPC, f"{path.name} was cut, the volume may be full")
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

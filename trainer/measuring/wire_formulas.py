@@ -1,0 +1,142 @@
+"""What a step must send, from the sizes of the parameters alone: the other side of wire.py. Needs no torch.
+
+n ranks, m micro-batches, P bytes of trainable parameters (textbook: ZeRO, arXiv 1910.02054, section 7):
+
+    single   0                          zero1    2 (n-1)/n P               reduce G, all-gather P
+    ddp      2 (n-1)/n P                zero2    (m+1) (n-1)/n P           reduce G per micro-batch, all-gather P
+    fsdp     3 m (n-1)/n P              zero3    3 m (n-1)/n P             all-gather P twice, reduce-scatter G
+    hsdp     3 m (s-1)/s P in groups of s, and 2 (r-1)/r P/s between r of them
+
+The functions for ddp, fsdp and hsdp are exact: they know the buckets, that fully_shard pads the first dimension of
+every parameter to a multiple of the shards, that the outermost group is gathered once and the blocks twice, and that
+the gradient norm is one small all-reduce.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trainer.settings.strategy_table import STRATEGIES
+
+ELEMENT = 4  # bytes of fp32
+FIRST_BUCKET_BYTES = (
+    1 << 20
+)  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: sent early, so that the wire gets busy
+BUCKET_BYTES = 25 << 20  # DistributedDataParallel's bucket_cap_mb
+
+
+class Parameter(NamedTuple):
+    """One parameter of a model."""
+
+    shape: tuple[int, ...]
+    trainable: bool = True
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    def padded(self, shards: int) -> int:
+        """Elements with the first dimension made a multiple of `shards`."""
+        if not self.shape:
+            return shards
+        return math.ceil(self.shape[0] / shards) * shards * math.prod(self.shape[1:])
+
+
+@dataclass
+class Traffic:
+    """Of one rank in one step, in the terms of `trainer.measuring.wire.WireCounter`."""
+
+    operations: dict[str, tuple[int, int]] = field(default_factory=dict)
+    wire_bytes: float = 0.0
+
+    def add(self, kind: str, count: int, payload: int, factor: float) -> None:
+        """`count` operations with `payload` bytes together, of which `factor` go over the wire."""
+        if count:
+            before, size = self.operations.get(kind, (0, 0))
+            self.operations[kind] = before + count, size + payload
+            self.wire_bytes += factor * payload
+
+
+def textbook_bytes(
+    strategy: str, trainable: int, ranks: int, micro_batches: int = 1, replicas: int = 1
+) -> float:
+    """Bytes that a rank sends per step by the table above, for `trainable` bytes of parameters."""
+    once = (ranks - 1) / ranks * trainable
+    shards = ranks // replicas
+    match STRATEGIES[strategy].wire:
+        case "none":
+            return 0.0
+        case "all-reduce":
+            return 2 * once
+        case "reduces each micro-batch":
+            return (micro_batches + 1) * once
+        case "gathers":
+            return 3 * micro_batches * once
+        case "gathers in replicas":
+            between = 2 * (replicas - 1) / replicas * trainable / shards
+            return 3 * micro_batches * (shards - 1) / shards * trainable + between
+    raise AssertionError(f"no formula for {strategy}")
+
+
+def single_traffic() -> Traffic:
+    """Nothing."""
+    return Traffic()
+
+
+def ddp_traffic(parameters: Sequence[Parameter], ranks: int) -> Traffic:
+    """One all-reduce per bucket.
+
+    Args:
+        parameters: in the order in which their gradients are ready: the last layer's first.
+    """
+    sizes = [p.elements * ELEMENT for p in parameters if p.trainable]
+    traffic = Traffic()
+    traffic.add("all_reduce", len(ddp_buckets(sizes)), sum(sizes), 2 * (ranks - 1) / ranks)
+    return traffic
+
+
+def ddp_buckets(sizes: Sequence[int], first: int = FIRST_BUCKET_BYTES, cap: int = BUCKET_BYTES) -> list[int]:
+    """Bytes per bucket: filled in order, closed as soon as its limit is reached (reducer.cpp of torch 2.13)."""
+    buckets: list[int] = []
+    filling = 0
+    for size in sizes:
+        filling += size
+        if filling >= (cap if buckets else first):
+            buckets.append(filling)
+            filling = 0
+    return [*buckets, filling] if filling else buckets
+
+
+def sharded_traffic(
+    root: Sequence[Parameter],
+    blocks: Sequence[Sequence[Parameter]],
+    *,
+    shards: int,
+    replicas: int = 1,
+    micro_batches: int = 1,
+    gathered_element: int = ELEMENT,
+) -> Traffic:
+    """fsdp (one replica) and hsdp: groups of parameters gathered and reduced together.
+
+    Args:
+        root: parameters outside all blocks.
+        gathered_element: bytes per element of gathered parameters; 2 with bf16_native.
+    """
+    traffic, groups = Traffic(), [root, *blocks]
+    if shards > 1:
+        once = (shards - 1) / shards
+        for group, times in [(root, 1), *((block, 2) for block in blocks)]:
+            part = sum(p.padded(shards) for p in group) // shards * gathered_element
+            times *= micro_batches
+            traffic.add("all_gather", times, times * part, shards - 1)
+            reduced = sum(p.padded(shards) for p in group if p.trainable) * ELEMENT
+            traffic.add("reduce_scatter", micro_batches * bool(reduced), micro_batches * reduced, once)
+        traffic.add("all_reduce", 1, ELEMENT, 2 * once)  # of the squared norm
+    if replicas > 1:
+        for group in groups:
+            part = sum(p.padded(shards) for p in group if p.trainable) // shards * ELEMENT
+            traffic.add("all_reduce", int(bool(part)), part, 2 * (replicas - 1) / replicas)
+    return traffic

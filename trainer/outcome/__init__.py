@@ -1,0 +1,1 @@
+"""What a run has found out: its lines while it trains, its summary at the end."""

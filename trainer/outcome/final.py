@@ -1,0 +1,84 @@
+"""What a finished run leaves: the facts of its ranks, evaluation.json, summary.json, and its weights."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch.distributed as dist
+
+from trainer.engine import Engine
+from trainer.hardware import (
+    World,
+    peak_device_memory_gib,
+    peak_host_memory_gib,
+    peak_reserved_memory_gib,
+    processor_name,
+)
+from trainer.layout.axes import Axes
+from trainer.measuring.exposed import read_exposed_pct
+from trainer.outcome.course import find_target, read_course
+from trainer.outcome.summary import build_summary, find_results
+from trainer.outcome.tracking import Recorder
+from trainer.record.run_directory import RunDirectory, write_json
+from trainer.settings.config import Config
+from trainer.tasks.measures import Evaluation
+
+log = logging.getLogger("trainer")
+
+
+def write_results(
+    config: Config,
+    world: World,
+    axes: Axes,
+    folder: RunDirectory,
+    resolved: dict[str, Any],
+    engine: Engine,
+    recorder: Recorder,
+    gpu: dict[str, float | None] | None,
+    data_order_sha256: str,
+    last: dict[str, Any],
+    test: Evaluation,
+) -> None:
+    """Every rank's facts (`gpu`: of `Meter.describe`), then on rank 0 evaluation.json and summary.json; collective."""
+    facts = {
+        "rank": world.rank,
+        "local_rank": world.local_rank,
+        "coordinates": axes.coordinates(world.rank),
+        "host": world.host,
+        "node": world.node or None,
+        "processor": processor_name(),
+        "gpu": gpu,
+        "device_type": world.device_type,
+        "device_name": world.device_name,
+        "peak_memory_gib": peak_device_memory_gib(world),
+        "peak_host_memory_gib": peak_host_memory_gib(),
+        "state_memory_gib": engine.observed.memory_gib(),
+        "dtypes": {
+            **engine.observed.dtypes,
+            "reductions": sorted(recorder.wire.reduced_dtypes) if recorder.wire else [],
+        },
+        "peak_reserved_gib": peak_reserved_memory_gib(world),
+        "collectives_per_step": recorder.wire.operations if recorder.wire else None,
+        "collectives_per_axis": recorder.wire.axes if recorder.wire else None,
+        "wire_bytes_per_axis": recorder.wire.wire_bytes_per_axis if recorder.wire else None,
+        "wire_bytes_per_step": recorder.wire.wire_bytes if recorder.wire else None,
+        "data_order_sha256": data_order_sha256,
+        "initial_weights_sha256": resolved["initial_weights_sha256"],
+        "samples_seen": resolved["steps"] * config.global_batch_size // axes.dp,
+        "done": True,
+    }
+    if not world.rank:
+        folder.release_reserve()
+    dist.barrier()
+    write_json(folder.rank_facts(world.rank), facts)
+    ranks: list[Any] = [None] * world.size
+    dist.all_gather_object(ranks, facts)
+    if world.rank:
+        return
+    write_json(folder.evaluation, test.report("test"))
+    course = read_course(folder.metrics, folder.read_world_sizes(), find_target(config))
+    course["comm_exposed_pct"] = read_exposed_pct(folder.manifest)
+    summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
+    write_json(folder.summary, summary)
+    recorder.record("result", resolved["steps"], **find_results(summary))

@@ -1,0 +1,285 @@
+"""Writes metrics.jsonl. A step costs the loop a few list appends; lines are built every `log_every` steps.
+
+Nothing here talks to a server: the sender in the launcher's process replays the file to MLflow.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from trainer.engine import StepResult
+from trainer.failures import NotFinite
+from trainer.measuring.gpu import NAMES as SYSTEM
+from trainer.measuring.phases import read_ms
+from trainer.outcome.epochs import EpochCount
+from trainer.record.spool import Spool
+
+if TYPE_CHECKING:
+    from trainer.measuring.wire import WireCounter
+
+WARM_UP_STEPS = 5
+COUNTED_STEP = 3  # of an attempt: behind what sets itself up in the first ones, before what is measured
+_UNCOUNTED = nullcontext()
+TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
+
+
+class _Waiting(NamedTuple):
+    time: float
+    step: int
+    lr: float
+    result: StepResult
+    taken: tuple[Any, ...]
+    profiled: bool
+
+
+class _TrainLine(msgspec.Struct):
+    """A line of kind train; a struct, because it is built and encoded faster than a dict."""
+
+    t: float
+    attempt: int
+    step: int
+    kind: str
+    loss: float
+    grad_norm: float
+    lr: float
+    samples: int
+    skipped: int
+    step_time_ms: float
+    data_ms: float
+    forward_ms: float
+    backward_ms: float
+    optimizer_ms: float
+    profiled: bool
+    train_accuracy_pct: float | msgspec.UnsetType = msgspec.UNSET
+    tokens: int | msgspec.UnsetType = msgspec.UNSET
+    useful_tokens: int | msgspec.UnsetType = msgspec.UNSET
+
+
+@dataclass
+class Work:
+    """What the measured steps have done, over all ranks."""
+
+    samples: int = 0
+    tokens: int = 0
+    useful_tokens: int = 0
+
+    def add(self, result: StepResult) -> None:
+        self.samples += result.samples
+        self.tokens += result.tokens
+        self.useful_tokens += result.useful_tokens
+
+
+class Recorder:
+    """Collects the steps of every rank; rank 0 writes them. `flush` is collective: all ranks call it at equal steps.
+
+    Args:
+        path: metrics.jsonl, or None on the ranks that do not write.
+        on_flush: called with the newest line after each flush on the writing rank, for the console.
+        read_system: this rank's memory, utilisation... in the order of `measuring.gpu.NAMES`; None = not recorded.
+        world_axis: what a group of all processes stands for where traffic is counted.
+        epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        attempt: int,
+        log_every: int,
+        on_flush: Callable[[dict[str, Any]], None] | None = None,
+        read_system: Callable[[], list[float]] | None = None,
+        world_axis: str = "world",
+        epoch_samples: int = 0,
+    ) -> None:
+        self._epochs = EpochCount(epoch_samples) if epoch_samples else None
+        self._world_axis = world_axis
+        self._spool = Spool(path) if path else None
+        self._told_dropped = 0
+        self._attempt = attempt
+        self._log_every = log_every
+        self._on_flush = on_flush
+        self._read_system = read_system
+        self._encode = msgspec.json.Encoder().encode
+        self._waiting: list[_Waiting] = []
+        self._after_profile = False
+        self._steps = 0  # of this attempt, written
+        self._begun = 0  # of this attempt
+        self.measured: list[tuple[float, ...]] = []
+        """(step, data, forward, backward, optimizer) in ms of the steps that count, in the order of TIMES."""
+        self.work = Work()
+        """Of the measured steps."""
+        self.skipped_steps = 0
+        self.wire: WireCounter | None = None
+        """The collectives of the step that was counted; None if the attempt was too short."""
+        self._newest: _TrainLine | None = None
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest train line, on the writing rank."""
+        assert self._newest is not None, "nothing was written yet"
+        return _fields(self._newest)
+
+    def record_step(
+        self, step: int, lr: float, result: StepResult, taken: tuple[Any, ...], profiled: bool
+    ) -> None:
+        """Keeps one step; every `log_every` steps writes all that are waiting."""
+        self._waiting.append(_Waiting(time.time(), step, lr, result, taken, profiled))
+        if step % self._log_every == 0:
+            self.flush()
+
+    def count_wire(self, profiling: bool) -> AbstractContextManager[Any]:
+        """Around the computation of a step: counts the collectives of one step, the third of an attempt or, if
+        that is profiled, the next one that is not. DDP sorts its buckets anew after the first step.
+
+        Args:
+            profiling: this step is in the profile.
+        """
+        self._begun += 1
+        if self.wire is not None or self._begun < COUNTED_STEP or profiling:
+            return _UNCOUNTED
+        from trainer.measuring.wire import WireCounter  # its imports take long and are needed once
+
+        self.wire = WireCounter(self._world_axis)
+        return self.wire
+
+    def flush(self) -> None:
+        """Adds up the ranks' losses and writes the waiting steps, and one line of kind system.
+
+        Raises:
+            NotFinite: on every rank, after the lines are written.
+        """
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        losses, correct, system = self._gather([entry.result for entry in waiting])
+        norms = _numbers([entry.result.grad_norm for entry in waiting])
+        first_bad = None
+        for entry, loss, right, norm in zip(waiting, losses, correct, norms, strict=True):
+            times = read_ms(entry.taken)
+            self._count(entry, times)
+            if not math.isfinite(loss):
+                first_bad = first_bad or entry.step
+            if self._spool is not None:
+                self._write_step(entry, loss, right, norm, times)
+        if self._spool is not None:
+            if system:
+                self._write_system(waiting[-1].step, system)
+            self._flush_spool(waiting[-1].step)
+            if self._on_flush:
+                self._on_flush(self.last)
+        if first_bad is not None:
+            raise NotFinite(
+                f"the loss of step {first_bad} is not finite; lower TRAINER_LR or set TRAINER_CLIP_NORM"
+            )
+
+    def _flush_spool(self, step: int) -> None:
+        """A volume that was full for too long has cost lines: that is said in the file as soon as it can be."""
+        assert self._spool is not None
+        lost = self._spool.dropped - self._told_dropped
+        if self._spool.flush() and lost:
+            self._told_dropped += lost
+            self.record("event", step, name="metrics dropped", text=f"{lost} lines, the volume was full")
+
+    def _gather(self, results: list[StepResult]) -> tuple[list[float], Sequence[float | None], list[float]]:
+        """(losses over all ranks, samples told right or None, every rank's system numbers one after the other), in one
+        collective.
+
+        The system's numbers travel as a table [rank, number] that is zero but for one's own row.
+        """
+        losses = torch.stack([result.loss for result in results])
+        ranks, steps = dist.get_world_size(), len(results)
+        counts = [result.correct for result in results if result.correct is not None]
+        if counts:  # as many as losses: a task counts in every step or in none
+            losses = torch.cat([losses, torch.stack(counts).to(losses.dtype)])
+        if self._read_system:
+            table = torch.zeros(ranks, len(SYSTEM), dtype=losses.dtype)
+            table[dist.get_rank()] = torch.tensor(self._read_system(), dtype=losses.dtype)
+            losses = torch.cat([losses, table.flatten().to(losses.device, non_blocking=True)])
+        if ranks > 1:
+            dist.all_reduce(losses)
+        numbers = losses.tolist()
+        end = steps + len(counts)
+        return numbers[:steps], numbers[steps:end] or [None] * steps, numbers[end:]
+
+    def _write_system(self, step: int, numbers: list[float]) -> None:
+        values = {
+            f"rank{i // len(SYSTEM)}_{SYSTEM[i % len(SYSTEM)]}": value
+            for i, value in enumerate(numbers)
+            if math.isfinite(value)  # NaN: not to be had on this machine
+        }
+        self.record("system", step, **values)
+
+    def _count(self, entry: _Waiting, times: tuple[float, ...]) -> None:
+        self.skipped_steps += entry.result.skipped
+        # the traces are written after the last profiled step, which disturbs the next one
+        disturbed = entry.profiled or self._after_profile
+        self._after_profile = entry.profiled
+        self._steps += 1
+        if self._steps > WARM_UP_STEPS and not disturbed:
+            self.measured.append(times)
+            self.work.add(entry.result)
+
+    def _write_step(
+        self, entry: _Waiting, loss: float, right: float | None, norm: float, times: tuple[float, ...]
+    ) -> None:
+        assert self._spool is not None
+        result = entry.result
+        line = _TrainLine(  # type: ignore[call-arg]
+            *(entry.time, self._attempt, entry.step, "train", loss, norm, entry.lr),
+            *(result.samples, result.skipped, *times, entry.profiled),  # type: ignore[arg-type]
+            msgspec.UNSET if right is None else 100.0 * right / result.samples,
+            *((result.tokens, result.useful_tokens) if result.tokens else ()),
+        )
+        self._newest = line
+        if math.isfinite(loss) and math.isfinite(norm):
+            self._spool.append(self._encode(line) + b"\n")
+        else:
+            self._write(_fields(line))
+        if self._epochs:
+            ended = self._epochs.add(entry.step, entry.time, times[0], result.samples, loss, right)
+            if ended:
+                self._write(
+                    {"t": entry.time, "attempt": self._attempt, "step": entry.step, "kind": "epoch", **ended}
+                )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        assert self._spool is not None
+        bad = [k for k, v in line.items() if isinstance(v, float) and not math.isfinite(v)]
+        if bad:  # JSON has no NaN, and MLflow would refuse the whole batch for ever
+            line = {k: v for k, v in line.items() if k not in bad}
+        self._spool.append(self._encode(line) + b"\n")
+        if bad:
+            self.record("event", line["step"], name="not finite", text=", ".join(bad))
+
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        """One line of another kind (eval, system, event), on the writing rank; values of None are left out."""
+        if self._spool is None:
+            return
+        given = {name: value for name, value in values.items() if value is not None}
+        self._write({"t": time.time(), "attempt": self._attempt, "step": step, "kind": kind, **given})
+        self._spool.flush()
+
+    def close(self) -> None:
+        """Closes the file; what is waiting must be flushed before."""
+        if self._spool is not None:
+            self._spool.close()
+
+
+def _fields(line: _TrainLine) -> dict[str, Any]:
+    return {k: v for k, v in msgspec.structs.asdict(line).items() if v is not msgspec.UNSET}
+
+
+def _numbers(values: list[Any]) -> list[float]:
+    """Tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many."""
+    if torch.is_tensor(values[0]):
+        return torch.stack(values).tolist()
+    return [float(value) for value in values]

@@ -1,0 +1,199 @@
+"""The engine of the strategy nd: steps, evaluation and state of the stages that one rank holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainer.data.batches import IGNORED, Batch
+from trainer.engine import StepResult, build_result
+from trainer.layout.decoder_memory import EMBEDDING, HEAD
+from trainer.layout.resolve import Layout
+from trainer.measuring.observation import Observed, local_part, state_tensors
+from trainer.measuring.phases import Phases
+from trainer.parallel import state
+from trainer.parallel.context import split_context
+from trainer.parallel.gradnorm import clip_gradients, measure_norm
+from trainer.parallel.loss import token_loss
+from trainer.parallel.pipeline import LabelledStage, build_schedule, build_tied_group, pass_through
+from trainer.parallel.stage import Stage
+from trainer.parallel.submeshes import Meshes
+from trainer.settings.config import Config
+from trainer.settings.precision import LossScale, Precision
+
+
+class ScheduleEngine:
+    """One optimizer step over all micro-batches: a schedule of the pipeline, or one after the other without one.
+
+    Args:
+        stages: of this rank, in the order of the model.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        stages: list[Stage],
+        meshes: Meshes,
+        layout: Layout,
+        phases: Phases,
+        precision: Precision,
+    ) -> None:
+        self.observed = Observed()
+        self.stages = stages
+        self.optimizers = [stage.optimizer for stage in stages]
+        self.module: nn.Module = nn.ModuleList([stage.module for stage in stages])
+        self.settings: dict[str, Any] = {}
+        self.loss_scale = LossScale(precision.scales_loss)
+        self.meshes = meshes
+        self._config = config
+        self._phases = phases
+        self._sequence_parallel = layout.sequence_parallel
+        native = precision.name == "bf16_native"
+        self._stream_dtype = torch.bfloat16 if native else torch.float32
+        self._tp_group = meshes.tp.get_group() if meshes.tp.size() > 1 else None
+        self._counts_loss = stages[-1].is_last and meshes.tp.get_local_rank() == 0
+        self._global_labels = 1
+        self._schedule: Any = None
+        decoder = stages[0].module
+        self.tied = meshes.pp.size() > 1 and decoder.shape.tied
+        """Whether first and last stage hold the same embedding."""
+        self._tied_group = build_tied_group(meshes.stage_peers) if self.tied else None
+
+    def train_step(self, batch: Batch, lr: float) -> StepResult:
+        self._global_labels = batch.global_labels
+        has_pipeline = self.meshes.pp.size() > 1
+        loss = self._run_schedule(batch) if has_pipeline else self._accumulate(batch)
+        with self._phases.optimizer:
+            norm = self._update(lr)
+        return build_result(batch, loss, norm, 0)
+
+    def _accumulate(self, batch: Batch) -> Tensor:
+        phases, stage = self._phases, self.stages[0]
+        total = torch.zeros((), device=self.meshes.device_type)
+        for i, (inputs, labels) in enumerate(batch.micro):
+            stage.module.set_requires_gradient_sync(i == len(batch.micro) - 1)
+            with phases.forward:
+                ids, known = self._own_columns(inputs)
+                loss = self._share(stage.module(ids, **known), split_context(labels, self.meshes.cp))
+            with phases.backward:
+                loss.backward()
+            total += loss.detach()
+        return total if self._counts_loss else torch.zeros_like(total)
+
+    def _run_schedule(self, batch: Batch) -> Tensor:
+        if self._schedule is None:
+            self._schedule = self._build_schedule(len(batch.micro), batch.micro[0][0].device)
+        inputs, labels = (torch.cat(parts) for parts in zip(*batch.micro, strict=True))
+        ids, known = self._own_columns(inputs)
+        given = (ids,) if self.stages[0].is_first else ()
+        losses: list[Tensor] = []
+        if self.stages[-1].is_last:
+            target = split_context(labels, self.meshes.cp)
+            self._schedule.step(*given, **known, target=target, losses=losses, return_outputs=False)
+        else:
+            self._schedule.step(*given, **known, return_outputs=False)
+        if not self._counts_loss:
+            return torch.zeros((), device=self.meshes.device_type)
+        return torch.stack([loss.detach() for loss in losses]).sum()
+
+    def _build_schedule(self, micro_batches: int, device: torch.device) -> Any:
+        group = self.meshes.pp.get_group()
+        stages = [
+            LabelledStage(self._phases, s.module, s.index, s.stages, device, group=group) for s in self.stages
+        ]
+
+        def share(logits: Tensor, labels: Tensor) -> Tensor:
+            with self._phases.forward:
+                return self._share(logits, labels)
+
+        return build_schedule(self._config.pp_schedule, stages, micro_batches, share)
+
+    def _share(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of these labels, of the mean over all labels of the step."""
+        smoothing = self._config.label_smoothing
+        return token_loss(logits, labels, self._tp_group, smoothing) / self._global_labels
+
+    def _own_columns(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Ids of this cp rank's columns, and what every stage knows about them."""
+        ids, positions = inputs.unbind(1)
+        known = {"positions": split_context(positions, self.meshes.cp)}
+        if self.stages[0].module.packed:  # of the whole row: attention crosses the cp ranks' borders
+            known["documents"] = torch.arange(ids.shape[1], device=ids.device) - positions
+        return split_context(ids, self.meshes.cp), known
+
+    def _update(self, lr: float) -> Tensor:
+        """Completes, measures, clips and applies the gradients; gives their norm before clipping."""
+        twice = self._sum_tied()
+        gradients: list[Any] = []
+        counted: list[Any] = []
+        for stage in self.stages:
+            for parameter in stage.trained().values():
+                assert parameter.grad is not None, "a parameter without a gradient"
+                gradients.append(parameter.grad)
+                if parameter is not twice:
+                    counted.append(parameter.grad)
+        norm = measure_norm(counted, self.meshes.pp)
+        if "parameters" not in self.observed.dtypes:
+            self.observed.add("parameters", self.module.parameters())
+            self.observed.add("gradients", gradients)
+        if self._config.clip_norm:
+            clip_gradients(gradients, self._config.clip_norm, norm)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if "optimizer" not in self.observed.dtypes:
+            self.observed.add("optimizer", [t for o in self.optimizers for t in state_tensors(o)])
+        return norm
+
+    def _sum_tied(self) -> nn.Parameter | None:
+        """Adds up the gradients of the embedding on the first and the last stage; gives the last one's copy."""
+        if not self.tied:
+            return None
+        copy = None
+        for stage in self.stages:
+            weight = stage.trained().get(EMBEDDING if stage.is_first else HEAD)
+            if weight is None:
+                continue
+            dist.all_reduce(local_part(weight.grad), group=self._tied_group)
+            copy = weight if stage.is_last else copy
+        return copy
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        raise AssertionError("nd trains language models")
+
+    @torch.no_grad()
+    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        self.module.eval()
+        ids, known = self._own_columns(inputs)
+        shape = self.stages[0].module.shape
+        columns = ids.shape[1] // (self.meshes.tp.size() if self._sequence_parallel else 1)
+        stream = torch.empty((len(ids), columns, shape.hidden), dtype=self._stream_dtype, device=ids.device)
+        modules = {stage.index: stage.module for stage in self.stages}
+        logits = pass_through(modules, self.stages[0].stages, ids, stream, self.meshes.pp, **known)
+        self.module.train()
+        found = torch.zeros(2, dtype=torch.float64, device=ids.device)
+        if logits is None:
+            return found
+        mine = split_context(labels, self.meshes.cp)
+        loss = token_loss(logits, mine, self._tp_group)
+        if self._counts_loss:
+            found[0], found[1] = loss.double(), (mine != IGNORED).sum().double()
+        return found
+
+    def save(self, folder: Path) -> None:
+        state.save(self, folder)
+
+    def load(self, folder: Path) -> None:
+        state.load(self, folder)
+
+    def gather_state(self) -> dict[str, Tensor]:
+        return state.gather(self)
+
+    def close(self) -> None:
+        """Nothing beyond what Python frees."""

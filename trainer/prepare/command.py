@@ -1,0 +1,51 @@
+"""The command `python -m trainer.prepare`: see request.py for its settings."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from trainer import failures
+from trainer.failures import DataMissing
+from trainer.prepare.origin import check_local, find_os_error
+from trainer.prepare.request import read_request
+from trainer.prepare.work import prepare
+from trainer.settings.config import ConfigError
+
+
+class Stopped(BaseException):
+    """SIGTERM."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepares what is asked for, unless it is there; returns the exit code."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        request = read_request(arguments)
+        check_local(request)
+        prepare(request, _say)
+        return failures.DONE
+    except Stopped:
+        code, text = failures.TERMINATED, "its work so far was removed"
+    except Exception as failure:
+        os_error = find_os_error(failure)
+        code = failures.exit_code(failure)
+        if code == failures.CRASHED and os_error is not None:
+            code = failures.exit_code(os_error)
+        text = (
+            str(failure)
+            if isinstance(failure, ConfigError | DataMissing)
+            else f"{type(failure).__name__}: {failure}"
+        )
+    print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
+    return code
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise Stopped

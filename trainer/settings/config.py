@@ -1,0 +1,87 @@
+"""The settings of a run, read and checked. The one place that reads TRAINER_* variables.
+
+A misspelt name is an error that names the nearest setting. pydantic-settings is not used: with a prefix and
+extra="forbid" it ignores unknown variables silently (pydantic-settings 2.16).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError, model_validator
+
+from trainer.settings.config_rules import broken_settings
+from trainer.settings.fields import MODELS, Settings
+
+PREFIX = "TRAINER_"
+
+
+class ConfigError(ValueError):
+    """What the user typed cannot run. `problems` holds one sentence per broken rule."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Config(Settings):
+    """One run, as typed by the user; nothing derived from the machine is in here."""
+
+    @model_validator(mode="after")
+    def _rules(self) -> Config:
+        if problems := broken_settings(self):
+            raise ConfigError(problems)
+        return self
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Config:
+        """Reads the TRAINER_* variables of `env`.
+
+        Raises:
+            ConfigError: naming every unknown setting, wrong value and broken rule at once.
+        """
+        given = {key.removeprefix(PREFIX).lower(): env[key] for key in env if key.startswith(PREFIX)}
+        problems = [_unknown(name) for name in sorted(given.keys() - cls.model_fields.keys())]
+        known = {name: text for name, text in given.items() if name in cls.model_fields}
+        try:
+            config = cls.model_validate(known)
+        except ValidationError as failure:
+            problems += [_sentence(cls, dict(error), known) for error in failure.errors()]
+        except ConfigError as failure:
+            problems += failure.problems
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+
+# Names from elsewhere that mean something else here (requirements: `fsdp` is PyTorch's, `zero*` are DeepSpeed's).
+HINTS = {
+    ("strategy", "fsdp_stage2"): "; DeepSpeed's stage 2 is called zero2",
+    ("strategy", "fsdp_stage3"): "; DeepSpeed's stage 3 is called zero3",
+}
+
+
+def describe_error(error: Mapping[str, Any]) -> str:
+    """What pydantic says of one value, or a validator of ours. A pattern in it keeps its capital letters."""
+    sentence = str(error["msg"]).removeprefix("Value error, ")
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, Config.model_fields, n=1, cutoff=0.6)
+    hint = f", did you mean {PREFIX}{near[0].upper()}?" if near else ""
+    return f"{PREFIX}{name.upper()}: unknown setting{hint}"
+
+
+def _sentence(cls: type[BaseModel], error: dict[str, Any], given: Mapping[str, str]) -> str:
+    if isinstance(error.get("ctx", {}).get("error"), ConfigError):  # a rule of the model itself
+        return str(error["ctx"]["error"])
+    name = str(error["loc"][0])
+    allowed = get_args(cls.model_fields[name].annotation)
+    if name == "model":
+        allowed = (*MODELS, "a hub id such as google/vit-base-patch16-224")
+    wish = f"expected one of {', '.join(map(str, allowed))}" if allowed else describe_error(error)
+    value = f"={given[name]!r}" if name in given else ""
+    return f"{PREFIX}{name.upper()}{value}: {wish}{HINTS.get((name, given.get(name, '')), '')}"

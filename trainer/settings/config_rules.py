@@ -1,0 +1,94 @@
+"""Rules between settings: what one value forbids or asks of another. Each gives one sentence that names both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainer.settings.fields import Settings
+from trainer.settings.strategy_table import STRATEGIES
+
+ZEROPP_PARTS = ("hpz", "qwz", "qgz")
+
+DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
+ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
+
+
+def broken_settings(config: Settings) -> list[str]:
+    """One sentence per broken rule, without looking at the machine or the data."""
+    return [*_model(config), *_data(config), *_strategy(config), *_nd(config), *_work(config)]
+
+
+def _model(config: Settings) -> Iterator[str]:
+    given = config.model_fields_set
+    if config.model_path and "model" in given:
+        yield "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them"
+    if config.lora_targets and not config.lora_rank:
+        yield "TRAINER_LORA_TARGETS: has no effect without TRAINER_LORA_RANK above 0"
+
+
+def _data(config: Settings) -> Iterator[str]:
+    if config.dataset_path and "dataset" in config.model_fields_set and config.dataset == "digits":
+        yield "TRAINER_DATASET_PATH: digits is built in, leave out one of dataset, dataset_path"
+
+
+def _strategy(config: Settings) -> Iterator[str]:
+    allowed = ("none", *STRATEGIES[config.strategy].offload)
+    if config.offload not in allowed:
+        yield (
+            f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} can keep there only "
+            f"{', '.join(allowed)}"
+        )
+    parts = config.zeropp.split(",")
+    if wrong := [part for part in parts if part not in ZEROPP_PARTS]:
+        yield f"TRAINER_ZEROPP={config.zeropp!r}: {wrong[0]!r} is none of {', '.join(ZEROPP_PARTS)}"
+    if "zeropp" in config.model_fields_set and config.strategy != "zeropp":
+        yield f"TRAINER_ZEROPP: has no effect with strategy {config.strategy}, only with zeropp"
+
+
+def _nd(config: Settings) -> Iterator[str]:
+    if config.strategy != "nd":
+        given = [name for name in ONLY_ND if name in config.model_fields_set]
+        # 0 is what a degree has where nobody names it
+        given = [name for name in given if name not in DEGREES or getattr(config, name)]
+        for name in given:
+            yield f"TRAINER_{name.upper()}: has no effect with strategy {config.strategy}, only with nd"
+        return
+    if not config.is_text:
+        yield (
+            "TRAINER_STRATEGY=nd: trains language models, not images; name one of them in TRAINER_MODEL "
+            "(TRAINER_TASK=text says so of a hub id), or take ddp, fsdp or hsdp"
+        )
+    given = [f"TRAINER_{name.upper()}={getattr(config, name)}" for name in DEGREES if getattr(config, name)]
+    if given and config.layout == "auto":
+        yield (
+            f"TRAINER_LAYOUT=auto, {', '.join(given)}: auto chooses the degrees itself; "
+            "set TRAINER_LAYOUT=given, or leave them out"
+        )
+    if config.precision == "fp16":
+        yield (
+            "TRAINER_PRECISION=fp16: strategy nd has no loss scale across a pipeline; "
+            "expected fp32, bf16 or bf16_native"
+        )
+    if config.compile:
+        yield (
+            "TRAINER_COMPILE=true: not with strategy nd, where compiled layers lose gradients in some layouts; "
+            "leave it out"
+        )
+
+
+def _work(config: Settings) -> Iterator[str]:
+    if config.is_text and config.target_accuracy_pct:
+        yield "TRAINER_TARGET_ACCURACY_PCT: a language model has no accuracy here; give TRAINER_TARGET_PERPLEXITY"
+    if not config.is_text and config.target_perplexity:
+        yield "TRAINER_TARGET_PERPLEXITY: images have no perplexity; give TRAINER_TARGET_ACCURACY_PCT"
+    if 0 < config.target_perplexity <= 1:
+        yield f"TRAINER_TARGET_PERPLEXITY={config.target_perplexity:g}: no model reaches it, give more than 1"
+    if {"epochs", "steps"} <= config.model_fields_set and config.steps:
+        yield "TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them"
+    if config.profile_steps and config.profile_first_step <= config.profile_warmup:
+        yield (
+            f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "
+            f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, whose steps come before it"
+        )
+    if config.steps and config.warmup_steps >= config.steps:
+        yield f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below TRAINER_STEPS={config.steps}"

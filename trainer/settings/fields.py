@@ -1,0 +1,278 @@
+"""Every setting of a run: the source of the charts' schema. They are read in config.py."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from trainer.settings.number_bounds import number_problem
+from trainer.settings.reserved_folders import is_reserved
+from trainer.settings.strategy_table import STRATEGIES
+
+if TYPE_CHECKING:
+    Strategy = str
+else:
+    Strategy = Literal[tuple(STRATEGIES)]
+TEXT_MODELS = (
+    *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen3-30b-a3b"),
+    *("qwen_tiny", "qwen_moe_tiny"),
+)
+MODELS = (
+    *("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge"),
+    *("cnn", "mobilenet", "efficientnet", "vgg", "resnet", "cnn_lstm", "ensemble"),
+    *TEXT_MODELS,
+)
+TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")
+HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
+LONGEST_NAME = 200
+"""Of what becomes a file name or a part of one: file systems take 255 bytes."""
+YEAR_S = 365 * 24 * 3600
+COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
+
+
+def _set_by_chart(description: str, **constraints: Any) -> Any:
+    """A field that the chart fills from the release, so that `run.config` must not name it."""
+    return Field(description=description, json_schema_extra={"set_by_chart": True}, **constraints)
+
+
+class Settings(BaseModel):
+    """One run, as typed by the user; nothing derived from the machine is in here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+    # identity
+    run: str = _set_by_chart(
+        "Name of the run: the Helm release.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME
+    )
+    results: str = _set_by_chart("Folder of the results volume.", default="results", min_length=1)
+    image: str = _set_by_chart("Image that runs, for the record.", default="")
+    accelerator: str = _set_by_chart(
+        "Resource of which the pod asks for one per process; without them nothing starts. Empty = none.",
+        default="",
+    )
+    wait_s: int = _set_by_chart(
+        "Longest wait for the other pods of the run; torch's own limit by default.", default=600, ge=0
+    )
+    comparison: str = Field(
+        default="default",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=LONGEST_NAME,
+        description="Runs meant to be compared: one folder on the volume, one MLflow experiment.",
+    )
+    mode: Literal["train", "evaluate"] = Field(
+        default="train",
+        description="evaluate = the test split only, with the weights of model_path or of the run of this name.",
+    )
+    task: Literal["auto", "image", "text"] = Field(
+        default="auto",
+        description="Image classification or a language model; auto = by the names of model and data set.",
+    )
+    seed: int = Field(default=0, ge=0, le=(1 << 32) - 1, description="Seeds initial weights and data order.")
+
+    # model
+    model: str = Field(
+        default="vit_tiny",
+        pattern=f"^({'|'.join(MODELS).replace('.', '[.]')}|{HUB_ID})$",
+        max_length=LONGEST_NAME,
+        description="Architecture and size, or the hub id (owner/name) of an image classifier or a language model.",
+    )
+    model_path: str = Field(
+        default="",
+        description="Local folder of an image classifier or a language model in Hugging Face format.",
+    )
+    init: Literal["scratch", "pretrained"] = Field(
+        default="scratch", description="pretrained = published weights, or those of model_path."
+    )
+    lora_rank: int = Field(
+        default=0, ge=0, description="Rank of LoRA adapters, base frozen; 0 = train everything."
+    )
+    lora_alpha: float = Field(default=16.0, gt=0, description="Scale of the adapters: alpha / rank.")
+    lora_targets: str = Field(
+        default="", pattern=COMMA_LIST, description="Module names that get adapters; empty = the attention's."
+    )
+
+    # data
+    dataset: str = Field(
+        default="digits",
+        min_length=1,
+        max_length=LONGEST_NAME,
+        description="`digits`, `synthetic`, `cifar100`, `food101` (images), `arithmetic`, `metamathqa` (text), "
+        "or the hub id of a data set.",
+    )
+    dataset_path: str = Field(
+        default="", description="Local data set in `datasets` format; used instead of a hub id."
+    )
+    image_column: str = Field(
+        default="", description="Column that holds the images; empty = the data set's own."
+    )
+    label_column: str = Field(
+        default="", description="Column that holds the class; empty = the data set's own."
+    )
+    image_size: int = Field(
+        default=0, ge=0, le=2048, description="Pixels of an edge after resizing; 0 = the model's own."
+    )
+    augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = Field(
+        default="none", description="On the device; the last three include crop and flip."
+    )
+    data_residence: Literal["auto", "device", "stream"] = Field(
+        default="auto",
+        description="device = all images moved there once; stream = batch by batch; auto = by size.",
+    )
+    validation_fraction: float = Field(
+        default=0.1, gt=0, lt=1, description="Share of the training samples kept for validation."
+    )
+    train_samples: int = Field(default=0, ge=0, description="Use only so many training samples; 0 = all.")
+
+    # text
+    tokenizer: str = Field(
+        default="",
+        description="Hub id or local folder of a tokenizer, or `bytes`; empty = the model's own.",
+    )
+    seq_len: int = Field(default=512, ge=8, le=1 << 20, description="Tokens of a row.")
+    packing: bool = Field(
+        default=True,
+        description="Several documents per row, none sees another; off = one document per row, padded.",
+    )
+
+    # strategy
+    strategy: Strategy = Field(default="single", description="Where parameters, gradients and state live.")
+    offload: Literal["none", "optimizer", "all"] = Field(
+        default="none", description="Keep the optimizer, or parameters and optimizer, in host memory."
+    )
+    zeropp: str = Field(
+        default="hpz", pattern=COMMA_LIST, description="Parts of ZeRO++: hpz, qwz, qgz, separated by commas."
+    )
+    dp_replicate: int = Field(
+        default=0, ge=0, description="Replicas of the model; 0 = every process the other axes leave."
+    )
+    dp_shard: int = Field(
+        default=0, ge=0, description="Processes that share one replica; 0 = every process left."
+    )
+
+    layout: Literal["auto", "given"] = Field(
+        default="auto",
+        description="nd: auto = degrees by the number of processes, the model and `dimensions`; "
+        "given = dp_replicate, dp_shard, cp, tp, pp, ep as they are.",
+    )
+    dimensions: int = Field(
+        default=1, ge=1, le=5, description="nd: data, +pipeline, +tensor, +sequence or context, +expert."
+    )
+    cp: int = Field(default=0, ge=0, description="Processes that share a sequence (context parallel).")
+    tp: int = Field(default=0, ge=0, description="Processes that share each layer (tensor parallel).")
+    pp: int = Field(default=0, ge=0, description="Stages of the pipeline.")
+    ep: int = Field(default=0, ge=0, description="Processes that share the experts of a layer.")
+    pp_schedule: Literal["1f1b", "gpipe", "interleaved1f1b"] = Field(
+        default="1f1b", description="Order of the micro-batches in the pipeline."
+    )
+    cp_kind: Literal["ulysses", "allgather"] = Field(
+        default="ulysses", description="Context parallel: exchange heads, or gather keys and values."
+    )
+    sequence_parallel: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Sequence parallelism on the tp axis; auto = from 4 dimensions on, and with experts.",
+    )
+
+    # numerics
+    precision: Literal["auto", "fp32", "bf16", "bf16_native", "fp16"] = Field(
+        default="auto",
+        description="bf16 = one recipe on every strategy: autocast, parameters and reductions fp32; "
+        "bf16_native = each strategy's own; auto = bf16 where the device has it, else fp16; fp32 on a CPU.",
+    )
+    grad_checkpointing: bool = Field(default=False, description="Recompute activations block by block.")
+    compile: bool = Field(default=False, description="torch.compile, block by block.")
+    clip_norm: float = Field(default=0.0, ge=0, description="Clip the global gradient norm; 0 = off.")
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the target spread over all classes."
+    )
+
+    # work
+    global_batch_size: int = Field(default=64, ge=1, description="Samples of one optimizer step.")
+    micro_batch_size: int = Field(default=32, ge=1, description="Samples of one forward pass of one process.")
+    epochs: int = Field(default=1, ge=1, description="Passes over the training samples.")
+    steps: int = Field(default=0, ge=0, description="Optimizer steps, instead of epochs; 0 = by epochs.")
+    optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description="Optimizer.")
+    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
+    weight_decay: float = Field(default=0.01, ge=0, description="Weight decay.")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="Course of the learning rate after warm-up; the last two end at 0."
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
+
+    # profile
+    profile_first_step: int = Field(default=10, ge=1, description="First step that is recorded.")
+    profile_warmup: int = Field(default=1, ge=0, description="Profiled but discarded steps before it.")
+    profile_steps: int = Field(default=3, ge=0, description="Recorded steps; 0 = no profile.")
+    profile_shapes: bool = Field(default=False, description="Record tensor shapes.")
+    profile_memory: bool = Field(default=True, description="Record allocations.")
+
+    # keep
+    checkpoint_every: int = Field(default=0, ge=0, description="Steps between checkpoints; 0 = none.")
+    checkpoint_keep: int = Field(
+        default=2, ge=1, description="Newest checkpoints that are kept, besides the best."
+    )
+    resume: Literal["auto", "never"] = Field(
+        default="auto", description="auto = a further attempt goes on from the newest checkpoint."
+    )
+    evaluate_every: int = Field(default=0, ge=0, description="Steps between validations; 0 = once per epoch.")
+    log_every: int = Field(default=10, ge=1, description="Steps between writes of the metrics.")
+    target_accuracy_pct: float = Field(
+        default=0.0, ge=0, le=100, description="Validation accuracy until which training is timed; 0 = none."
+    )
+    target_perplexity: float = Field(
+        default=0.0,
+        ge=0,
+        description="Of text: validation perplexity until which training is timed; 0 = none.",
+    )
+
+    # safety
+    collective_timeout_s: int = Field(
+        default=600, ge=10, le=YEAR_S, description="A collective that hangs fails then."
+    )
+    max_attempts: int = Field(default=3, ge=1, le=1000, description="Starts of a pod that reach no new step.")
+    deadline_s: int = Field(
+        default=86400, ge=60, le=YEAR_S, description="Longest time from the first start to the end."
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        if problem := number_problem(_number_schemas()[info.field_name or ""], value):
+            raise ValueError(problem)
+        return value
+
+    @field_validator("results")
+    @classmethod
+    def _results(cls, path: str) -> str:
+        if is_reserved(path):
+            raise ValueError("is a folder of the system, choose another such as /results")
+        return path
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a language model is trained."""
+        if self.task != "auto":
+            return self.task == "text"
+        return self.model in TEXT_MODELS or self.dataset in TEXT_DATASETS
+
+    @property
+    def dataset_name(self) -> str:
+        """What the data set is called in tables: the last part of its path, or its id."""
+        return _last_part(self.dataset_path) or self.dataset
+
+    @property
+    def model_name(self) -> str:
+        """What the model is called in tables: the last part of its path, or its name or id."""
+        return _last_part(self.model_path) or self.model
+
+
+@functools.cache
+def _number_schemas() -> dict[str, dict[str, Any]]:
+    """Setting -> its JSON schema."""
+    return Settings.model_json_schema()["properties"]
+
+
+def _last_part(path: str) -> str:
+    return os.path.basename(os.path.normpath(path)) if path else ""

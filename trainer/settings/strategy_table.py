@@ -1,0 +1,137 @@
+"""Every strategy, one row each: all that the lab must know of it besides how its engine is built.
+
+A new one takes a row here, a file in trainer/strategies if no present one will do, and a chart (README). No column has
+a default, so that what is forgotten is an error at import. Who reads a column is said beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Of the strategy nd, outermost first: what communicates most has the closest ranks. ep cuts across the last three."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyRow:
+    """One strategy."""
+
+    file: str
+    """In trainer/strategies: the module whose `build` makes its engine."""
+    axes: tuple[str, ...]
+    """Of the mesh that it may use (layout/mesh.py). The first one takes the processes that nobody claimed; where nobody
+    claims any, dp_shard of two axes takes the processes of one node: the fast links."""
+    builds_empty: Literal["nobody", "others", "everybody"]
+    """Whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank reads its
+    own part."""
+    own_bf16_recipe: bool
+    """bf16_native keeps parameters in bf16 and reduces in fp32 (settings/precision.py); else it is bf16."""
+    offload: tuple[str, ...]
+    """What may be kept in host memory besides `none` (config_rules.py): nothing where a process holds the whole model
+    anyway."""
+    deepspeed_stage: int
+    """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
+    wire: str
+    """Its row in the table of bytes on the wire (measuring/wire_formulas.py); "" = counted, without a formula."""
+    holds_whole_model: bool
+    """Each process has all parameters, gradients and state: a model that does not fit is refused (layout/fit.py)."""
+    gathers: bool
+    """Parameters are gathered layer by layer; this and the next two are for the advice (stratlab/analysis/advice)."""
+    holds_less: str
+    """The strategy to try for less state per rank; "" = none."""
+    sends_less: str
+    """The one to try for less communication, at more state per rank; "" = none."""
+
+
+def _zero(stage: int, **more: Any) -> StrategyRow:
+    """DeepSpeed's: all in one file, apart by their stage."""
+    shared: dict[str, Any] = {
+        "file": "zero",
+        "axes": ("dp_shard",),
+        "builds_empty": "others" if stage == 3 else "nobody",
+        "own_bf16_recipe": True,
+        "offload": ("optimizer", "all") if stage == 3 else ("optimizer",),
+        "deepspeed_stage": stage,
+        "holds_whole_model": False,
+        "gathers": stage == 3,
+    }
+    return StrategyRow(**shared, **more)
+
+
+def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str) -> StrategyRow:
+    """Every process holds all of it."""
+    return StrategyRow(
+        file=file,
+        axes=axes,
+        builds_empty="nobody",
+        own_bf16_recipe=False,
+        offload=(),
+        deepspeed_stage=0,
+        wire=wire,
+        holds_whole_model=True,
+        gathers=False,
+        holds_less=holds_less,
+        sends_less="",
+    )
+
+
+def _sharded(file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str) -> StrategyRow:
+    """PyTorch's fully_shard."""
+    return StrategyRow(
+        file=file,
+        axes=axes,
+        builds_empty="others",
+        own_bf16_recipe=True,
+        offload=("all",),
+        deepspeed_stage=0,
+        wire=wire,
+        holds_whole_model=False,
+        gathers=True,
+        holds_less=holds_less,
+        sends_less=sends_less,
+    )
+
+
+STRATEGIES: dict[str, StrategyRow] = {
+    "single": _whole("single", (), "none", ""),
+    "ddp": _whole("ddp", ("dp_replicate",), "all-reduce", "zero1"),
+    "fsdp": _sharded("fsdp", ("dp_shard",), "gathers", "", "zero2"),
+    "hsdp": _sharded("hsdp", ("dp_replicate", "dp_shard"), "gathers in replicas", "fsdp", ""),
+    "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp"),
+    "zero2": _zero(2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1"),
+    "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2"),
+    "zeropp": _zero(3, wire="", holds_less="", sends_less="zero2"),
+    "nd": StrategyRow(
+        file="nd",
+        axes=ND_AXES,
+        builds_empty="everybody",
+        own_bf16_recipe=True,
+        offload=(),
+        deepspeed_stage=0,
+        wire="",
+        holds_whole_model=False,
+        gathers=False,
+        holds_less="",
+        sends_less="",
+    ),
+}
+
+
+for _name, _row in STRATEGIES.items():
+    for _other in (_row.holds_less, _row.sends_less):
+        assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
+
+
+def describe_for_advice() -> str:
+    """JSON of the columns that stratlab's advice reads, which may not import the trainer."""
+    columns = ("gathers", "holds_less", "sends_less")
+    found = {name: {each: getattr(row, each) for each in columns} for name, row in STRATEGIES.items()}
+    return json.dumps(found, indent=1) + "\n"
+
+
+if __name__ == "__main__":  # make schema
+    Path(sys.argv[1]).write_text(describe_for_advice())

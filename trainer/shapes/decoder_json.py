@@ -1,0 +1,122 @@
+"""A language model's config.json, as transformers writes it: which shape it describes, and what is not built here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.failures import DataMissing
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.fields import TEXT_MODELS
+from trainer.shapes.decoder_shapes import SHAPES, DecoderShape, named_setting
+
+FAMILIES = ("qwen2", "qwen3_moe")
+
+
+def _no_language_model(config: Config) -> str:
+    return (
+        f"TRAINER_MODEL={config.model!r}: no language model, expected one of {', '.join(TEXT_MODELS)}, a hub id "
+        "(owner/name), or a folder in TRAINER_MODEL_PATH"
+    )
+
+
+def read_shape(config: Config) -> DecoderShape:
+    """The preset of `model`, or the config.json of `model_path` or of a hub id.
+
+    Raises:
+        ConfigError: the model is none of the families we have.
+        DataMissing: there is no config.json to be had.
+    """
+    if not config.model_path and config.model in SHAPES:
+        return SHAPES[config.model]
+    return shape_of_json(read_json(config), f"TRAINER_{named_setting(config)}")
+
+
+def read_json(config: Config) -> dict[str, Any]:
+    """The content of the config.json in `model_path` or of a hub id.
+
+    Raises:
+        ConfigError: the model is neither.
+        DataMissing: there is no such file to be had.
+    """
+    if not config.model_path and "/" not in config.model:
+        raise ConfigError([_no_language_model(config)])
+    try:
+        if config.model_path:
+            path = Path(config.model_path) / "config.json"
+        else:
+            from huggingface_hub import hf_hub_download
+
+            path = Path(hf_hub_download(config.model, "config.json"))
+        content = json.loads(path.read_text())
+    except Exception as failure:  # network, disk, no JSON: all mean "not to be had"
+        raise DataMissing(
+            f"TRAINER_{named_setting(config)}: expected a language model in Hugging Face format; its config.json "
+            f"cannot be read: {failure}"
+        ) from failure
+    return content if isinstance(content, dict) else {}
+
+
+def shape_of_json(content: dict[str, Any], named: str) -> DecoderShape:
+    """The shape that a config.json of transformers describes.
+
+    Args:
+        named: the setting that led to it, for the error.
+
+    Raises:
+        ConfigError: another family, or a part of it that is not built here; everything at once.
+    """
+    family = str(content.get("model_type", ""))
+    if family not in FAMILIES:
+        raise ConfigError([f"{named}: model_type {family!r}, expected one of {', '.join(FAMILIES)}"])
+    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
+    if problems := [f"{named}: {problem}" for problem in _parts_not_built(family, content, rope)]:
+        raise ConfigError(problems)
+    moe = family == "qwen3_moe"
+    heads, hidden = content["num_attention_heads"], content["hidden_size"]
+    return DecoderShape(
+        family=family,
+        layers=content["num_hidden_layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=content.get("num_key_value_heads") or heads,
+        head_dim=content.get("head_dim") or hidden // heads,
+        intermediate=content["intermediate_size"],
+        vocab=content["vocab_size"],
+        tied=bool(content.get("tie_word_embeddings", False)),
+        experts=(content.get("num_experts") or content["num_local_experts"]) if moe else 0,
+        experts_per_token=content["num_experts_per_tok"] if moe else 0,
+        expert_intermediate=content["moe_intermediate_size"] if moe else 0,
+        rope_theta=float(rope.get("rope_theta") or content.get("rope_theta") or 10_000.0),
+        norm_eps=float(content.get("rms_norm_eps", 1e-6)),
+        max_positions=content.get("max_position_embeddings", 32768),
+        norm_top_k=bool(content.get("norm_topk_prob", False)) if moe else True,
+    )
+
+
+_NEEDED = (*("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"),)
+_NEEDED_MOE = ("num_experts_per_tok", "moe_intermediate_size")
+
+
+def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any]) -> Iterator[str]:
+    needed = _NEEDED + (_NEEDED_MOE if family == "qwen3_moe" else ())
+    for name in needed:
+        if not content.get(name):
+            yield f"its config.json does not say {name}"
+    if family == "qwen3_moe" and not (content.get("num_experts") or content.get("num_local_experts")):
+        yield "its config.json does not say num_experts"
+    if content.get("use_sliding_window"):
+        yield "use_sliding_window=true, expected false: every layer looks at the whole document"
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        yield f"rope_type {kind!r}, expected 'default'"
+    if content.get("hidden_act", "silu") != "silu":
+        yield f"hidden_act {content['hidden_act']!r}, expected 'silu'"
+    if family == "qwen3_moe" and (
+        content.get("mlp_only_layers") or content.get("decoder_sparse_step", 1) != 1
+    ):
+        yield "mlp_only_layers or decoder_sparse_step: expected experts in every layer"
+    if family == "qwen3_moe" and content.get("attention_bias"):
+        yield "attention_bias=true, expected false"

@@ -1,0 +1,50 @@
+"""What the check before the ranks can refuse of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.failures import DataMissing
+from trainer.settings.config import Config, ConfigError
+from trainer.shapes.decoder_json import read_shape
+from trainer.shapes.decoder_shapes import TEXT_HUB_IDS, hub_id
+
+
+def decoder_problems(config: Config) -> list[str]:
+    """One sentence per setting of a language model that cannot work, as far as that shows without the hub."""
+    if config.model_path and not Path(config.model_path).is_dir():
+        return [f"TRAINER_MODEL_PATH={config.model_path!r}: no such folder"]
+    problems: list[str] = []
+    shape = None  # of a model that only the hub knows
+    if config.model_path or "/" not in config.model:
+        try:
+            shape = read_shape(config)
+        except ConfigError as failure:
+            return failure.problems
+        except DataMissing as failure:
+            return [str(failure)]
+    if shape and config.seq_len > shape.max_positions:
+        problems.append(
+            f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} knows {shape.max_positions} positions"
+        )
+    problems += list(_weights_problems(config))
+    if any(target.split(".")[-1] == "lm_head" for target in config.lora_targets.split(",")):
+        problems.append("TRAINER_LORA_TARGETS: lm_head gets no adapters, expected projections of the layers")
+    return problems
+
+
+def _weights_problems(config: Config) -> Iterator[str]:
+    if config.init != "pretrained":
+        return
+    if config.model_path and not list(Path(config.model_path).glob("*.safetensors")):
+        yield (
+            f"TRAINER_MODEL_PATH={config.model_path!r}: holds no *.safetensors, which TRAINER_INIT='pretrained' "
+            "loads"
+        )
+    elif not config.model_path and not hub_id(config):
+        yield (
+            f"TRAINER_INIT='pretrained': nobody has published weights of {config.model}; there are some of "
+            f"{', '.join(TEXT_HUB_IDS)} and of models on the hub (owner/name), or name a folder in "
+            "TRAINER_MODEL_PATH"
+        )

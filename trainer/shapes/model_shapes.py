@@ -1,0 +1,179 @@
+"""What is known of a model without torch: published shapes, image sizes, and what the pre-flight check can refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.settings.config import Config
+from trainer.settings.fields import MODELS, TEXT_MODELS
+from trainer.shapes.decoder_rules import decoder_problems
+from trainer.shapes.preprocessing import read_image_size
+
+
+@dataclass(frozen=True)
+class VitShape:
+    """Shape of a vision transformer. Sizes from the ViT paper (arXiv 2010.11929), table 1; tiny is ours."""
+
+    hidden: int
+    layers: int
+    heads: int
+    mlp: int
+    patch: int
+    image: int
+
+
+VIT = {
+    "vit_tiny": VitShape(hidden=64, layers=4, heads=4, mlp=128, patch=4, image=32),
+    "vit_small": VitShape(hidden=384, layers=12, heads=6, mlp=1536, patch=16, image=224),
+    "vit_base": VitShape(hidden=768, layers=12, heads=12, mlp=3072, patch=16, image=224),
+    "vit_large": VitShape(hidden=1024, layers=24, heads=16, mlp=4096, patch=16, image=224),
+    "vit_huge": VitShape(hidden=1280, layers=32, heads=16, mlp=5120, patch=14, image=224),
+}
+TORCHVISION = ("mobilenet", "efficientnet", "vgg", "resnet")
+OWN_STEP = {"cnn": 8, "ensemble": 8, "cnn_lstm": 16}
+"""Our own networks halve an image three times; cnn_lstm does so with windows of half its width."""
+OWN_IMAGE = 32
+PUBLISHED_IMAGE = 224
+TORCHVISION_SMALLEST = 32
+"""All four halve an image five times."""
+
+HUB_IDS = {
+    "vit_base": "google/vit-base-patch16-224",
+    "vit_large": "google/vit-large-patch16-224",
+    "vit_huge": "google/vit-huge-patch14-224-in21k",
+}
+"""Whose published weights init=pretrained loads."""
+PUBLISHED = (*HUB_IDS, *TORCHVISION)
+
+
+def read_model_json(config: Config) -> dict[str, Any]:
+    """The content of config.json in `model_path`; empty where there is none, or none that can be read."""
+    try:
+        content = json.loads((Path(config.model_path) / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def registered_name(config: Config) -> str:
+    """Which of our own architectures it is; "" = one that Hugging Face's library builds from a config.json."""
+    if config.model_path:
+        return str(read_model_json(config).get("stratlab_model", ""))
+    return config.model if config.model in MODELS else ""
+
+
+def default_image_size(config: Config) -> int:
+    """Pixels of an edge that the model was published with; 224 where that is known on the hub only."""
+    name = registered_name(config)
+    if name in VIT:
+        return VIT[name].image
+    if config.model_path:
+        if size := read_image_size(Path(config.model_path)):
+            return size
+        content = read_model_json(config)
+        size = content.get("vision_config", content).get("image_size")
+        size = size[0] if isinstance(size, list) and size else size
+        return size if isinstance(size, int) and size > 0 else PUBLISHED_IMAGE
+    return OWN_IMAGE if name in OWN_STEP else PUBLISHED_IMAGE
+
+
+def image_size_problem(config: Config, image_size: int) -> str | None:
+    """Why this model cannot take images of this size, or None."""
+    name = registered_name(config)
+    if name in TORCHVISION:
+        if image_size >= TORCHVISION_SMALLEST:
+            return None
+        return f"TRAINER_IMAGE_SIZE={image_size}: {name} needs {TORCHVISION_SMALLEST} or more"
+    step = _step(config, name)
+    if image_size % step == 0 and image_size > 0:
+        return None
+    near = max(1, round(image_size / step)) * step
+    label = name or config.model_name
+    return f"TRAINER_IMAGE_SIZE={image_size}: {label} needs a multiple of {step}, for example {near}"
+
+
+def _step(config: Config, name: str) -> int:
+    if name in VIT:
+        return VIT[name].patch
+    if name in OWN_STEP:
+        return OWN_STEP[name]
+    content = read_model_json(config) if config.model_path else {}
+    patch = content.get("patch_size")
+    return patch if content.get("model_type") == "vit" and isinstance(patch, int) and patch > 0 else 1
+
+
+def model_problems(config: Config) -> list[str]:
+    """One sentence per setting of the model that cannot work, as far as that shows without loading it."""
+    if config.is_text:
+        return decoder_problems(config)
+    if config.model in TEXT_MODELS:
+        return [f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}: is a language model"]
+    if problems := list(_folder_problems(config)):
+        return problems
+    return [*_weights_problems(config), *_lora_problems(config), *_batch_norm_problems(config)]
+
+
+def _folder_problems(config: Config) -> Iterator[str]:
+    if not config.model_path:
+        return
+    named, folder = f"TRAINER_MODEL_PATH={config.model_path!r}", Path(config.model_path)
+    if not folder.is_dir():
+        yield f"{named}: no such folder"
+    elif not read_model_json(config):
+        yield f"{named}: holds no readable config.json, expected a model in Hugging Face format"
+    elif (name := registered_name(config)) and name not in MODELS:
+        yield f"{named}: its config.json names the architecture {name!r}, expected one of {', '.join(MODELS)}"
+    elif config.init == "pretrained" and not list(folder.glob("*.safetensors")):
+        yield f"{named}: holds no *.safetensors, which TRAINER_INIT='pretrained' loads"
+
+
+def _weights_problems(config: Config) -> Iterator[str]:
+    name = registered_name(config)
+    if config.init == "pretrained" and not config.model_path and name and name not in PUBLISHED:
+        yield (
+            f"TRAINER_INIT='pretrained': nobody has published weights of {name}; there are some of "
+            f"{', '.join(PUBLISHED)} and of models on the hub (owner/name), or name a folder in TRAINER_MODEL_PATH"
+        )
+
+
+def _lora_problems(config: Config) -> Iterator[str]:
+    name = registered_name(config)
+    if config.lora_rank and not config.lora_targets and name and name not in VIT:
+        yield no_attention(name)
+
+
+def no_attention(name: str) -> str:
+    """The sentence for a model whose modules for adapters must be named."""
+    return (
+        f"TRAINER_LORA_TARGETS='': {name} has no attention whose projections could get adapters; "
+        "name its linear or convolution layers, separated by commas"
+    )
+
+
+def compiled_batch_norm(name: str) -> str:
+    """The sentence for recomputed batch norm, whose statistics torch.compile cannot be told to leave alone."""
+    return (
+        f"TRAINER_COMPILE=True, TRAINER_GRAD_CHECKPOINTING=True: not both with {name}, which has batch norm "
+        "(torch.compile takes no such recomputation)"
+    )
+
+
+def _batch_norm_problems(config: Config) -> Iterator[str]:
+    name = registered_name(config)
+    if name in TORCHVISION and name != "vgg" and config.compile and config.grad_checkpointing:
+        yield compiled_batch_norm(name)
+    size = config.image_size or default_image_size(config)
+    if (
+        name in TORCHVISION
+        and name != "vgg"
+        and config.micro_batch_size == 1
+        and size == TORCHVISION_SMALLEST
+    ):
+        yield (
+            f"TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE={size}: the batch norm of {name} needs more than "
+            "one value per channel, so two samples or a larger image"
+        )

@@ -1,0 +1,124 @@
+"""Image classification: which of so many classes an image shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainer.data import open_data
+from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
+from trainer.data.exported import check_classes
+from trainer.data.order import SampleOrder
+from trainer.data.residence import Source, build_source, resolve_residence
+from trainer.engine import Engine
+from trainer.models import build_model
+from trainer.models.batch_norm import average_running_statistics
+from trainer.record.provenance import hash_weights
+from trainer.settings.config import Config
+from trainer.settings.precision import resolve_precision
+from trainer.shapes.model_shapes import default_image_size
+from trainer.tasks.measures import Evaluation, evaluate
+from trainer.tasks.normalization import find_preprocessing
+
+
+class ImageTask:
+    """The images of a run and what is done with them; see trainer/tasks/__init__.py."""
+
+    def __init__(self, config: Config, share: Share, device: str) -> None:
+        self._how = how = find_preprocessing(config)
+        image_size = config.image_size or how.image_size or default_image_size(config)
+        data = open_data(config, image_size)
+        self._config, self._share, self._device = config, share, device
+        self._data, self._image_size = data, image_size
+        self._order = SampleOrder(config.seed, len(data.train))
+        self._source: Source | None = None
+        self._residence = resolve_residence(config.data_residence, data.train, torch.device(device).type)
+        self.train_samples = len(data.train)
+        self.facts: dict[str, Any] = {
+            "train_samples": len(data.train),
+            "validation_samples": len(data.validation),
+            "test_samples": len(data.test),
+            "num_labels": len(data.class_names),
+            "image_size": image_size,
+            "image_channels": data.channels,
+            "data_sha256": data.sha256,
+            "data_residence": self._residence,
+            "preprocessing": how.as_dict(),
+        }
+
+    @property
+    def model_facts(self) -> dict[str, Any]:
+        return {
+            "image_size": self._image_size,
+            "channels": self._data.channels,
+            "num_labels": len(self._data.class_names),
+            "class_names": self._data.class_names,
+            "preprocessing": self._how,
+        }
+
+    @property
+    def order_sha256(self) -> str:
+        return self._order.sha256
+
+    def build_model(self, empty: bool) -> nn.Module:
+        return build_model(
+            self._config,
+            image_size=self._image_size,
+            channels=self._data.channels,
+            num_labels=len(self._data.class_names),
+            empty=empty,
+        )
+
+    def hash_weights(self, model: nn.Module) -> str:
+        found = [hash_weights(model) if dist.get_rank() == 0 else ""]
+        dist.broadcast_object_list(found)
+        return found[0]
+
+    def cost(self, model: nn.Module) -> dict[str, Any]:
+        return {"flops_per_sample": model.flops_per_sample}
+
+    def start(self, done_steps: int) -> None:
+        self._source = build_source(self._data.train, self._residence, self._device)
+        for step in range(1, done_steps + 1):  # the hash of the order covers the whole run
+            self._order.batch(step, self._config.global_batch_size)
+
+    def next_batch(self, step: int) -> Batch:
+        config = self._config
+        assert self._source is not None, "not started"
+        return build_batch(
+            *(self._source, self._order, step, config.global_batch_size, config.micro_batch_size),
+            *(self._share, self._device, config.augment, config.seed, self._how),
+        )
+
+    def evaluate(self, engine: Engine, split: str) -> Evaluation:
+        average_running_statistics(engine.module)
+        images = self._data.validation if split == "validation" else self._data.test
+        batches = evaluation_batches(
+            images, self._config.micro_batch_size, self._share, self._device, self._how
+        )
+        return evaluate(engine.evaluate, batches, self._data.class_names, self._device)
+
+    def judge(self) -> tuple[Evaluation, dict[str, Any]]:
+        check_classes(self._config, self._data)
+        model = self.build_model(empty=False)
+        parameters = sum(p.numel() for p in model.parameters())
+        model.to(self._device).eval()
+        device_type = torch.device(self._device).type
+        precision = resolve_precision(self._config, device_type)
+        dtype = precision.autocast_dtype
+        if precision.name == "bf16_native":
+            dtype = torch.bfloat16
+
+        def forward(images: Tensor) -> Tensor:
+            with torch.no_grad(), torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
+                return model(images)
+
+        batches = evaluation_batches(
+            self._data.test, self._config.micro_batch_size, self._share, self._device, self._how
+        )
+        found = evaluate(forward, batches, self._data.class_names, self._device)
+        facts = {"precision": precision.name, "parameters": parameters, **self.cost(model)}
+        return found, facts

@@ -1,0 +1,113 @@
+"""A language model: which token comes next, asked where the answer stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainer.data.batches import Batch, Share
+from trainer.data.order import SampleOrder
+from trainer.data.text.row_batches import build_text_batch, text_evaluation_batches
+from trainer.data.text.rows import TokenRows, open_text
+from trainer.engine import Engine, count_token_loss
+from trainer.models.decoder_build import build_decoder
+from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
+from trainer.models.weight_sources import open_weights
+from trainer.settings.config import Config
+from trainer.settings.precision import resolve_precision
+from trainer.shapes.decoder_json import read_shape
+from trainer.shapes.decoder_shapes import count_flops_per_token
+from trainer.tasks.measures import Evaluation, evaluate_tokens
+
+
+class TextTask:
+    """The rows of tokens of a run and what is done with them; see trainer/tasks/__init__.py."""
+
+    def __init__(self, config: Config, share: Share, device: str) -> None:
+        self._data = data = open_text(config)
+        self._shape = read_shape(config)
+        self._config, self._share, self._device = config, share, device
+        self._order = SampleOrder(config.seed, len(data.train))
+        self.train_samples = len(data.train)
+        self.facts: dict[str, Any] = {
+            "train_samples": len(data.train),
+            "validation_samples": len(data.validation),
+            "test_samples": len(data.test),
+            "seq_len": config.seq_len,
+            "data_sha256": data.sha256,
+            "tokenizer_sha256": data.tokenizer_sha256,
+            "text": data.facts,
+        }
+
+    @property
+    def model_facts(self) -> dict[str, Any]:
+        return {"tokenizer": self._data.tokenizer}
+
+    @property
+    def order_sha256(self) -> str:
+        return self._order.sha256
+
+    def build_model(self, empty: bool) -> nn.Module:
+        return build_decoder(self._config, empty=empty)
+
+    def hash_weights(self, model: nn.Module) -> str:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        whole = rank == 0 and not any(p.is_meta for p in model.parameters())
+        found = [hash_of_state(model) if whole else ""]
+        dist.broadcast_object_list(found)
+        if found[0]:
+            return found[0]
+        # nobody holds the whole model: every rank hashes some of what it is made from
+        weights = open_weights(self._config, self._shape)
+        return hash_weights_by_name(weights, [name for name, _ in model.named_parameters()], rank, ranks)
+
+    def cost(self, model: nn.Module) -> dict[str, Any]:
+        lora = self._config.lora_rank > 0
+        per_token = {
+            name: count_flops_per_token(self._shape, self._config.seq_len, causal=causal, lora=lora)
+            for name, causal in (("flops_per_token", True), ("flops_per_token_literature", False))
+        }
+        return {"flops_per_sample": per_token["flops_per_token"] * self._config.seq_len, **per_token}
+
+    def start(self, done_steps: int) -> None:
+        for step in range(1, done_steps + 1):  # the hash of the order covers the whole run
+            self._order.batch(step, self._config.global_batch_size)
+
+    def next_batch(self, step: int) -> Batch:
+        config = self._config
+        return build_text_batch(
+            *(self._data.train, self._order, step, config.global_batch_size, config.micro_batch_size),
+            *(self._share, self._device),
+        )
+
+    def evaluate(self, engine: Engine, split: str) -> Evaluation:
+        return evaluate_tokens(
+            engine.evaluate_tokens, self._batches(split), len(self._rows(split)), self._device
+        )
+
+    def _rows(self, split: str) -> TokenRows:
+        return self._data.validation if split == "validation" else self._data.test
+
+    def _batches(self, split: str) -> Any:
+        return text_evaluation_batches(
+            self._rows(split), self._config.micro_batch_size, self._share, self._device
+        )
+
+    def judge(self) -> tuple[Evaluation, dict[str, Any]]:
+        model = self.build_model(empty=False)
+        parameters = sum(p.numel() for p in model.parameters())
+        model.to(self._device).eval()
+        device_type = torch.device(self._device).type
+        precision = resolve_precision(self._config, device_type)
+        dtype = torch.bfloat16 if precision.name == "bf16_native" else precision.autocast_dtype
+
+        def measure(inputs: Tensor, labels: Tensor) -> Tensor:
+            with torch.no_grad(), torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
+                return count_token_loss(model(inputs), labels)
+
+        found = evaluate_tokens(measure, self._batches("test"), len(self._data.test), self._device)
+        facts = {"precision": precision.name, "parameters": parameters, **self.cost(model)}
+        return found, facts
