@@ -17,23 +17,25 @@ import os
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.data.batches import Batch
 from trainer.engine import StepResult
 from trainer.engines.torch_engine import TorchEngine
-from trainer.hardware import processor_name, read_world
+from trainer.layout.world import processor_name, read_world
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
+from trainer.models.learner import ClassLoss, Learner
 from trainer.outcome.tracking import Recorder
-from trainer.record.run_directory import RunDirectory
+from trainer.run import Run, build_run, resolve_placement
 from trainer.settings.config import Config
 from trainer.settings.precision import Precision
 from trainer.settings.schedule import Plan, learning_rate
@@ -75,26 +77,42 @@ class IdleEngine:
         return self._result
 
 
-def build_engine(phases: object) -> TorchEngine:
+class Layers(Learner):
+    """25 linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(32, 32) for _ in range(25)))
+        self.loss = ClassLoss()
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs)
+
+
+def build_bench_run(folder: Path) -> Run:
+    """One process, no profile but the default one."""
+    config = Config(run="bench", results=str(folder), optimizer="sgd", profile_first_step=20)
+    world = read_world(os.environ)
+    run = build_run(config, world, resolve_placement(config, world), Precision("fp32"), 0)
+    return replace(run, plan=Plan(LONG, evaluate_every=LONG, profile_first=config.profile_first_step))
+
+
+def build_engine(run: Run, phases: object) -> TorchEngine:
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(25)))
-    config = Config(run="bench", optimizer="sgd")
-    return TorchEngine(config, model, phases, Precision("fp32"), "cpu")  # type: ignore[arg-type]
+    return TorchEngine(run, Layers(), phases)  # type: ignore[arg-type]
 
 
-def time_steps(engine: Any, phases: Phases, batch: Batch, folder: Path) -> tuple[list[float], list[float]]:
+def time_steps(run: Run, engine: Any, phases: Phases, batch: Batch) -> tuple[list[float], list[float]]:
     """CPU microseconds per step of the real loop and of the bare one, of windows of steps 101 to 600.
 
     The bare step runs inside the real loop's `next_batch`, and its time is taken out.
     """
-    config = Config(run="bench", results=str(folder), optimizer="sgd", profile_first_step=20)
-    directory = RunDirectory(config.results, config.comparison, config.run)
-    directory.create()
-    bare_engine = build_engine(BarePhases()) if not isinstance(engine, IdleEngine) else None
-    meter = Meter(read_world(os.environ))
-    recorder = Recorder(directory.metrics, 1, config.log_every, read_system=meter.read)
-    profiler = StepProfiler(config, config.profile_first_step, phases, directory, 0)
-    plan = Plan(LONG, evaluate_every=LONG, profile_first=config.profile_first_step)
+    config = run.config
+    run.folder.create()
+    bare_engine = build_engine(run, BarePhases()) if not isinstance(engine, IdleEngine) else None
+    meter = Meter(run.world)
+    recorder = Recorder(run.folder.metrics, 1, config.log_every, read_system=meter.read)
+    profiler = StepProfiler(run, config.profile_first_step, phases)
     real_ns: list[int] = []
     bare_ns: list[int] = []
     left = time.process_time_ns()
@@ -109,7 +127,7 @@ def time_steps(engine: Any, phases: Phases, batch: Batch, folder: Path) -> tuple
         bare_ns.append(left - came)
         return batch
 
-    train(config, plan, 1, engine, next_batch, phases, recorder, profiler, lambda _: None, lambda _: None)
+    train(run, 1, engine, next_batch, phases, recorder, profiler, lambda _: None, lambda _: None)
     recorder.close()
     meter.close()
     size = config.log_every
@@ -136,10 +154,11 @@ def main() -> None:
     for number in range(rounds + 1):  # the first round warms up
         with tempfile.TemporaryDirectory() as folder:
             phases = Phases("cpu")
-            full, plain = time_steps(build_engine(phases), phases, batch, Path(folder))
+            run = build_bench_run(Path(folder))
+            full, plain = time_steps(run, build_engine(run, phases), phases, batch)
         with tempfile.TemporaryDirectory() as folder:
             phases = Phases("cpu")
-            idle, _ = time_steps(IdleEngine(phases), phases, batch, Path(folder))
+            idle, _ = time_steps(build_bench_run(Path(folder)), IdleEngine(phases), phases, batch)
         if number:
             real, bare, alone = real + full, bare + plain, alone + idle
     added = sorted(f - b for f, b in zip(real, bare, strict=True))

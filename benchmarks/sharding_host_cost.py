@@ -30,9 +30,10 @@ from torch import Tensor, nn
 from trainer.data.batches import Batch
 from trainer.engine import Engine
 from trainer.engines.deepspeed_config import ZERO
-from trainer.hardware import processor_name
-from trainer.layout.mesh import build_mesh, resolve_axes
+from trainer.layout.world import processor_name, read_world
 from trainer.measuring.phases import Phases
+from trainer.models.learner import ClassLoss, Learner
+from trainer.run import build_run, resolve_placement
 from trainer.settings.config import Config
 from trainer.settings.precision import Precision
 from trainer.strategies import build_engine
@@ -46,19 +47,20 @@ PER_BLOCK = 10
 GATHERED = {"stage3_param_persistence_threshold": 0}
 
 
-class Stack(nn.Module):
+class Stack(Learner):
     """Residual blocks of five linear layers: ten parameter tensors each."""
 
     flops_per_sample = 1.0
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
+        self.loss = ClassLoss()
         layers = [
             [nn.Linear(WIDTH, WIDTH) for _ in range(PER_BLOCK // 2)] for _ in range(parameters // PER_BLOCK)
         ]
         self.stack = nn.Sequential(*(nn.Sequential(*block) for block in layers))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         return self.stack(images.flatten(1))
 
     def blocks(self) -> list[nn.Module]:
@@ -75,8 +77,10 @@ def build(strategy: str, parameters: int) -> Engine:
         micro_batch_size=BATCH,
     )
     torch.manual_seed(0)
-    mesh = build_mesh(resolve_axes(config, WORLD_SIZE), "cpu")
-    return build_engine(config, mesh, Stack(parameters), Phases("cpu"), Precision("fp32"))
+    world = read_world(os.environ)
+    precision = Precision("fp32")
+    run = build_run(config, world, resolve_placement(config, world), precision, config.global_batch_size)
+    return build_engine(run, Stack(parameters), Phases("cpu"))
 
 
 def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainer.hardware import processor_name
+from trainer.layout.world import processor_name
 from trainer.record.provenance import read_git_sha, read_versions
 
 ROOT = Path(__file__).resolve().parents[1]

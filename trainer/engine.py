@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.data.batches import IGNORED, Batch
+from trainer.data.batches import Batch
 from trainer.measuring.observation import Observed
 
 
@@ -47,11 +46,9 @@ class Engine(Protocol):
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         """All micro-batches and one update with learning rate `lr`."""
 
-    def evaluate(self, images: Tensor) -> Tensor:
-        """Logits [batch, class] without gradients; every rank must call it equally often."""
-
-    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Text: (sum of the losses, labels that count) float64 [2] without gradients; collective.
+    def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """(sum of the losses, then the task's measures) float64 [1 + n] without gradients; collective: every rank must
+        call it equally often.
 
         Where ranks share rows (tp, cp, pp) each label is counted by one of them, so that a sum over all is right.
         """
@@ -73,39 +70,9 @@ class Engine(Protocol):
         """Releases what the strategy holds."""
 
 
-def sample_loss(logits: Tensor, labels: Tensor, global_labels: int, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of these labels as a share of the mean over the global batch.
-
-    Args:
-        logits: [..., class].
-        labels: int64 [...], IGNORED where there is none, or the shares of all classes [batch, class] (mixup).
-    """
-    if labels.dtype == torch.int64:
-        logits, labels = logits.flatten(0, -2), labels.flatten()
-    whole = F.cross_entropy(
-        logits.float(), labels, reduction="sum", label_smoothing=smoothing, ignore_index=IGNORED
-    )
-    return whole / global_labels
-
-
-def count_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """(sum of the losses, labels that count), float64 [2]; what `Engine.evaluate_tokens` gives."""
-    count = (labels != IGNORED).sum()
-    return torch.stack([sample_loss(logits, labels, 1).double(), count.double()])
-
-
-def count_correct(logits: Tensor, labels: Tensor) -> Tensor | None:
-    """How many of the images are told right, with mixup by the larger share; None for text, whose vocabulary makes
-    that dear.
-
-    Args:
-        logits: [batch, class], or of text [batch, token, class].
-        labels: int64 [batch], or the shares of all classes [batch, class].
-    """
-    if logits.dim() != 2:
-        return None
-    wanted = labels if labels.dtype == torch.int64 else labels.argmax(1)
-    return (logits.detach().argmax(1) == wanted).sum()
+def as_sums(loss: Tensor, measures: Tensor) -> Tensor:
+    """What a learner gives in evaluation, as `Engine.evaluate` gives it."""
+    return torch.cat([loss.double()[None], measures.double()])
 
 
 def add_up(total: Tensor | None, more: Tensor | None) -> Tensor | None:
@@ -114,8 +81,9 @@ def add_up(total: Tensor | None, more: Tensor | None) -> Tensor | None:
 
 
 def build_result(
-    batch: Batch, loss: Tensor, grad_norm: Tensor | float, skipped: int, correct: Tensor | None = None
+    batch: Batch, loss: Tensor, measures: Tensor | None, grad_norm: Tensor | float, skipped: int
 ) -> StepResult:
-    """What a step gives back to the loop."""
+    """What a step gives back to the loop; `measures` are those of the learner, added up."""
     tokens = (batch.tokens, batch.useful_tokens)
+    correct = None if measures is None or not len(measures) else measures[0]
     return StepResult(loss, grad_norm, batch.global_samples, skipped, *tokens, correct)

@@ -9,13 +9,12 @@ from trainer.engine import Engine
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.outcome.tracking import Recorder
-from trainer.settings.config import Config
-from trainer.settings.schedule import Plan, learning_rate
+from trainer.run import Run
+from trainer.settings.schedule import learning_rate
 
 
 def train(
-    config: Config,
-    plan: Plan,
+    run: Run,
     first_step: int,
     engine: Engine,
     next_batch: Callable[[int], Batch],
@@ -25,15 +24,18 @@ def train(
     validate: Callable[[int], None],
     after_step: Callable[[int], None],
 ) -> None:
-    """Steps `first_step` to `plan.steps`. Nothing in here waits for the network, the disk or the device, except
-    `validate` and `after_step` (checkpoints) at their steps.
+    """Steps `first_step` to the last one of the plan.
+
+    Nothing in here waits for the network, the disk or the device, except `validate` and `after_step` (checkpoints) at
+    their steps.
 
     Raises:
         NotFinite: when a written loss is not finite.
     """
-    for step in range(first_step, plan.steps + 1):
+    config, steps, evaluate_every = run.config, run.plan.steps, run.plan.evaluate_every
+    for step in range(first_step, steps + 1):
         profiler.begin_step(step)
-        lr = learning_rate(config, step, plan.steps)
+        lr = learning_rate(config, step, steps)
         with phases.begin_step(step):
             with phases.data:
                 batch = next_batch(step)
@@ -41,7 +43,7 @@ def train(
                 result = engine.train_step(batch, lr)
         recorder.record_step(step, lr, result, phases.take(), profiler.active)
         profiler.end_step(step)
-        if step % plan.evaluate_every == 0 or step == plan.steps:
+        if step % evaluate_every == 0 or step == steps:
             recorder.flush()
             validate(step)
         after_step(step)

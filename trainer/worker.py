@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from trainer import failures
@@ -19,14 +20,12 @@ from trainer.checkpoint.attempt import open_attempt
 from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
-from trainer.evaluation.in_pods import run as evaluate
-from trainer.hardware import World, read_world
+from trainer.evaluation.in_pods import evaluate_run
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
 from trainer.launch.peers import leave_mark
 from trainer.launch.visibility import refuse
-from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
-from trainer.layout.resolve import resolve_layout
+from trainer.layout.world import World, read_world
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
 from trainer.measuring.phases import Phases
@@ -35,18 +34,18 @@ from trainer.outcome.final import write_results
 from trainer.outcome.progress import Progress
 from trainer.outcome.tracking import Recorder
 from trainer.record.run_directory import write_json
+from trainer.run import Run, build_run, resolve_placement
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import missing_rank_variables
 from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
-from trainer.settings.schedule import build_plan, profile_first_from
-from trainer.shapes.decoder_json import read_shape
+from trainer.settings.schedule import profile_first_from
 from trainer.strategies import build_engine, builds_empty
-from trainer.tasks import open_task
+from trainer.tasks import Task, open_task
 
 log = logging.getLogger("trainer")
 
 
-def run(config: Config, world: World, launcher: str) -> None:
+def train_run(config: Config, world: World, launcher: str) -> None:
     """Trains, evaluates and writes the run directory; collective over all ranks.
 
     Args:
@@ -55,59 +54,33 @@ def run(config: Config, world: World, launcher: str) -> None:
     apply_whole_fp32()
     precision = resolve_precision(config, world.device_type)
     dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
-    axes = resolve_axes(config, world.size, world.local_size)
-    mesh = build_mesh(axes, world.device_type, mesh_names(config))
-    task = open_task(config, Share(axes.dp_rank(world.rank), axes.dp), world.device)
-    plan = build_plan(config, task.train_samples)
+    placement = resolve_placement(config, world)
+    share = Share(placement.axes.dp_rank(world.rank), placement.axes.dp)
+    task = open_task(config, share, world.device)
+    run = build_run(config, world, placement, precision, task.train_samples)
     model = task.build_model(builds_empty(config, world.rank))
-    weights_sha256 = task.hash_weights(model)
-    resolved = {
-        "world_size": world.size,
-        "nodes": world.nodes,
-        "processes_per_node": world.local_size,
-        "axes": axes.as_dict(),
-        **_describe_layout(config, world.size),
-        "grad_accum_steps": config.global_batch_size // (config.micro_batch_size * axes.dp),
-        "steps": plan.steps,
-        "evaluate_every": plan.evaluate_every,
-        "profile_first_step": plan.profile_first,
-        **task.facts,
-        "precision": precision.name,
-        "tf32": uses_tf32(),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        **task.cost(model),
-        "initial_weights_sha256": weights_sha256,
-        "device_type": world.device_type,
-        "device_name": world.device_name,
-        "backend": world.backend,
-    }
-    attempt = open_attempt(config, world, resolved, launcher)
-    folder = attempt.folder
+    resolved = describe_resolved(run, task, model)
+    attempt = open_attempt(run, resolved, launcher)
 
     phases = Phases(world.device_type)
-    engine = build_engine(config, mesh, model, phases, precision)
-    writes = world.rank == 0
-    progress = Progress(plan.steps)
+    engine = build_engine(run, model, phases)
     meter = Meter(world)
     recorder = Recorder(
-        *(
-            folder.metrics if writes else None,
-            attempt.number,
-            config.log_every,
-            progress.show,
-            meter.read,
-            axes.world_axis,
-            task.train_samples,
-        )
+        run.folder.metrics if run.writes else None,
+        attempt.number,
+        config.log_every,
+        on_flush=Progress(run.plan.steps).show,
+        read_system=meter.read,
+        world_axis=run.axes.world_axis,
+        epoch_samples=task.train_samples,
     )
-    profile_first = profile_first_from(config, plan, attempt.from_step, attempt.traces_complete)
-    profiler = StepProfiler(config, profile_first, phases, folder, world.rank)
-    checkpoints = Checkpoints(config, plan.steps, world, axes, engine, recorder, attempt)
+    profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
+    profiler = StepProfiler(run, profile_first, phases)
+    checkpoints = Checkpoints(run, engine, recorder, attempt)
     checkpoints.load()
     task.start(attempt.from_step)
-    if writes and engine.settings:
-        write_json(folder.deepspeed, engine.settings)
+    if run.writes and engine.settings:
+        write_json(run.folder.deepspeed, engine.settings)
 
     def validate(step: int) -> None:
         found = task.evaluate(engine, "validation").measures()
@@ -115,22 +88,31 @@ def run(config: Config, world: World, launcher: str) -> None:
         values = {f"validation_{name}": value for name, value in found.items()}
         recorder.record("eval", step, **values, train_time_s=checkpoints.train_time_s())
 
-    first_step = attempt.from_step + 1
     train(
-        *(config, plan, first_step, engine, task.next_batch, phases, recorder, profiler),
-        *(validate, checkpoints.after_step),
+        run,
+        attempt.from_step + 1,
+        engine,
+        next_batch=task.next_batch,
+        phases=phases,
+        recorder=recorder,
+        profiler=profiler,
+        validate=validate,
+        after_step=checkpoints.after_step,
     )
-    last = checkpoints.numbers() if writes else {}
+    last = checkpoints.numbers() if run.writes else {}
     test = task.evaluate(engine, "test")
-    export_weights(
-        *(config, engine, model, checkpoints.best, plan.steps),
-        *(task.model_facts if writes else {}, folder, writes),
-    )
+    export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
     write_results(
-        *(config, world, axes, folder, resolved, engine, recorder, meter.describe()),
-        *(task.order_sha256, last, test),
+        run,
+        resolved,
+        engine,
+        recorder,
+        gpu=meter.describe(),
+        data_order_sha256=task.order_sha256,
+        last=last,
+        test=test,
     )
-    if writes:
+    if run.writes:
         measured = ", ".join(f"{name} {value:.4g}" for name, value in test.measures().items())
         log.info("done: test %s, %.1f s of training", measured, last["train_time_s"])
     recorder.close()
@@ -141,10 +123,30 @@ def run(config: Config, world: World, launcher: str) -> None:
         dist.destroy_process_group()
 
 
-def _describe_layout(config: Config, world_size: int) -> dict[str, Any]:
-    if config.strategy != "nd":
-        return {}
-    return {"layout": resolve_layout(config, world_size, read_shape(config)).as_dict()}
+def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
+    """What the settings came to, for `resolved` in config.json; collective."""
+    config, world, plan, layout = run.config, run.world, run.plan, run.placement.layout
+    return {
+        "world_size": world.size,
+        "nodes": world.nodes,
+        "processes_per_node": world.local_size,
+        "axes": run.axes.as_dict(),
+        **({"layout": layout.as_dict()} if layout else {}),
+        "grad_accum_steps": config.global_batch_size // (config.micro_batch_size * run.axes.dp),
+        "steps": plan.steps,
+        "evaluate_every": plan.evaluate_every,
+        "profile_first_step": plan.profile_first,
+        **task.facts,
+        "precision": run.precision.name,
+        "tf32": uses_tf32(),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        **task.cost(model),
+        "initial_weights_sha256": task.hash_weights(model),
+        "device_type": world.device_type,
+        "device_name": world.device_name,
+        "backend": world.backend,
+    }
 
 
 def main() -> int:
@@ -168,8 +170,8 @@ def main() -> int:
             torch.cuda.set_device(world.local_rank)
         elif config.accelerator:  # whatever could be seen from outside, torch has the last word
             refuse(config.accelerator, world.local_size, f"torch {torch.__version__} finds none it can use")
-        task = evaluate if config.mode == "evaluate" else run
-        task(config, world, os.environ.get("STRATLAB_LAUNCHER", ""))
+        work = evaluate_run if config.mode == "evaluate" else train_run
+        work(config, world, os.environ.get("STRATLAB_LAUNCHER", ""))
     except Exception as failure:
         code = failures.exit_code(failure)
         expected = code not in (failures.CRASHED, failures.PEER_LOST)

@@ -52,7 +52,7 @@ def chunked_loss(states: Tensor, weight: Tensor, labels: Tensor, chunks: int) ->
 
 
 def plain_loss(states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """The same with all logits at once, as `trainer.engine.sample_loss` does."""
+    """The same with all logits at once, as `trainer.models.learner.sum_losses` does."""
     return F.cross_entropy((states @ weight.T).float(), labels, ignore_index=-100, reduction="sum")
 
 

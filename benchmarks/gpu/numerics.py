@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend
 from benchmarks.gpu import attention_paths as paths
 from benchmarks.gpu.losses import chunked_loss, draw_case, plain_loss
 from benchmarks.gpu.session import NotHere, Session
-from trainer.engine import sample_loss
 from trainer.models.attention import causal_attention
+from trainer.models.learner import sum_losses
 
 HEADS = ((16, 2, 128), (16, 16, 80), (12, 12, 64))  # heads, kv heads, dim: Qwen2.5-3B, ViT-H, ViT-B
 LENGTHS = (2048, 257, 256, 577)
@@ -123,13 +123,13 @@ def _compare(
 
 
 def check_own_loss(session: Session) -> dict[str, Any]:
-    """`trainer.engine.sample_loss` of bf16 logits against fp64."""
+    """`trainer.models.learner.sum_losses` of bf16 logits against fp64."""
     rows, classes = (8, 320) if session.tiny else (512, 151936)
     logits = torch.randn(1, rows, classes, device=session.device, dtype=torch.bfloat16, requires_grad=True)
     labels = torch.randint(0, classes, (1, rows), device=session.device)
     labels[0, ::3] = -100
     count = int((labels >= 0).sum())
-    loss = sample_loss(logits, labels, count)
+    loss = sum_losses(logits, labels) / count
     loss.backward()
     exact = logits.detach().double().requires_grad_()
     wanted = F.cross_entropy(exact[0], labels[0], ignore_index=-100, reduction="sum") / count

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu.session import Session
-from trainer.engine import sample_loss
+from trainer.models.learner import sum_losses
 from trainer.settings.config import Config
 
 
@@ -58,7 +58,7 @@ class Job:
         return torch.autocast(self.session.device, dtype=torch.bfloat16, enabled=self.session.is_cuda)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return sample_loss(logits, labels, labels.numel())
+        return sum_losses(logits, labels) / labels.numel()
 
     def optimizer(self, model: nn.Module | None = None) -> Any:
         config, parameters = self.config, (model or self.model).parameters()

@@ -25,7 +25,7 @@ from benchmarks.memory.report import Report
 def main(arguments: list[str]) -> int:
     """0, or 1 where a figure is out of tolerance or a count has failed."""
     parser = argparse.ArgumentParser(
-        *("python -m benchmarks.memory", None, __doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m benchmarks.memory", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--smallest", action="store_true", help="only what takes the least time")
     parser.add_argument("--only", metavar="NAME", default="", help="only what begins with NAME")

@@ -66,7 +66,7 @@ VIT_HUGE = (
     _vit("ddp", NATIVE, peak=25.70),
     _vit("ddp", RECOMPUTED, peak=14.47),
     Expected(
-        *("vit_huge fsdp", f"{VIT} strategy=fsdp", {"peak": 15.29, "between": 0.89, COPIES: 1.17}), claims="b"
+        "vit_huge fsdp", f"{VIT} strategy=fsdp", {"peak": 15.29, "between": 0.89, COPIES: 1.17}, claims="b"
     ),
     _vit("fsdp", "global_batch_size=256", peak=14.97),
     _vit("fsdp", FP32, peak=21.71),
@@ -89,19 +89,21 @@ VIT_HUGE = (
 # 3 fp32 [8192 tokens, 151936 words] and the bf16 logits; the bf16 copy of all weights; the packing mask of 36 layers
 AT_LOSS = {LOGITS: 16.2, COPIES: 5.75, MASKS: 1.125}
 QWEN_3B = (
-    _qwen(*("ddp", f"{ROWS4} strategy=ddp", {"peak": 124.08, "between": 45.98, **AT_LOSS}), claims="a, b, e"),
+    _qwen("ddp", f"{ROWS4} strategy=ddp", {"peak": 124.08, "between": 45.98, **AT_LOSS}, claims="a, b, e"),
     _qwen("ddp not packed", f"{ROWS4} strategy=ddp {UNPACKED}", {"peak": 120.98}),
     _qwen("ddp checkpointing", f"{ROWS4} strategy=ddp {RECOMPUTED}", {"peak": 76.70}),
     _qwen("zero1", f"{ROWS4} strategy=zero1", {"peak": 94.09, "between": 15.81}),
     _qwen("zero2", f"{ROWS4} strategy=zero2", {"peak": 83.85, "between": 15.81}),
     _qwen("zero3", f"{ROWS4} strategy=zero3", {"peak": 77.70, "between": 7.37}),
     _qwen("zero3 bf16_native", f"{ROWS4} strategy=zero3 {NATIVE}", {"peak": 66.87}),
-    _qwen(*("fsdp", f"{ROWS4} strategy=fsdp", {"peak": 73.51, "between": 4.31, **AT_LOSS}), claims="a, b, e"),
+    _qwen("fsdp", f"{ROWS4} strategy=fsdp", {"peak": 73.51, "between": 4.31, **AT_LOSS}, claims="a, b, e"),
     _qwen("fsdp not packed", f"{ROWS4} strategy=fsdp {UNPACKED}", {"peak": 70.41}),
     _qwen("fsdp checkpointing", f"{ROWS4} strategy=fsdp {RECOMPUTED}", {"peak": 26.13}),
     _qwen("fsdp bf16_native", f"{ROWS4} strategy=fsdp {NATIVE}", {"peak": 61.52}),
     _qwen(
-        *("nd", f"{ROWS4} {SHARDS}", {"peak": 75.45, "between": 4.31, LOGITS: 8.1, COPIES: 5.75}),
+        "nd",
+        f"{ROWS4} {SHARDS}",
+        {"peak": 75.45, "between": 4.31, LOGITS: 8.1, COPIES: 5.75},
         claims="a, b",
     ),
     _qwen("nd not packed", f"{ROWS4} {SHARDS} {UNPACKED}", {"peak": 72.36}),
@@ -111,31 +113,31 @@ QWEN_3B = (
 
 ONE_ROW = (
     _qwen("1 row single", f"{ROWS1} strategy=single global_batch_size=1", {"peak": 55.45}, ranks=1),
+    _qwen("1 row fsdp", f"{ROWS1} strategy=fsdp", {"peak": 27.87, LOGITS: 4.06, COPIES: 5.75}, claims="a, b"),
     _qwen(
-        *("1 row fsdp", f"{ROWS1} strategy=fsdp", {"peak": 27.87, LOGITS: 4.06, COPIES: 5.75}), claims="a, b"
-    ),
-    _qwen(
-        *("1 row fsdp checkpointing", f"{ROWS1} strategy=fsdp {RECOMPUTED}", {"peak": 14.72, COPIES: 5.75}),
+        "1 row fsdp checkpointing",
+        f"{ROWS1} strategy=fsdp {RECOMPUTED}",
+        {"peak": 14.72, COPIES: 5.75},
         claims="b",
     ),
     _qwen("1 row fsdp fp32", f"{ROWS1} strategy=fsdp {FP32}", {"peak": 29.88}),
     _qwen("1 row fsdp fp32 not packed", f"{ROWS1} strategy=fsdp {FP32} {UNPACKED}", {"peak": 38.31}),
     _qwen(
-        *(
-            "1 row zero3",
-            f"{ROWS1} strategy=zero3",
-            {"peak": 32.06, COPIES: 5.75, "gathered": ZERO3_LIVE_GIB},
-        ),
+        "1 row zero3",
+        f"{ROWS1} strategy=zero3",
+        {"peak": 32.06, COPIES: 5.75, "gathered": ZERO3_LIVE_GIB},
         claims="b",
     ),
     _qwen(
-        *("1 row zero3 checkpointing", f"{ROWS1} strategy=zero3 {RECOMPUTED}"),
-        *({"peak": 18.64, COPIES: 5.75},),
+        "1 row zero3 checkpointing",
+        f"{ROWS1} strategy=zero3 {RECOMPUTED}",
+        {"peak": 18.64, COPIES: 5.75},
         claims="b",
     ),
     _qwen(
-        *("1 row nd tp2.dp4", f"{ROWS1} strategy=nd layout=given tp=2 dp_shard=4 global_batch_size=8"),
-        *({"peak": 22.82},),
+        "1 row nd tp2.dp4",
+        f"{ROWS1} strategy=nd layout=given tp=2 dp_shard=4 global_batch_size=8",
+        {"peak": 22.82},
     ),
     _qwen(
         "1 row nd tp2.cp2.dp2",
@@ -155,24 +157,31 @@ STAGES = (
     _qwen("1f1b stage 1", PIPELINE, {"peak": 29.89, COPIES: 3.16}, rank=4, claims="c"),
     _qwen("gpipe stage 0", f"{PIPELINE} pp_schedule=gpipe", {"peak": 141.99, COPIES: 41.30}, claims="c"),
     _qwen(
-        *("gpipe stage 1", f"{PIPELINE} pp_schedule=gpipe", {"peak": 163.44, COPIES: 50.62}),
+        "gpipe stage 1",
+        f"{PIPELINE} pp_schedule=gpipe",
+        {"peak": 163.44, COPIES: 50.62},
         rank=4,
         claims="c",
     ),
     _qwen(
-        *("gpipe bf16_native stage 0", f"{PIPELINE} pp_schedule=gpipe {NATIVE}", {"peak": 88.0, COPIES: 0}),
+        "gpipe bf16_native stage 0",
+        f"{PIPELINE} pp_schedule=gpipe {NATIVE}",
+        {"peak": 88.0, COPIES: 0},
         claims="c",
     ),
     _qwen(
-        *("gpipe checkpointing stage 0", f"{PIPELINE} pp_schedule=gpipe {RECOMPUTED}"),
-        *({"peak": 23.03, COPIES: 0},),
+        "gpipe checkpointing stage 0",
+        f"{PIPELINE} pp_schedule=gpipe {RECOMPUTED}",
+        {"peak": 23.03, COPIES: 0},
         claims="c",
     ),
 )
 
 SHIPPED = (
     _qwen(
-        *("nd, 64 rows", f"{ROWS1} {SHARDS} global_batch_size=64", {"peak": 37.35, "gradients": 11.50}),
+        "nd, 64 rows",
+        f"{ROWS1} {SHARDS} global_batch_size=64",
+        {"peak": 37.35, "gradients": 11.50},
         claims="d",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -28,14 +29,14 @@ def _averaged_gradients() -> AbstractContextManager[Any]:
 
 
 def _mean_of_the_rank() -> AbstractContextManager[Any]:
-    from trainer.engines import torch_engine as engine
+    from trainer.engines.torch_engine import TorchEngine
 
-    whole = engine.sample_loss
+    whole = TorchEngine.train_step
 
-    def local(logits: Any, labels: Any, global_samples: int, *smoothing: float) -> Any:
-        return whole(logits, labels, len(labels), *smoothing)
+    def local(self: Any, batch: Any, lr: float) -> Any:
+        return whole(self, dataclasses.replace(batch, global_labels=len(batch.micro[0][1])), lr)
 
-    return mock.patch.object(engine, "sample_loss", local)
+    return mock.patch.object(TorchEngine, "train_step", local)
 
 
 def _clipping_per_rank() -> AbstractContextManager[Any]:
@@ -106,8 +107,6 @@ def _last_micro_batch_only() -> AbstractContextManager[Any]:
     whole = TorchEngine.train_step
 
     def forgetful(self: Any, batch: Any, lr: float) -> Any:
-        import dataclasses
-
         return whole(self, dataclasses.replace(batch, micro=batch.micro[-1:]), lr)
 
     return mock.patch.object(TorchEngine, "train_step", forgetful)

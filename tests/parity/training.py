@@ -99,29 +99,27 @@ def _train(case: Case) -> dict[str, Any]:
 
 
 def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
+    from tests.trainer.runs import run_of
     from trainer.data.batches import Share, build_batch
     from trainer.data.order import SampleOrder
-    from trainer.layout.mesh import build_mesh, resolve_axes
     from trainer.measuring.phases import Phases
     from trainer.models import build_model
     from trainer.settings.config import Config
-    from trainer.settings.precision import resolve_precision
     from trainer.strategies import build_engine, builds_empty
 
     sizes = {"run": "parity", "image_size": IMAGE_SIZE, "global_batch_size": GLOBAL_BATCH}
     sgd = {"optimizer": "sgd", "lr": RATE, "weight_decay": 0.0}
     config = Config(**sizes | sgd | case.settings())
     rank, local_size = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    axes = resolve_axes(config, case.world_size, local_size)
+    run = run_of(config, per_node=local_size)
     data = _open_digits()
     model = build_model(
         config, image_size=IMAGE_SIZE, channels=1, num_labels=10, empty=builds_empty(config, rank)
     )
-    precision = resolve_precision(config, "cpu")
     with _forced_gathers(case.strategy) if case.force_gathers else nullcontext():
-        engine = build_engine(config, build_mesh(axes, "cpu"), model, Phases("cpu"), precision)
+        engine = build_engine(run, model, Phases("cpu"))
     order = SampleOrder(config.seed, len(data.train))
-    share = Share(rank, axes.dp)
+    share = Share(rank, run.axes.dp)
 
     def next_batch(step: int) -> Any:
         micro = config.micro_batch_size

@@ -105,25 +105,18 @@ def write_references(cases: tuple[Case, ...], folders: Folders) -> None:
 
 def build(case: Case, checkpoints: Path, **changes: Any) -> tuple[Any, Callable[[int], Any], Any]:
     """(engine, step -> this rank's batch, axes), by the functions that trainer/worker.py calls."""
-    from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
-    from trainer.layout.resolve import resolve_layout
+    from tests.trainer.runs import run_of
     from trainer.measuring.phases import Phases
     from trainer.models.decoder_build import build_decoder
     from trainer.settings.config import Config
-    from trainer.settings.precision import resolve_precision
-    from trainer.shapes.decoder_json import read_shape
     from trainer.strategies import build_engine, builds_empty
 
     config = Config(run="parity", model_path=str(checkpoints / case.model), **case.config() | changes)
     rank = int(os.environ["RANK"])
-    if case.strategy == "nd":
-        axes = resolve_layout(config, case.world_size, read_shape(config)).axes
-    else:
-        axes = resolve_axes(config, case.world_size, case.world_size)
-    mesh = build_mesh(axes, "cpu", mesh_names(config))
+    run = run_of(config)
+    axes = run.axes
     model = build_decoder(config, empty=builds_empty(config, rank))
-    precision = resolve_precision(config, "cpu")
-    engine = build_engine(config, mesh, model, Phases("cpu"), precision)
+    engine = build_engine(run, model, Phases("cpu"))
 
     def next_batch(step: int) -> Any:
         return build_share(step, case.packed, axes.dp_rank(rank), axes.dp, config.micro_batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,19 +12,21 @@ from torch import Tensor, nn
 from trainer.data.batches import Batch
 from trainer.engines.torch_engine import TorchEngine
 from trainer.measuring.phases import Phases
+from trainer.models.learner import ClassLoss, Learner
 from trainer.settings.config import Config
 from trainer.settings.precision import LossScale, Precision
 
 
-class Watched(nn.Module):
+class Watched(Learner):
     """A linear layer that notes how it is called: in training mode, and in what autocast computes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(3, 2)
+        self.loss = ClassLoss()
         self.seen: list[tuple[bool, torch.dtype | None]] = []
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         assert self.layer.training is self.training
         self.seen.append((self.training, autocast))
@@ -34,7 +37,9 @@ def build(precision: str = "fp32", **settings: Any) -> tuple[TorchEngine, Watche
     torch.manual_seed(0)
     model = Watched()
     config = Config(**{"run": "try", "optimizer": "sgd", "weight_decay": 0.0} | settings)
-    return TorchEngine(config, model, Phases("cpu"), Precision(precision), "cpu"), model
+    mesh = SimpleNamespace(device_type="cpu")
+    run = SimpleNamespace(config=config, mesh=mesh, precision=Precision(precision))
+    return TorchEngine(run, model, Phases("cpu")), model  # type: ignore[arg-type]
 
 
 def batch(micro_batches: int = 1) -> Batch:
@@ -53,10 +58,10 @@ def test_it_trains_in_training_mode_and_judges_in_evaluation_mode_with_the_same_
 ):
     engine, model = build(precision)
     engine.train_step(batch(2), 0.1)
-    images = batch().micro[0][0]
-    logits = engine.evaluate(images)
-    assert logits.dtype == (autocast or torch.float32) and not logits.requires_grad
-    engine.evaluate_tokens(images, torch.tensor([0, 1, 0, 1]))
+    sums = engine.evaluate(*batch().micro[0])
+    assert sums.dtype == torch.float64 and not sums.requires_grad
+    assert len(sums) == 6 and sums[2:].sum() == 4, "loss, among the five likeliest, confusion of two classes"
+    engine.evaluate(*batch().micro[0])
     engine.train_step(batch(), 0.1)
     training, judging = (True, autocast), (False, autocast)
     assert model.seen == [training, training, judging, judging, training]

@@ -91,7 +91,11 @@ def check_formula(case: Case, checkpoints: Path, measured: Path) -> None:
     for rank in range(case.world_size):
         found = json.loads((measured / f"{case.name} {rank}.json").read_text())
         work = Work(
-            *(shape, axes, axes.coordinates(rank)["pp"], config.micro_batch_size, SEQ_LEN),
+            shape,
+            axes,
+            axes.coordinates(rank)["pp"],
+            config.micro_batch_size,
+            SEQ_LEN,
             micro_batches=ROWS // axes.dp // config.micro_batch_size,
             stages=count_stages(config, axes.pp),
             sequence_parallel=layout.sequence_parallel,

@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from trainer.checkpoint.folder import CheckpointFolder, Chosen
 from trainer.failures import is_storage_full
-from trainer.hardware import World
 from trainer.record.provenance import describe_run
-from trainer.record.run_directory import RunDirectory, write_json
+from trainer.record.run_directory import write_json
+from trainer.run import Run
 from trainer.settings.config import Config
 
 log = logging.getLogger("trainer")
@@ -23,7 +23,6 @@ log = logging.getLogger("trainer")
 class Attempt:
     """Equal on every rank."""
 
-    folder: RunDirectory
     number: int
     chosen: Chosen | None
     """The checkpoint to go on from; None: from the start."""
@@ -38,12 +37,12 @@ class Attempt:
         return self.chosen.state.step if self.chosen else 0
 
 
-def open_attempt(config: Config, world: World, resolved: dict[str, Any], launcher: str) -> Attempt:
+def open_attempt(run: Run, resolved: dict[str, Any], launcher: str) -> Attempt:
     """Rank 0 makes the run directory, chooses a checkpoint and starts an attempt; every rank then logs into it."""
-    folder = RunDirectory(config.results, config.comparison, config.run)
+    config, world, folder = run.config, run.world, run.folder
     hosts: list[Any] = [None] * world.size
     dist.all_gather_object(hosts, (world.host, world.node))
-    found = [_open(config, folder, world, resolved, hosts, launcher) if world.rank == 0 else None]
+    found = [_open(run, resolved, hosts, launcher) if run.writes else None]
     dist.broadcast_object_list(found)
     assert found[0] is not None
     attempt = found[0]
@@ -52,7 +51,12 @@ def open_attempt(config: Config, world: World, resolved: dict[str, Any], launche
     logging.getLogger().addHandler(handler)
     log.info(
         "%s: attempt %d, rank %d of %d on %s, %s",
-        *(config.run, attempt.number, world.rank, world.size, world.device_name, world.backend),
+        config.run,
+        attempt.number,
+        world.rank,
+        world.size,
+        world.device_name,
+        world.backend,
     )
     if attempt.chosen:
         log.info("goes on behind step %d, from %s", attempt.from_step, attempt.chosen.path)
@@ -77,20 +81,14 @@ class RankLog(logging.FileHandler):
             )
 
 
-def _open(
-    config: Config,
-    folder: RunDirectory,
-    world: World,
-    resolved: dict[str, Any],
-    hosts: list[Any],
-    launcher: str,
-) -> Attempt:
+def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str) -> Attempt:
+    config, world, folder = run.config, run.world, run.folder
     folder.create()
     number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
     if number == 1:
         write_json(folder.config, describe_run(config, resolved, *map(list, zip(*hosts, strict=True))))
     chosen, skipped = _choose(config, CheckpointFolder(folder))
-    attempt = Attempt(folder, number, chosen, skipped, folder.has_all_traces())
+    attempt = Attempt(number, chosen, skipped, folder.has_all_traces())
     nodes = sorted({node for _, node in hosts if node})
     facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host, "nodes": nodes}
     folder.append_attempt("started", number, launcher, **facts)

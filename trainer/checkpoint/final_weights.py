@@ -14,21 +14,13 @@ from torch import nn
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.engine import Engine
 from trainer.failures import is_storage_full
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config
+from trainer.run import Run
 
 log = logging.getLogger("trainer")
 
 
 def export_weights(
-    config: Config,
-    engine: Engine,
-    model: nn.Module,
-    best: dict[str, float] | None,
-    steps: int,
-    facts: dict[str, Any],
-    folder: RunDirectory,
-    writes: bool,
+    run: Run, engine: Engine, model: nn.Module, best: dict[str, float] | None, facts: dict[str, Any]
 ) -> None:
     """model/ from the final weights, best_model/ from the best checkpoint if an earlier one is best; collective.
 
@@ -38,29 +30,26 @@ def export_weights(
     Args:
         model: as built, what the exporter takes the architecture from.
         best: validation of the best checkpoint.
-        steps: of the whole run.
         facts: of the data, for the exporter.
     """
-    if not config.checkpoint_every:
+    if not run.config.checkpoint_every:
         return
-    _export(config, engine, model, facts, folder.model, writes)
-    if best and int(best["step"]) != steps:
-        engine.load(CheckpointFolder(folder).step(int(best["step"])) / "engine")
-        _export(config, engine, model, facts, folder.best_model, writes)
+    _export(run, engine, model, facts, run.folder.model)
+    if best and int(best["step"]) != run.plan.steps:
+        engine.load(CheckpointFolder(run.folder).step(int(best["step"])) / "engine")
+        _export(run, engine, model, facts, run.folder.best_model)
 
 
-def _export(
-    config: Config, engine: Engine, model: nn.Module, facts: dict[str, Any], target: Path, writes: bool
-) -> None:
+def _export(run: Run, engine: Engine, model: nn.Module, facts: dict[str, Any], target: Path) -> None:
     from trainer.models.export import export_model
 
     state = engine.gather_state()
-    if writes:
+    if run.writes:
         aside = target.with_name(f".tmp-{target.name}")
         shutil.rmtree(aside, ignore_errors=True)
         try:
             aside.mkdir()
-            export_model(model, state, config, facts, aside)
+            export_model(model, state, run.config, facts, aside)
             shutil.rmtree(target, ignore_errors=True)
             os.rename(aside, target)
             log.info("weights in Hugging Face format: %s", target)

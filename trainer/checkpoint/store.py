@@ -29,12 +29,12 @@ from trainer.checkpoint.together import run_together
 from trainer.checkpoint.training_state import TrainingState, hash_config
 from trainer.engine import Engine
 from trainer.failures import CRASHED, PeerLost, StorageFull, exit_code
-from trainer.hardware import GIB, World
-from trainer.layout.axes import Axes
+from trainer.measuring.memory import GIB
 from trainer.models.batch_norm import average_running_statistics
 from trainer.outcome.tracking import Recorder
 from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config, ConfigError
+from trainer.run import Run
+from trainer.settings.config import ConfigError
 
 LABEL = "## Checkpoint ##"
 
@@ -45,28 +45,25 @@ class Checkpoints:
     """Decides when to save, and saves.
 
     Args:
-        steps: of the whole run; the last one is always saved.
+        run: its last step is always saved.
         attempt: with the checkpoint that it goes on from.
     """
 
     def __init__(
         self,
-        config: Config,
-        steps: int,
-        world: World,
-        axes: Axes,
+        run: Run,
         engine: Engine,
         recorder: Recorder,
         attempt: Attempt,
     ) -> None:
-        self._config = config
-        self._steps = steps
-        self._world = world
-        self._axes = axes
+        self._run = run
+        self._config = run.config
+        self._steps = run.plan.steps
+        self._world = run.world
         self._engine = engine
         self._recorder = recorder
         self._attempt = attempt
-        self._folder = CheckpointFolder(attempt.folder)
+        self._folder = CheckpointFolder(run.folder)
         self._start = attempt.chosen.state if attempt.chosen else None
         self._began = time.monotonic()
         self.validation = self._start.validation if self._start else None
@@ -157,7 +154,7 @@ class Checkpoints:
                     self._tell(step, f"the checkpoint of step {step} is left out, training goes on: {full}")
                     return None
                 self._tell(step, f"older checkpoints make room for that of step {step}: {full}")
-                if self._writes:
+                if self._run.writes:
                     self._folder.prune(1, best)
                 dist.barrier()
                 size = self._save(step)
@@ -174,7 +171,7 @@ class Checkpoints:
         return size
 
     def _tell(self, step: int, text: str) -> None:
-        if self._writes:
+        if self._run.writes:
             log.warning("%s", text)
             self._recorder.record("event", step, name="checkpoint left out", text=text)
             self._recorder.record("system", step, checkpoints_left_out=self._missed)
@@ -190,17 +187,17 @@ class Checkpoints:
             run_together(lambda: self._make(temporary), self._folder.path)
             ranks = run_together(lambda: self._write(temporary), self._folder.path)
             commit = partial(self._commit, temporary, step, ranks)
-            size = run_together(commit if self._writes else int, self._folder.path)[0]
+            size = run_together(commit if self._run.writes else int, self._folder.path)[0]
         except BaseException as failure:
-            if self._writes:
+            if self._run.writes:
                 self._folder.give_up(step)
             elif exit_code(failure) == CRASHED and not temporary.exists():
                 raise PeerLost(f"{temporary}: rank 0 has given this checkpoint up") from failure
             raise
-        return int(size) if self._writes else 0
+        return int(size) if self._run.writes else 0
 
     def _make(self, temporary: Path) -> None:
-        if self._writes:
+        if self._run.writes:
             shutil.rmtree(temporary, ignore_errors=True)
             (temporary / "engine").mkdir(parents=True)
 
@@ -216,7 +213,7 @@ class Checkpoints:
             attempt=self._attempt.number,
             strategy=self._config.strategy,
             world_size=self._world.size,
-            axes=self._axes.as_dict(),
+            axes=self._run.axes.as_dict(),
             config_sha256=hash_config(self._config),
             samples=step * self._config.global_batch_size,
             train_loss=self._train_loss(),
@@ -224,7 +221,7 @@ class Checkpoints:
             train_time_s=self.train_time_s(),
             validation=self.validation,
             best=self.best,
-            mlflow_run_id=_read_mlflow_run(self._attempt.folder),
+            mlflow_run_id=_read_mlflow_run(self._run.folder),
             observed=[{key: seen[key] for key in ("bytes_held", "dtypes")} for seen in ranks],
         )
         state.write(temporary)
@@ -242,10 +239,6 @@ class Checkpoints:
         if self._attempt.from_step >= self._steps and self._start:
             return self._start.train_loss
         return float(self._recorder.last["loss"])
-
-    @property
-    def _writes(self) -> bool:
-        return self._world.rank == 0
 
     def _observed(self) -> dict[str, Any]:
         observed = self._engine.observed

@@ -12,11 +12,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import distributed as ddp
 from torch.utils._pytree import tree_iter
 
-import trainer.engines.torch_engine
-import trainer.engines.zero_engine
 import trainer.models.attention
+import trainer.models.learner
 import trainer.parallel.context
-import trainer.parallel.nd_engine
+import trainer.parallel.loss
 from trainer.counting.replacement import replaced
 from trainer.counting.storages import NODE_CAUSE, StorageWatch
 from trainer.settings.strategy_table import STRATEGIES
@@ -53,9 +52,8 @@ def _native(watch: StorageWatch) -> dict[Any, dict[str, Any]]:
         },
         trainer.models.attention: {"document_mask": masks(trainer.models.attention.document_mask)},
         trainer.parallel.context: {"visible_columns": masks(trainer.parallel.context.visible_columns)},
-        trainer.engines.torch_engine: {"sample_loss": loss(trainer.engines.torch_engine.sample_loss)},
-        trainer.engines.zero_engine: {"sample_loss": loss(trainer.engines.zero_engine.sample_loss)},
-        trainer.parallel.nd_engine: {"token_loss": loss(trainer.parallel.nd_engine.token_loss)},
+        trainer.models.learner: {"sum_losses": loss(trainer.models.learner.sum_losses)},
+        trainer.parallel.loss: {"token_loss": loss(trainer.parallel.loss.token_loss)},
     }
 
 

@@ -21,9 +21,10 @@ from trainer.counting.inputs import Pictures, build_empty_model, build_micro_bat
 from trainer.counting.result import Count
 from trainer.counting.storages import StorageWatch
 from trainer.data.batches import Batch
-from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
+from trainer.layout.world import World
 from trainer.measuring.phases import Phase, Phases
 from trainer.models.decoder import restore_buffers
+from trainer.run import build_run, resolve_placement
 from trainer.settings.config import Config
 from trainer.settings.precision import resolve_precision
 from trainer.settings.strategy_table import STRATEGIES
@@ -88,8 +89,9 @@ def count(
     began = time.perf_counter()
     per_node = per_node or ranks
     config = _known(config)
-    axes = resolve_axes(config, ranks, per_node)
-    micro_batches = config.global_batch_size // (config.micro_batch_size * axes.dp)
+    world = _on_cpu(ranks, rank, per_node)
+    placement = resolve_placement(config, world)
+    micro_batches = config.global_batch_size // (config.micro_batch_size * placement.axes.dp)
     watch, place, marks = StorageWatch(block_bytes), ["building"], []
     engines: list[Any] = []
 
@@ -101,7 +103,8 @@ def count(
     with ExitStack() as stack:
         stack.enter_context(alone(config, ranks, rank, per_node))
         stack.enter_context(attributed(watch, config.strategy))
-        mesh = build_mesh(axes, "cpu", mesh_names(config))
+        precision = resolve_precision(config, "cuda")
+        run = build_run(config, world, placement, precision, config.global_batch_size)
         model = build_empty_model(config, pictures)
         if STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision == "bf16_native":
             model.to(
@@ -113,8 +116,7 @@ def count(
         if cuda:
             stack.enter_context(as_on_cuda(watch))
         stack.enter_context(watch)
-        precision = resolve_precision(config, "cuda")
-        engine = strategies.build_engine(config, mesh, model, _WatchedPhases(watch, leave), precision)
+        engine = strategies.build_engine(run, model, _WatchedPhases(watch, leave))
         del model
         engines.append(engine)
         attribute_state(watch, engine)
@@ -135,13 +137,34 @@ def count(
     gc.collect()  # engines refer to themselves; the next count of this process should not carry this one along
     del watch.timeline.events[end:]
     return Count(
-        *(config, ranks, rank, per_node, axes, micro_batches, cuda, block_bytes),
+        config=config,
+        ranks=ranks,
+        rank=rank,
+        per_node=per_node,
+        axes=placement.axes,
+        micro_batches=micro_batches,
+        cuda=cuda,
+        block_bytes=block_bytes,
         peak=watch.timeline.peak(marks[-1]),
         between=watch.timeline.moment(marks[-1]),
         gathered=watch.timeline.peak(marks[-1], "gathered"),
         collectives=dict(watch.collectives),
         operators=watch.operators,
         seconds=time.perf_counter() - began,
+    )
+
+
+def _on_cpu(ranks: int, rank: int, per_node: int) -> World:
+    """The world of this rank, whose tensors are on no device."""
+    return World(
+        rank=rank,
+        local_rank=rank % per_node,
+        size=ranks,
+        local_size=per_node,
+        device_type="cpu",
+        device="cpu",
+        device_name="",
+        host="",
     )
 
 

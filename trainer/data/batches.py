@@ -128,8 +128,8 @@ def _mixed(
 
 def evaluation_batches(
     images: Images | Source, micro_size: int, share: Share, device: str, how: Preprocessing = PLAIN
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(images, labels, weights) with the same number of batches on every rank; padding has weight 0. No augmentation.
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(images, labels) with the same number of batches on every rank; padding is IGNORED. No augmentation.
 
     Sharded strategies gather parameters in every forward pass, so no rank may have a batch more than another.
     """
@@ -145,5 +145,5 @@ def evaluation_batches(
         inside = [np.minimum(later, samples - 1) for later in wanted[i : i + 1 + STEPS_AHEAD]]
         stored, labels = source.load(inside[0])
         source.expect(inside[1:])
-        weights = to_device((rows < samples).astype(np.float32), device)
-        yield normalise(resize(stored, source.images.image_size, how), how), labels, weights
+        labels = labels.masked_fill(to_device(rows >= samples, device), IGNORED)
+        yield normalise(resize(stored, source.images.image_size, how), how), labels

@@ -13,12 +13,12 @@ from torch.distributed.tensor import DTensor
 
 from trainer.checkpoint import native_state
 from trainer.data.batches import Batch
-from trainer.engine import StepResult, add_up, build_result, count_correct, count_token_loss, sample_loss
+from trainer.engine import StepResult, add_up, as_sums, build_result
 from trainer.engines.optimizer import build_optimizer
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
-from trainer.settings.config import Config
-from trainer.settings.precision import LossScale, Precision
+from trainer.run import Run
+from trainer.settings.precision import LossScale
 
 
 def apply_compile(model: nn.Module, backend: str = "inductor") -> None:
@@ -31,18 +31,16 @@ class TorchEngine:
     """Forward and backward per micro-batch, then one update.
 
     Args:
-        forward: the model as wrapped by the strategy.
+        forward: the learner as wrapped by the strategy.
         loss_factor: undoes the strategy's averaging of gradients, so that they become pure sums.
         apply_sync: tells the strategy whether the next backward pass completes the step.
     """
 
     def __init__(
         self,
-        config: Config,
+        run: Run,
         forward: nn.Module,
         phases: Phases,
-        precision: Precision,
-        device_type: str,
         *,
         loss_factor: float = 1.0,
         apply_sync: Callable[[bool], None] | None = None,
@@ -50,40 +48,38 @@ class TorchEngine:
         self.observed = Observed()
         self.module = forward
         self.settings: dict[str, Any] = {}
-        self.loss_scale = LossScale(precision.scales_loss)
-        self._config = config
-        self._autocast_dtype = precision.autocast_dtype
+        self.loss_scale = LossScale(run.precision.scales_loss)
+        self._clip_norm = run.config.clip_norm
+        self._precision = run.precision
         self._forward = forward
         self._phases = phases
-        self._device_type = device_type
+        self._device_type = run.mesh.device_type
         self._loss_factor = loss_factor
         self._apply_sync = apply_sync
         self._parameters = [p for p in forward.parameters() if p.requires_grad]
-        self._optimizer = build_optimizer(config, self._parameters)
+        self._optimizer = build_optimizer(run.config, self._parameters)
 
     def _autocast(self) -> Any:
-        dtype = self._autocast_dtype
+        dtype = self._precision.autocast_dtype
         return torch.autocast(self._device_type, dtype=dtype, enabled=dtype is not None)
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         phases, last = self._phases, len(batch.micro) - 1
         factor = self._loss_factor * self.loss_scale.scale
-        total = correct = None
-        for i, (images, labels) in enumerate(batch.micro):
+        total = counted = None
+        for i, (inputs, labels) in enumerate(batch.micro):
             if self._apply_sync:
                 self._apply_sync(i == last)
-            with phases.forward:
-                with self._autocast():
-                    logits = self._forward(images)
-                loss = sample_loss(logits, labels, batch.global_labels, self._config.label_smoothing)
+            with phases.forward, self._autocast():
+                whole, measures = self._forward(self._precision.cast_input(inputs), labels)
+                loss = whole / batch.global_labels
             with phases.backward:
                 (loss * factor).backward()
-            total = add_up(total, loss.detach())
-            correct = add_up(correct, count_correct(logits, labels))
+            total, counted = add_up(total, loss.detach()), add_up(counted, measures)
         assert total is not None, "a batch without micro-batches"
         with phases.optimizer:
             norm, skipped = self._update(lr)
-        return build_result(batch, total, norm, skipped, correct)
+        return build_result(batch, total, counted, norm, skipped)
 
     def _update(self, lr: float) -> tuple[Tensor, int]:
         """Clips and applies the gradients; gives their norm, and 1 if they were left out."""
@@ -99,8 +95,8 @@ class TorchEngine:
             self.observed.add("parameters", self._forward.parameters())
             self.observed.add("gradients", gradients)
         if not skip:
-            if self._config.clip_norm:
-                torch.nn.utils.clip_grads_with_norm_(self._parameters, self._config.clip_norm, norm)
+            if self._clip_norm:
+                torch.nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
             self._optimizer.step()
@@ -109,15 +105,12 @@ class TorchEngine:
         self._optimizer.zero_grad(set_to_none=True)
         return norm, int(skip)
 
-    def evaluate(self, images: Tensor) -> Tensor:
+    def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
         self._forward.eval()
         with torch.no_grad(), self._autocast():
-            logits = self._forward(images)
+            sums = as_sums(*self._forward(self._precision.cast_input(inputs), labels))
         self._forward.train()
-        return logits
-
-    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        return count_token_loss(self.evaluate(inputs), labels)
+        return sums
 
     def save(self, folder: Path) -> None:
         native_state.save(self._forward, self._optimizer, self.loss_scale, folder)

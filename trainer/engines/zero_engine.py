@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from trainer.data.batches import Batch
-from trainer.engine import StepResult, add_up, build_result, count_correct, count_token_loss, sample_loss
+from trainer.engine import StepResult, add_up, as_sums, build_result
 from trainer.engines import deepspeed_state
 from trainer.measuring.observation import Observed, state_tensors
 from trainer.measuring.phases import Phases
-from trainer.settings.config import Config
-from trainer.settings.precision import LossScale, Precision
+from trainer.run import Run
+from trainer.settings.precision import LossScale
 
 
 class DeepSpeedEngine:
@@ -25,19 +25,16 @@ class DeepSpeedEngine:
         settings: what it was initialised with.
     """
 
-    def __init__(
-        self, config: Config, engine: Any, phases: Phases, precision: Precision, settings: dict[str, Any]
-    ) -> None:
+    def __init__(self, run: Run, engine: Any, phases: Phases, settings: dict[str, Any]) -> None:
         self.observed = Observed()
         self.module = engine.module
         self.settings = settings
-        self._config = config
         self._engine = engine
         self._phases = phases
-        self._input_dtype = torch.bfloat16 if settings["bf16"]["enabled"] else torch.float32
+        self._precision = run.precision
         # its backward divides by the accumulation and its reduction by the world size: undo both
         self._loss_factor = engine.gradient_accumulation_steps() * engine.dp_world_size
-        self.loss_scale = LossScale(precision.scales_loss)
+        self.loss_scale = LossScale(run.precision.scales_loss)
         engine.optimizer.torch_autocast_gradscaler = None  # see LossScale
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
@@ -45,15 +42,14 @@ class DeepSpeedEngine:
         skipped_before = engine.skipped_steps
         if self.loss_scale.enabled:
             engine.optimizer.override_loss_scale(self.loss_scale.scale)
-        total = correct = None
-        for i, (images, labels) in enumerate(batch.micro):
+        total = counted = None
+        for i, (inputs, labels) in enumerate(batch.micro):
             with phases.forward:
-                logits = engine(self._input(images))
-                loss = sample_loss(logits, labels, batch.global_labels, self._config.label_smoothing)
+                whole, measures = engine(self._precision.cast_input(inputs), labels)
+                loss = whole / batch.global_labels
             with phases.backward:
                 engine.backward(loss * self._loss_factor)
-            total = add_up(total, loss.detach())
-            correct = add_up(correct, count_correct(logits, labels))
+            total, counted = add_up(total, loss.detach()), add_up(counted, measures)
             if i < last:
                 engine.step()  # counts the micro-batch, updates nothing
         assert total is not None, "a batch without micro-batches"
@@ -68,7 +64,7 @@ class DeepSpeedEngine:
             self.observed.add("optimizer", state_tensors(engine.optimizer.optimizer))
         skipped = engine.skipped_steps - skipped_before
         self.loss_scale.update(bool(skipped))
-        return build_result(batch, total, engine.get_global_grad_norm(), skipped, correct)
+        return build_result(batch, total, counted, engine.get_global_grad_norm(), skipped)
 
     def _observe(self) -> None:
         """Parameters with their fp32 copies, and the gradients, between backward and update."""
@@ -83,19 +79,12 @@ class DeepSpeedEngine:
             held += [part for part in parts or [] if part is not None]
         self.observed.add("gradients", held)
 
-    def evaluate(self, images: Tensor) -> Tensor:
+    def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
         self._engine.eval()
         with torch.no_grad():
-            logits = self._engine(self._input(images))
+            sums = as_sums(*self._engine(self._precision.cast_input(inputs), labels))
         self._engine.train()
-        return logits
-
-    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        return count_token_loss(self.evaluate(inputs), labels)
-
-    def _input(self, given: Tensor) -> Tensor:
-        """In the element type of the parameters; token ids stay whole numbers."""
-        return given.to(self._input_dtype) if given.is_floating_point() else given
+        return sums
 
     def save(self, folder: Path) -> None:
         deepspeed_state.save(self._engine, self.loss_scale, folder)

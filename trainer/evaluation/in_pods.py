@@ -11,7 +11,8 @@ import torch.distributed as dist
 from trainer.checkpoint.attempt import RankLog
 from trainer.data.batches import Share
 from trainer.data.exported import evaluated
-from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib
+from trainer.layout.world import World
+from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib
 from trainer.outcome.summary import FROM_CONFIG
 from trainer.outcome.tracking import Recorder
 from trainer.record.provenance import describe_run
@@ -24,7 +25,7 @@ from trainer.tasks.measures import Evaluation
 log = logging.getLogger("trainer")
 
 
-def run(config: Config, world: World, launcher: str) -> None:
+def evaluate_run(config: Config, world: World, launcher: str) -> None:
     """Judges exported weights; collective.
 
     The folder of a run that was trained keeps its summary and its attempts: only evaluation.json is written anew.

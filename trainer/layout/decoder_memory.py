@@ -75,8 +75,14 @@ def _describe(
             trained += held if not config.lora_rank or ".lora_" in name else 0
             computed_with += prod(kept)
     return RankMemory(
-        *(rank, at, parameters, trained, computed_with),
-        *(4 * parameters, 4 * trained, OPTIMIZER_BYTES[config.optimizer] * trained),
+        rank=rank,
+        coordinates=at,
+        parameters=parameters,
+        trained=trained,
+        computed_with=computed_with,
+        parameter_bytes=4 * parameters,
+        gradient_bytes=4 * trained,
+        optimizer_bytes=OPTIMIZER_BYTES[config.optimizer] * trained,
     )
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from trainer.hardware import GIB, World
+from trainer.layout.world import World
+from trainer.measuring.memory import GIB
 
 SAMPLE_EVERY_S = 1.0
 NVML_NAMES = ("gpu_utilisation_pct", "gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz")

@@ -24,8 +24,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from trainer.measuring.exposed import measure_exposed_pct, read_events
 from trainer.measuring.phases import Phases
-from trainer.record.run_directory import RunDirectory, write_json
-from trainer.settings.config import Config
+from trainer.record.run_directory import write_json
+from trainer.run import Run
 
 log = logging.getLogger("trainer")
 
@@ -33,13 +33,11 @@ log = logging.getLogger("trainer")
 class StepProfiler:
     """Starts before the warm-up steps and stops after the last recorded one; two integer comparisons otherwise."""
 
-    def __init__(
-        self, config: Config, first_step: int, phases: Phases, folder: RunDirectory, rank: int
-    ) -> None:
-        self._config = config
+    def __init__(self, run: Run, first_step: int, phases: Phases) -> None:
+        config = self._config = run.config
         self._phases = phases
-        self._folder = folder
-        self._rank = rank
+        self._folder = run.folder
+        self._rank = run.world.rank
         self._first = first_step
         self._begin = first_step - config.profile_warmup if first_step else -1
         self._end = first_step + config.profile_steps - 1 if first_step else -1

@@ -1,4 +1,4 @@
-"""A registry by name. A model is an `nn.Module` that maps images to logits and knows its own costs.
+"""A registry by name. A model is a `Learner` of images, and knows its own costs.
 
 ViT family, `cnn`, `cnn_lstm`, `ensemble`: ours. `mobilenet`, `efficientnet`, `vgg`, `resnet`: torchvision's.
 Everything else: Hugging Face's, by hub id or folder.
@@ -7,9 +7,9 @@ Everything else: Hugging Face's, by hub id or folder.
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from trainer.models.classifier import ImageClassifier
+from trainer.models.learner import ClassLoss
 from trainer.settings.config import Config, ConfigError
 from trainer.shapes.model_shapes import (
     HUB_IDS,
@@ -23,7 +23,7 @@ from trainer.shapes.model_shapes import (
 
 def build_model(
     config: Config, *, image_size: int, channels: int, num_labels: int, empty: bool = False
-) -> nn.Module:
+) -> ImageClassifier:
     """The model on the CPU in fp32, with adapters and gradient checkpointing; fresh weights depend on the seed alone.
 
     Args:
@@ -38,6 +38,7 @@ def build_model(
     with torch.device("meta" if empty else "cpu"):
         torch.manual_seed(config.seed)
         model = _build(config, image_size, channels, num_labels, empty)
+        model.loss = ClassLoss(config.label_smoothing)
         if config.lora_rank:
             from trainer.models.lora import apply_lora
 

@@ -33,12 +33,12 @@ def causal_attention(
     """
     if documents is None:
         return F.scaled_dot_product_attention(
-            *(q, k, v), dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=k.shape[1] != q.shape[1]
+            q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=k.shape[1] != q.shape[1]
         )
     # kv heads are repeated: with a mask and enable_gqa CUDA has but the kernel that holds all the scores
     k, v = (repeat_heads(t, q.shape[1]) for t in (k, v))
     return F.scaled_dot_product_attention(
-        *(q, k, v), attn_mask=document_mask(documents), dropout_p=dropout, scale=scaling
+        q, k, v, attn_mask=document_mask(documents), dropout_p=dropout, scale=scaling
     )
 
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from trainer.models.learner import Learner
+
 
 class ForwardFlops(NamedTuple):
     """Floating-point operations of one image's forward pass; an addition and a multiplication are two."""
@@ -24,8 +26,8 @@ class ForwardFlops(NamedTuple):
         return 2.0 * self.weights + 3.0 * self.products
 
 
-class ImageClassifier(nn.Module):
-    """Maps float images [batch, channel, height, width] to logits [batch, class]."""
+class ImageClassifier(Learner):
+    """Predicts from float images [batch, channel, height, width] the logits [batch, class]."""
 
     core = ""
     """Name of the submodule that others know by its own names (transformers', torchvision's); "" = the model."""
@@ -41,10 +43,6 @@ class ImageClassifier(nn.Module):
     def network(self) -> nn.Module:
         """The core itself."""
         return self.get_submodule(self.core)
-
-    def blocks(self) -> list[nn.Module]:
-        """The repeated parts, in order, none inside another."""
-        raise NotImplementedError
 
 
 def find_classifier(model: nn.Module) -> ImageClassifier:

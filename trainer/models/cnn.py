@@ -21,7 +21,7 @@ class ConvNet(ImageClassifier):
         self.heads = ["head"]
         self.set_flops(ForwardFlops(stage_flops(channels, image_size, image_size)))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         """Images [batch, channel, height, width] -> logits [batch, class]."""
         return self.head(self.stages(images).mean(dim=(2, 3)))
 

@@ -28,7 +28,7 @@ class ConvLstm(ImageClassifier):
         frame = stage_flops(channels, image_size, image_size // 2) + self.lstm.frame_flops
         self.set_flops(ForwardFlops(FRAMES * frame))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         """Images [batch, channel, height, width], or frames [batch, frame, channel, height, width] -> logits."""
         frames = pan(images) if images.dim() == 4 else images
         features = self.stages(frames.flatten(0, 1)).mean(dim=(2, 3))

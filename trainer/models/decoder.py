@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from trainer.models import attention
 from trainer.models.classifier import ForwardFlops
+from trainer.models.learner import Learner
 from trainer.shapes.decoder_shapes import DecoderShape, count_flops_per_token, count_matmul_parameters
 
 
-class Decoder(nn.Module):
+class Decoder(Learner):
     """Token ids with positions to logits of the next token; transformers' names below `hf.`.
 
     Args:
@@ -37,7 +38,7 @@ class Decoder(nn.Module):
         self.flops_per_token_literature = count_flops_per_token(shape, seq_len, causal=False)
         """The same per token, the attention as if it were not causal."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def predict(self, inputs: Tensor) -> Tensor:
         """int64 [row, 2, token] (ids, positions in the document) -> logits [row, token, vocab]."""
         documents = documents_of(inputs) if self.packed else None
         states = self.hf.model(

@@ -7,6 +7,7 @@ import torch
 from trainer.models.activation_checkpointing import apply_checkpointing
 from trainer.models.decoder import Decoder, build_hugging_face, restore_buffers
 from trainer.models.decoder_weights import fill_weights
+from trainer.models.learner import TokenLoss
 from trainer.models.weight_sources import open_weights
 from trainer.settings.config import Config, ConfigError
 from trainer.shapes.decoder_json import read_shape
@@ -32,6 +33,7 @@ def build_decoder(config: Config, *, empty: bool = False) -> Decoder:
     shape = read_shape(config)
     with torch.device("meta"):
         decoder = Decoder(build_hugging_face(shape), shape, packed=config.packing, seq_len=config.seq_len)
+        decoder.loss = TokenLoss(config.label_smoothing)
         if config.lora_rank:
             from trainer.models.lora import apply_lora
 

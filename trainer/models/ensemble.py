@@ -27,7 +27,7 @@ class Ensemble(ImageClassifier):
         costs = [member.forward_flops for member in members]
         self.set_flops(ForwardFlops(*(sum(parts) for parts in zip(*costs, strict=True))))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         """Images [batch, channel, height, width] -> logits [batch, class]."""
         return torch.stack([member(images) for member in self.members]).mean(dim=0)
 

@@ -32,7 +32,7 @@ class HuggingFaceModel(ImageClassifier):
         self.heads = find_heads(hf)
         self._repeat = repeat
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         """Images [batch, channel, height, width] -> logits [batch, class]."""
         images = repeat_channel(images, self._repeat) if self._repeat else images
         return self.hf(pixel_values=images).logits

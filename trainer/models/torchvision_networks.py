@@ -61,7 +61,7 @@ class TorchvisionNetwork(ImageClassifier):
         self._repeat = repeat
         self.set_flops(count_forward_flops(self, image_size, channels))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         """Images [batch, channel, height, width] -> logits [batch, class]."""
         return self.inner(repeat_channel(images, PUBLISHED_CHANNELS) if self._repeat else images)
 

@@ -8,30 +8,21 @@ from typing import Any
 import torch.distributed as dist
 
 from trainer.engine import Engine
-from trainer.hardware import (
-    World,
-    peak_device_memory_gib,
-    peak_host_memory_gib,
-    peak_reserved_memory_gib,
-    processor_name,
-)
-from trainer.layout.axes import Axes
+from trainer.layout.world import processor_name
 from trainer.measuring.exposed import read_exposed_pct
+from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib, peak_reserved_memory_gib
 from trainer.outcome.course import find_target, read_course
 from trainer.outcome.summary import build_summary, find_results
 from trainer.outcome.tracking import Recorder
-from trainer.record.run_directory import RunDirectory, write_json
-from trainer.settings.config import Config
+from trainer.record.run_directory import write_json
+from trainer.run import Run
 from trainer.tasks.measures import Evaluation
 
 log = logging.getLogger("trainer")
 
 
 def write_results(
-    config: Config,
-    world: World,
-    axes: Axes,
-    folder: RunDirectory,
+    run: Run,
     resolved: dict[str, Any],
     engine: Engine,
     recorder: Recorder,
@@ -41,10 +32,11 @@ def write_results(
     test: Evaluation,
 ) -> None:
     """Every rank's facts (`gpu`: of `Meter.describe`), then on rank 0 evaluation.json and summary.json; collective."""
+    config, world, folder = run.config, run.world, run.folder
     facts = {
         "rank": world.rank,
         "local_rank": world.local_rank,
-        "coordinates": axes.coordinates(world.rank),
+        "coordinates": run.axes.coordinates(world.rank),
         "host": world.host,
         "node": world.node or None,
         "processor": processor_name(),
@@ -65,16 +57,16 @@ def write_results(
         "wire_bytes_per_step": recorder.wire.wire_bytes if recorder.wire else None,
         "data_order_sha256": data_order_sha256,
         "initial_weights_sha256": resolved["initial_weights_sha256"],
-        "samples_seen": resolved["steps"] * config.global_batch_size // axes.dp,
+        "samples_seen": resolved["steps"] * config.global_batch_size // run.axes.dp,
         "done": True,
     }
-    if not world.rank:
+    if run.writes:
         folder.release_reserve()
     dist.barrier()
     write_json(folder.rank_facts(world.rank), facts)
     ranks: list[Any] = [None] * world.size
     dist.all_gather_object(ranks, facts)
-    if world.rank:
+    if not run.writes:
         return
     write_json(folder.evaluation, test.report("test"))
     course = read_course(folder.metrics, folder.read_world_sizes(), find_target(config))

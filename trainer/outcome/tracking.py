@@ -234,8 +234,17 @@ class Recorder:
         assert self._spool is not None
         result = entry.result
         line = _TrainLine(  # type: ignore[call-arg]
-            *(entry.time, self._attempt, entry.step, "train", loss, norm, entry.lr),
-            *(result.samples, result.skipped, *times, entry.profiled),  # type: ignore[arg-type]
+            entry.time,
+            self._attempt,
+            entry.step,
+            "train",
+            loss,
+            norm,
+            entry.lr,
+            result.samples,
+            result.skipped,
+            *times,  # type: ignore[arg-type]
+            entry.profiled,
             msgspec.UNSET if right is None else 100.0 * right / result.samples,
             *((result.tokens, result.useful_tokens) if result.tokens else ()),
         )

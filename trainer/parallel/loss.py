@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.data.batches import IGNORED
+from trainer.models.learner import TokenLoss
 
 ROWS_AT_ONCE = 2048
 
@@ -78,3 +79,16 @@ def token_loss(
     """
     found: Tensor = _CrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), smoothing, group)  # type: ignore[no-untyped-call]
     return found
+
+
+class SplitTokenLoss(TokenLoss):
+    """The loss of a language model whose vocabulary the ranks of `group` share; None = the logits are whole."""
+
+    def __init__(self, smoothing: float, group: dist.ProcessGroup | None) -> None:
+        super().__init__(smoothing)
+        self._group = group
+
+    def forward(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """As `TokenLoss`; equal on every rank of the group."""
+        loss = token_loss(logits, labels, self._group, self.smoothing if self.training else 0.0)
+        return loss, self.measure(labels)

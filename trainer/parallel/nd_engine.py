@@ -9,21 +9,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.data.batches import IGNORED, Batch
-from trainer.engine import StepResult, build_result
+from trainer.data.batches import Batch
+from trainer.engine import StepResult, as_sums, build_result
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
-from trainer.layout.resolve import Layout
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.parallel import state
 from trainer.parallel.context import split_context
 from trainer.parallel.gradnorm import clip_gradients, measure_norm
-from trainer.parallel.loss import token_loss
 from trainer.parallel.pipeline import LabelledStage, build_schedule, build_tied_group, pass_through
 from trainer.parallel.stage import Stage
 from trainer.parallel.submeshes import Meshes
-from trainer.settings.config import Config
-from trainer.settings.precision import LossScale, Precision
+from trainer.run import Run
+from trainer.settings.precision import LossScale
 
 
 class ScheduleEngine:
@@ -35,26 +33,25 @@ class ScheduleEngine:
 
     def __init__(
         self,
-        config: Config,
+        run: Run,
         stages: list[Stage],
         meshes: Meshes,
-        layout: Layout,
         phases: Phases,
-        precision: Precision,
     ) -> None:
         self.observed = Observed()
         self.stages = stages
         self.optimizers = [stage.optimizer for stage in stages]
         self.module: nn.Module = nn.ModuleList([stage.module for stage in stages])
         self.settings: dict[str, Any] = {}
-        self.loss_scale = LossScale(precision.scales_loss)
+        self.loss_scale = LossScale(run.precision.scales_loss)
         self.meshes = meshes
-        self._config = config
+        self._config = run.config
         self._phases = phases
+        layout = run.placement.layout
+        assert layout is not None
         self._sequence_parallel = layout.sequence_parallel
-        native = precision.name == "bf16_native"
+        native = run.precision.name == "bf16_native"
         self._stream_dtype = torch.bfloat16 if native else torch.float32
-        self._tp_group = meshes.tp.get_group() if meshes.tp.size() > 1 else None
         self._counts_loss = stages[-1].is_last and meshes.tp.get_local_rank() == 0
         self._global_labels = 1
         self._schedule: Any = None
@@ -69,7 +66,7 @@ class ScheduleEngine:
         loss = self._run_schedule(batch) if has_pipeline else self._accumulate(batch)
         with self._phases.optimizer:
             norm = self._update(lr)
-        return build_result(batch, loss, norm, 0)
+        return build_result(batch, loss, None, norm, 0)
 
     def _accumulate(self, batch: Batch) -> Tensor:
         phases, stage = self._phases, self.stages[0]
@@ -114,8 +111,8 @@ class ScheduleEngine:
 
     def _share(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Of these labels, of the mean over all labels of the step."""
-        smoothing = self._config.label_smoothing
-        return token_loss(logits, labels, self._tp_group, smoothing) / self._global_labels
+        whole, _ = self.stages[-1].module.loss(logits, labels)
+        return whole / self._global_labels
 
     def _own_columns(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Ids of this cp rank's columns, and what every stage knows about them."""
@@ -164,11 +161,8 @@ class ScheduleEngine:
             copy = weight if stage.is_last else copy
         return copy
 
-    def evaluate(self, images: Tensor) -> Tensor:
-        raise AssertionError("nd trains language models")
-
     @torch.no_grad()
-    def evaluate_tokens(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
         self.module.eval()
         ids, known = self._own_columns(inputs)
         shape = self.stages[0].module.shape
@@ -176,15 +170,12 @@ class ScheduleEngine:
         stream = torch.empty((len(ids), columns, shape.hidden), dtype=self._stream_dtype, device=ids.device)
         modules = {stage.index: stage.module for stage in self.stages}
         logits = pass_through(modules, self.stages[0].stages, ids, stream, self.meshes.pp, **known)
+        sums = torch.zeros(2, dtype=torch.float64, device=ids.device)
+        if logits is not None:
+            found = as_sums(*self.stages[-1].module.loss(logits, split_context(labels, self.meshes.cp)))
+            sums = found if self._counts_loss else sums
         self.module.train()
-        found = torch.zeros(2, dtype=torch.float64, device=ids.device)
-        if logits is None:
-            return found
-        mine = split_context(labels, self.meshes.cp)
-        loss = token_loss(logits, mine, self._tp_group)
-        if self._counts_loss:
-            found[0], found[1] = loss.double(), (mine != IGNORED).sum().double()
-        return found
+        return sums
 
     def save(self, folder: Path) -> None:
         state.save(self, folder)

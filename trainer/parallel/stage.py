@@ -13,18 +13,19 @@ from torch.distributed.tensor import DTensor
 
 from trainer.engines.optimizer import build_optimizer
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
-from trainer.layout.resolve import Layout, count_stages
+from trainer.layout.resolve import count_stages
 from trainer.models.decoder import restore_buffers
 from trainer.models.decoder_weights import Weights
 from trainer.parallel.context import apply_context
 from trainer.parallel.expert import apply_experts
+from trainer.parallel.loss import SplitTokenLoss
 from trainer.parallel.pipeline import apply_stage, layers_of
 from trainer.parallel.shard_stage import apply_sharding
 from trainer.parallel.shards import take_local
 from trainer.parallel.submeshes import Meshes
 from trainer.parallel.tensor import apply_tensor
+from trainer.run import Run
 from trainer.settings.config import Config
-from trainer.settings.precision import Precision
 
 
 @dataclass
@@ -51,30 +52,26 @@ class Stage:
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
 
-def build_stages(
-    config: Config,
-    decoder: nn.Module,
-    meshes: Meshes,
-    layout: Layout,
-    precision: Precision,
-    weights: Weights,
-) -> list[Stage]:
+def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights) -> list[Stage]:
     """This rank's stages: one, or two with the interleaved schedule.
 
     Args:
         decoder: on the meta device, with adapters and gradient checkpointing; stays as it is.
     """
-    ranks = meshes.pp.size()
+    config, layout, ranks = run.config, run.placement.layout, meshes.pp.size()
+    assert layout is not None
     stages = count_stages(config, ranks)
+    tp_group = meshes.tp.get_group() if meshes.tp.size() > 1 else None
     built = []
     for index in range(meshes.pp.get_local_rank(), stages, ranks):
         module = copy.deepcopy(decoder)
-        apply_stage(module, index, stages, (meshes.device_type, precision.autocast_dtype))
+        apply_stage(module, index, stages, (meshes.device_type, run.precision.autocast_dtype))
+        module.loss = SplitTokenLoss(config.label_smoothing, tp_group)
         layers = list(layers_of(module).values())
         apply_context(module, layers, meshes.cp, config.cp_kind)
         apply_tensor(module, meshes.tp, layout.sequence_parallel)
         apply_experts(layers, meshes.ep)
-        apply_sharding(module, meshes, precision)
+        apply_sharding(module, meshes, run.precision)
         module.to_empty(device=meshes.device_type)
         restore_buffers(module, meshes.device_type)
         fill_parameters(module, weights)

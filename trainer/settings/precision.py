@@ -41,6 +41,10 @@ class Precision:
             return None if self.own_recipe else torch.bfloat16
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
 
+    def cast_input(self, given: torch.Tensor) -> torch.Tensor:
+        """A model's input in the element type of its parameters; token ids stay whole numbers."""
+        return given.bfloat16() if self.own_recipe and given.is_floating_point() else given
+
     @property
     def scales_loss(self) -> bool:
         """Whether gradients would underflow without a scaled loss."""

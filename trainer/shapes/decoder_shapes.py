@@ -61,11 +61,23 @@ SHAPES: dict[str, DecoderShape] = {
     "qwen2.5-1.5b": _qwen2(28, 1536, 12, 8960),
     "qwen2.5-3b": _qwen2(36, 2048, 16, 11008),
     "qwen3-30b-a3b": DecoderShape(
-        *("qwen3_moe", 48, 2048, 32, 4, 128, 6144, 151936, False, 128, 8, 768), max_positions=40960
+        "qwen3_moe",
+        layers=48,
+        hidden=2048,
+        heads=32,
+        kv_heads=4,
+        head_dim=128,
+        intermediate=6144,
+        vocab=151936,
+        tied=False,
+        experts=128,
+        experts_per_token=8,
+        expert_intermediate=768,
+        max_positions=40960,
     ),
     "qwen_tiny": DecoderShape("qwen2", tied=True, **_TINY),
     "qwen_moe_tiny": DecoderShape(
-        *("qwen3_moe",), tied=False, experts=8, experts_per_token=2, expert_intermediate=32, **_TINY
+        "qwen3_moe", tied=False, experts=8, experts_per_token=2, expert_intermediate=32, **_TINY
     ),
 }
 TEXT_HUB_IDS = {

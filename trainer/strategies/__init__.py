@@ -5,12 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
+from trainer.run import Run
 from trainer.settings.config import Config
-from trainer.settings.precision import Precision
 from trainer.settings.strategy_table import STRATEGIES
 
 
@@ -21,14 +20,12 @@ def builds_empty(config: Config, rank: int) -> bool:
     return empty == "everybody" or (empty == "others" and rank != 0)
 
 
-def build_engine(
-    config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision
-) -> Engine:
-    """The model under `config.strategy`, on this rank's device.
+def build_engine(run: Run, model: nn.Module, phases: Phases) -> Engine:
+    """The model under the run's strategy, on this rank's device.
 
     Args:
-        model: on the CPU; on the meta device where `builds_empty` says so.
+        model: a Learner on the CPU; on the meta device where `builds_empty` says so.
     """
-    strategy = import_module(f"trainer.strategies.{STRATEGIES[config.strategy].file}")
-    engine: Engine = strategy.build(config, mesh, model, phases, precision)
+    strategy = import_module(f"trainer.strategies.{STRATEGIES[run.config.strategy].file}")
+    engine: Engine = strategy.build(run, model, phases)
     return engine

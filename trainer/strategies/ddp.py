@@ -15,14 +15,12 @@ from __future__ import annotations
 from inspect import signature
 
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
+from trainer.run import Run
 
 # torch 2.11 has the switch under its old name alone
 _SYNC_BUFFERS = next(
@@ -32,13 +30,13 @@ _SYNC_BUFFERS = next(
 )
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
+def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     """The model replicated over the axis dp_replicate."""
-    axis = mesh["dp_replicate"]
-    if config.compile:
+    axis = run.mesh["dp_replicate"]
+    if run.config.compile:
         apply_compile(model)
     replicated = DistributedDataParallel(
-        model.to(mesh.device_type),
+        model.to(run.mesh.device_type),
         process_group=axis.get_group(),
         gradient_as_bucket_view=True,
         **{_SYNC_BUFFERS: False},
@@ -48,12 +46,4 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, pr
         replicated.require_backward_grad_sync = completes_step
 
     # DDP divides the summed gradients by the number of replicas
-    return TorchEngine(
-        config,
-        replicated,
-        phases,
-        precision,
-        mesh.device_type,
-        loss_factor=axis.size(),
-        apply_sync=apply_sync,
-    )
+    return TorchEngine(run, replicated, phases, loss_factor=axis.size(), apply_sync=apply_sync)

@@ -14,15 +14,13 @@ gradients after it. 3 (n-1)/n of the parameters' bytes, against 2 (n-1)/n with d
 from __future__ import annotations
 
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
+from trainer.run import Run
 from trainer.strategies.sharding import build_sharded
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
+def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     """The model sharded over the axis dp_shard, block by block."""
-    return build_sharded(config, mesh["dp_shard"], model, phases, precision)
+    return build_sharded(run, run.mesh["dp_shard"], model, phases)

@@ -17,15 +17,13 @@ step an all-reduce of each gradient shard between the groups: 2 (r-1)/r of 1/s o
 from __future__ import annotations
 
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
+from trainer.run import Run
 from trainer.strategies.sharding import build_sharded
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
+def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     """The model sharded over dp_shard, replicated over dp_replicate."""
-    return build_sharded(config, mesh["dp_replicate", "dp_shard"], model, phases, precision)
+    return build_sharded(run, run.mesh["dp_replicate", "dp_shard"], model, phases)

@@ -24,34 +24,34 @@ Collectives per step; those of an axis of one do not take place:
 from __future__ import annotations
 
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.engine import Engine
-from trainer.layout.resolve import resolve_layout
 from trainer.measuring.phases import Phases
 from trainer.models.weight_sources import open_weights
 from trainer.parallel.nd_engine import ScheduleEngine
 from trainer.parallel.stage import build_stages
 from trainer.parallel.submeshes import build_meshes
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.precision import Precision
+from trainer.run import Run
+from trainer.settings.config import ConfigError
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
-    """The decoder over the five axes of `mesh` and the expert axis of its layout.
+def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
+    """The decoder over the five axes of the mesh and the expert axis of its layout.
 
     Args:
         model: on the meta device on every rank; each reads its own part of the weights.
 
     Raises:
-        ConfigError: a layout that cannot run, or fp16.
+        ConfigError: fp16.
     """
-    layout = resolve_layout(config, mesh.size(), model.shape)
-    if precision.scales_loss:  # also what `auto` comes to on an old GPU
+    layout, shape = run.placement.layout, model.shape
+    assert layout is not None, "nd without a layout"
+    if run.precision.scales_loss:  # also what `auto` comes to on an old GPU
         raise ConfigError(
-            [f"TRAINER_PRECISION={config.precision}: fp16 here, which strategy nd does not scale; use fp32"]
+            [
+                f"TRAINER_PRECISION={run.config.precision}: fp16 here, which strategy nd does not scale; use fp32"
+            ]
         )
-    meshes = build_meshes(mesh, layout.axes.ep, model.shape.experts > 0)
-    weights = open_weights(config, model.shape)
-    stages = build_stages(config, model, meshes, layout, precision, weights)
-    return ScheduleEngine(config, stages, meshes, layout, phases, precision)
+    meshes = build_meshes(run.mesh, layout.axes.ep, shape.experts > 0)
+    stages = build_stages(run, model, meshes, open_weights(run.config, shape))
+    return ScheduleEngine(run, stages, meshes, phases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,31 +21,26 @@ from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
 from trainer.parallel.shard_stage import apply_pure_sums, build_mixed_precision
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
+from trainer.run import Run
 
 
-def build_sharded(
-    config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision
-) -> Engine:
+def build_sharded(run: Run, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
     """The model sharded over `mesh`, block by block: (dp_shard) or (dp_replicate, dp_shard).
 
     Args:
         model: rank 0's has the weights; on the other ranks it may be on the meta device.
     """
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    if config.compile:
+    if run.config.compile:
         apply_compile(model)
     model.to("meta")
     tie_weights(model)
-    apply_sharding(model, mesh, config, precision)
-    offloads = config.offload == "all"
+    apply_sharding(model, mesh, run)
+    offloads = run.config.offload == "all"
     model.to_empty(device="cpu" if offloads else mesh.device_type)
     tie_weights(model)
     _broadcast_weights(model, weights, mesh.device_type)
-    return TorchEngine(
-        config, model, phases, precision, mesh.device_type, apply_sync=_sync_switch(mesh, model)
-    )
+    return TorchEngine(run, model, phases, apply_sync=_sync_switch(mesh, model))
 
 
 def tie_weights(model: nn.Module) -> None:
@@ -53,16 +49,18 @@ def tie_weights(model: nn.Module) -> None:
         tie()
 
 
-def apply_sharding(model: nn.Module, mesh: DeviceMesh, config: Config, precision: Precision) -> None:
+def apply_sharding(model: nn.Module, mesh: DeviceMesh, run: Run) -> None:
     """Shards in place: each block on its own, what is left with the root."""
-    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": build_mixed_precision(precision)}
+    policy = build_mixed_precision(run.precision)
+    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
     pin = mesh.device_type != "cpu"
     settings["offload_policy"] = (
-        CPUOffloadPolicy(pin_memory=pin) if config.offload == "all" else OffloadPolicy()
+        CPUOffloadPolicy(pin_memory=pin) if run.config.offload == "all" else OffloadPolicy()
     )
     for block in model.blocks():  # type: ignore[operator]
         fully_shard(block, **settings)
-    fully_shard(model, **settings)
+    # the engine casts images; shares of classes (mixup), which come with them, stay in fp32
+    fully_shard(model, **settings | {"mp_policy": replace(policy, cast_forward_inputs=False)})
     apply_pure_sums(model)
 
 

@@ -8,17 +8,15 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
+from trainer.run import Run
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
+def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     """The plain model."""
-    if config.compile:
+    if run.config.compile:
         apply_compile(model)
-    return TorchEngine(config, model.to(mesh.device_type), phases, precision, mesh.device_type)
+    return TorchEngine(run, model.to(run.mesh.device_type), phases)

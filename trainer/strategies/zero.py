@@ -28,20 +28,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.engine import Engine
 from trainer.engines.deepspeed_config import build_settings
 from trainer.engines.torch_engine import apply_compile
 from trainer.engines.zero_engine import DeepSpeedEngine
 from trainer.measuring.phases import Phases
-from trainer.settings.config import Config, ConfigError
+from trainer.run import Run
+from trainer.settings.config import ConfigError
 from trainer.settings.deepspeed_rules import unquantizable
-from trainer.settings.precision import Precision
 from trainer.strategies.sharding import tie_weights
 
 
-def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, precision: Precision) -> Engine:
+def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     """The model under ZeRO.
 
     Stages 1 and 2 hold it whole on every rank. In stage 3 rank 0's is dealt out parameter by parameter, so that no
@@ -51,7 +50,7 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, pr
     Raises:
         ConfigError: qwz with parameters that its quantizer does not take.
     """
-    device_type, world_size = mesh.device_type, mesh["dp_shard"].size()
+    config, device_type, world_size = run.config, run.mesh.device_type, run.axes.dp_shard
     if config.strategy == "zeropp" and "qwz" in config.zeropp.split(","):
         sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
         if problems := unquantizable(sizes, world_size):
@@ -69,9 +68,9 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, pr
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     settings = build_settings(
         config,
-        precision,
+        run.precision,
         world_size=world_size,
-        processes_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
+        processes_per_node=run.world.local_size,
         parameters=sum(p.numel() for p in model.parameters()),
         device_type=device_type,
     )
@@ -85,7 +84,7 @@ def build(config: Config, mesh: DeviceMesh, model: nn.Module, phases: Phases, pr
             model.to(device_type)
         trainable = [p for p in model.parameters() if p.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
-    return DeepSpeedEngine(config, engine, phases, precision, settings)
+    return DeepSpeedEngine(run, engine, phases, settings)
 
 
 def _deal_out(model: nn.Module, settings: dict[str, Any], device_type: str) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from trainer.data.batches import Batch, Share
 from trainer.engine import Engine
+from trainer.models.learner import Learner
 from trainer.settings.config import Config
 from trainer.tasks.measures import Evaluation
 
@@ -29,8 +30,8 @@ class Task(Protocol):
     def order_sha256(self) -> str:
         """Of all samples handed out so far, in their order."""
 
-    def build_model(self, empty: bool) -> nn.Module:
-        """The model with the weights that training starts from; without any where `empty`."""
+    def build_model(self, empty: bool) -> Learner:
+        """The model, which knows its loss, with the weights that training starts from; without any where `empty`."""
 
     def hash_weights(self, model: nn.Module) -> str:
         """Of the weights that training starts from, equal for every strategy and world size; collective."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from trainer.data import open_data
 from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
@@ -16,11 +16,12 @@ from trainer.data.residence import Source, build_source, resolve_residence
 from trainer.engine import Engine
 from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics
+from trainer.models.learner import Learner
 from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config
-from trainer.settings.precision import resolve_precision
 from trainer.shapes.model_shapes import default_image_size
-from trainer.tasks.measures import Evaluation, evaluate
+from trainer.tasks.judge import open_judge
+from trainer.tasks.measures import Evaluation, add_up_split, read_classification
 from trainer.tasks.normalization import find_preprocessing
 
 
@@ -63,7 +64,7 @@ class ImageTask:
     def order_sha256(self) -> str:
         return self._order.sha256
 
-    def build_model(self, empty: bool) -> nn.Module:
+    def build_model(self, empty: bool) -> Learner:
         return build_model(
             self._config,
             image_size=self._image_size,
@@ -89,8 +90,16 @@ class ImageTask:
         config = self._config
         assert self._source is not None, "not started"
         return build_batch(
-            *(self._source, self._order, step, config.global_batch_size, config.micro_batch_size),
-            *(self._share, self._device, config.augment, config.seed, self._how),
+            self._source,
+            self._order,
+            step,
+            config.global_batch_size,
+            config.micro_batch_size,
+            share=self._share,
+            device=self._device,
+            augment=config.augment,
+            seed=config.seed,
+            how=self._how,
         )
 
     def evaluate(self, engine: Engine, split: str) -> Evaluation:
@@ -99,26 +108,15 @@ class ImageTask:
         batches = evaluation_batches(
             images, self._config.micro_batch_size, self._share, self._device, self._how
         )
-        return evaluate(engine.evaluate, batches, self._data.class_names, self._device)
+        return read_classification(add_up_split(engine.evaluate, batches), self._data.class_names)
 
     def judge(self) -> tuple[Evaluation, dict[str, Any]]:
         check_classes(self._config, self._data)
         model = self.build_model(empty=False)
-        parameters = sum(p.numel() for p in model.parameters())
-        model.to(self._device).eval()
-        device_type = torch.device(self._device).type
-        precision = resolve_precision(self._config, device_type)
-        dtype = precision.autocast_dtype
-        if precision.name == "bf16_native":
-            dtype = torch.bfloat16
-
-        def forward(images: Tensor) -> Tensor:
-            with torch.no_grad(), torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
-                return model(images)
-
+        judge, facts = open_judge(self._config, model, self._device)
         batches = evaluation_batches(
             self._data.test, self._config.micro_batch_size, self._share, self._device, self._how
         )
-        found = evaluate(forward, batches, self._data.class_names, self._device)
-        facts = {"precision": precision.name, "parameters": parameters, **self.cost(model)}
-        return found, facts
+        return read_classification(add_up_split(judge, batches), self._data.class_names), facts | self.cost(
+            model
+        )

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 
-TOP = 5
+from trainer.models.learner import TOP
+
 MOST_PERPLEXITY = 1e30
 """JSON has no infinity."""
 
@@ -100,56 +99,33 @@ class LanguageModelling:
         }
 
 
-def evaluate(
-    forward: Callable[[Tensor], Tensor],
-    batches: Iterable[tuple[Tensor, Tensor, Tensor]],
-    class_names: list[str],
-    device: str,
-) -> Classification:
-    """Runs the model over the batches of this rank and adds up over all ranks; collective.
+def add_up_split(
+    evaluate: Callable[[Tensor, Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Adds up what `evaluate` (the engine's) says of the batches of this rank, over all ranks; collective.
 
-    Args:
-        forward: images -> logits [batch, class], without gradients.
-        batches: (images, labels, weights); a weight of 0 marks padding.
+    Returns:
+        (sum of the losses, then the task's measures), float64 [1 + n].
     """
-    classes = len(class_names)
-    confusion = torch.zeros(classes * classes, dtype=torch.float64, device=device)
-    sums = torch.zeros(
-        2, dtype=torch.float64, device=device
-    )  # of the losses, of those among the five likeliest
-    for images, labels, weights in batches:
-        logits = forward(images).float()
-        sums[0] += (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
-        likeliest = logits.topk(min(TOP, classes), dim=1).indices
-        sums[1] += ((likeliest == labels[:, None]).any(1) * weights).sum()
-        confusion.index_add_(0, labels * classes + logits.argmax(dim=1), weights.double())
-    sums = _over_ranks(torch.cat([confusion, sums]))
-    total = sums[:-2].sum().item()
-    matrix = sums[:-2].reshape(classes, classes).long().tolist()
-    top5 = sums[-1].item() if classes > TOP else None
-    return Classification(sums[-2].item() / total, matrix, class_names, top5)
-
-
-def evaluate_tokens(
-    measure: Callable[[Tensor, Tensor], Tensor],
-    batches: Iterable[tuple[Tensor, Tensor]],
-    rows: int,
-    device: str,
-) -> LanguageModelling:
-    """The same for a language model; collective.
-
-    Args:
-        measure: (inputs, labels) -> (sum of the losses, labels that count), each label counted by one rank.
-        rows: of the split, over all ranks.
-    """
-    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    sums = None
     for inputs, labels in batches:
-        sums += measure(inputs, labels)
-    loss, count = _over_ranks(sums).tolist()
-    return LanguageModelling(loss / count if count else math.nan, rows, int(count))
-
-
-def _over_ranks(sums: Tensor) -> Tensor:
+        found = evaluate(inputs, labels)
+        sums = found if sums is None else sums.add_(found)
+    assert sums is not None, "a split without batches"
     if dist.is_initialized():
         dist.all_reduce(sums)
     return sums
+
+
+def read_classification(sums: Tensor, class_names: list[str]) -> Classification:
+    """What the sums of `ClassLoss` say."""
+    classes = len(class_names)
+    matrix = sums[2:].reshape(classes, classes).long().tolist()
+    loss, among, total = sums[0].item(), sums[1].item(), sums[2:].sum().item()
+    return Classification(loss / total, matrix, class_names, among if classes > TOP else None)
+
+
+def read_language_modelling(sums: Tensor, rows: int) -> LanguageModelling:
+    """What the sums of `TokenLoss` say of a split of `rows`."""
+    loss, count = sums.tolist()
+    return LanguageModelling(loss / count if count else math.nan, rows, int(count))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -12,15 +12,16 @@ from trainer.data.batches import Batch, Share
 from trainer.data.order import SampleOrder
 from trainer.data.text.row_batches import build_text_batch, text_evaluation_batches
 from trainer.data.text.rows import TokenRows, open_text
-from trainer.engine import Engine, count_token_loss
+from trainer.engine import Engine
 from trainer.models.decoder_build import build_decoder
 from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
+from trainer.models.learner import Learner
 from trainer.models.weight_sources import open_weights
 from trainer.settings.config import Config
-from trainer.settings.precision import resolve_precision
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import count_flops_per_token
-from trainer.tasks.measures import Evaluation, evaluate_tokens
+from trainer.tasks.judge import open_judge
+from trainer.tasks.measures import Evaluation, add_up_split, read_language_modelling
 
 
 class TextTask:
@@ -50,7 +51,7 @@ class TextTask:
     def order_sha256(self) -> str:
         return self._order.sha256
 
-    def build_model(self, empty: bool) -> nn.Module:
+    def build_model(self, empty: bool) -> Learner:
         return build_decoder(self._config, empty=empty)
 
     def hash_weights(self, model: nn.Module) -> str:
@@ -79,14 +80,20 @@ class TextTask:
     def next_batch(self, step: int) -> Batch:
         config = self._config
         return build_text_batch(
-            *(self._data.train, self._order, step, config.global_batch_size, config.micro_batch_size),
-            *(self._share, self._device),
+            self._data.train,
+            self._order,
+            step,
+            config.global_batch_size,
+            config.micro_batch_size,
+            share=self._share,
+            device=self._device,
         )
 
     def evaluate(self, engine: Engine, split: str) -> Evaluation:
-        return evaluate_tokens(
-            engine.evaluate_tokens, self._batches(split), len(self._rows(split)), self._device
-        )
+        return self._add_up(engine.evaluate, split)
+
+    def _add_up(self, evaluate: Callable[[Tensor, Tensor], Tensor], split: str) -> Evaluation:
+        return read_language_modelling(add_up_split(evaluate, self._batches(split)), len(self._rows(split)))
 
     def _rows(self, split: str) -> TokenRows:
         return self._data.validation if split == "validation" else self._data.test
@@ -98,16 +105,5 @@ class TextTask:
 
     def judge(self) -> tuple[Evaluation, dict[str, Any]]:
         model = self.build_model(empty=False)
-        parameters = sum(p.numel() for p in model.parameters())
-        model.to(self._device).eval()
-        device_type = torch.device(self._device).type
-        precision = resolve_precision(self._config, device_type)
-        dtype = torch.bfloat16 if precision.name == "bf16_native" else precision.autocast_dtype
-
-        def measure(inputs: Tensor, labels: Tensor) -> Tensor:
-            with torch.no_grad(), torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
-                return count_token_loss(model(inputs), labels)
-
-        found = evaluate_tokens(measure, self._batches("test"), len(self._data.test), self._device)
-        facts = {"precision": precision.name, "parameters": parameters, **self.cost(model)}
-        return found, facts
+        judge, facts = open_judge(self._config, model, self._device)
+        return self._add_up(judge, "test"), facts | self.cost(model)

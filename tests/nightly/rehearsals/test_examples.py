@@ -34,8 +34,14 @@ def test_a_release_of_the_sweep_as_it_is(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(dict(planned.values)))
     stratlab(
-        *("rehearse", planned.chart, "--name", planned.release.name, "--values", values),
-        *("--results", tmp_path / "runs"),
+        "rehearse",
+        planned.chart,
+        "--name",
+        planned.release.name,
+        "--values",
+        values,
+        "--results",
+        tmp_path / "runs",
     )
     run_dir = tmp_path / "runs" / "digits-sweep" / planned.release.name
     summary, report = read(run_dir, "summary.json"), read(run_dir, "analysis/report.json")

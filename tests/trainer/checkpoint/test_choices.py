@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.trainer.checkpoint.test_folder import STATE
+from tests.trainer.runs import make_world
 from trainer.checkpoint.store import Checkpoints, is_better
-from trainer.hardware import World
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config
 
@@ -34,10 +34,11 @@ def test_the_training_time_of_earlier_attempts_counts(tmp_path, earlier, counted
     state = SimpleNamespace(**{**vars(STATE), "train_time_s": earlier, "validation": LOW, "best": LOW})
     chosen = None if earlier is None else SimpleNamespace(path=tmp_path, state=state)
     folder = RunDirectory(tmp_path, "default", "try")
-    attempt = SimpleNamespace(folder=folder, number=2, chosen=chosen, skipped=[], from_step=0)
+    attempt = SimpleNamespace(number=2, chosen=chosen, skipped=[], from_step=0)
     recorder = SimpleNamespace(last={"loss": 0.5}, skipped_steps=3)
-    world = World(0, 0, 1, 1, "cpu", "cpu", "a processor", "here")
-    checkpoints = Checkpoints(Config(run="try"), 10, world, None, None, recorder, attempt)
+    plan = SimpleNamespace(steps=10)
+    run = SimpleNamespace(config=Config(run="try"), plan=plan, world=make_world(), folder=folder)
+    checkpoints = Checkpoints(run, None, recorder, attempt)
     checkpoints.validation = LOW
     numbers = checkpoints.numbers()
     assert counted <= numbers["train_time_s"] < counted + 60

@@ -52,7 +52,7 @@ def test_the_run_s_seed_reaches_the_augmentation(augment):
     def with_looks_of(seed: int) -> torch.Tensor:
         order = SampleOrder(3, task.train_samples)
         return build_batch(
-            *(task._data.train, order, 2, 16, 16, Share(0, 1), "cpu"), augment=augment, seed=seed
+            task._data.train, order, 2, 16, 16, Share(0, 1), "cpu", augment=augment, seed=seed
         ).micro[0][0]
 
     assert torch.equal(found, with_looks_of(3))

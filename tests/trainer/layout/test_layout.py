@@ -284,7 +284,7 @@ def test_what_runs_is_not_refused(chosen, processes):
 
 def test_all_broken_rules_are_named_at_once():
     wrong = given(
-        *(MOE,),
+        MOE,
         tp=8,
         pp=64,
         cp=3,

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from trainer.hardware import World
+from trainer.layout.world import World
 from trainer.measuring.gpu import NAMES, NVML_NAMES, Meter, Sampler, open_sampler
 
 

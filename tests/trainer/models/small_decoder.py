@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from trainer.data.batches import IGNORED
-from trainer.engine import sample_loss
 from trainer.models.decoder import Decoder
 from trainer.models.decoder_build import build_decoder
 from trainer.settings.config import Config
@@ -60,7 +59,7 @@ def row_of(documents: list[Tensor], seq: int = SEQ, *, restart: bool = True) -> 
 
 
 def loss_of(decoder: Decoder, inputs: Tensor, labels: Tensor, count: int) -> Tensor:
-    return sample_loss(decoder(inputs), labels, count)
+    return decoder(inputs, labels)[0] / count
 
 
 def gradients(decoder: Decoder) -> dict[str, Tensor]:

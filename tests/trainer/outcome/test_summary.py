@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from trainer import hardware
-from trainer.hardware import World, peak_device_memory_gib, peak_host_memory_gib, peak_reserved_memory_gib
+from trainer.layout.world import World
+from trainer.measuring import memory
+from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib, peak_reserved_memory_gib
 from trainer.measuring.observation import Observed
 from trainer.outcome.summary import build_summary
 from trainer.outcome.tracking import TIMES, Work
@@ -40,7 +41,8 @@ def rank(number: int, state: tuple[float, float, float], **facts: Any) -> dict[s
 RANKS = [
     rank(0, (1.0, 5.0, 2.0)),
     rank(
-        *(1, (4.0, 2.0, 3.0)),
+        1,
+        (4.0, 2.0, 3.0),
         peak_memory_gib=7.0,
         peak_host_memory_gib=9.0,
         wire_bytes_per_step=30.0,
@@ -135,12 +137,12 @@ def test_the_system_s_kilobytes_become_gib(monkeypatch):
     class Usage:
         ru_maxrss = 3 << 20
 
-    monkeypatch.setattr(hardware.resource, "getrusage", lambda who: Usage)
+    monkeypatch.setattr(memory.resource, "getrusage", lambda who: Usage)
     assert peak_host_memory_gib() == 3.0
 
 
 def test_torch_s_bytes_become_gib(monkeypatch):
-    monkeypatch.setattr(hardware.torch.cuda, "max_memory_allocated", lambda device: 5 << 30)
-    monkeypatch.setattr(hardware.torch.cuda, "max_memory_reserved", lambda device: 7 << 30)
+    monkeypatch.setattr(memory.torch.cuda, "max_memory_allocated", lambda device: 5 << 30)
+    monkeypatch.setattr(memory.torch.cuda, "max_memory_reserved", lambda device: 7 << 30)
     world = World(0, 0, 1, 1, "cuda", "cuda:0", GPU, "here")
     assert (peak_device_memory_gib(world), peak_reserved_memory_gib(world)) == (5.0, 7.0)

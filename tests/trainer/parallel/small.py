@@ -7,16 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.trainer.runs import run_of
 from trainer.data.batches import IGNORED, Batch
-from trainer.layout.axes import ND_AXES
-from trainer.layout.mesh import build_mesh
-from trainer.layout.resolve import resolve_layout
 from trainer.measuring.phases import Phases
 from trainer.models import decoder_weights, weight_sources
 from trainer.models.decoder import Decoder
 from trainer.models.decoder_build import build_decoder
 from trainer.settings.config import Config
-from trainer.settings.precision import resolve_precision
 
 
 class Louder(decoder_weights.RandomWeights):
@@ -55,15 +52,13 @@ def count_labels(labels: Tensor) -> int:
     return int((labels != IGNORED).sum())
 
 
-def start(config: Config, world_size: int) -> Any:
+def start(config: Config) -> Any:
     """The engine of the strategy nd on the ranks that run."""
     from trainer.strategies import nd
 
     weight_sources.RandomWeights = Louder  # type: ignore[misc]
     decoder = build_decoder(config, empty=True)
-    axes = resolve_layout(config, world_size, decoder.shape).axes
-    mesh = build_mesh(axes, "cpu", ND_AXES)
-    return nd.build(config, mesh, decoder, Phases("cpu"), resolve_precision(config, "cpu"))
+    return nd.build(run_of(config), decoder, Phases("cpu"))
 
 
 def whole_decoder(config: Config) -> Decoder:

@@ -249,7 +249,7 @@ def test_a_full_volume(results: Path, tmp_path: Path, kind: str) -> None:
         f'mount -t tmpfs -o size=1m none {results} && "$@"; code=$?; ls -A {results}/_prepared; exit $code'
     )
     code, output = run(
-        *("--dataset", large, "--name", "pets", "--to", results), before=(*private, "sh", "-c", mount, "sh")
+        "--dataset", large, "--name", "pets", "--to", results, before=(*private, "sh", "-c", mount, "sh")
     )
     assert code == 13, output
     assert "storage full" in output and ".pets" not in output.split("storage full")[1].splitlines()[-1], (

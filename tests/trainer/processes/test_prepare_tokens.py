@@ -61,8 +61,19 @@ def test_two_starts_at_once_make_one_cache_and_a_third_elsewhere_the_same_bytes(
 def test_options_are_the_settings_of_a_run(results: Path, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "math" / "train.jsonl", questions(200)).parent
     code, output = run(
-        *("--dataset", path, "--tokenize", "qwen_moe_tiny", "--seq-len", "64", "--no-packing"),
-        *("--train-samples", "50", "--validation-fraction", "0.2", "--to", results),
+        "--dataset",
+        path,
+        "--tokenize",
+        "qwen_moe_tiny",
+        "--seq-len",
+        "64",
+        "--no-packing",
+        "--train-samples",
+        "50",
+        "--validation-fraction",
+        "0.2",
+        "--to",
+        results,
     )
     assert code == 0, output
     assert "50 train, 38 validation, 10 test samples" in output

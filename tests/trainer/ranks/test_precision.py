@@ -53,10 +53,12 @@ def test_fp16_on_a_cpu_is_refused_before_the_process_group_starts(tmp_path):
         import torch.distributed as dist
 
         from trainer import worker
-        from trainer.hardware import read_world
+        from trainer.layout.world import read_world
 
         try:
-            worker.run(Config(run="try", precision="fp16", results=str(tmp_path)), read_world(os.environ), "")
+            worker.train_run(
+                Config(run="try", precision="fp16", results=str(tmp_path)), read_world(os.environ), ""
+            )
         except ConfigError:
             assert not dist.is_initialized()
             return

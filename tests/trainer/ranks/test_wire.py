@@ -24,7 +24,6 @@ ranks; zero3 pads each parameter to a multiple of the ranks.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,22 +87,21 @@ def measure(run: Run, out: Path) -> None:
     """One rank: step 3 under the counter; leaves what it saw, and the parameters' shapes."""
     import torch.distributed as dist
 
+    from tests.trainer.runs import run_of
     from trainer.data import open_data
     from trainer.data.batches import Share, build_batch
     from trainer.data.order import SampleOrder
     from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO
-    from trainer.layout.mesh import build_mesh, resolve_axes
     from trainer.measuring.phases import Phases
     from trainer.measuring.wire import WireCounter
     from trainer.models import build_model
     from trainer.settings.config import Config
-    from trainer.settings.precision import resolve_precision
     from trainer.strategies import build_engine, builds_empty
 
     micro = GLOBAL // run.world_size // run.micro_batches
     sizes = {"image_size": 16, "global_batch_size": GLOBAL, "micro_batch_size": micro}
     config = Config(run="wire", strategy=run.strategy, **sizes, **dict(run.settings))
-    rank, axes = dist.get_rank(), resolve_axes(config, run.world_size)
+    rank, per_node = dist.get_rank(), 2 if run.strategy == "zeropp" else 0  # hpZ: nodes of 2
     data = open_data(config, 16)
     model = build_model(config, image_size=16, channels=1, num_labels=10, empty=builds_empty(config, rank))
     inside = {id(p) for block in model.blocks() for p in block.parameters()}
@@ -111,12 +109,11 @@ def measure(run: Run, out: Path) -> None:
         "root": [(tuple(p.shape), p.requires_grad) for p in model.parameters() if id(p) not in inside],
         "blocks": [[(tuple(p.shape), p.requires_grad) for p in b.parameters()] for b in model.blocks()],
     }
-    mesh = build_mesh(axes, "cpu")
+    placed = run_of(config, per_node=per_node)
     changed = ZERO.get(run.strategy, {}) | (FORCED_GATHERS if run.forced_gathers else {})
-    node = {"LOCAL_WORLD_SIZE": "2"} if run.strategy == "zeropp" else {}  # hpZ: nodes of 2
-    with mock.patch.dict(ZERO, {run.strategy: changed}), mock.patch.dict(os.environ, node):
-        engine = build_engine(config, mesh, model, Phases("cpu"), resolve_precision(config, "cpu"))
-    order, share = SampleOrder(0, len(data.train)), Share(rank, axes.dp)
+    with mock.patch.dict(ZERO, {run.strategy: changed}):
+        engine = build_engine(placed, model, Phases("cpu"))
+    order, share = SampleOrder(0, len(data.train)), Share(rank, placed.axes.dp)
     for step in (1, 2):
         engine.train_step(build_batch(data.train, order, step, GLOBAL, micro, share, "cpu"), 0.01)
     batch = build_batch(data.train, order, 3, GLOBAL, micro, share, "cpu")

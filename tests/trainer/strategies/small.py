@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tests.trainer.runs import run_of
 from trainer.data.batches import Batch
 from trainer.engine import Engine
-from trainer.layout.mesh import build_mesh, resolve_axes
 from trainer.measuring.phases import Phases
+from trainer.models.learner import ClassLoss, Learner
 from trainer.settings.config import Config
 from trainer.settings.precision import Precision
 from trainer.strategies import build_engine, builds_empty
@@ -36,13 +37,14 @@ class Block(nn.Module):
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
 
 
-class SmallNet(nn.Module):
+class SmallNet(Learner):
     """Images [batch, 1, 4, 4] -> logits [batch, CLASSES]."""
 
     flops_per_sample = 1.0
 
     def __init__(self) -> None:
         super().__init__()
+        self.loss = ClassLoss()
         self.stem = nn.Linear(16, WIDTH)
         self.shift = nn.Parameter(torch.randn(1, WIDTH))
         self.layers = nn.ModuleList(Block() for _ in range(3))
@@ -50,7 +52,7 @@ class SmallNet(nn.Module):
         self.register_buffer("gain", torch.rand(WIDTH) + 0.5)
         self.register_buffer("hidden_gain", torch.linspace(0.5, 1.5, WIDTH), persistent=False)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         x = self.stem(images.flatten(1)) * self.gain * self.hidden_gain + self.shift
         for layer in self.layers:
             x = layer(x)
@@ -94,13 +96,11 @@ def start(config: Config, *, frozen: bool = False, processes_per_node: int = 0) 
     torch.set_num_threads(1)
     if not dist.is_initialized():
         dist.init_process_group("gloo")
-    world_size = dist.get_world_size()
     net = build_net(config, empty=builds_empty(config, dist.get_rank()), frozen=frozen)
-    mesh = build_mesh(resolve_axes(config, world_size, processes_per_node), "cpu")
     name = config.precision
     native = ("fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp")
     precision = Precision(name, own_recipe=name == "bf16_native" and config.strategy in native)
-    return build_engine(config, mesh, net, Phases("cpu"), precision)
+    return build_engine(run_of(config, precision, processes_per_node), net, Phases("cpu"))
 
 
 def steps(engine: Engine, config: Config, first: int, last: int) -> list[tuple[float, float]]:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.engine import add_up, count_correct
-from trainer.tasks.measures import evaluate
+from trainer.data.batches import IGNORED, Batch
+from trainer.engine import add_up, as_sums, build_result
+from trainer.models.learner import ClassLoss, TokenLoss
+from trainer.tasks.measures import Classification, read_classification
+
+
+def judge(logits: torch.Tensor, labels: torch.Tensor, names: list[str]) -> Classification:
+    return read_classification(as_sums(*ClassLoss().eval()(logits, labels)), names)
 
 
 def rows(*orders: list[int], classes: int) -> torch.Tensor:
@@ -20,9 +26,8 @@ def rows(*orders: list[int], classes: int) -> torch.Tensor:
 
 def test_top_5_counts_what_is_among_the_five_likeliest() -> None:
     logits = rows([0, 1, 2, 3, 4], [1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 0], [6, 0], classes=7)
-    labels = torch.tensor([0, 0, 0, 0])
-    weights = torch.tensor([1.0, 1.0, 1.0, 0.0])  # the last one is padding
-    found = evaluate(lambda _: logits, [(logits, labels, weights)], [str(i) for i in range(7)], "cpu")
+    labels = torch.tensor([0, 0, 0, IGNORED])  # the last one is padding
+    found = judge(logits, labels, [str(i) for i in range(7)])
     assert found.samples == 3
     assert found.measures()["accuracy_pct"] == pytest.approx(100 / 3)
     assert found.measures()["top5_accuracy_pct"] == pytest.approx(200 / 3)
@@ -31,8 +36,7 @@ def test_top_5_counts_what_is_among_the_five_likeliest() -> None:
 
 def test_of_five_classes_there_is_no_top_5() -> None:
     logits = rows([0, 1], [1, 0], classes=5)
-    batch = (logits, torch.tensor([0, 0]), torch.ones(2))
-    found = evaluate(lambda _: logits, [batch], list("abcde"), "cpu")
+    found = judge(logits, torch.tensor([0, 0]), list("abcde"))
     assert set(found.measures()) == {"loss", "accuracy_pct"} and "top5_accuracy_pct" not in found.report(
         "test"
     )
@@ -40,14 +44,17 @@ def test_of_five_classes_there_is_no_top_5() -> None:
 
 def test_a_step_counts_what_it_tells_right() -> None:
     logits = rows([2], [1], [0], classes=3).requires_grad_()
-    counted = count_correct(logits, torch.tensor([2, 1, 1]))
-    assert counted is not None and counted.item() == 2 and not counted.requires_grad
+    _, counted = ClassLoss()(logits, torch.tensor([2, 1, 1]))
+    assert counted.tolist() == [2] and not counted.requires_grad
     mixed = torch.tensor([[0.1, 0.2, 0.7], [0.6, 0.4, 0.0], [0.9, 0.1, 0.0]])  # mixup: by the larger share
-    assert count_correct(logits, mixed).item() == 2
+    assert ClassLoss()(logits, mixed)[1].tolist() == [2]
 
 
 def test_text_is_not_counted() -> None:
-    assert count_correct(torch.zeros(2, 4, 9), torch.zeros(2, 4, dtype=torch.int64)) is None
+    _, counted = TokenLoss()(torch.zeros(2, 4, 9), torch.zeros(2, 4, dtype=torch.int64))
+    batch = Batch([], 2, 8)
+    assert build_result(batch, torch.zeros(()), counted, 1.0, 0).correct is None
+    assert build_result(batch, torch.zeros(()), torch.tensor([3]), 1.0, 0).correct == 3
 
 
 def test_micro_batches_add_up() -> None:

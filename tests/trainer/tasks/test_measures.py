@@ -8,24 +8,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.tasks.measures import evaluate, evaluate_tokens
+from trainer.data.batches import IGNORED
+from trainer.engine import as_sums
+from trainer.models.learner import ClassLoss, TokenLoss
+from trainer.tasks.measures import add_up_split, read_classification, read_language_modelling
 
 # true class -> predicted class, and how often: no class is taken for another as often as the other for it
 ANSWERS = [(0, 0), (0, 1), (0, 1), (0, 2), (1, 1), (2, 0), (2, 2)]
 
 
 def test_rows_of_the_confusion_matrix_are_the_truth_and_columns_the_answers():
-    labels = torch.tensor([truth for truth, _ in ANSWERS] + [1])
+    labels = torch.tensor([truth for truth, _ in ANSWERS] + [IGNORED])  # padding: counts nowhere
     answers = torch.tensor([answer for _, answer in ANSWERS] + [0])
-    weights = torch.ones(8)
-    weights[7] = 0  # padding: counts nowhere
-    batches = [(answers[part], labels[part], weights[part]) for part in (slice(0, 4), slice(4, 8))]
+    batches = [(answers[part], labels[part]) for part in (slice(0, 4), slice(4, 8))]
+    loss = ClassLoss(0.1).eval()  # an evaluation smoothes nothing
 
-    def forward(answered: Tensor) -> Tensor:
+    def evaluate(answered: Tensor, truth: Tensor) -> Tensor:
         """An eighth for the two other classes, the rest for the answer."""
-        return torch.full((len(answered), 3), math.log(1 / 8)).scatter_(1, answered[:, None], math.log(3 / 4))
+        logits = torch.full((len(answered), 3), math.log(1 / 8))
+        return as_sums(*loss(logits.scatter_(1, answered[:, None], math.log(3 / 4)), truth))
 
-    found = evaluate(forward, batches, ["cat", "dog", "owl"], "cpu")
+    found = read_classification(add_up_split(evaluate, batches), ["cat", "dog", "owl"])
     assert found.confusion == [[1, 2, 1], [0, 1, 0], [1, 0, 1]]
     assert found.samples == 7 and found.accuracy_pct == pytest.approx(100 * 3 / 7)
     assert found.loss == pytest.approx((3 * math.log(4 / 3) + 4 * math.log(8)) / 7)
@@ -39,8 +42,8 @@ def test_rows_of_the_confusion_matrix_are_the_truth_and_columns_the_answers():
 
 
 def test_a_class_without_samples_has_no_accuracy():
-    batch = torch.tensor([0]), torch.tensor([0]), torch.ones(1)
-    found = evaluate(lambda images: torch.tensor([[1.0, 0.0]]), [batch], ["cat", "dog"], "cpu")
+    sums = as_sums(*ClassLoss().eval()(torch.tensor([[1.0, 0.0]]), torch.tensor([0])))
+    found = read_classification(sums, ["cat", "dog"])
     assert [row["accuracy_pct"] for row in found.report("test")["per_class"]] == [100.0, None]
 
 
@@ -48,6 +51,16 @@ def test_a_language_model_s_loss_is_a_mean_over_tokens_and_not_over_batches():
     """30 nats over 10 tokens and 2 over 6."""
     sums = iter([torch.tensor([30.0, 10.0]), torch.tensor([2.0, 6.0])])
     empty = torch.zeros(1)
-    found = evaluate_tokens(lambda inputs, labels: next(sums), [(empty, empty)] * 2, 5, "cpu")
+    total = add_up_split(lambda inputs, labels: next(sums), [(empty, empty)] * 2)
+    found = read_language_modelling(total, 5)
     assert (found.loss, found.labels, found.samples) == (2.0, 16, 5)
     assert found.perplexity == pytest.approx(math.e**2)
+
+
+def test_tokens_that_count_and_no_smoothing_in_an_evaluation():
+    logits = torch.log(torch.tensor([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.1, 0.1, 0.8]]]))
+    labels = torch.tensor([[0, 0, IGNORED]])
+    loss, count = TokenLoss(0.3).eval()(logits, labels)
+    assert float(loss) == pytest.approx(math.log(2) + math.log(4)) and count.tolist() == [2]
+    smoothed, none = TokenLoss(0.3).train()(logits, labels)
+    assert float(smoothed) > float(loss) and len(none) == 0

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,10 @@ def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", st
     import torch
     import torch.distributed as dist
 
+    from tests.trainer.runs import run_of
     from trainer.checkpoint.attempt import open_attempt
     from trainer.checkpoint.store import Checkpoints
     from trainer.engine import StepResult
-    from trainer.hardware import read_world
-    from trainer.layout.mesh import resolve_axes
     from trainer.measuring.observation import Observed
     from trainer.outcome.tracking import Recorder
     from trainer.settings.config import Config
@@ -45,7 +45,6 @@ def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", st
             self.value = torch.load(folder / f"rank{dist.get_rank()}.pt", weights_only=True)
 
     dist.init_process_group("gloo")
-    world = read_world(os.environ)
     config = Config(
         run="try",
         results=str(results),
@@ -54,18 +53,19 @@ def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", st
         checkpoint_keep=keep,
         resume=resume,
     )
-    attempt = open_attempt(config, world, {}, "test")
-    recorder = Recorder(attempt.folder.metrics if world.rank == 0 else None, attempt.number, 1)
+    run = run_of(config)
+    run = replace(run, plan=replace(run.plan, steps=steps))
+    attempt = open_attempt(run, {}, "test")
+    recorder = Recorder(run.folder.metrics if run.writes else None, attempt.number, 1)
     engine = StandIn()
-    axes = resolve_axes(config, world.size)
-    checkpoints = Checkpoints(config, steps, world, axes, engine, recorder, attempt)
+    checkpoints = Checkpoints(run, engine, recorder, attempt)
     checkpoints.load()
 
     done = [attempt.from_step]
 
     def step_until(last: int, accuracies: dict[int, float] | None = None) -> None:
         for step in range(done.pop() + 1, last + 1):
-            engine.value = torch.tensor([step, world.rank])
+            engine.value = torch.tensor([step, dist.get_rank()])
             result = StepResult(torch.tensor(1.0 / step), 1.0, 64)
             recorder.record_step(step, 0.1, result, (1, 1, 1, 1, 1), False)
             if accuracies and step in accuracies:

@@ -10,17 +10,16 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from tests.trainer.runs import run_of
 from trainer import strategies
 from trainer.counting.alone import alone
 from trainer.counting.inputs import build_micro_batch, find_pictures
 from trainer.counting.steps import Count, count
 from trainer.data.batches import Batch
-from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
 from trainer.measuring.phases import Phases
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
 from trainer.settings.config import Config
-from trainer.settings.precision import resolve_precision
 from trainer.shapes.model_shapes import default_image_size
 
 SECOND = "the second step"
@@ -68,7 +67,7 @@ def record(config: Config, ranks: int, rank: int, fake_group: bool) -> Recorded:
             dist.init_process_group("gloo")
             stack.callback(dist.destroy_process_group)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-            _run(config, ranks)
+            _run(config)
     events = recorded.profiler.kineto_results.events()
     (start,) = [event.start_ns() for event in events if event.name() == SECOND]
     memory = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
@@ -77,19 +76,17 @@ def record(config: Config, ranks: int, rank: int, fake_group: bool) -> Recorded:
     return Recorded(max(totals[before - 1 :]), totals[before - 1])
 
 
-def _run(config: Config, ranks: int) -> None:
+def _run(config: Config) -> None:
     pictures = find_pictures(config)
-    axes = resolve_axes(config, ranks, ranks)
-    mesh = build_mesh(axes, "cpu", mesh_names(config))
+    run = run_of(config)
     if config.is_text:
         model = build_decoder(config, empty=config.strategy == "nd")
     else:
         edge = config.image_size or default_image_size(config)
         model = build_model(config, image_size=edge, channels=pictures.channels, num_labels=pictures.labels)
-    precision = resolve_precision(config, "cpu")
-    engine = strategies.build_engine(config, mesh, model, Phases("cpu"), precision)
+    engine = strategies.build_engine(run, model, Phases("cpu"))
     del model
-    micro_batches = config.global_batch_size // (config.micro_batch_size * axes.dp)
+    micro_batches = config.global_batch_size // (config.micro_batch_size * run.axes.dp)
     for label in ("the first step", SECOND):
         with record_function(label):
             micro = [build_micro_batch(config, pictures) for _ in range(micro_batches)]

@@ -19,15 +19,14 @@ def test_adapters_under_tp_get_the_gradients_of_one_process(sequence_parallel):
         import torch.distributed as dist
 
         from tests.trainer.parallel import small
-        from trainer.engine import sample_loss
 
         dist.init_process_group("gloo")
         inputs, labels = small.make_rows(config)
         alone = small.whole_decoder(config)
-        sample_loss(alone(inputs), labels, small.count_labels(labels)).backward()
+        (alone(inputs, labels)[0] / small.count_labels(labels)).backward()
         wanted = {name: p.grad for name, p in alone.named_parameters() if p.requires_grad}
 
-        engine = small.start(config, 2)
+        engine = small.start(config)
         engine._update = lambda lr: torch.zeros(())  # the gradients stay
         engine.train_step(small.share_of(config, 1, 0), 0.0)
         held = dict(engine.stages[0].module.named_parameters())

@@ -35,12 +35,12 @@ def test_steps_and_evaluations_in_any_order(name):
         import torch.distributed as dist
 
         from tests.trainer.parallel import small
-        from trainer.engine import count_token_loss, sample_loss
+        from trainer.engine import as_sums
         from trainer.engines.optimizer import build_optimizer
         from trainer.layout.axes import Axes
 
         dist.init_process_group("gloo")
-        engine, alone = small.start(config, ranks), small.whole_decoder(config)
+        engine, alone = small.start(config), small.whole_decoder(config)
         optimizer = build_optimizer(config, alone.parameters())
         axes = Axes(**{axis: getattr(config, axis) or 1 for axis in ("dp_shard", "cp", "tp", "pp", "ep")})
         dp_rank = axes.dp_rank(dist.get_rank())
@@ -50,7 +50,7 @@ def test_steps_and_evaluations_in_any_order(name):
 
         def measure(engine, inputs, labels):
             parts = (t.chunk(axes.dp)[dp_rank].split(1) for t in (inputs, labels))
-            found = sum(engine.evaluate_tokens(*part) for part in zip(*parts, strict=True))
+            found = sum(engine.evaluate(*part) for part in zip(*parts, strict=True))
             dist.all_reduce(found)
             return found
 
@@ -58,7 +58,7 @@ def test_steps_and_evaluations_in_any_order(name):
             inputs, labels = small.make_rows(config, step)
             labels[-1] = -100  # a row that only fills up the batch
             with torch.no_grad():
-                wanted = count_token_loss(alone(inputs), labels)
+                wanted = as_sums(*alone.eval()(inputs, labels))
             modes.clear()
             found = measure(engine, inputs, labels)
             torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-5)
@@ -66,7 +66,8 @@ def test_steps_and_evaluations_in_any_order(name):
             modes.clear()
 
             inputs, labels = small.make_rows(config, step)
-            loss = sample_loss(alone(inputs), labels, small.count_labels(labels), 0.1)
+            whole, _ = alone.train()(inputs, labels)
+            loss = whole / small.count_labels(labels)
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(alone.parameters(), config.clip_norm)
             optimizer.param_groups[0]["lr"] = 1e-3 * step
@@ -96,6 +97,7 @@ def test_steps_and_evaluations_in_any_order(name):
 def test_fp16_is_refused():
     """Also where it is what `auto` comes to."""
     decoder = build_decoder(make_config(), empty=True)
-    mesh = SimpleNamespace(size=lambda: 1)
+    placement = SimpleNamespace(layout=SimpleNamespace())
+    run = SimpleNamespace(config=make_config(), precision=Precision("fp16"), placement=placement)
     with pytest.raises(ConfigError, match="TRAINER_PRECISION=auto: fp16 here"):
-        nd.build(make_config(), mesh, decoder, Phases("cpu"), Precision("fp16"))
+        nd.build(run, decoder, Phases("cpu"))

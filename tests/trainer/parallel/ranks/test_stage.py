@@ -14,7 +14,7 @@ def test_every_stage_holds_the_weights_of_its_names():
         from tests.trainer.parallel import small
 
         dist.init_process_group("gloo")
-        engine, alone = small.start(config, 4), small.whole_decoder(config)
+        engine, alone = small.start(config), small.whole_decoder(config)
         wanted = dict(alone.named_parameters(remove_duplicate=False))
         (stage,) = engine.stages
         for name, parameter in stage.module.named_parameters():
@@ -35,7 +35,7 @@ def test_an_optimizer_has_a_group_for_each_mesh():
         from tests.trainer.parallel import small
 
         dist.init_process_group("gloo")
-        (stage,) = small.start(config, 4).stages
+        (stage,) = small.start(config).stages
         groups = stage.optimizer.param_groups
         meshes = [{p.device_mesh for p in group["params"]} for group in groups]
         assert [len(found) for found in meshes] == [1, 1]

@@ -33,13 +33,11 @@ PAIRS = {
 
 
 def _build(settings, seed):
-    import os
 
     import torch
     import torch.distributed as dist
 
-    from trainer.layout.axes import ND_AXES
-    from trainer.layout.mesh import build_mesh, resolve_axes
+    from tests.trainer.runs import run_of
     from trainer.measuring.phases import Phases
     from trainer.models.decoder_build import build_decoder
     from trainer.settings.config import Config
@@ -49,10 +47,9 @@ def _build(settings, seed):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     config = Config(run="try", strategy="nd", layout="given", seed=seed, **SIZES, **settings)
-    axes = resolve_axes(config, int(os.environ["WORLD_SIZE"]))
-    mesh = build_mesh(axes, "cpu", ND_AXES)
+    run = run_of(config, Precision("fp32"))
     model = build_decoder(config, empty=True)
-    return nd.build(config, mesh, model, Phases("cpu"), Precision("fp32")), axes, model
+    return nd.build(run, model, Phases("cpu")), run.axes, model
 
 
 def _batch(step, axes):

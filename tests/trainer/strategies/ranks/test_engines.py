@@ -197,7 +197,7 @@ def test_every_engine_judges_in_evaluation_mode_and_goes_on_training_in_the_same
                 engine.train_step(batch, config.lr)
                 assert seen == {(True, torch.bfloat16)}, (strategy, seen)
                 seen.clear()
-                engine.evaluate(batch.micro[0][0])
+                engine.evaluate(*batch.micro[0])
                 assert seen == {(False, torch.bfloat16)}, (strategy, seen)
                 seen.clear()
             engine.close()

@@ -45,7 +45,7 @@ def start(strategy: str, **values: Any):
     """The engine and its configuration on this rank."""
     import torch.distributed as dist
 
-    from trainer.layout.mesh import build_mesh, resolve_axes
+    from tests.trainer.runs import run_of
     from trainer.measuring.phases import Phases
     from trainer.models.decoder_build import build_decoder
     from trainer.settings.config import Config
@@ -59,9 +59,8 @@ def start(strategy: str, **values: Any):
     named = {"run": "try", "model": "qwen_tiny", "task": "text", "precision": "fp32", "lr": 0.01}
     config = Config(**named | sizes | {"strategy": strategy, "clip_norm": 0.5} | values)
     decoder = build_decoder(config, empty=builds_empty(config, dist.get_rank()))
-    mesh = build_mesh(resolve_axes(config, dist.get_world_size(), 0), "cpu")
     precision = Precision(config.precision, own_recipe=False)
-    return build_engine(config, mesh, decoder, Phases("cpu"), precision), config
+    return build_engine(run_of(config, precision), decoder, Phases("cpu")), config
 
 
 def steps(engine, config, first: int, last: int) -> list[tuple[float, float]]:
@@ -87,7 +86,7 @@ def train(folder: Path, strategy: str) -> None:
         engine, config = start(strategy, optimizer="sgd", lr=1.0, **values)
         initial = engine.gather_state()
         seen = steps(engine, config, 1, 2)
-        share = torch.stack([engine.evaluate_tokens(*micro) for micro in batch_of(9, 0, 1).micro]).sum(0)
+        share = torch.stack([engine.evaluate(*micro) for micro in batch_of(9, 0, 1).micro]).sum(0)
         final = engine.gather_state()
         if dist.get_rank() == 0:
             torch.save([seen, share, initial, final], folder / case)

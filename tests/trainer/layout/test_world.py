@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from trainer.hardware import read_node
+from trainer.layout.world import read_node
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,14 @@
-"""What this rank runs on: device, backend, memory."""
+"""Where this rank runs: among which processes, on which device of which machine."""
 
 from __future__ import annotations
 
 import os
 import platform
-import resource
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -73,18 +70,3 @@ def processor_name() -> str:
     except (OSError, StopIteration):
         pass
     return f"{model}, {len(os.sched_getaffinity(0))} cores"
-
-
-def peak_host_memory_gib() -> float:
-    """Largest resident set of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
-
-
-def peak_reserved_memory_gib(world: World) -> float | None:
-    """Largest memory that torch's allocator had taken from the device so far; None on CPU."""
-    return torch.cuda.max_memory_reserved(world.device) / GIB if world.device_type == "cuda" else None
-
-
-def peak_device_memory_gib(world: World) -> float | None:
-    """Largest memory that torch had allocated on the device so far; None on CPU."""
-    return torch.cuda.max_memory_allocated(world.device) / GIB if world.device_type == "cuda" else None

@@ -1,0 +1,107 @@
+"""What an engine trains: a network that knows its loss. The task's models are these; an engine knows nothing more."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.data.batches import IGNORED
+
+TOP = 5
+
+
+class Learner(nn.Module):
+    """With labels a learner gives (sum of the losses, measures), without them what it predicts.
+
+    The loss is computed inside its forward, so that whatever a strategy wraps around it sees all of the computation.
+    """
+
+    loss: nn.Module
+    """(what was predicted, labels) -> (sum of the losses, measures); has no parameters."""
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Inputs -> logits."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Inputs, and labels as `Batch.micro` holds them -> (fp32 [], int64 [n]); without labels the logits."""
+        predicted = self.predict(inputs)
+        if labels is None:
+            return predicted
+        torch.clear_autocast_cache()  # of the weights' copies, whose last use was above: the loss needs the room
+        return self.loss(predicted, labels)
+
+    def blocks(self) -> list[nn.Module]:
+        """The repeated parts, in order, none inside another."""
+        raise NotImplementedError
+
+
+class ClassLoss(nn.Module):
+    """Of an image classifier. Measures in training: (samples told right, with mixup by the larger share); in
+    evaluation, without smoothing: (samples whose class is among the five likeliest, then the confusion matrix by
+    rows, which are the true classes).
+
+    Args:
+        smoothing: share of the labels that is spread over all classes.
+    """
+
+    def __init__(self, smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+
+    def forward(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [batch, class]; labels int64 [batch], IGNORED for padding, or with mixup the shares of all classes
+        [batch, class]."""
+        if not self.training:
+            return self._judge(logits.float(), labels)
+        wanted = labels if labels.dtype == torch.int64 else labels.argmax(1)
+        correct = (logits.detach().argmax(1) == wanted).sum()
+        return sum_losses(logits, labels, self.smoothing), correct[None]
+
+    def _judge(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)
+        classes, counts = logits.shape[1], labels != IGNORED
+        likeliest = logits.topk(min(TOP, classes), dim=1).indices
+        among = (likeliest == labels[:, None]).any(1).sum()
+        confusion = torch.zeros(classes * classes, dtype=torch.int64, device=labels.device)
+        confusion.index_add_(0, labels.clamp(min=0) * classes + logits.argmax(1), counts.long())
+        return losses.sum(), torch.cat([among[None], confusion])
+
+
+class TokenLoss(nn.Module):
+    """Of a language model. Measures in training: none, a vocabulary makes them dear; in evaluation, without
+    smoothing: (labels that count).
+
+    Args:
+        smoothing: share of the labels that is spread over all words.
+    """
+
+    def __init__(self, smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+
+    def forward(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [row, token, word]; labels int64 [row, token], IGNORED where nothing is to be learnt."""
+        loss = sum_losses(logits, labels, self.smoothing if self.training else 0.0)
+        return loss, self.measure(labels)
+
+    def measure(self, labels: Tensor) -> Tensor:
+        """The measures, for which the labels suffice."""
+        if self.training:
+            return labels.new_empty(0)
+        return (labels != IGNORED).sum()[None]
+
+
+def sum_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Sum of the cross-entropies, in fp32.
+
+    Args:
+        logits: [..., class].
+        labels: int64 [...], IGNORED where there is none, or the shares of all classes [batch, class] (mixup).
+    """
+    if labels.dtype == torch.int64:
+        logits, labels = logits.flatten(0, -2), labels.flatten()
+    return F.cross_entropy(
+        logits.float(), labels, reduction="sum", label_smoothing=smoothing, ignore_index=IGNORED
+    )

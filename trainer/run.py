@@ -1,0 +1,79 @@
+"""A run as it was worked out, once: settings, processes, layout, precision, plan, folder. The rest is given this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainer.layout.axes import Axes
+from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
+from trainer.layout.resolve import Layout, resolve_layout
+from trainer.layout.world import World
+from trainer.record.run_directory import RunDirectory
+from trainer.settings.config import Config
+from trainer.settings.precision import Precision
+from trainer.settings.schedule import Plan, build_plan
+from trainer.shapes.decoder_json import read_shape
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What the processes of a run are for."""
+
+    axes: Axes
+    layout: Layout | None = None
+    """Of the strategy nd."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What no part of a run works out for itself."""
+
+    config: Config
+    world: World
+    placement: Placement
+    precision: Precision
+    mesh: DeviceMesh
+    """Of this strategy's axes over all processes."""
+    plan: Plan
+    folder: RunDirectory
+
+    @property
+    def axes(self) -> Axes:
+        return self.placement.axes
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes what is written once."""
+        return self.world.rank == 0
+
+
+def resolve_placement(config: Config, world: World) -> Placement:
+    """What each process is for.
+
+    Raises:
+        ConfigError: naming every broken rule.
+        DataMissing: the shape of the model is not to be had (nd).
+    """
+    if config.strategy == "nd":
+        layout = resolve_layout(config, world.size, read_shape(config))
+        return Placement(axes=layout.axes, layout=layout)
+    return Placement(axes=resolve_axes(config, world.size, world.local_size))
+
+
+def build_run(
+    config: Config, world: World, placement: Placement, precision: Precision, train_samples: int
+) -> Run:
+    """The run on this rank; the process group must exist."""
+    return Run(
+        config=config,
+        world=world,
+        placement=placement,
+        precision=precision,
+        mesh=build_mesh(placement.axes, world.device_type, mesh_names(config)),
+        plan=build_plan(config, train_samples),
+        folder=RunDirectory(config.results, config.comparison, config.run),
+    )
