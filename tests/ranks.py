@@ -30,7 +30,7 @@ from typing import IO, Any, NoReturn
 
 import cloudpickle
 
-from stratlab.rehearse.processes import EXTENSIONS, free_port
+from stratlab.machine.processes import EXTENSIONS, free_port
 from tests.session import TICK_S, find_server, has_ended, tell_address
 from tests.tiers import refuse_in_fast
 

@@ -15,7 +15,7 @@ import urllib.parse
 from pathlib import Path
 
 from docs.pictures.devtools import Page, open_browser
-from stratlab.tracking_server import run_server
+from stratlab.tracking.server import run_server
 
 FOLDER = Path(__file__).parent
 # on MLflow's page: only what differs, without the panel at the right

@@ -15,15 +15,19 @@ from typing import Any
 
 from stratlab.analysis.advice.recommendations import build_recommendations
 from stratlab.analysis.hta.bridge import HTA_LIMITS, HtaLimits, run_hta
-from stratlab.analysis.measure import Progress, measure_traces
-from stratlab.analysis.mlflow_log import log_analysis
+from stratlab.analysis.measuring.measure import Progress, measure_traces
+from stratlab.analysis.mlflow_upload import log_analysis
+from stratlab.analysis.pages.html import build_html
 from stratlab.analysis.pages.markdown import build_markdown
-from stratlab.analysis.pages.page import build_html
-from stratlab.analysis.quality import find_gaps, keep_one_source
-from stratlab.analysis.report import build_report
-from stratlab.analysis.run_facts import RunFacts, read_facts
-from stratlab.analysis.tables import write_tables
-from stratlab.analysis.untraced import build_untraced_html, build_untraced_markdown, build_untraced_report
+from stratlab.analysis.pages.untraced import (
+    build_untraced_html,
+    build_untraced_markdown,
+    build_untraced_report,
+)
+from stratlab.analysis.reporting.quality import find_gaps, keep_one_source
+from stratlab.analysis.reporting.report import build_report
+from stratlab.analysis.reporting.run_facts import RunFacts, read_facts
+from stratlab.analysis.reporting.tables import write_tables
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.clocks import find_offsets
 from stratlab.traces.discover import Finding, find_traces

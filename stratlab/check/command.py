@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.tracking_uri import check_tracking_uri
+from stratlab.tracking.address import check_tracking_uri
 
 
 def check(
@@ -34,12 +34,12 @@ def check(
     from stratlab.check.finding import guarded
     from stratlab.check.gpus import check_gpus
     from stratlab.check.namespace import ABSENT, check_claim, check_namespace
-    from stratlab.check.pods import PodsRequest, check_pods
+    from stratlab.check.pod_checks import PodsRequest, check_pods
     from stratlab.check.rights import check_account, check_rights
     from stratlab.check.small_job import check_small_job
-    from stratlab.check.workloads import check_apis, find_served
+    from stratlab.check.workload_checks import check_apis, find_served
     from stratlab.cluster.connection import connect
-    from stratlab.rehearse.interruption import signals_raise
+    from stratlab.machine.interruption import signals_raise
 
     connection = connect(namespace=namespace)
     space = connection.namespace

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stratlab.check.finding import Finding
-from stratlab.check.workloads import INSTALL
+from stratlab.check.workload_checks import INSTALL
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest, build_pod

@@ -1,19 +1,10 @@
-"""Runs side by side: what each measured, whether they may be compared, and who is best in what."""
+"""Runs side by side: what each measured, whether they may be compared, and who is best in what.
 
-from stratlab.compare.experiment import load_experiment
-from stratlab.compare.folder import load_runs
-from stratlab.compare.mlflow_log import log_for_user
-from stratlab.compare.record import RunRecord
-from stratlab.compare.report import compare
-from stratlab.compare.terminal import terminal_table
-from stratlab.compare.write import write_report
-
-__all__ = [
-    "RunRecord",
-    "compare",
-    "load_experiment",
-    "load_runs",
-    "log_for_user",
-    "terminal_table",
-    "write_report",
-]
+reading          what each run tells: folders, experiments, step times, layouts, surroundings
+judging          may they be compared, and who is best in what; nothing here draws
+explaining       why one is slower than another, in parts and in one sentence
+comparison       the three together: the content of report.json
+showing          the same as a page, a table for a terminal, a CSV file
+mlflow_entry     puts it beside the runs in MLflow
+comparison_pod   does all of it where the runs are, on a cluster
+"""

@@ -4,9 +4,8 @@ Every function returns `Markup`: text from outside (names of kernels, runs, clas
 """
 
 from stratlab.drawing.canvas import note
+from stratlab.drawing.heat_map import heat_map
 from stratlab.drawing.histogram import histogram
-from stratlab.drawing.matrix import heat_map
-from stratlab.drawing.number import format_number
 from stratlab.drawing.page import Section, build_page, details, paragraph, subtitle
 from stratlab.drawing.scatter import scatter
 from stratlab.drawing.svg import line_chart, stacked_bars, strips
@@ -18,7 +17,6 @@ __all__ = [
     "badge",
     "build_page",
     "details",
-    "format_number",
     "heat_map",
     "histogram",
     "html_table",

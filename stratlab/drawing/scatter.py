@@ -19,7 +19,7 @@ from stratlab.drawing.canvas import (
     x_axis,
     y_axis,
 )
-from stratlab.drawing.number import format_number
+from stratlab.number import format_number
 
 ON_FRONT, BESIDE = 0, 7  # places in the palette: blue and grey
 LINE_HEIGHT = 15.0

@@ -32,7 +32,7 @@ from stratlab.drawing.canvas import (
     x_axis,
     y_axis,
 )
-from stratlab.drawing.number import format_number
+from stratlab.number import format_number
 
 Points = Sequence[tuple[float, float | None]]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.drawing.number import format_number
+from stratlab.number import format_number
 
 UNITS = {"ms": "ms", "us": "us", "s": "s", "pct": "%", "gib": "GiB", "mib": "MiB", "bytes": "bytes"}
 

@@ -35,8 +35,8 @@ def logs(
     Example: stratlab logs ddp-1 --rank 3 --namespace stratlab
     """
     from stratlab.cluster.connection import connect
-    from stratlab.logs.read import read_rank
-    from stratlab.rehearse.interruption import signals_raise
+    from stratlab.logs.rank_log import read_rank
+    from stratlab.machine.interruption import signals_raise
 
     connection = connect(context=context or None, namespace=namespace or None)
     with signals_raise():

@@ -43,12 +43,12 @@ def rehearse(
     """
     from rich.console import Console
 
-    from stratlab.rehearse.checking import Refused
-    from stratlab.rehearse.display import Display
-    from stratlab.rehearse.interruption import signals_raise
-    from stratlab.rehearse.plan import Request
+    from stratlab.machine.interruption import signals_raise
+    from stratlab.progress.display import Display
+    from stratlab.rehearse.planned_run import Request
     from stratlab.rehearse.rehearsal import rehearse as run_rehearsal
     from stratlab.rehearse.summary import next_commands
+    from stratlab.rendering.checking import Refused
 
     request = Request(
         charts=charts,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stratlab.run_files import is_alive, is_run
+from stratlab.run_directory.files import is_alive, is_run
 from stratlab.user_error import UserError
 
 

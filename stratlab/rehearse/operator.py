@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stratlab.rehearse.pods import HERE, Pod, build_pod
+from stratlab.rendering.pod_commands import HERE, Pod, build_pod
 from stratlab.user_error import UserError
 
 

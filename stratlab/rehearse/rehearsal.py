@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from stratlab.rehearse.checking import TRAINER, Refused, ask_trainer, list_refusals
-from stratlab.rehearse.display import Display
-from stratlab.rehearse.environment import build_machine_env
+from stratlab.machine.environment import build_machine_env
+from stratlab.machine.interruption import Interrupted
+from stratlab.machine.processes import Processes, free_port
+from stratlab.progress.display import Display
+from stratlab.progress.run_progress import Progress, RunReader
 from stratlab.rehearse.folders import make_folder, remove_empty, replaced
-from stratlab.rehearse.interruption import Interrupted
-from stratlab.rehearse.plan import PlannedRun, Request, build_plan
-from stratlab.rehearse.pods import Pod
-from stratlab.rehearse.processes import Processes, free_port
-from stratlab.rehearse.progress import Progress, RunReader
+from stratlab.rehearse.planned_run import PlannedRun, Request, build_plan
 from stratlab.rehearse.replicas import PodEnd, deciding_end, run_pods
 from stratlab.rehearse.summary import RunEnd, describe_failure, describe_stop, describe_success
-from stratlab.tracking_server import run_server
+from stratlab.rendering.checking import TRAINER, Refused, ask_trainer, list_refusals
+from stratlab.rendering.pod_commands import Pod
+from stratlab.tracking.server import run_server
 
 REFRESH_S = 0.5
 

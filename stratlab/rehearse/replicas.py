@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratlab.rehearse.pods import Command, Pod
-from stratlab.rehearse.processes import TICK_S, Processes, exit_code
+from stratlab.machine.processes import TICK_S, Processes, exit_code
+from stratlab.rendering.pod_commands import Command, Pod
 
 PEER_LOST = 134
 AFTER_FAILURE_S = 30.0

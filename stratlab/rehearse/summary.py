@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratlab.rehearse.plan import PlannedRun
-from stratlab.rehearse.processes import tail
-from stratlab.rehearse.progress import format_seconds
+from stratlab.machine.processes import tail
+from stratlab.progress.run_progress import format_seconds
+from stratlab.rehearse.planned_run import PlannedRun
 from stratlab.rehearse.replicas import PodEnd
-from stratlab.run_files import Shape, read_lines, read_object
+from stratlab.run_directory.files import Shape, read_lines, read_object
 
 EVENT: Shape = {"event": str}
 AGAIN = "--replace trains it again from the beginning"

@@ -46,7 +46,7 @@ def remove(
     if on_cluster:
         _remove_there(run, namespace, {"claim": claim, "mount": mount, "image": image}, yes)
     else:
-        from stratlab.remove.folder import find_run, remove_run
+        from stratlab.remove.run_folder import find_run, remove_run
 
         folder = find_run(Path(run))
         _ask(str(folder), yes)
@@ -56,9 +56,9 @@ def remove(
 
 def _remove_there(run: str, namespace: str | None, given: dict[str, str], yes: bool) -> None:
     from stratlab.cluster.connection import connect
-    from stratlab.compare.place import find_place
-    from stratlab.rehearse.interruption import signals_raise
-    from stratlab.remove.on_cluster import check_ended, read_name, remove_on_cluster
+    from stratlab.cluster.place import find_place
+    from stratlab.machine.interruption import signals_raise
+    from stratlab.remove.removal_pod import check_ended, read_name, remove_on_cluster
 
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stratlab.sweep.decision import Decision
-    from stratlab.sweep.plan import Planned
+    from stratlab.sweep.planned_release import Planned
     from stratlab.sweep.state import State
 
 
@@ -63,14 +63,14 @@ def sweep(
     from rich.console import Console
 
     from stratlab.cluster.connection import connect
-    from stratlab.compare import terminal_table
-    from stratlab.rehearse.helm import find_helm
-    from stratlab.rehearse.interruption import Interrupted, signals_raise
+    from stratlab.compare.showing.terminal_table import terminal_table
+    from stratlab.machine.interruption import Interrupted, signals_raise
+    from stratlab.rendering.helm import find_helm
     from stratlab.sweep.definition import read_sweep
-    from stratlab.sweep.display import SweepDisplay
-    from stratlab.sweep.plan import build_plan, check_settings
+    from stratlab.sweep.planned_release import build_plan, check_settings
     from stratlab.sweep.state import only_one, read_state, state_file
     from stratlab.sweep.sweep import Choices, Site, decide_all, run_sweep, uninstall_ended
+    from stratlab.sweep.sweep_display import SweepDisplay
     from stratlab.user_error import UserError
 
     asked = read_sweep(file)
@@ -172,7 +172,7 @@ def build_result_table(plan: Sequence[Planned], state: State) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from stratlab.rehearse.progress import format_seconds
+    from stratlab.progress.run_progress import format_seconds
 
     table = Table(title=escape(f"sweep {state.comparison}"))
     for header in ("release", "result", "time", "what was seen"):

@@ -14,7 +14,7 @@ from stratlab.cluster.patience import Patience
 from stratlab.cluster.pod_phase import describe, has_started
 from stratlab.cluster.watching import ADDED, DELETED, SYNCED, watch
 from stratlab.cluster.workloads import ENDED, NO_STATUS, SUCCEEDED, Workload
-from stratlab.sweep.plan import Planned
+from stratlab.sweep.planned_release import Planned
 
 COMPONENT = "app.kubernetes.io/component"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stratlab.sweep.decision import Seen
-from stratlab.sweep.plan import Planned, hash_asked
+from stratlab.sweep.planned_release import Planned, hash_asked
 
 LOOK_S, INSTALL_S, UNINSTALL_S = 60, 300, 330
 

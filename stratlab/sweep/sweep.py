@@ -10,10 +10,10 @@ from typing import Any
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
-from stratlab.compare.on_cluster import check_output, compare_on_cluster
+from stratlab.compare.comparison_pod import check_output, compare_on_cluster
 from stratlab.sweep.decision import Decision, Seen, decide
 from stratlab.sweep.helm_release import HelmFailed, look_at, uninstall
-from stratlab.sweep.plan import Planned
+from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import ENDED, State
 from stratlab.sweep.work import Progress, Site, work
 from stratlab.user_error import UserError

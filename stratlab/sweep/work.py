@@ -15,7 +15,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.sweep.decision import Decision
 from stratlab.sweep.follow import follow_release
 from stratlab.sweep.helm_release import HelmFailed, install, uninstall
-from stratlab.sweep.plan import Planned
+from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import State
 
 TICK_S = 1.0

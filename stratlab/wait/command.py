@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratlab.tracking_uri import check_tracking_uri
+from stratlab.options import RunDirectory
+from stratlab.tracking.address import check_tracking_uri
 
 if TYPE_CHECKING:
     from stratlab.wait.resource import Resource
@@ -17,9 +17,7 @@ NOT_ENDED = 1
 
 
 def wait(
-    run_dir: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="One run: RESULTS/COMPARISON/RUN.", show_default=False)
-    ],
+    run_dir: RunDirectory,
     resource: Annotated[
         str,
         typer.Option(
@@ -68,7 +66,7 @@ def wait(
     if (
         tracking_uri and outcome.exit_code != 0
     ):  # of a run that went well the metrics may still be on their way
-        from stratlab.mlflow_run import close_run
+        from stratlab.tracking.mlflow_run import close_run
 
         if done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code):
             _say(done)

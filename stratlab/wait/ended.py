@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stratlab.wait.files import Fingerprint, Outcome, fingerprint, look
+from stratlab.run_directory.outcome import Fingerprint, Outcome, fingerprint, look
 
 if TYPE_CHECKING:
     from stratlab.wait.resource import Resource

@@ -11,8 +11,8 @@ from typing import Any
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
-from stratlab.cluster.events import NO_STATUS_S, explain_no_status, read_events
 from stratlab.cluster.patience import Patience
+from stratlab.cluster.resource_events import NO_STATUS_S, explain_no_status, read_events
 from stratlab.cluster.watching import DELETED, SYNCED, watch
 from stratlab.cluster.workloads import APIS, ENDED, NO_STATUS, SUCCEEDED, Api, Workload
 from stratlab.user_error import UserError

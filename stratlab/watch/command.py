@@ -30,7 +30,7 @@ def watch(
     from rich.console import Console
 
     from stratlab.cluster.connection import connect
-    from stratlab.rehearse.interruption import Interrupted, signals_raise
+    from stratlab.machine.interruption import Interrupted, signals_raise
     from stratlab.watch.appearance import await_workload
     from stratlab.watch.farewell import build_farewell
     from stratlab.watch.lines import Lines
@@ -44,7 +44,7 @@ def watch(
             workload = await_workload(connection, connection.namespace, release, _say)
             display: Display = Lines(_say)
             if console.is_terminal and not console.is_dumb_terminal:
-                from stratlab.watch.table import LiveTable
+                from stratlab.watch.run_table import LiveTable
 
                 display = stack.enter_context(LiveTable(console))
             code, picture = watch_run(connection, workload, display, analysis=analysis)

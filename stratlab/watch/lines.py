@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stratlab.cluster.events import format_event
+from stratlab.cluster.pod_row import build_row
+from stratlab.cluster.resource_events import format_event
 from stratlab.watch.picture import Picture, job_state
-from stratlab.watch.pod_row import build_row
 
 PROGRESS_EVERY_S = 5.0
 

@@ -8,8 +8,8 @@ from typing import Any
 from stratlab.cluster.pods import console_pod, has_log, node_rank, training_container
 from stratlab.cluster.watching import DELETED, SYNCED
 from stratlab.cluster.workloads import ENDED, Workload
+from stratlab.watch.console_line import Progress, parse_attempt, parse_progress
 from stratlab.watch.ending import Termination, find_culprit, read_termination
-from stratlab.watch.progress import Progress, parse_attempt, parse_progress
 
 WORKLOAD, PODS, EVENTS, JOBS, LOG, REFUSED, TROUBLE = (
     "workload",

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
-from stratlab.cluster.events import NO_STATUS_S, explain_no_status, read_events
+from stratlab.cluster.resource_events import NO_STATUS_S, explain_no_status, read_events
 from stratlab.cluster.workloads import NO_STATUS, SUCCEEDED, Workload
 from stratlab.watch.ending import FAILED, SURVIVORS
 from stratlab.watch.picture import JOBS, PODS, TROUBLE, WORKLOAD, Picture, job_state

@@ -83,7 +83,7 @@ def test_the_example_runs_in_eight_pods_of_one_process(helm: Path, chart: str) -
 
 
 def test_the_example_makes_them_one_comparison(helm: Path) -> None:
-    """Nothing that the audit looks at differs: stratlab/compare/rules.py."""
+    """Nothing that the audit looks at differs: stratlab/compare/judging/rules.py."""
     settings = {}
     for chart in FIVE:
         config = read_config(render(helm, CHARTS / chart, ["--values", str(TINY)]))

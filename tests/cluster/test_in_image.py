@@ -76,7 +76,7 @@ def test_the_trainer_itself_is_not_brought_along() -> None:
         names = archive.getnames()
     assert not [name for name in names if name.startswith("trainer") or "/trainer/__main__" in name]
     for needed in ("tests/ranks.py", "tests/trainer/kept_runs.py", "pyproject.toml", "images/trainer/Dockerfile",
-                   "stratlab/rehearse/processes.py", "packages/pytest/__init__.py", "packages/_pytest/main.py",
+                   "stratlab/machine/processes.py", "packages/pytest/__init__.py", "packages/_pytest/main.py",
                    "packages/pluggy/__init__.py", "packages/iniconfig/__init__.py",
                    ):  # fmt: skip
         assert needed in names, needed

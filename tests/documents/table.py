@@ -94,12 +94,14 @@ TABLE: dict[str, Row] = {
     "stratlab analyze RUN": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab compare DIR": row(COMPARES),
     "stratlab compare results/demo": row(PARSES, COMPARES),
-    "stratlab compare results/demo --baseline ddp": row(PARSES, "tests/stratlab/compare/test_report.py::*"),
+    "stratlab compare results/demo --baseline ddp": row(
+        PARSES, "tests/stratlab/compare/test_comparison.py::*"
+    ),
     "stratlab compare results/demo --memory-limit-gib 80": row(
-        PARSES, "tests/stratlab/compare/test_report.py::*"
+        PARSES, "tests/stratlab/compare/test_comparison.py::*"
     ),
     "stratlab compare --experiment demo --tracking-uri http://mlflow:5000": row(
-        PARSES, "tests/stratlab/compare/processes/test_experiment.py::*"
+        PARSES, "tests/stratlab/compare/reading/processes/test_experiment.py::*"
     ),
     ".venv/bin/python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(
@@ -109,7 +111,7 @@ TABLE: dict[str, Row] = {
         f"{HERE}test_programs_without_torch_do_as_told"
     ),
     "python -m trainer": row("tests/trainer/ranks/test_launcher.py::*"),
-    "python -m trainer.check": row("tests/stratlab/rehearse/test_checking.py::*"),
+    "python -m trainer.check": row("tests/stratlab/rendering/test_checking.py::*"),
     "python -m trainer.layout": row("tests/trainer/layout/test_layout.py::*"),
     "python -m trainer.count": row("tests/trainer/counting/test_command.py::*"),
     "python -m trainer.evaluate RUN_DIRECTORY": row("tests/trainer/ranks/test_evaluate.py::*"),
@@ -206,7 +208,7 @@ TABLE: dict[str, Row] = {
     "stratlab sweep examples/sweep.yaml --dry-run": row(PARSES, "tests/stratlab/sweep/test_command.py::*"),
     "helm install ddp charts/ddp -n stratlab --values my-values.yaml": row(RENDERS, instead=PLACEHOLDER),
     "stratlab watch ddp -n stratlab": row(PARSES, INSTALL),
-    "stratlab logs ddp -n stratlab --rank 1": row(PARSES, "tests/stratlab/logs/test_read.py::*"),
+    "stratlab logs ddp -n stratlab --rank 1": row(PARSES, "tests/stratlab/logs/test_rank_log.py::*"),
     "helm -n stratlab test ddp --logs": row(HELM_TEST),
     "stratlab compare my-comparison --on-cluster -n stratlab": row(PARSES, COMPARE, instead=PLACEHOLDER),
     "helm -n stratlab uninstall ddp": row(UNINSTALL),

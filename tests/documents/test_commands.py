@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from stratlab.cli import app
-from stratlab.rehearse.helm import find_helm
+from stratlab.rendering.helm import find_helm
 from tests.documents.commands import EXAMPLES, ROOT, read_commands, split
 from tests.documents.table import FILES, TABLE
 

@@ -11,10 +11,10 @@ import datasets
 import pytest
 from PIL import Image
 
-from stratlab.rehearse.helm import find_helm, render_chart
 from stratlab.rehearse.operator import build_training_pods
+from stratlab.rendering.helm import find_helm, render_chart
 from stratlab.sweep.definition import read_sweep
-from stratlab.sweep.plan import Planned, build_plan
+from stratlab.sweep.planned_release import Planned, build_plan
 from tests.charts.rendering import discover_charts
 from tests.documents.commands import ROOT, read_commands, split
 from trainer.launch.preflight import check, check_elsewhere, read_pods

@@ -17,7 +17,7 @@ from typing import Any
 import mlflow
 import pytest
 
-from stratlab.tracking_server import run_server
+from stratlab.tracking.server import run_server
 from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
 from trainer.launch.sender import line_points
 

@@ -11,7 +11,7 @@ import pytest
 from rich.table import Table
 
 from stratlab import cli
-from stratlab.tracking_server import run_server
+from stratlab.tracking.server import run_server
 
 VERBS = (
     "rehearse",
@@ -65,7 +65,8 @@ def test_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[st
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys, stratlab.cli; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"mlflow", "torch", "pandas", "numpy", "yaml", "psutil", "rich", "stratlab.analysis", "trainer"}
+    heavy = {"mlflow", "torch", "pandas", "numpy", "yaml", "psutil", "rich", "trainer"}
+    heavy |= {"stratlab.analysis.analyze", "stratlab.compare.comparison", "stratlab.drawing"}
     assert not heavy & set(modules.stdout.split())
 
 
@@ -98,7 +99,7 @@ def test_analyze_shows_where_its_numbers_come_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from stratlab.analysis import analyze
-    from stratlab.analysis.run_facts import NoRun
+    from stratlab.analysis.reporting.run_facts import NoRun
 
     asked: list[tuple[Path, str | None]] = []
 
@@ -154,24 +155,26 @@ def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path
 def test_compare_writes_and_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from stratlab import compare
+    from stratlab.compare import comparison, mlflow_entry
+    from stratlab.compare.reading import comparison_folder, experiment
+    from stratlab.compare.showing import report_files, terminal_table
 
     def write_report(report: dict[str, Any], runs: list[str], folder: Path) -> Path:
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps(report))
         return folder / "report.html"
 
-    def terminal_table(report: dict[str, Any]) -> Table:
+    def build_table(report: dict[str, Any]) -> Table:
         return Table("a column", title="a table")
 
-    monkeypatch.setattr(compare, "load_runs", lambda folder: [str(folder)])
-    monkeypatch.setattr(compare, "load_experiment", lambda name, uri, into: [name, uri, str(into)])
-    monkeypatch.setattr(compare, "compare", lambda runs, **asked: {"runs": runs})
-    monkeypatch.setattr(compare, "write_report", write_report)
-    monkeypatch.setattr(compare, "terminal_table", terminal_table)
+    monkeypatch.setattr(comparison_folder, "load_runs", lambda folder: [str(folder)])
+    monkeypatch.setattr(experiment, "load_experiment", lambda name, uri, into: [name, uri, str(into)])
+    monkeypatch.setattr(comparison, "compare", lambda runs, **asked: {"runs": runs})
+    monkeypatch.setattr(report_files, "write_report", write_report)
+    monkeypatch.setattr(terminal_table, "terminal_table", build_table)
     logged: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        compare, "log_for_user", lambda *given: logged.append(given) or "report in MLflow: there"
+        mlflow_entry, "log_for_user", lambda *given: logged.append(given) or "report in MLflow: there"
     )
     assert call("compare", str(tmp_path)) == 0
     shown = capsys.readouterr().out

@@ -7,8 +7,8 @@ whether its traces are analyzed or not.
              exposed = comm without compute:   ##      ####  -> % of steps
 
 On the host operators take the place of kernels, and what the backend labels (`gloo:all_reduce`) that of NCCL. The rules
-are those of stratlab/analysis/lanes.py, which divides the same time further, by step, collective and cause; on public
-GPU traces the two agree within 0.01 points (tests/stratlab/analysis/test_real_traces.py).
+are those of stratlab/analysis/dividing/lanes.py, which divides the same time further, by step, collective and cause; on
+public GPU traces the two agree within 0.01 points (tests/stratlab/analysis/test_real_traces.py).
 """
 
 from __future__ import annotations

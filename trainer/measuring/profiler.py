@@ -5,8 +5,8 @@ training process; with_stack off, because Perfetto then drops every label (pytor
 because torch's own handler uses host and process id.
 
 Nothing waits for the device where the recording begins. What it still has to do then is recorded without its launch,
-and the analysis lets the first step begin when it has ended (stratlab/analysis/lanes.py). A synchronisation would be
-less true: the first step would begin with an empty queue and wait for data and launches that the others hide.
+and the analysis lets the first step begin when it has ended (stratlab/analysis/dividing/lanes.py). A synchronisation
+would be less true: the first step would begin with an empty queue and wait for data and launches that the others hide.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratlab.analysis.advice.evidence import build_values, read_hosts, read_settings
-from stratlab.analysis.advice.rule import Remedy, Rule, Severity, holds
-from stratlab.analysis.advice.rules import RULES
-from stratlab.analysis.run_facts import RunFacts
+from stratlab.analysis.advice.rulebook.all_rules import RULES
+from stratlab.analysis.advice.rulebook.rule import Remedy, Rule, Severity, holds
+from stratlab.analysis.reporting.run_facts import RunFacts
 
 ORDER: tuple[Severity, ...] = ("high", "medium", "low")
 ON_CPU = "On this CPU run: "

@@ -156,7 +156,7 @@ def _run(folder: Path, timeout_s: float) -> str:
         ),  # the stacks of threads count as memory
         "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")])),
     }
-    command = [sys.executable, "-m", "stratlab.analysis.hta.calls", str(folder / "request.json")]
+    command = [sys.executable, "-m", "stratlab.analysis.hta.worker", str(folder / "request.json")]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True

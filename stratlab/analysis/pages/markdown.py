@@ -13,7 +13,8 @@ from stratlab.analysis.pages.summaries import (
     build_phase_parts,
     choose_ranks,
 )
-from stratlab.drawing import Column, format_number
+from stratlab.drawing import Column
+from stratlab.number import format_number
 
 SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
 MOST_KERNELS, MOST_FINDINGS, LONGEST = 10, 30, 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stratlab.drawing import format_number
+from stratlab.number import format_number
 
 NAMES = {  # in the order of bars; the values are places in the palette, the same in all charts of a page
     "compute": 0,

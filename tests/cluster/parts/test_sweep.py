@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from kubernetes.client import CoreV1Api
 
-from stratlab.rehearse.helm import find_helm
+from stratlab.rendering.helm import find_helm
 from stratlab.sweep.helm_release import look_at, uninstall
 from tests.cluster.parts.real_cluster import RealCluster, use_cluster
 from tests.stratlab.example_run import build_run_dir

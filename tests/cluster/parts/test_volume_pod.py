@@ -88,7 +88,7 @@ def test_ctrl_c_removes_the_pod(cluster: RealCluster) -> None:
     script = (
         "import sys\nfrom stratlab.cluster.connection import connect\n"
         "from stratlab.cluster.volume_pod import run_on_volume\n"
-        "from stratlab.rehearse.interruption import signals_raise\n"
+        "from stratlab.machine.interruption import signals_raise\n"
         "with signals_raise():\n"
         "    run_on_volume(connect(), sys.argv[1], claim=None, mount='/results', image=sys.argv[2],\n"
         "                  command=['python', '-c', 'import time; time.sleep(120)'])\n"

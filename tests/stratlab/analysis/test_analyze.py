@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis import analyze, measure
+from stratlab.analysis import analyze
 from stratlab.analysis.analyze import NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
-from stratlab.analysis.mlflow_log import build_numbers, build_tags
-from stratlab.compare.traced_step import build_traced_step
+from stratlab.analysis.measuring import measure
+from stratlab.analysis.mlflow_upload import build_numbers, build_tags
+from stratlab.compare.explaining.traced_step import build_traced_step
 from stratlab.traces.chunks import LIMITS
 from stratlab.traces.packed import PackedFile
 from stratlab.user_error import UserError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis import lanes
-from stratlab.analysis.measure import Measures, measure_traces
+from stratlab.analysis.dividing import lanes
+from stratlab.analysis.measuring.measure import Measures, measure_traces
 from tests.stratlab.real_traces import NAMES, unpack
 from trainer.measuring import exposed
 from trainer.measuring.exposed import Event, measure_exposed_pct

@@ -12,7 +12,7 @@ from stratlab.check.finding import Finding, guarded
 from stratlab.check.gpus import check_gpus
 from stratlab.check.namespace import check_claim, check_namespace
 from stratlab.check.rights import check_account, check_rights
-from stratlab.check.workloads import check_apis, find_served, judge_operator, read_version
+from stratlab.check.workload_checks import check_apis, find_served, judge_operator, read_version
 from stratlab.cluster.connection import Connection
 from tests.stratlab.cluster import fake_api
 from tests.stratlab.cluster.conftest import api, connection

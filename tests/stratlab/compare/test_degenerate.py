@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stratlab.compare import compare, load_runs, terminal_table, write_report
+from stratlab.compare.comparison import compare
+from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.showing.report_files import write_report
+from stratlab.compare.showing.terminal_table import terminal_table
 from tests.stratlab.example_text import LAYOUTS, TextLayout, build_text_run
 
 LACKING = TextLayout(

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stratlab.compare import RunRecord, compare, load_runs, terminal_table, write_report
-from stratlab.compare.rules import RULES
+from stratlab.compare.comparison import compare
+from stratlab.compare.judging.rules import RULES
+from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.showing.report_files import write_report
+from stratlab.compare.showing.terminal_table import terminal_table
+from stratlab.run_directory.record import RunRecord
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.example_text import LAYOUTS, SEQ_LEN, USEFUL, build_text_run
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from stratlab.compare import compare, load_runs, write_report
+from stratlab.compare.comparison import compare
+from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.showing.report_files import write_report
 from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
 from tests.stratlab.example_run import build_run_dir
 

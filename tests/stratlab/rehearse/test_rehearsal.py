@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.rehearse.display import Display
-from stratlab.rehearse.interruption import Interrupted
-from stratlab.rehearse.plan import Request
+from stratlab.machine.interruption import Interrupted
+from stratlab.progress.display import Display
+from stratlab.rehearse.planned_run import Request
 from stratlab.rehearse.rehearsal import rehearse
 from stratlab.rehearse.summary import RunEnd, describe_stop, describe_success, next_commands
 from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.rehearse.environment import build_machine_env
-from stratlab.rehearse.pods import Command, Pod
-from stratlab.rehearse.processes import Processes
+from stratlab.machine.environment import build_machine_env
+from stratlab.machine.processes import Processes
 from stratlab.rehearse.replicas import PodEnd, deciding_end, run_pods
+from stratlab.rendering.pod_commands import Command, Pod
 
 
 def pod(name: str, *scripts: str) -> Pod:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.measure import measure_traces
-from stratlab.analysis.rank import RankAnalysis
-from stratlab.analysis.rows import PhaseRow, StepRow
+from stratlab.analysis.measuring.measure import measure_traces
+from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.analysis.measuring.step_rows import PhaseRow, StepRow
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.bookkeeping import PHASES
 from tests.stratlab.simulated.scene import FORWARD_KERNELS

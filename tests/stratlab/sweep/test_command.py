@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratlab import cli
-from stratlab.rehearse.helm import REPOSITORY
+from stratlab.rendering.helm import REPOSITORY
 from stratlab.sweep.state import only_one, state_file
 from tests.stratlab.cluster.fake_api import FakeApi, serve
 

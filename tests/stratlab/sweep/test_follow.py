@@ -12,7 +12,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import APIS, Workload
 from stratlab.sweep.follow import Outcome, follow_release, job_end
 from stratlab.sweep.matrix import Release
-from stratlab.sweep.plan import Planned
+from stratlab.sweep.planned_release import Planned
 from tests.stratlab.cluster.conftest import api, connection
 from tests.stratlab.cluster.fake_api import FakeApi
 

@@ -14,7 +14,7 @@ from stratlab.sweep import sweep as module
 from stratlab.sweep.decision import Decision, Seen
 from stratlab.sweep.helm_release import HelmFailed
 from stratlab.sweep.matrix import Release
-from stratlab.sweep.plan import Planned
+from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
 from stratlab.sweep.work import Site

@@ -17,7 +17,7 @@ from stratlab.sweep.decision import Decision, Step
 from stratlab.sweep.follow import Outcome
 from stratlab.sweep.helm_release import HelmFailed
 from stratlab.sweep.matrix import Release
-from stratlab.sweep.plan import Planned
+from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.work import Site, work
 

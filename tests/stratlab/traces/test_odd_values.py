@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.measure import measure_traces
+from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.traces.merge import merge_traces
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import build_gpu_trace

@@ -10,7 +10,7 @@ import pytest
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import APIS
 from stratlab.wait import resource as resource_module
-from stratlab.wait import wait_for_run
+from stratlab.wait.ended import wait_for_run
 from stratlab.wait.resource import Resource, parse_resource
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.wait.waiting import QUIET_S, Waiting, write_attempt

@@ -12,7 +12,8 @@ import pytest
 
 from stratlab import cli
 from stratlab.cluster import connection as connecting
-from stratlab.wait import Outcome, wait_for_run
+from stratlab.run_directory.outcome import Outcome
+from stratlab.wait.ended import wait_for_run
 from stratlab.wait.resource import Resource
 
 QUIET_S = 0.6

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from stratlab.cluster.pod_row import build_row
+from stratlab.watch.console_line import Progress, format_seconds, parse_attempt, parse_progress
 from stratlab.watch.ending import ADVICE, find_culprit, read_termination
-from stratlab.watch.pod_row import build_row
-from stratlab.watch.progress import Progress, format_seconds, parse_attempt, parse_progress
 from tests.stratlab.watch.objects import build_pod, ended
 from trainer import failures
 from trainer.outcome import progress as trainer_progress

@@ -316,7 +316,7 @@ def test_a_release_that_never_comes_names_those_that_are_there(api: FakeApi, con
 def test_the_live_table_shows_all_of_it(api: FakeApi, connection: Connection) -> None:
     from rich.console import Console
 
-    from stratlab.watch.table import LiveTable, render
+    from stratlab.watch.run_table import LiveTable, render
 
     uid = api.put(RUNS, build_run("Running"))["metadata"]["uid"]
     workload = find_workload(connection, "lab", "demo")

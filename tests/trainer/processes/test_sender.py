@@ -16,8 +16,8 @@ import mlflow
 import psutil
 import pytest
 
-from stratlab.rehearse.processes import free_port
-from stratlab.tracking_server import run_server
+from stratlab.machine.processes import free_port
+from stratlab.tracking.server import run_server
 from tests.redirecting_server import run_redirect
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 from trainer.launch.sender import Sender, _flat, _tags, line_points, send_new_lines

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.compare.record import read_run
+from stratlab.run_directory.record import read_run
 from tests.ranks import run_ranks
 from tests.trainer.kept_runs import read, train
 from trainer.data.exported import evaluated

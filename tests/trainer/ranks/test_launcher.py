@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stratlab.rehearse.processes import free_port
+from stratlab.machine.processes import free_port
 from trainer.__main__ import read_own_address
 from trainer.failures import exit_code, first_failure, reason
 

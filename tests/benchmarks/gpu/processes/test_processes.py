@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.gpu.processes import run_command
 from benchmarks.gpu.results import FILE, read_lines
-from stratlab.rehearse.processes import MARK
+from stratlab.machine.processes import MARK
 
 # a grandchild in a session of its own, deaf to SIGTERM, as torch's launcher makes them
 TREE = """

@@ -12,8 +12,8 @@ import pytest
 
 from stratlab.analysis.advice.evidence import build_values
 from stratlab.analysis.advice.recommendations import apply_rules, build_recommendations
-from stratlab.analysis.advice.rules import RULES
-from stratlab.analysis.run_facts import read_facts
+from stratlab.analysis.advice.rulebook.all_rules import RULES
+from stratlab.analysis.reporting.run_facts import read_facts
 from tests.stratlab.analysis.example_report import blank, build_example
 from trainer.settings.config import Config
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.bandwidth import build_copies
-from stratlab.analysis.idle import build_idle
-from stratlab.analysis.kernels import build_kernels
-from stratlab.analysis.lanes import Lanes, build_lanes
+from stratlab.analysis.dividing.lanes import Lanes, build_lanes
+from stratlab.analysis.measuring.bandwidth import build_copies
+from stratlab.analysis.measuring.idle import build_idle
+from stratlab.analysis.measuring.kernels import build_kernels
 from stratlab.traces.intervals import common_length, length
 from stratlab.traces.trace import Trace, load_trace
 from tests.stratlab.analysis.hta.loading import (

@@ -10,7 +10,6 @@ import pytest
 
 from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
 from stratlab.analysis.hta.bridge import HtaLimits, HtaStatus, run_hta
-from stratlab.analysis.hta.calls import run_analysis
 from stratlab.analysis.hta.memory import (
     choose_ranks,
     describe_failure,
@@ -18,6 +17,7 @@ from stratlab.analysis.hta.memory import (
     find_free_bytes,
     lacked_memory,
 )
+from stratlab.analysis.hta.worker import run_analysis
 from tests.stratlab.simulated import team
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stratlab.analysis.measure import Measures, measure_traces
+from stratlab.analysis.measuring.measure import Measures, measure_traces
 from stratlab.traces.labels import PROFILER_STEP
 from stratlab.traces.trace import Trace, load_trace
 from tests.ranks import run_ranks

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stratlab.analysis.idle import build_idle
-from stratlab.analysis.kernels import build_kernels
-from stratlab.analysis.lanes import Lanes, build_lanes
-from stratlab.analysis.measure import measure_traces
-from stratlab.analysis.rows import StepRow
+from stratlab.analysis.dividing.lanes import Lanes, build_lanes
+from stratlab.analysis.measuring.idle import build_idle
+from stratlab.analysis.measuring.kernels import build_kernels
+from stratlab.analysis.measuring.measure import measure_traces
+from stratlab.analysis.measuring.step_rows import StepRow
 from stratlab.traces.intervals import common_length, length
 from stratlab.traces.labels import find_steps
 from stratlab.traces.trace import Mask, Trace, load_trace

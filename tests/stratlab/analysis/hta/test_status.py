@@ -17,7 +17,7 @@ from stratlab.analysis.analyze import analyze_run
 from stratlab.analysis.hta import bridge as hta_bridge
 from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
 from stratlab.analysis.hta.bridge import HtaLimits, HtaRun, HtaStatus, run_hta
-from stratlab.analysis.hta.calls import run_analysis
+from stratlab.analysis.hta.worker import run_analysis
 from tests.stratlab.simulated import team
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
@@ -116,7 +116,7 @@ def test_status_of_an_analysis(tmp_path: Path) -> None:
 def test_large_tables_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pandas as pd
 
-    monkeypatch.setattr("stratlab.analysis.hta.calls.MOST_ROWS", 2)
+    monkeypatch.setattr("stratlab.analysis.hta.worker.MOST_ROWS", 2)
     outcome = run_analysis(
         Analysis("big", lambda scene: pd.DataFrame({"a": [1, 2, 3]})), build_scene(), tmp_path
     )

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.idle import build_idle
-from stratlab.analysis.lanes import build_lanes
-from stratlab.analysis.measure import measure_traces
-from stratlab.analysis.rank import RankAnalysis
+from stratlab.analysis.dividing.lanes import build_lanes
+from stratlab.analysis.measuring.idle import build_idle
+from stratlab.analysis.measuring.measure import measure_traces
+from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.traces.trace import load_trace
 from tests.stratlab.analysis.hta.loading import build_idle_of_hta, build_kernels_of_hta, load_hta
 from tests.stratlab.simulated.small import COMM_STREAM, COMPUTE_STREAM, GPU, TraceWriter

@@ -1,0 +1,1 @@
+"""The rules R1 to R12 as data."""

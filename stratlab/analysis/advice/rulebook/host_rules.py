@@ -1,0 +1,127 @@
+"""The rules about one rank: its host, its data, its copies, its optimizer."""
+
+from __future__ import annotations
+
+from stratlab.analysis.advice.rulebook.rule import Remedy, Rule
+from stratlab.analysis.advice.rulebook.thresholds import (
+    CAN_DOUBLE,
+    COMPILES,
+    COPY_PCT,
+    DATA_PCT,
+    HIGH_PCT,
+    HOST_WAIT_PCT,
+    LARGER_MICRO_BATCH,
+    MANY_KERNELS,
+    NO_OFFLOAD,
+    OFFLOADS,
+    OPTIMIZER_PCT,
+    SHORT_KERNELS_PCT,
+    SLOW_COPY_GBPS,
+)
+
+STREAMS = ("data_residence", "is", "stream")
+LAUNCHES = (
+    Remedy(
+        "torch.compile fuses kernels block by block, so that the host launches fewer. Its first steps compile, which "
+        "takes an image with a compiler and Python's headers; the project's own has neither, and refuses.",
+        {"run.config.compile": "true"},
+        COMPILES,
+    ),
+    Remedy(
+        "Larger micro-batches make every kernel longer for the same launch, if memory allows.",
+        LARGER_MICRO_BATCH,
+        (CAN_DOUBLE,),
+    ),
+    Remedy(
+        "More samples per micro-batch (a larger global batch), or CUDA graphs; the latter is no setting of the trainer."
+    ),
+)
+
+HOST = (
+    Rule(
+        "R3",
+        (("host_wait_pct", ">", HOST_WAIT_PCT),),
+        "The GPU waits {host_wait_pct:.0f} % of the step for the host to launch work",
+        "host_wait_pct",
+        "medium",
+        LAUNCHES,
+        HIGH_PCT,
+        ("kernels_per_step", "kernel_us_p50"),
+        gpu_only=True,
+    ),
+    Rule(
+        "R3",
+        (("short_kernel_pct", ">", SHORT_KERNELS_PCT), ("kernels_per_step", ">", MANY_KERNELS)),
+        "{short_kernel_pct:.0f} % of {kernels_per_step:.0f} kernels per step are shorter than 10 us",
+        "host_wait_pct",
+        "low",
+        LAUNCHES,
+        evidence=("kernel_us_p50",),
+        gpu_only=True,
+    ),
+    Rule(
+        "R4",
+        (("data_pct", ">", DATA_PCT),),
+        "{data_pct:.0f} % of the step is spent on getting the next batch",
+        "data_pct",
+        "medium",
+        (
+            Remedy(
+                "Images are decoded batch by batch. Move them to the device once, if they fit.",
+                {"run.config.data_residence": "device"},
+                (STREAMS,),
+            ),
+            Remedy(
+                "Give the pod more CPU (run.resources), or a smaller image_size or lighter augment. The trainer's "
+                "loader has no number of workers to set; it pins its memory already.",
+            ),
+        ),
+        HIGH_PCT,
+        ("data_ms",),
+    ),
+    Rule(
+        "R9",
+        (("h2d_gbps", "<", SLOW_COPY_GBPS), ("copy_exposed_pct", ">", COPY_PCT)),
+        "Copies to the GPU run at {h2d_gbps:.1f} GB/s and take {copy_exposed_pct:.0f} % of the step unhidden",
+        "copy_exposed_pct",
+        "medium",
+        (
+            Remedy(
+                "The offloaded state crosses the bus in every step: keep it on the device.",
+                NO_OFFLOAD,
+                (OFFLOADS,),
+            ),
+            Remedy(
+                "Batches cross the bus in every step: keep the images on the device, if they fit.",
+                {"run.config.data_residence": "device"},
+                (STREAMS,),
+            ),
+            Remedy(
+                "Such a rate is that of pageable memory: pin it and copy without blocking (non_blocking)."
+            ),
+        ),
+        HIGH_PCT,
+        gpu_only=True,
+    ),
+    Rule(
+        "R10",
+        (("optimizer_pct", ">", OPTIMIZER_PCT),),
+        "The optimizer phase takes {optimizer_pct:.0f} % of the step ({optimizer_ms:.2f} ms)",
+        "optimizer_pct",
+        "medium",
+        (
+            Remedy("The offloaded update runs on the host: keep it on the device.", NO_OFFLOAD, (OFFLOADS,)),
+            Remedy(
+                "Every rank updates all parameters; with zero1 each of {world_size:.0f} updates its share. The update "
+                "is fused already.",
+                {"run.config.strategy": "zero1"},
+                (("strategy", "is", "ddp"), ("world_size", ">", 1)),
+            ),
+            Remedy(
+                "The update is fused and, where the strategy shards, shared already. More samples per step (a larger "
+                "global batch) make it rarer; that is another training.",
+            ),
+        ),
+        HIGH_PCT,
+    ),
+)

@@ -1,0 +1,101 @@
+"""The collectives of one rank as calls that can be matched with those of other ranks.
+
+A collective ends on all ranks together, but each rank enters it when it is ready. So over the calls of one collective
+the shortest duration is the transfer; a rank that was in it longer waited in its first (duration - shortest) ns for
+the last one. Which of the rank's calls belong together is told by name, process group and number in order of issue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stratlab.analysis.dividing.collective_names import name_collective
+from stratlab.analysis.dividing.lanes import Lanes
+from stratlab.traces.intervals import Times
+from stratlab.traces.labels import Window
+from stratlab.traces.trace import Trace
+
+
+class CallKey(NamedTuple):
+    """What calls are reported by."""
+
+    collective: str  # `all_reduce`, ...
+    name: str  # as the trace has it, without arguments
+    axis: str  # of the mesh, where the trace or the run tells it, else empty
+
+
+class CallKind(NamedTuple):
+    """What calls are matched by."""
+
+    key: CallKey
+    members: str  # the ranks of the process group as text; empty = not told
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls issued in any step, in that order, times in ns; `kind` indexes `kinds`. Empty arrays without any."""
+
+    rank: int
+    kinds: list[CallKind]
+    kind: NDArray[np.int32]
+    starts: Times
+    ends: Times
+    bytes: Times  # -1 = not told
+
+    def of(self, key: CallKey) -> NDArray[np.bool_]:
+        """Which calls are reported under this key."""
+        return np.isin(self.kind, [i for i, kind in enumerate(self.kinds) if kind.key == key])
+
+
+def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axes: dict[str, int]) -> Calls:
+    """`axes` of the run's mesh with their sizes: with one above 1, that is the axis of what has no group."""
+    found = [lanes.issued_within(w.start_ns, w.end_ns) for w in windows]
+    chosen = np.concatenate(found) if found else np.empty(0, np.int64)
+    chosen = chosen[lanes.is_communication[chosen]]
+    said = trace.communication
+    entry = np.full(len(chosen), -1, np.int64)
+    if len(said.index):
+        at = np.minimum(np.searchsorted(said.index, lanes.event[chosen]), len(said.index) - 1)
+        entry = np.where(said.index[at] == lanes.event[chosen], at, -1)
+    keys = np.stack(
+        [
+            lanes.name[chosen],
+            np.where(entry >= 0, said.collective[entry] if len(said.index) else 0, -1),
+            np.where(entry >= 0, said.group[entry] if len(said.index) else 0, -1),
+        ],
+        axis=1,
+    ).reshape(-1, 3)
+    rows, codes = np.unique(keys, axis=0, return_inverse=True)
+    described = [_describe(trace, lanes.names[n], c, g, axes) for n, c, g in rows.tolist()]
+    kinds = list(dict.fromkeys(described))
+    kind = np.array([kinds.index(d) for d in described], np.int32)[codes.reshape(-1)]
+    return Calls(
+        rank=rank,
+        kinds=kinds,
+        kind=kind,
+        starts=lanes.starts[chosen],
+        ends=lanes.ends[chosen],
+        bytes=np.where(entry >= 0, said.bytes[entry] if len(said.index) else -1, -1),
+    )
+
+
+def _describe(trace: Trace, name: str, collective: int, group: int, axes: dict[str, int]) -> CallKind:
+    said = trace.communication
+    short = name.partition("(")[0]
+    told = said.collectives[collective] if collective >= 0 else name
+    wide = [axis for axis, size in axes.items() if size > 1]
+    if group < 0:
+        return CallKind(CallKey(name_collective(told), short, wide[0] if len(wide) == 1 else ""), "")
+    group_name, description, members = said.groups[group]
+    for entry in trace.distributed.get("pg_config") or []:
+        if isinstance(entry, dict) and str(entry.get("pg_name")) == group_name:
+            description = description or str(entry.get("pg_desc") or "")
+            members = members or str(entry.get("ranks") or "")
+    axis = description.removeprefix("mesh_") if description.startswith("mesh_") else ""
+    if not axis and len(wide) == 1:
+        axis = wide[0]
+    return CallKind(CallKey(name_collective(told), short, axis), members or group_name)

@@ -1,0 +1,214 @@
+"""All that is computed from one rank's trace, in two goes: alone, and then knowing when the others were ready.
+
+The trace itself is dropped in between; what is kept depends on the number of collectives, not of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stratlab.analysis.dividing.calls import CallKind, find_calls
+from stratlab.analysis.dividing.exposure import build_exposure
+from stratlab.analysis.dividing.lanes import Lanes, Source, build_lanes
+from stratlab.analysis.dividing.matching import Match
+from stratlab.analysis.dividing.partition import Measured, build_measured, build_partition, sum_parts
+from stratlab.analysis.dividing.segments import Segments, build_segments
+from stratlab.analysis.measuring.bandwidth import CopyRow, build_copies
+from stratlab.analysis.measuring.collectives import CollectiveRow, build_collectives
+from stratlab.analysis.measuring.idle import IdleRow, build_idle
+from stratlab.analysis.measuring.kernels import Durations, KernelRow, build_durations, build_kernels
+from stratlab.analysis.measuring.step_rows import (
+    PhaseRow,
+    StepRow,
+    build_label_times,
+    build_phase_rows,
+    build_step_rows,
+)
+from stratlab.analysis.measuring.timeline import Activity, MemoryPoint, build_activity, build_memory_curve
+from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.discover import Finding
+from stratlab.traces.intervals import Intervals, build_empty
+from stratlab.traces.labels import PHASES, StepsFrom, Window, build_phase_labels, find_phases, find_steps
+from stratlab.traces.trace import Trace, load_trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFacts:
+    """What one rank's trace says without the others. `phases` are those that it labels."""
+
+    rank: int
+    file: Path
+    source: Source
+    steps_from: StepsFrom
+    backend: str | None
+    host: str | None
+    phases: list[str]
+    kernels: list[KernelRow]
+    durations: Durations
+    copies: list[CopyRow]
+    idle: list[IdleRow]
+    activity: Activity
+    memory: list[MemoryPoint]
+    allocations: int | None
+    device_name: str | None
+    device_memory_gib: float | None
+    raw_bytes: int
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(RankFacts):
+    """One rank, read; `labels` as in `build_label_times`."""
+
+    labels: dict[str, list[int]]
+    measured: Measured
+    origin_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankAnalysis(RankFacts):
+    """One rank, finished: at least one row; `parts_ns` as in `sum_parts`."""
+
+    rows: list[StepRow]
+    phase_rows: list[PhaseRow]
+    parts_ns: dict[tuple[str, str, str], int]
+    collectives: list[CollectiveRow]
+
+
+def read_rank_trace(
+    rank: int, file: Path, axes: Mapping[str, int] | None = None, limits: Limits = LIMITS
+) -> Reading:
+    """Loads one trace and takes it apart.
+
+    Raises:
+        TraceError: the trace cannot be decoded, or nothing ran in any of its steps.
+    """
+    trace = load_trace(file, limits, operators=False)
+    steps_from, windows = find_steps(trace)
+    lanes = build_lanes(trace)
+    labels = build_phase_labels(trace, windows)
+    segments = build_segments(lanes, windows, labels)
+    if not segments.windows:
+        raise TraceError(
+            "no GPU event was issued in any step" if lanes.source == "gpu" else "no step ran anything"
+        )
+    calls = find_calls(rank, trace, lanes, segments.hosts, dict(axes or {}))
+    numbers = [windows.index(host) for host in segments.hosts]
+    told: dict[str, Any] = {
+        "rank": rank,
+        "file": file,
+        "source": lanes.source,
+        "steps_from": steps_from,
+        "backend": trace.distributed.get("backend"),
+        "host": str(trace.head["host_name"]) if "host_name" in trace.head else None,
+        "phases": find_phases(trace),
+        "labels": build_label_times(lanes, segments, numbers, labels),
+        "origin_ns": trace.origin_ns,
+        "kernels": build_kernels(rank, trace, lanes),
+        "durations": build_durations(trace, lanes),
+        "copies": build_copies(rank, trace),
+        "idle": build_idle(rank, trace),
+        "memory": build_memory_curve(rank, trace.memory),
+        "allocations": _count_allocations(trace, windows),
+        "device_name": _read_device_name(trace),
+        "device_memory_gib": _read_device_memory(trace),
+        "raw_bytes": trace.raw_bytes,
+        "findings": [
+            Finding("noted", text, file.name, rank)
+            for text in _describe(trace, lanes, segments, windows, steps_from)
+        ],
+    }
+    del trace  # what follows needs as much memory again
+    low, high = segments.windows[0].start_ns, segments.windows[-1].end_ns
+    exposure = build_exposure(lanes, calls, _join_labels(labels.get("data")), low, high)
+    return Reading(
+        **told,
+        activity=build_activity(rank, exposure.sets, low, high),
+        measured=build_measured(segments, exposure, calls),
+    )
+
+
+def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline: bool) -> RankAnalysis:
+    """The rest, which needs the calls of all ranks."""
+    partition = build_partition(reading.measured, matches, is_pipeline)
+    segments = reading.measured.segments
+    return RankAnalysis(
+        **{field.name: getattr(reading, field.name) for field in fields(RankFacts)},
+        parts_ns=sum_parts([partition]),
+        rows=build_step_rows(reading.rank, reading.source, segments, partition, reading.labels),
+        phase_rows=build_phase_rows(reading.rank, segments, partition),
+        collectives=build_collectives(reading.measured.calls, partition, matches),
+    )
+
+
+def _join_labels(steps: list[Intervals] | None) -> Intervals:
+    if not steps:
+        return build_empty()
+    return np.concatenate([s for s, _ in steps]), np.concatenate([e for _, e in steps])
+
+
+def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
+    """The allocator's events in the steps, None where memory was not recorded."""
+    if not len(trace.memory.ts):
+        return None
+    at = np.sort(trace.memory.ts)
+    return sum(int(np.diff(np.searchsorted(at, [w.start_ns, w.end_ns]))[0]) for w in windows)
+
+
+def _read_device(trace: Trace) -> dict[str, Any]:
+    devices = trace.head.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return first if isinstance(first, dict) else {}
+
+
+def _read_device_name(trace: Trace) -> str | None:
+    """Of the same."""
+    name = _read_device(trace).get("name")
+    return name if isinstance(name, str) and len(trace.gpu) else None
+
+
+def _read_device_memory(trace: Trace) -> float | None:
+    """Of the first device that the trace's head names; None where none is told or none was used."""
+    size = _read_device(trace).get("totalGlobalMem")
+    return size / 2**30 if isinstance(size, int) and 0 < size < 1 << 60 and len(trace.gpu) else None
+
+
+STEPS_FROM: dict[StepsFrom, str] = {
+    "profiler": "has no '## Training Step i ##', the steps are the profiler's own and count from its start",
+    "recording": "has neither '## Training Step i ##' nor 'ProfilerStep#i', the whole recording counts as one step",
+}
+
+
+def _describe(
+    trace: Trace, lanes: Lanes, segments: Segments, windows: list[Window], steps_from: StepsFrom
+) -> list[str]:
+    present = find_phases(trace)
+    remarks = [f"has no label of the phase {phase}" for phase in PHASES if phase not in present]
+    if steps_from in STEPS_FROM:
+        remarks.append(STEPS_FROM[steps_from])
+    if trace.odd.values:
+        remarks.append(
+            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown"
+        )
+    if trace.odd.events:
+        remarks.append(f"{trace.odd.events} events with a field of another type are left out")
+    if trace.left_out:
+        remarks.append(f"{trace.left_out} events without a usable time are left out")
+    total = len(lanes.starts)
+    if lanes.in_flight:
+        remarks.append(
+            f"{lanes.in_flight} of {total} GPU events were launched before the recording began, they count in no step"
+        )
+    if lanes.unlaunched:
+        remarks.append(
+            f"{lanes.unlaunched} of {total} GPU events have no launch in it, they count by their start"
+        )
+    if len(segments.windows) < len(windows):
+        missing = len(windows) - len(segments.windows)
+        remarks.append(f"{missing} of {len(windows)} steps ran nothing on the GPU and are left out")
+    return remarks

@@ -1,0 +1,142 @@
+"""Puts an analysis, and the run's own files, into the run's MLflow run.
+
+Everything is on disk before; a server that is away costs seconds and a warning. The time stamp of the
+metrics is the run's own start, so that a second analysis writes the same points and not new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from stratlab.analysis.pages.part_names import ON_CPU, sum_named_parts
+from stratlab.tracking import redirect
+from stratlab.tracking.mlflow_run import IMPATIENT, environment, impatient, read_run_id
+
+RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")
+RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}
+PREFIX = "trace/"
+NOT_OF_A_KEY = re.compile(r"[^\w\-. ]")
+PAGES = ("report.html", "summary.md")
+MERGED_BYTES = (
+    200 << 20
+)  # larger merged traces stay on the volume: MLflow's viewer only offers them for download
+UPLOAD_TIMEOUT_S = "300"  # of the merged trace: the server answers when it has stored it
+LONGEST_TAG = 200
+
+
+def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None) -> dict[str, str]:
+    """Logs `<run>/analysis` and the run's files to the run that mlflow.json names.
+
+    Returns:
+        status: `logged`, `unreachable` (no answer), `failed` (an answer, but an error) or `not configured`;
+            reason, also of what was left out of what is logged.
+    """
+    if not tracking_uri:
+        return {"status": "not configured", "reason": "no tracking URI given"}
+    run_id = read_run_id(run_dir / "mlflow.json")
+    if not run_id:
+        return {"status": "not configured", "reason": "mlflow.json names no run"}
+    with impatient():
+        from mlflow.exceptions import MlflowException, RestException  # 3 s: only who logs pays
+
+        try:
+            left_out = _log(run_dir, report, tracking_uri, run_id)
+        except RestException as failure:
+            return {"status": "failed", "reason": f"{tracking_uri}: {failure.message[:500]}"}
+        except (MlflowException, OSError) as failure:
+            text = redirect.explain_failure(tracking_uri, str(failure))
+            return {"status": "unreachable", "reason": f"{tracking_uri}: {text[:500]}"}
+        except Exception as failure:  # a store behind the server may need a package that is not here
+            return {
+                "status": "failed",
+                "reason": f"{tracking_uri}: {type(failure).__name__}: {str(failure)[:500]}",
+            }
+    return {"status": "logged", "reason": left_out}
+
+
+def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) -> str:
+    """Everything but what is too large; the text says what that was."""
+    from mlflow.entities import Metric, RunTag
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri)
+    start_ms = client.get_run(run_id).info.start_time
+    numbers = build_numbers(report)
+    metrics = [Metric(PREFIX + name, float(value), start_ms, 0) for name, value in numbers.items()]
+    client.log_batch(run_id, metrics=metrics, tags=[RunTag(*tag) for tag in build_tags(report).items()])
+    for name in RUN_FILES:
+        if (run_dir / name).is_file():
+            client.log_artifact(run_id, str(run_dir / name), "run")
+    for folder, pattern in RUN_FOLDERS.items():
+        for path in sorted((run_dir / folder).glob(pattern)):
+            client.log_artifact(run_id, str(path), f"run/{folder}")
+    analysis = run_dir / "analysis"
+    client.log_artifacts(run_id, str(analysis / "tables"), "analysis/tables")
+    for name in PAGES:
+        client.log_artifact(run_id, str(analysis / name), "analysis")
+    left_out = _log_merged(client, run_id, analysis, report)
+    with tempfile.TemporaryDirectory() as folder:  # the copy says that it was logged; it is the last one
+        copy = Path(folder) / "report.json"
+        status = {"mlflow": {"status": "logged", "reason": left_out}}
+        copy.write_text(json.dumps(report | status, indent=1))
+        client.log_artifact(run_id, str(copy), "analysis")
+    return left_out
+
+
+def build_numbers(report: dict[str, Any]) -> dict[str, float]:
+    """Metric, without PREFIX -> value: the means, each part of the step, and how much was found."""
+    means = {
+        n: v for n, v in report["mean"].items() if isinstance(v, int | float) and not isinstance(v, bool)
+    }
+    parts: dict[str, float] = {}
+    for part in report.get("parts") or []:
+        collective = NOT_OF_A_KEY.sub("_", part["collective"]) if part["collective"] else ""
+        name = f"part/{part['part']}{'/' if collective else ''}{collective}_ms"
+        parts[name] = parts.get(name, 0.0) + (part["ms"] or 0.0)
+    counts = {"findings": len(report["quality"]), "recommendations": len(report.get("recommendations") or [])}
+    return means | parts | counts
+
+
+def build_tags(report: dict[str, Any]) -> dict[str, str]:
+    """What MLflow's table of runs can show: where the numbers come from, and the answer in short."""
+    parts, advice = sum_named_parts(report), report.get("recommendations") or []
+    losses = {name: ms for name, ms in parts.items() if name not in ("compute", ON_CPU["compute"])}
+    largest = {"trace_main_part": next(iter(parts), ""), "trace_main_loss": next(iter(losses), "")}
+    first = {"trace_top_recommendation": f"{advice[0]['rule']}: {advice[0]['title']}"} if advice else {}
+    found = {
+        "trace_source": report["source"] or "none",
+        **largest,
+        "trace_top_recommendation": "none",
+        **first,
+    }
+    if layout := report["run"].get("layout"):
+        lacks = ", ".join(layout["missing"] or []) or "yes"
+        found |= {"layout": str(layout["name"]), "degenerate": lacks if layout["degenerate"] else "no"}
+    return {
+        name: text if len(text) <= LONGEST_TAG else f"{text[: LONGEST_TAG - 1]}…"
+        for name, text in found.items()
+    }
+
+
+def _log_merged(client: Any, run_id: str, analysis: Path, report: dict[str, Any]) -> str:
+    """Uploads the merged trace, patiently, for the server is there. A failure costs the merged trace alone."""
+    from mlflow.exceptions import MlflowException
+
+    name = (report.get("merged") or {}).get("file")
+    if not name or not (analysis / name).is_file():
+        return ""
+    size = (analysis / name).stat().st_size
+    if size > MERGED_BYTES:
+        return f"{name} is not uploaded: {size >> 20} MiB, above {MERGED_BYTES >> 20} MiB; it is in the run directory"
+    impatient = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == IMPATIENT["MLFLOW_HTTP_REQUEST_TIMEOUT"]
+    with environment({"MLFLOW_HTTP_REQUEST_TIMEOUT": UPLOAD_TIMEOUT_S} if impatient else {}):
+        try:
+            client.log_artifact(run_id, str(analysis / name), "analysis")
+        except (MlflowException, OSError) as failure:
+            return f"{name} is not uploaded: {str(failure)[:200]}"
+    return ""

@@ -1,0 +1,132 @@
+"""report.html: what the analysis found, as one self-contained page. The answer first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.analysis.pages.communication_section import build_collectives
+from stratlab.analysis.pages.file_sections import build_hta, build_merged, build_quality
+from stratlab.analysis.pages.kernel_sections import build_copies, build_idle, build_kernels
+from stratlab.analysis.pages.part_names import say_headline
+from stratlab.analysis.pages.run_sections import build_gpus, build_layout, build_memory, build_training
+from stratlab.analysis.pages.summaries import choose_ranks
+from stratlab.analysis.pages.time_sections import build_phases, build_ranks, build_timeline, round_shares
+from stratlab.analysis.reporting.run_facts import RunFacts
+from stratlab.drawing import Section, badge, build_page, html_table, note, paragraph
+
+SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
+
+
+def build_html(
+    report: dict[str, Any], facts: RunFacts, ranks: Sequence[RankAnalysis], folder: Path | None = None
+) -> str:
+    """The page as text. Charts of the run itself are there when its metrics and its evaluation are.
+
+    Args:
+        report: schema_version 2.
+        ranks: for the timeline and the memory curve, which the report does not hold.
+        folder: of the analysis; HTA's tables are read from its tables/hta.
+    """
+    chosen = choose_ranks(report)
+    timed = [
+        Section("Where the time of a step goes", _headline(report)),
+        *build_layout(report),
+        Section("Recommendations", _recommendations(report)),
+        Section("Timeline", build_timeline(ranks, chosen)),
+        Section("Phases", build_phases(report)),
+        Section("Ranks", build_ranks(report, chosen)),
+        Section("Communication against computation", build_collectives(report, chosen)),
+        Section("Kernels", build_kernels(report)),
+        Section("Copies", build_copies(report)),
+        Section("Idle time", build_idle(report)),
+        *build_memory(report, ranks, chosen),
+    ]
+    if report["source"] == "cpu":
+        timed = [Section(section.title, section.html + note(f"{report['note']}.")) for section in timed]
+    run = report["run"]
+    sections = [
+        *timed,
+        *build_training(facts),
+        *build_gpus(facts),
+        Section("One trace of all ranks", build_merged(report)),
+        Section("Quality of the traces", build_quality(report)),
+        Section("Holistic Trace Analysis", build_hta(report, folder)),
+    ]
+    return build_page(f"Trace analysis of {run['run']}", build_origin(report), sections)
+
+
+def build_origin(report: dict[str, Any]) -> str:
+    """Where the numbers come from, in one line."""
+    run, steps = report["run"], sorted({row["step"] for row in report["steps"]})
+    recorded = f"steps {steps[0]} to {steps[-1]} of {_known(run.get('steps'))}" if steps else "no step"
+    parts = [
+        f"Run {run['run']}, strategy {_known(run.get('strategy'))}",
+        f"{_count(run.get('world_size'), 'process', 'es')} on {_count(run.get('nodes'), 'node')}",
+        f"{report['device'] or 'unknown device'} ({_known(run.get('device_type'))})",
+        f"backend {_known(report['backend'])}",
+        f"torch {_known(run.get('torch'))}",
+        recorded,
+        f"{_count(report['mean']['ranks'], 'trace')}; recording slows the steps down.",
+    ]
+    return (f"{report['note']}. " if report["note"] else "") + ", ".join(parts)
+
+
+def _known(value: Any) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _count(number: Any, noun: str, plural: str = "s") -> str:
+    return f"{_known(number)} {noun}{'' if number == 1 else plural}"
+
+
+def _headline(report: dict[str, Any]) -> Markup:
+    mean = report["mean"]
+    html = paragraph(Markup("<strong>{}</strong>").format(say_headline(report)))
+    columns = ["step_ms", "compute_pct", "comm_pct", "comm_exposed_pct", "comm_overlap_pct", "straggler_pct"]
+    columns += ["copy_exposed_pct", "data_wait_pct", "host_wait_pct", "idle_pct"]
+    if mean.get("bubble_ideal_pct") is not None:
+        columns += ["bubble_pct", "bubble_ideal_pct"]
+    if report["source"] == "cpu":
+        columns.remove("copy_exposed_pct")
+    what = (
+        "A step ends when the GPU has done what was issued in it."
+        if report["source"] == "gpu"
+        else f"Operators on the host's threads, communication by {_known(report['backend'])}."
+    )
+    return (
+        html
+        + html_table([mean], round_shares(columns))
+        + note(
+            f"Source {report['source']}, means over {_count(mean['ranks'], 'rank')} and "
+            f"{_count(mean.get('steps'), 'step')}. {what} comm overlap is the share of the communication that compute "
+            "hides, all others are shares of the step; exposed communication includes waiting for the last rank."
+        )
+    )
+
+
+def _recommendations(report: dict[str, Any]) -> Markup:
+    entries = report.get("recommendations") or []
+    if not entries:
+        return note("None of the rules R1 to R12 fires.")
+    html = Markup("")
+    for entry in entries:
+        mark = badge(entry["severity"], SEVERITIES[entry["severity"]])
+        html += paragraph(Markup("{} <strong>{}</strong> {}").format(mark, entry["title"], entry["advice"]))
+        settings = [f"{name}={value}" for name, value in entry["settings"].items()]
+        if settings:
+            html += paragraph(Markup("Set <code>{}</code>").format(", ".join(settings)))
+        numbers = ", ".join(f"{name} {_round(value)}" for name, value in entry["evidence"].items())
+        html += note(f"Rule {entry['rule']}, because {numbers}." if numbers else f"Rule {entry['rule']}.")
+    return html + note(
+        "By rules with fixed thresholds. Try one change at a time and compare the runs. run.config.* are values of the "
+        "chart (--set); other names are environment variables (run.env)."
+    )
+
+
+def _round(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"

@@ -1,0 +1,156 @@
+"""The verb `stratlab compare`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stratlab.options import TrackingUri
+from stratlab.user_error import UserError
+
+
+def compare(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="A comparison: RESULTS/COMPARISON.", show_default=False),
+    ] = None,
+    experiment: Annotated[str | None, typer.Option(help="An MLflow experiment instead of a folder.")] = None,
+    tracking_uri: TrackingUri = "",
+    mlflow_store: Annotated[
+        Path | None,
+        typer.Option("--mlflow", metavar="FOLDER", help="The report goes into this store of a rehearsal."),
+    ] = None,
+    as_json: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Also write report.json there; - prints it alone."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out.")
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Explain the others against this run; the fastest if left out."),
+    ] = None,
+    memory_limit_gib: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Of one device: name the fastest run that fits.")
+    ] = None,
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="DIR names a comparison on the results volume of a cluster.")
+    ] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="With --on-cluster; the context's if left out.")
+    ] = None,
+    claim: Annotated[
+        str,
+        typer.Option(help="With --on-cluster: the results claim; that of the comparison's runs if left out."),
+    ] = "",
+    mount: Annotated[
+        str, typer.Option(help="With --on-cluster: where runs see the claim; as they say if left out.")
+    ] = "",
+    image: Annotated[
+        str, typer.Option(help="With --on-cluster: image of the pod; that of the runs' analysis if left out.")
+    ] = "",
+) -> None:
+    """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
+
+    The report also goes to MLflow, beside the runs: to --tracking-uri, or where the runs were sent to.
+
+    With --on-cluster a pod compares the runs where they are, and the report comes back to --output.
+
+    Example: stratlab compare results/demo
+
+    Example: stratlab compare demo --on-cluster --namespace stratlab
+    """
+    if (folder is None) == (experiment is None):
+        raise UserError("give either DIR or --experiment NAME")
+    if as_json and as_json != "-":
+        from stratlab.compare.showing.report_files import check_file
+
+        check_file(Path(as_json))
+    asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib}
+    if on_cluster:
+        if experiment:
+            raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
+        place = {"claim": claim, "mount": mount, "image": image}
+        output = output or Path(f"{folder}-report")
+        report = _compare_there(str(folder), namespace, place, output, asked)
+        _show(report, output / "report.html", as_json)
+        return
+    if experiment and not tracking_uri:
+        raise UserError("--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI")
+    from stratlab.compare.comparison import compare as compare_runs
+    from stratlab.compare.mlflow_entry import log_for_user
+    from stratlab.compare.reading.comparison_folder import load_runs
+    from stratlab.compare.reading.experiment import load_experiment
+    from stratlab.compare.showing.report_files import write_report
+
+    output = output or (folder / "report" if folder else Path(f"{experiment}-report"))
+    if folder:
+        runs = load_runs(folder)
+    else:
+        assert experiment
+        runs = load_experiment(experiment, tracking_uri, output / "runs")
+    report = compare_runs(runs, baseline=baseline, memory_limit_gib=memory_limit_gib)
+    page = write_report(report, runs, output)
+    logged = log_for_user(report, runs, output, experiment, tracking_uri, mlflow_store)
+    _show(report, page, as_json)
+    if logged and as_json != "-":
+        print(logged, flush=True)
+
+
+def _compare_there(
+    comparison: str,
+    namespace: str | None,
+    given: Mapping[str, str],
+    output: Path,
+    asked: Mapping[str, str | float | None],
+) -> dict[str, Any]:
+    """In a pod that mounts the results.
+
+    Args:
+        given: claim, mount and image as the options say; "" = left out.
+        asked: options of the comparison itself, by their name in Python; None = left out.
+    """
+    from stratlab.cluster.connection import connect
+    from stratlab.cluster.place import find_place
+    from stratlab.compare.comparison_pod import build_options, compare_on_cluster
+    from stratlab.machine.interruption import signals_raise
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    connection = connect(namespace=namespace)
+    with signals_raise():
+        place = find_place(connection, connection.namespace, comparison, **given, say=say)
+        return compare_on_cluster(
+            connection,
+            connection.namespace,
+            comparison,
+            claim=place.claim,
+            mount=place.mount,
+            image=place.image,
+            output=output,
+            options=build_options(asked),
+            progress=say,
+        )
+
+
+def _show(report: Mapping[str, Any], page: Path, as_json: str | None) -> None:
+    """report.json alone for `-`; else the table, and where the page is."""
+    text = page.with_name("report.json").read_text()
+    if as_json == "-":
+        print(text, end="")
+        return
+    from rich.console import Console
+
+    from stratlab.compare.showing.terminal_table import terminal_table
+
+    if as_json:
+        Path(as_json).write_text(text)
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a table must not be cut in a pipe
+    console.print(terminal_table(report))
+    print(f"report: {page}", flush=True)

@@ -1,0 +1,190 @@
+"""Why one run takes longer per step than another: pairs against a baseline, with parts that sum to the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stratlab.compare.explaining.causes import NOT_TRACED
+from stratlab.compare.explaining.difference import build_differences
+from stratlab.compare.explaining.sentence import (
+    CPU_ORIGIN,
+    build_sentence,
+    find_main_cause,
+    find_remedy,
+    format_ms,
+)
+from stratlab.compare.explaining.traced_step import TracedStep, build_traced_step
+from stratlab.compare.judging.noise import Band
+from stratlab.compare.judging.variants import find_typical
+from stratlab.compare.judging.winners import LEAST_LEAD_PCT
+from stratlab.compare.reading.run_rows import is_compared
+from stratlab.user_error import UserError
+
+Row = Mapping[str, Any]
+
+
+def build_attribution(
+    rows: Sequence[Row],
+    analyses: Mapping[str, Mapping[str, Any]],
+    fairness: Mapping[str, Any],
+    variants: Sequence[Sequence[str]],
+    band: Band | None,
+    baseline: str | None = None,
+) -> dict[str, Any]:
+    """Every variant (of repeats the one in the middle) against the baseline.
+
+    Without a wish the baseline is the fastest run of each group of comparable runs, and the fastest of all for
+    those that are comparable with nobody.
+
+    Args:
+        rows: `runs` of the report.
+        analyses: run -> its analysis/report.json.
+        variants: names of the runs that are repeats of each other.
+        band: of the step times; None = no repeats.
+        baseline: name of a run.
+
+    Returns:
+        baseline (asked for, or None), pairs, and not_attributed: [{run, why}].
+
+    Raises:
+        UserError: `baseline` is no finished run with step times.
+    """
+    steps = {
+        row["run"]: row["step_time_ms_p50"] for row in rows if is_compared(row) and row["step_time_ms_p50"]
+    }
+    if baseline is not None and baseline not in steps:
+        known = ", ".join(steps) or "none"
+        raise UserError(f"--baseline {baseline}: expected a finished run of this comparison: {known}")
+    groups = [[name for name in group if name in steps] for group in fairness["groups"]]
+    typical = _choose_typical(groups, variants, steps, baseline)
+    traced = {name: build_traced_step(analyses.get(name) or {}) for group in typical for name in group}
+    pairs, missing = [], []
+    for run, base in _pair_up(typical, steps, baseline):
+        mine, other = traced[run], traced[base]
+        if isinstance(mine, str) or isinstance(other, str):
+            name, why = (run, mine) if isinstance(mine, str) else (base, other)
+            missing.append({"run": run, "baseline": base, "why": f"{name} {why}"})
+        elif mine.source != other.source:
+            why = f"{run} has {mine.source} traces, {base} has {other.source} traces"
+            missing.append({"run": run, "baseline": base, "why": why})
+        else:
+            differing = _find_differing(run, base, fairness)
+            pairs.append(build_pair((run, mine, steps[run]), (base, other, steps[base]), differing, band))
+    return {"baseline": baseline, "pairs": pairs, "not_attributed": missing}
+
+
+def build_pair(
+    run: tuple[str, TracedStep, float],
+    base: tuple[str, TracedStep, float],
+    differing: Sequence[str] = (),
+    band: Band | None = None,
+) -> dict[str, Any]:
+    """The attribution of one pair.
+
+    Args:
+        run, base: name, traced step, and median of the measured step times in ms.
+        differing: facts that forbid to compare them.
+
+    Returns:
+        run, baseline, comparable, differing, sources, origin, difference_ms = the sum of the ms of `parts`,
+        difference_pct of the baseline, traced_difference_ms, noise_ms (None without repeats), parts, no_cause (why none
+        can be named, or None), main_cause, late_rank, remedy, sentence.
+    """
+    (name, mine, ms), (base_name, other, base_ms) = run, base
+    difference_ms = ms - base_ms
+    parts = build_differences(mine, other, difference_ms)
+    noise_ms = band.of_difference(ms, base_ms) if band else None
+    pair: dict[str, Any] = {
+        "run": name,
+        "baseline": base_name,
+        "comparable": not differing,
+        "differing": list(differing),
+        "sources": sorted({mine.source, other.source}),
+        "origin": _say_origin(mine, other),
+        "run_ms": ms,
+        "baseline_ms": base_ms,
+        "difference_ms": difference_ms,
+        "difference_pct": 100 * difference_ms / base_ms,
+        "traced_difference_ms": mine.step_ms - other.step_ms,
+        "noise_ms": noise_ms,
+        "parts": parts,
+        "late_rank": mine.late_rank,
+        "no_cause": _find_doubt(difference_ms, max(ms, base_ms), parts, noise_ms),
+    }
+    found = find_main_cause(pair)
+    pair["main_cause"] = found if pair["comparable"] else None
+    pair["remedy"] = find_remedy(pair)
+    pair["sentence"] = build_sentence(pair)
+    return pair
+
+
+def _find_doubt(
+    difference_ms: float, slower_ms: float, parts: Sequence[Row], noise_ms: float | None
+) -> str | None:
+    """Why no cause may be named. The remainder counts where it is more than half of the larger difference, measured or
+    traced: then the traces explain less than they leave open, or show another difference than was measured. Recording
+    lengthens the steps that have more to record, so the traced one may well be the larger."""
+    size = abs(difference_ms)
+    if noise_ms is not None and size <= noise_ms:
+        return f"repeats differ by up to {format_ms(noise_ms)} by chance"
+    if noise_ms is None and 100 * size < LEAST_LEAD_PCT * slower_ms:
+        return f"less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
+    remainder = sum(row["ms"] for row in parts if row["cause"] == NOT_TRACED)
+    if abs(remainder) > max(size, abs(difference_ms - remainder)) / 2:
+        shown = format_ms(abs(difference_ms - remainder))
+        direction = "" if (difference_ms - remainder) * difference_ms >= 0 else " the other way round"
+        return f"the traced steps differ by {shown}{direction}, which leaves most of it unexplained"
+    return None
+
+
+def _choose_typical(
+    groups: Sequence[Sequence[str]],
+    variants: Sequence[Sequence[str]],
+    steps: Mapping[str, float],
+    baseline: str | None,
+) -> list[list[str]]:
+    """One run for each variant, in the group of comparable runs that holds most runs: of its repeats there the one in
+    the middle. Repeats with another seed stand in groups of their own and are left to the noise."""
+    chosen: list[list[str]] = [[] for _ in groups]
+    for variant in variants:
+        places = [(i, [name for name in group if name in variant]) for i, group in enumerate(groups)]
+        with_baseline = [place for place in places if baseline in place[1]]
+        place, names = next((p for p in with_baseline or places if p[1]), (0, []))
+        if names:
+            chosen[place].append(baseline if baseline and baseline in names else find_typical(names, steps))
+    return chosen
+
+
+def _pair_up(
+    typical: Sequence[Sequence[str]], steps: Mapping[str, float], baseline: str | None
+) -> list[tuple[str, str]]:
+    """(run, baseline), in the order of the runs."""
+    everyone = [name for group in typical for name in group]
+    fastest = baseline or min(everyone, key=lambda name: steps[name], default="")
+    pairs = []
+    for group in typical:
+        best = baseline or min(group, key=lambda name: steps[name], default=fastest)
+        pairs += [(name, best) for name in group if name != best]
+        pairs += [(best, fastest)] if best != fastest and best in group else []
+    return sorted(pairs, key=lambda pair: list(steps).index(pair[0]))
+
+
+def _find_differing(run: str, base: str, fairness: Mapping[str, Any]) -> list[str]:
+    """Facts that matter and keep the two apart; empty where they are in one group of the audit."""
+    if any(run in group and base in group for group in fairness["groups"]):
+        return []
+    found = [
+        entry["field"]
+        for entry in fairness["differences"]
+        if entry["matters"] and entry["values"].get(run) != entry["values"].get(base)
+    ]
+    return found or [
+        f"{e['field']} (unknown or not as it should be)" for e in fairness["differences"] if e["matters"]
+    ]
+
+
+def _say_origin(mine: TracedStep, other: TracedStep) -> str:
+    source = CPU_ORIGIN if mine.source == "cpu" else "GPU events"
+    counts = [f"{step.steps} steps on {step.ranks} ranks" for step in (mine, other)]
+    return f"parts: {source}; traced: {' and '.join(dict.fromkeys(counts))}; difference: medians of untraced steps"

@@ -1,0 +1,115 @@
+"""What a difference between two steps can come from: words and remedies, one row per cause.
+
+The settings in the remedies exist: tests/stratlab/compare/explaining/test_sentence.py looks them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOT_TRACED = "not_traced"
+COLLECTIVES = {
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_reduce": "all-reduce",
+    "all_to_all": "all-to-all",
+    "send_recv": "send/receive",
+    "": "communication",
+    "unknown": "communication of an unknown kind",
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause.
+
+    Attributes:
+        name: for tables, as the cause of a longer step.
+        more, less: what is said of its milliseconds; {what} is the collective.
+        remedy: what to try.
+    """
+
+    name: str
+    more: str
+    less: str
+    remedy: str
+
+
+CAUSES: dict[str, Cause] = {
+    "compute": Cause(
+        "more compute",
+        "compute",
+        "less compute",
+        "compare the kernels of both reports; run.config.compile=true, run.config.precision=bf16, and "
+        "run.config.grad_checkpointing=false where memory allows",
+    ),
+    "more_communication": Cause(
+        "slower link or more communication",
+        "exposed {what} ({why})",
+        "less exposed {what}",
+        "send less or nearer: where memory allows a run.config.strategy that shards less (zero3 or fsdp, then zero2, "
+        "then ddp), or hsdp with run.config.dp_shard = the devices of one node; run.config.precision=bf16_native",
+    ),
+    "less_overlap": Cause(
+        "less overlap",
+        "exposed {what} (less of it hidden behind compute)",
+        "exposed {what} (more of it hidden behind compute)",
+        "give it compute to hide behind: a larger run.config.micro_batch_size; check that nothing waits for a "
+        "collective early",
+    ),
+    "straggler": Cause(
+        "straggler",
+        "waiting for a slow rank",
+        "less waiting for a slow rank",
+        "look at the slow rank's device and host: clocks, temperature, other work, its share of the data",
+    ),
+    "copies": Cause(
+        "copies between host and device",
+        "copies",
+        "less copying",
+        "run.config.data_residence=device where the images fit; run.config.offload=none where the state does",
+    ),
+    "data": Cause(
+        "waiting for data",
+        "waiting for data",
+        "less waiting for data",
+        "run.config.data_residence=device where the images fit, a cheaper run.config.augment, more CPU cores per rank",
+    ),
+    "host": Cause(
+        "host-bound: the device waits for launches",
+        "host",
+        "less host",
+        "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",
+    ),
+    "idle": Cause(
+        "other idle time of the device",
+        "other idle time",
+        "less other idle time",
+        "look for gaps in the timeline of the run's own report",
+    ),
+    "bubble": Cause(
+        "pipeline bubble",
+        "pipeline bubble",
+        "less pipeline bubble",
+        "more micro-batches per step: a smaller run.config.micro_batch_size or a larger run.config.global_batch_size",
+    ),
+    NOT_TRACED: Cause(
+        "not in the traced steps (recording, chance)",
+        "that the traced steps do not show",
+        "that the traced steps do not show",
+        "",
+    ),
+}
+SLOW_LINK = (
+    "check the link between the devices, its topology, and who else uses it; where it stays slow, hsdp with "
+    "run.config.dp_shard = the devices of one node, or run.config.precision=bf16_native"
+)
+WHY_MORE = {"link": "the same bytes, slower", "bytes": "more bytes", "new": "", "": "more of it in total"}
+SAME_BYTES = 0.05  # relative
+
+
+def say_collective(name: str, axis: str = "") -> str:
+    """`all-gather`, `all-gather over dp_shard`."""
+    return COLLECTIVES.get(name, name.replace("_", "-")) + (
+        f" over {axis}" if axis and axis != "unknown" else ""
+    )

@@ -1,0 +1,1 @@
+"""May the runs be compared, and who is best in what. Nothing here draws."""

@@ -1,0 +1,56 @@
+"""The facts of one run that the rules name, read from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stratlab.compare.judging.rules import RULES, Rule
+from stratlab.run_directory.record import RunRecord
+
+UNKNOWN = "unknown"
+
+
+def read_fact(run: RunRecord, rule: Rule) -> Any:
+    """The fact of one run, or "unknown" where the run does not tell it."""
+    if rule.task not in ("", read_task(run)):
+        return f"not of {read_task(run)}"
+    value = _read(run, rule)
+    if _empty(value) and rule.instead:
+        other = next(r for r in RULES if r.field == rule.instead)
+        value = None if _empty(_read(run, other)) else f"{other.field} {_read(run, other)}"
+    if _empty(value) and rule.path[:1] != ("config",):  # an empty text is a fact where the user chose it
+        return rule.absent or UNKNOWN
+    return UNKNOWN if value is None else value
+
+
+def read_task(run: RunRecord) -> str:
+    """Of what kind it is, as the rules name it."""
+    return "text" if run.is_text else "image"
+
+
+def _read(run: RunRecord, rule: Rule) -> Any:
+    if rule.source == "attempts":
+        return sum(line.get("event") == "started" for line in run.attempts) or None
+    if rule.source == "ranks":
+        world_size = run.config.get("resolved", {}).get("world_size")
+        found = [read_path(rank, rule.path) for rank in run.ranks]
+        if len(found) != world_size or None in found:
+            return None
+        if all(isinstance(value, list) for value in found):
+            return sorted({item for value in found for item in value})  # a rank may hold nothing of a kind
+        distinct = sorted(set(map(str, found)))
+        return distinct[0] if len(distinct) == 1 else distinct
+    sources = {"config": run.config, "summary": run.summary, "place": run.place}
+    return read_path(sources[rule.source], rule.path)
+
+
+def read_path(value: Any, path: Sequence[str]) -> Any:
+    """What lies below these keys; None where there is nothing."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value in ("", [], {})

@@ -1,0 +1,122 @@
+"""The audit: which facts differ between runs, which of them matter, which runs are comparable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from stratlab.compare.judging.facts import UNKNOWN, read_fact, read_path, read_task
+from stratlab.compare.judging.rules import IMPLIED, RULES, Rule
+from stratlab.compare.judging.same_training import build_difference, split_groups
+from stratlab.run_directory.record import RunRecord
+
+
+def audit(runs: Sequence[RunRecord], pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Compares the finished runs fact by fact, and their losses, but those that are not what their name says.
+
+    Args:
+        pairs: of `agreement.loss_agreement`.
+
+    Returns:
+        differences: [{field, values: {run: value}, matters, why}], those that matter first.
+        same: {field: value} of the facts on which all agree.
+        groups: lists of runs without a difference that matters among them, the largest first.
+        verdict: "comparable" or "not comparable"; reason: a sentence.
+        not_compared: [{run, why}] of the finished runs that were left out.
+        pairs: those given, with what was allowed and whether they agree.
+    """
+    finished = [run for run in runs if run.is_compared]
+    tasks = {read_task(run) for run in finished}
+    differences: list[dict[str, Any]] = []
+    same: dict[str, Any] = {}
+    for rule in [rule for rule in (*RULES, *_unlisted(finished)) if not rule.task or rule.task in tasks]:
+        values = {run.name: read_fact(run, rule) for run in finished}
+        if rule.replaced_by and all(read_path(run.config, ("config", rule.replaced_by)) for run in finished):
+            values = dict.fromkeys(values, f"that of {rule.replaced_by}")
+        if _differs(rule, list(values.values())):
+            differences.append(
+                {"field": rule.field, "values": values, "matters": rule.matters, "why": _why(rule, values)}
+            )
+        elif values:
+            same[rule.field] = next(iter(values.values()))
+    alike = _groups(finished, differences)
+    groups, reference, pairs = split_groups(alike, finished, pairs)
+    if found := build_difference(alike, reference, pairs):
+        differences.append(found)
+    differences.sort(key=lambda entry: not entry["matters"])
+    left_out = [
+        {"run": run.name, "why": say_degenerate(run.missing_dimensions)}
+        for run in runs
+        if run.status == "finished" and not run.is_compared
+    ]
+    reason = _reason(finished, [entry for entry in differences if entry["matters"]], left_out)
+    return {
+        "differences": differences,
+        "same": same,
+        "groups": groups,
+        "verdict": "not comparable" if reason else "comparable",
+        "reason": reason or "nothing that matters differs, other than the strategy and what it implies",
+        "not_compared": left_out,
+        "pairs": pairs,
+    }
+
+
+def say_degenerate(missing: Sequence[str]) -> str:
+    """Why a run is left out: `degenerate: lacks data, tensor parallelism`."""
+    return f"degenerate: lacks {', '.join(missing) or 'a kind of'} parallelism"
+
+
+def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
+    """A rule for each setting and resolved fact that the table does not name: better asked once too often."""
+    listed = {rule.path for rule in RULES if rule.source == "config"}
+    for group in ("config", "resolved"):
+        for name in sorted({name for run in runs for name in run.config.get(group, {})} - IMPLIED):
+            if (group, name) not in listed:
+                yield Rule(f"{group}.{name}", "config", (group, name), True, "not known to this audit")
+    libraries = {name for run in runs for name in read_path(run.config, ("provenance", "versions")) or {}}
+    for name in sorted(libraries):
+        path = ("provenance", "versions", name)
+        if path not in listed:
+            yield Rule(name, "config", path, True, "another library", absent="not installed")
+
+
+def _differs(rule: Rule, values: list[Any]) -> bool:
+    if any(value == UNKNOWN for value in values):
+        return True
+    if rule.expected is not None:
+        return any(value != rule.expected for value in values)
+    return any(value != values[0] for value in values)
+
+
+def _why(rule: Rule, values: dict[str, Any]) -> str:
+    silent = [name for name, value in values.items() if value == UNKNOWN]
+    return f"{rule.why}; not recorded by {', '.join(silent)}" if silent else rule.why
+
+
+def _reason(
+    finished: Sequence[RunRecord], differences: Sequence[dict[str, Any]], left_out: Sequence[dict[str, str]]
+) -> str:
+    if len(finished) < 2:
+        others = ", ".join(f"{entry['run']} ({entry['why']})" for entry in left_out)
+        said = f"{len(finished)} finished run{' to compare' if others else ''}; a comparison needs two"
+        return f"{said}; not compared: {others}" if others else said
+    differing = [entry["field"] for entry in differences if len(set(map(str, entry["values"].values()))) > 1]
+    wrong_in_all = [
+        f"{entry['field']} is {next(iter(entry['values'].values()))} ({entry['why']})"
+        for entry in differences
+        if entry["field"] not in differing
+    ]
+    told = [f"the runs differ in {', '.join(differing)}"] if differing else []
+    return "; ".join([*told, *(["in all runs " + ", ".join(wrong_in_all)] if wrong_in_all else [])])
+
+
+def _groups(finished: Sequence[RunRecord], differences: list[dict[str, Any]]) -> list[list[str]]:
+    """Runs with equal values in everything that matters; a run with an unknown or wrong fact stands alone."""
+    expected = {rule.field: rule.expected for rule in RULES if rule.expected is not None}
+    groups: dict[str, list[str]] = {}
+    for run in finished:
+        facts = [(entry["field"], entry["values"][run.name]) for entry in differences if entry["matters"]]
+        alone = any(value == UNKNOWN or expected.get(field, value) != value for field, value in facts)
+        groups.setdefault(json.dumps([run.name if alone else "", facts], sort_keys=True), []).append(run.name)
+    return sorted(groups.values(), key=len, reverse=True)

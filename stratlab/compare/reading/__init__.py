@@ -1,0 +1,1 @@
+"""What the runs of a comparison tell, each by itself and by where and when it was at work."""

@@ -1,0 +1,38 @@
+"""The runs of a comparison on the results volume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stratlab.run_directory.files import MARKS, is_run
+from stratlab.run_directory.record import RunRecord, read_run
+from stratlab.user_error import UserError
+
+
+def load_runs(folder: Path) -> list[RunRecord]:
+    """Reads every folder below a comparison, by name. What is not a run, or not whole, says so in its record.
+
+    Raises:
+        UserError: `folder` is not a comparison: absent, a file, a single run, or without any run.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: not a folder; expected the folder of a comparison, <results>/<comparison>"
+        )
+    if (folder / "config.json").is_file():
+        raise UserError(f"{folder}: this is one run; give the folder of its comparison, {folder.parent}")
+    below = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ours(path))
+    runs = [read_run(path) for path in below]
+    if all(run.status == "not a run" for run in runs):
+        found = ", ".join(path.name for path in below) or "nothing"
+        raise UserError(
+            f"{folder}: no run in it; expected folders with one of {', '.join(MARKS)}, found {found}"
+        )
+    return runs
+
+
+def _is_ours(path: Path) -> bool:
+    """The report of an earlier comparison, or a hidden folder."""
+    if path.name.startswith("."):
+        return True
+    return all((path / name).is_file() for name in ("report.json", "comparison.csv")) and not is_run(path)

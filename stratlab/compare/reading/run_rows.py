@@ -1,0 +1,125 @@
+"""One row per run: identity, the numbers of the summary, of the steps and of the traces, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stratlab.compare.reading.layouts import build_layout
+from stratlab.compare.reading.step_times import build_step_times
+from stratlab.run_directory.record import RunRecord
+
+SUMMARY_FIELDS = (
+    *("strategy", "model", "dataset", "seed", "precision", "backend", "device_type", "device_name"),
+    *("world_size", "nodes", "dp_replicate", "dp_shard", "steps"),
+    *("global_batch_size", "micro_batch_size", "grad_accum_steps"),
+    *("train_loss", "validation_loss", "validation_accuracy_pct", "test_loss", "test_accuracy_pct"),
+    *("measured_steps", "samples_per_s", "step_time_ms_p50", "step_time_ms_p95"),
+    *("data_ms_p50", "forward_ms_p50", "backward_ms_p50", "optimizer_ms_p50"),
+    *("peak_memory_gib", "peak_host_memory_gib"),
+    *("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib"),
+    *("peak_reserved_gib", "wire_bytes_per_step", "collectives_per_step"),
+    *("train_accuracy_pct", "validation_top5_accuracy_pct", "test_top5_accuracy_pct"),
+    *("epoch_time_s", "time_to_target_s", "train_energy_wh", "train_power_w"),
+    *("gpu_utilisation_pct", "gpu_temperature_c"),
+    *("mfu_pct", "flops_per_sample", "peak_flops_per_device", "parameters", "train_time_s", "skipped_steps"),
+)
+STATE_FIELDS = ("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib")
+TRACE_FIELDS = (
+    *(
+        "step_ms",
+        "compute_pct",
+        "comm_pct",
+        "comm_exposed_pct",
+        "comm_overlap_pct",
+        "copy_exposed_pct",
+        "idle_pct",
+    ),
+    *("data_ms", "forward_ms", "backward_ms", "optimizer_ms"),
+    *("data_wait_pct", "host_wait_pct", "kernel_wait_pct", "other_idle_pct", "straggler_pct", "slowest_rank"),
+    *("bubble_pct", "bubble_ideal_pct", "compute_imbalance", "kernels_per_step", "kernel_us_p50"),
+    *("short_kernel_pct", "h2d_gbps", "d2h_gbps", "d2d_gbps", "comm_bytes_per_step", "allocations_per_step"),
+)
+TEXT_FIELDS = ("validation_perplexity", "test_perplexity")  # None for images, as accuracies are for text
+AXES = ("cp", "tp", "pp", "ep")  # beside those of data parallelism; 1 where a run does not have one
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+def build_row(run: RunRecord) -> dict[str, Any]:
+    """One row: identity, the summary's numbers, the traces' numbers, the layout, and what is missing."""
+    trace = run.analysis.get("mean") or {}  # over all steps and ranks
+    state = [run.summary.get(name) for name in STATE_FIELDS]
+    return {
+        "run": run.name,
+        "run_dir": str(run.folder),
+        "status": run.status,
+        "ending": run.ending,
+        "complete": not run.missing and not run.problems,
+        "missing": run.missing,
+        "problems": run.problems,
+        "attempts": sum(line.get("event") == "started" for line in run.attempts),
+        "mlflow_run_id": run.mlflow_run_id,
+        "task": "text" if run.is_text else "image",
+        **{name: run.summary.get(name) for name in (*SUMMARY_FIELDS, *TEXT_FIELDS)},
+        **build_layout(run),
+        **{name: _axes(run).get(name, 1) for name in AXES},
+        **build_step_times(run),
+        "strategy": run.strategy,
+        "torch": ((run.config.get("provenance") or {}).get("versions") or {}).get("torch"),
+        "state_memory_gib": None if None in state else sum(value for value in state if value is not None),
+        "trace_source": run.analysis.get("source"),
+        "trace_steps": trace.get("steps"),
+        **{name: trace.get(name) for name in TRACE_FIELDS},
+        "comm_exposed_pct": trace.get("comm_exposed_pct", run.summary.get("comm_exposed_pct")),
+        "trace_findings": len(run.analysis["quality"]) if "quality" in run.analysis else None,
+        "hta": [entry for entry in run.analysis.get("hta") or [] if isinstance(entry, dict)],
+        "phases_present": _phases(run.analysis.get("phases_present") or {}),
+    }
+
+
+def is_compared(row: Mapping[str, Any]) -> bool:
+    """As `RunRecord.is_compared`."""
+    return row["status"] == "finished" and not row["degenerate"]
+
+
+def name_variant(row: Mapping[str, Any]) -> str:
+    """Equal for runs of the same strategy on the same axes."""
+    axes = [f"{name}={row[name]}" for name in ("dp_replicate", "dp_shard", *AXES)]
+    kinds = [str(row[name]) for name in ("layout", "pp_schedule", "cp_kind") if row[name]]
+    return " ".join([str(row["strategy"]), *axes, *kinds])
+
+
+def _axes(run: RunRecord) -> Mapping[str, Any]:
+    return (run.config.get("resolved") or {}).get("axes") or {}
+
+
+def apply_others(
+    row: dict[str, Any],
+    noise: Mapping[str, Any],
+    scaling: Sequence[Mapping[str, Any]],
+    attribution: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The row with what only the other runs tell: noise, scaling, the step of its baseline."""
+    efficiency = [
+        point["scaling_efficiency_pct"]
+        for series in scaling
+        for point in series["points"]
+        if row["run"] in point["runs"]
+    ]
+    pair = next((p for p in attribution["pairs"] if p["run"] == row["run"] and p["comparable"]), None)
+    peak, reserved = row["peak_memory_gib"], row["peak_reserved_gib"]
+    return {
+        **row,
+        "warmup_steps": row["warmup"]["steps"] if row["warmup"] else None,
+        "memory_fragmentation_pct": 100 * (reserved - peak) / reserved if peak and reserved else None,
+        "noise_ms": noise["noise_ms"].get(row["run"]),
+        "scaling_efficiency_pct": efficiency[0] if efficiency else None,
+        "baseline": pair["baseline"] if pair else None,
+        "speedup_vs_baseline": pair["baseline_ms"] / pair["run_ms"] if pair else None,
+        "main_cause": pair["main_cause"] if pair else None,
+    }
+
+
+def _phases(found: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
+    """{rank: {phase: found in its trace}}, from the phases that each trace holds."""
+    return {rank: {phase: phase in present for phase in PHASES} for rank, present in found.items()}

@@ -1,0 +1,1 @@
+"""The comparison for readers: the page and its sections, a table for a terminal, files."""

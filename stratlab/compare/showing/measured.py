@@ -1,0 +1,173 @@
+"""The parts of the page that show what was measured: speed, memory, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from stratlab.compare.judging.winners import LEAST_LEAD_PCT, ON_CPU
+from stratlab.compare.reading.run_rows import PHASES, STATE_FIELDS
+from stratlab.drawing import (
+    Column,
+    Section,
+    badge,
+    details,
+    html_table,
+    note,
+    paragraph,
+    stacked_bars,
+    subtitle,
+)
+
+Rows = Sequence[Mapping[str, Any]]
+
+HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
+STATUS_BADGES = {"finished": "good", "failed": "bad", "unfinished": "warn"}
+
+
+def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
+    """Throughput, step times and their parts, with the band of the repeats."""
+    tokens: list[Column | str] = [
+        Column("tokens_per_s", "tokens", "per s", 0),
+        Column("useful_tokens_per_s", "useful tokens", "per s", 0),
+        Column("useful_tokens_pct", "useful", "%", 1),
+    ]
+    text = any(row["task"] == "text" for row in rows)
+    columns: list[Column | str] = [
+        *("run", "strategy", "status", Column("samples_per_s", "rows" if text else "samples", "per s", 1)),
+        *(tokens if text else []),
+        Column("step_time_ms_p50", "step p50", "ms", 2),
+        *([Column("noise_ms", "±", "ms", 2)] if noise["repeats"] else []),
+        Column("step_time_ms_p95", "p95", "ms", 2),
+        *(Column(f"{phase}_ms_p50", phase, "ms", 2) for phase in PHASES),
+        Column("mfu_pct", "MFU", "%", 1),
+        *([Column("mfu_literature_pct", "MFU, attention not causal", "%", 1)] if text else []),
+        Column("measured_steps", "steps timed"),
+    ]
+    table = html_table([{**row, "status": _status(row)} for row in rows], columns) + note(_say_noise(noise))
+    unsettled = [row["run"] for row in rows if row["warmup"] and not row["warmup"]["settled"]]
+    if unsettled:
+        table += note(
+            f"Still changing when half of the steps were left out, or too short to tell: {', '.join(unsettled)}."
+        )
+    bars = {row["run"]: {phase: row[f"{phase}_ms_p50"] for phase in PHASES} for row in _finished(rows)}
+    remark = note(
+        "Medians of the phases over the measured steps; their sum need not be the median of the whole step. "
+        "The steps left out first are found by a rule, the same for every run (see the last section)."
+    )
+    on_cpu = any(row["device_type"] == "cpu" for row in rows)
+    warning = paragraph(badge("CPU", "warn") + f" {ON_CPU}.") if on_cpu else Markup("")
+    html = warning + table + subtitle("Where a step goes") + stacked_bars(bars, "ms per step") + remark
+    return Section("Speed", html)
+
+
+def build_use(rows: Rows) -> list[Section]:
+    """How long an epoch and a target took, what the GPUs used for it and how busy and hot they were; nothing where no
+    run knows any of it."""
+    columns = [
+        Column("train_time_s", "training", "s", 1),
+        Column("epoch_time_s", "epoch", "s", 2),
+        Column("time_to_target_s", "until the target", "s", 1),
+        Column("train_energy_wh", "energy", "Wh", 2),
+        Column("train_power_w", "power of all GPUs", "W", 0),
+        Column("gpu_utilisation_pct", "GPU utilisation, mean", "%", 1),
+        Column("gpu_temperature_c", "hottest GPU", "°C", 0),
+    ]
+    known = [column for column in columns if any(row[column.key] is not None for row in rows)]
+    if not any(column.key != "train_time_s" for column in known):
+        return []
+    remark = note(
+        "Energy: the power that NVML tells of each GPU, summed over the ranks and over the time of all attempts, from "
+        "the first step to the last line; steps made twice count twice. Utilisation: share of the time in which "
+        "any kernel ran, which says little about how well. An epoch lasts from its first step to its last one, "
+        "validations and checkpoints between them included. The target: run.config.target_*."
+    )
+    return [Section("Time, energy and use of the GPUs", html_table(rows, ["run", *known]) + remark)]
+
+
+def build_memory(rows: Rows) -> Section:
+    """What a rank holds, counted, and the peaks."""
+    columns: list[Column | str] = [
+        "run",
+        Column("parameter_memory_gib", "parameters", "GiB"),
+        Column("gradient_memory_gib", "gradients", "GiB"),
+        Column("optimizer_memory_gib", "optimizer state", "GiB"),
+        Column("state_memory_gib", "held by the state", "GiB"),
+        Column("peak_memory_gib", "peak on the device", "GiB", 3),
+        Column("peak_host_memory_gib", "peak on the host", "GiB", 3),
+    ]
+    bars = {
+        row["run"]: {name.removesuffix("_memory_gib"): row[name] for name in STATE_FIELDS}
+        for row in _finished(rows)
+    }
+    remark = note(
+        "Parameters, gradients and optimizer state are counted from the tensors of the rank that holds most: "
+        "exact on any hardware. Activations, buffers and caches are in the peaks only."
+    )
+    return Section("Memory per rank", html_table(rows, columns) + stacked_bars(bars, "GiB per rank") + remark)
+
+
+def build_traces(rows: Rows) -> Section:
+    """Communication and idle time, as the traces of each run show them."""
+    columns: list[Column | str] = [
+        *("run", Column("trace_source", "events"), Column("trace_steps", "steps")),
+        *(Column("step_ms", "step", "ms", 2), Column("compute_pct", "compute", "%", 1)),
+        *(Column("comm_pct", "comm.", "%", 1), Column("comm_exposed_pct", "exposed comm.", "%", 1)),
+        Column("comm_overlap_pct", "hidden share of comm.", "%", 1),
+        *(Column("copy_exposed_pct", "exposed copies", "%", 1), Column("idle_pct", "idle", "%", 1)),
+    ]
+    parts = {
+        "compute_pct": "compute",
+        "comm_exposed_pct": "exposed communication",
+        "copy_exposed_pct": "exposed copies",
+        "idle_pct": "idle",
+    }
+    analysed = [row for row in _finished(rows) if row["trace_source"]]
+    bars = {row["run"]: {part: row[name] for name, part in parts.items()} for row in analysed}
+    html = html_table(rows, columns)
+    html += stacked_bars(bars, "% of the traced steps") if bars else note("No run has analysed traces.")
+    if any(row["trace_source"] == "cpu" for row in analysed):
+        html += note(
+            "Traces without GPU events show the host's operators only; their shares say nothing about GPUs."
+        )
+    statuses = [
+        {
+            "run": row["run"],
+            **entry,
+            "status": badge(str(entry.get("status")), HTA_BADGES.get(entry.get("status"), "warn")),
+        }
+        for row in rows
+        for entry in row["hta"]
+    ]
+    if statuses:
+        table = html_table(statuses, ["run", "analysis", "status", "reason"])
+        html += details("Holistic Trace Analysis: what ran", table)
+    phases = [
+        {"run": row["run"], "rank": rank, **present}
+        for row in rows
+        for rank, present in row["phases_present"].items()
+    ]
+    if phases:
+        html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
+    return Section("Traces", html)
+
+
+def _say_noise(noise: Mapping[str, Any]) -> str:
+    """Where the ± comes from, or that there is none."""
+    if not noise["repeats"]:
+        return f"One repeat per strategy: no band, and differences below {LEAST_LEAD_PCT:g} % count as none."
+    return (
+        f"±: {noise['method']}; {noise['repeats']} repeats, {noise['degrees']} degrees of freedom, "
+        f"{noise['relative_pct']:.2g} % of the median. Taken to be the same share for every strategy."
+    )
+
+
+def _finished(rows: Rows) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["status"] == "finished"]
+
+
+def _status(row: Mapping[str, Any]) -> Markup:
+    shown = badge(row["status"], STATUS_BADGES[row["status"]])
+    return shown + " " + badge("degenerate", "bad") if row["degenerate"] else shown

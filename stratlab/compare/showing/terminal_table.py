@@ -1,0 +1,89 @@
+"""The comparison as one small table for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from stratlab.compare.showing.verdict import either
+from stratlab.number import format_number
+
+COLUMNS: tuple[tuple[str, str, int | None], ...] = (
+    ("strategy", "strategy", None),
+    ("status", "status", None),
+    ("samples_per_s", "samples/s", 1),
+    ("useful_tokens_per_s", "useful tokens/s", 0),
+    ("step_time_ms_p50", "step ms", 2),
+    ("state_memory_gib", "state GiB/rank", 4),
+    ("peak_memory_gib", "device peak GiB", 2),
+    ("comm_exposed_pct", "exposed comm %", 1),
+    ("test_accuracy_pct", "test acc %", 2),
+    ("bubble_pct", "bubble %", 1),
+    ("test_perplexity", "test perplexity", 3),
+)
+OF_IMAGES = ("samples_per_s", "test_accuracy_pct")
+OF_TEXT = ("useful_tokens_per_s", "bubble_pct", "test_perplexity")
+
+
+def terminal_table(report: Mapping[str, Any]) -> Table:
+    """One row per run; the caption says whether they are comparable and where the numbers come from."""
+    origin = report["origin"]
+    hardware, backend, world_size, steps = (
+        either(origin[name]) for name in ("hardware", "backend", "world_size", "steps")
+    )
+    best = [f"{metric}: {run}" for metric, run in report["winners"].items() if run]
+    groups = [f"comparable with each other: {', '.join(g['runs'])}" for g in report["group_winners"]]
+    lines = [
+        f"{report['fairness']['verdict']}: {report['fairness']['reason']}",
+        *groups,
+        f"best: {', '.join(best) if best else 'nobody is named'}",
+        *_list_goals(report),
+        f"{hardware}, backend {backend}, world size {world_size}, {steps} steps",
+        *report["remarks"],
+        *([""] if report["attribution"]["pairs"] else []),
+        *(pair["sentence"] for pair in report["attribution"]["pairs"]),
+    ]
+    table = Table(title=escape(f"comparison {report['comparison']}"), caption=escape("\n".join(lines)))
+    table.caption_justify = "left"
+    table.add_column("run")
+    tasks = {row["task"] for row in report["runs"]}
+    left_out = (*(OF_IMAGES if tasks == {"text"} else ()), *(OF_TEXT if tasks == {"image"} else ()))
+    columns = [column for column in COLUMNS if column[0] not in left_out]
+    columns = [_on_host(column) if _has_no_device(report) else column for column in columns]
+    for name, header, _ in columns:
+        table.add_column(header, justify="left" if name in ("strategy", "status") else "right")
+    for row in report["runs"]:
+        bubble = row["bubble_pct"] if (row["pp"] or 1) > 1 else None
+        row = {**row, "strategy": _name(row), "status": _status(row), "bubble_pct": bubble}
+        cells = [format_number(row[name], digits) for name, _, digits in columns]
+        table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
+    return table
+
+
+def _name(row: Mapping[str, Any]) -> Any:
+    return f"{row['strategy']} {row['layout']}" if row["layout"] else row["strategy"]
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    """`degenerate: lacks data, tensor`, where a run is not compared."""
+    lacks = ", ".join(row["missing_dimensions"])
+    return f"degenerate{': lacks ' if lacks else ''}{lacks}" if row["degenerate"] else row["status"]
+
+
+def _list_goals(report: Mapping[str, Any]) -> list[str]:
+    """Only the goal that was asked for: the others are among the best."""
+    if report["goals"]["memory_limit_gib"] is None:
+        return []
+    found = [entry for group in report["goals"]["groups"] for entry in group["goals"][2:]]
+    return [f"{e['goal']}: {e['run'] or 'nobody is named'} ({e['reason']})" for e in found]
+
+
+def _has_no_device(report: Mapping[str, Any]) -> bool:
+    return all(row["peak_memory_gib"] is None for row in report["runs"])
+
+
+def _on_host(column: tuple[str, str, int | None]) -> tuple[str, str, int | None]:
+    return ("peak_host_memory_gib", "host peak GiB", 2) if column[0] == "peak_memory_gib" else column

@@ -1,0 +1,181 @@
+"""The parts of the page that judge: may the runs be compared, who is best, do they compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from stratlab.compare.judging.agreement import FIRST_STEPS
+from stratlab.compare.reading.warmup import RULE
+from stratlab.compare.showing.tradeoffs import build_goals_html
+from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph
+from stratlab.number import format_number
+
+NAMES = {
+    "samples_per_s": "highest throughput",
+    "step_time_ms_p50": "shortest step",
+    "comm_exposed_pct": "least exposed communication",
+    "peak_memory_gib": "lowest peak of device memory",
+    "state_memory_gib": "least memory held by the state",
+}
+
+
+AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
+
+
+def describe_origin(report: Mapping[str, Any]) -> str:
+    """One line: hardware, backend, processes, steps, repeats, versions."""
+    origin = report["origin"]
+    versions = ", ".join(f"{name} {either(version)}" for name, version in origin["versions"].items())
+    return (
+        f"Measured on {either(origin['hardware'])} ({either(origin['device'])}), "
+        f"backend {either(origin['backend'])}, "
+        f"{either(origin['world_size'])} processes on {either(origin['nodes'])} node(s), "
+        f"{either(origin['steps'])} steps of which {either(origin['measured_steps'])} are timed, "
+        f"{origin['repeats']} repeat(s) per strategy. {versions}."
+    )
+
+
+def build_verdict(report: Mapping[str, Any]) -> Section:
+    """The answer first."""
+    fairness = report["fairness"]
+    comparable = fairness["verdict"] == "comparable"
+    html = paragraph(badge(fairness["verdict"], "good" if comparable else "bad") + f" {fairness['reason']}.")
+    for remark in report["remarks"]:
+        html += paragraph(badge("note", "warn") + f" {remark}.")
+    for entry in report["not_runs"]:
+        html += note(f"Left out: {entry['folder']} {entry['why']}.")
+    if comparable:
+        html += _winners(report)
+    for group in report["group_winners"]:
+        names = ", ".join(group["runs"])
+        html += paragraph(f"Comparable with each other are {names}. Among them:") + _winners(group)
+    if not comparable and not report["group_winners"]:
+        html += paragraph("No run is named as the best in anything.")
+    html += build_goals_html(report)
+    return Section("Verdict", html)
+
+
+def _winners(found: Mapping[str, Any]) -> Markup:
+    rows = [
+        {
+            "question": NAMES[metric],
+            "run": badge(run, "good") if run else None,
+            "why": found["winner_reasons"][metric],
+        }
+        for metric, run in found["winners"].items()
+    ]
+    return html_table(rows, ["question", Column("run", "best run"), "why"])
+
+
+def build_fairness(report: Mapping[str, Any]) -> Section:
+    """Every difference, and what does not differ, folded."""
+    fairness = report["fairness"]
+    runs = list(dict.fromkeys(name for entry in fairness["differences"] for name in entry["values"]))
+    keys = {name: f"value of {name}" for name in runs}
+    rows = [
+        {
+            "field": entry["field"],
+            "matters": badge("matters", "bad") if entry["matters"] else badge("harmless", "plain"),
+            "why": entry["why"],
+            **{keys[name]: _short(value) for name, value in entry["values"].items()},
+        }
+        for entry in fairness["differences"]
+    ]
+    columns: list[Column | str] = ["field", *(Column(keys[name], name) for name in runs), "matters", "why"]
+    html = html_table(rows, columns) if rows else paragraph("Nothing differs.")
+    same = [{"field": name, "value": _short(value)} for name, value in fairness["same"].items()]
+    return Section(
+        "Fairness", html + details(f"{len(same)} facts are equal", html_table(same, ["field", "value"]))
+    )
+
+
+def build_agreement(report: Mapping[str, Any]) -> Section:
+    """Pairs of runs and how far apart their first losses are."""
+    rows = [
+        {
+            "pair": " and ".join(pair["runs"]),
+            **{name: value for name, value in pair.items() if name != "runs"},
+            "agrees": AGREES[pair["agrees"]] if pair["allowed_pct"] is not None else None,
+        }
+        for pair in report["loss_agreement"]["pairs"]
+    ]
+    columns: list[Column | str] = [
+        Column("pair", "runs"),
+        Column("steps", "steps compared"),
+        Column("max_abs_loss_difference", "largest loss difference"),
+        Column("max_rel_loss_difference", "relative to the loss"),
+        Column("loss_difference_pct", "to the mean loss", "%"),
+        Column("allowed_pct", "allowed", "%"),
+        Column("allowed_by", "by"),
+        Column("agrees", ""),
+        Column("first_grad_norm_difference", "gradient norm of step 1, difference"),
+    ]
+    remark = note(
+        f"Over the first {FIRST_STEPS} steps. Runs that compute the same training differ by rounding only, "
+        "because sums are taken in another order; in fp32 that is 0 to about 1e-5 of the loss. Runs that are further "
+        "apart than is allowed do not train the same way: their speeds answer different questions, and they are not "
+        "compared. Nothing is allowed to runs that other facts keep apart, such as the seed."
+    )
+    return Section("Do they compute the same?", html_table(rows, columns) + remark)
+
+
+def build_sources(report: Mapping[str, Any]) -> Section:
+    """Where each number comes from, and which files are missing."""
+    sources = [
+        (
+            "step times, throughput, phases",
+            "metrics.jsonl, without the profiled steps, the one after them, and the warm-up, which is cut by a rule: "
+            f"{RULE}; summary.json for runs without metrics",
+        ),
+        ("p50, p95", "over the measured steps of one run: spread within a run, not between repeats"),
+        ("±", "from repeats of the same settings with any seed; without repeats there is none"),
+        ("why", "parts of analysis/report.json of both runs; the step times from the untraced steps"),
+        ("memory held by the state", "ranks/rank*.json: bytes of the tensors, the largest rank"),
+        ("peak on the device", "torch's allocator; there is none on CPU"),
+        ("communication, idle", "analysis/report.json, from the traced steps only"),
+        ("accuracy, perplexity, loss", "evaluation.json for the test split, metrics.jsonl for the rest"),
+        ("tokens", "metrics.jsonl: all places of the rows; useful are those that hold a document"),
+        (
+            "bytes and calls per axis",
+            "counted by every rank in one step; the rank that sends most on the axis",
+        ),
+    ]
+    html = html_table([{"number": a, "comes from": b} for a, b in sources], ["number", "comes from"])
+    rows = [
+        {
+            **row,
+            "warmup": f"{cut['steps']} steps: {cut['method']}" if (cut := row["warmup"]) else None,
+            "complete": badge("complete", "good") if row["complete"] else badge("not complete", "warn"),
+            "lacks": ", ".join([*row["missing"], *row["problems"]]) or None,
+        }
+        for row in report["runs"]
+    ]
+    columns: list[Column | str] = [
+        "run",
+        "complete",
+        "lacks",
+        "attempts",
+        Column("ending", "how it ended"),
+        Column("step_times_from", "step times from"),
+        Column("warmup", "warm-up left out"),
+        "run_dir",
+        "mlflow_run_id",
+    ]
+    return Section("Where the numbers come from", html + html_table(rows, columns))
+
+
+def either(value: Any) -> str:
+    """A fact of the origin; a list holds the values on which the runs differ."""
+    return " / ".join(map(either, value)) if isinstance(value, list) else format_number(value)
+
+
+def _short(value: Any) -> Any:
+    """Hashes are cut: their first letters tell them apart."""
+    if isinstance(value, str) and len(value) >= 40 and " " not in value:
+        return Markup('<span title="{}">{}…</span>').format(value, value[:12])
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value) if isinstance(value, (dict, int, float)) else value

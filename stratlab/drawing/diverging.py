@@ -1,0 +1,86 @@
+"""Bars that go both ways from zero: what a step takes longer to the right, what it takes shorter to the left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from markupsafe import Markup
+
+from stratlab.drawing import note
+from stratlab.drawing.canvas import (
+    COLOURS,
+    WIDTH,
+    Scale,
+    build_svg,
+    label_width,
+    legend,
+    line,
+    rect,
+    row_label,
+    text,
+    x_axis,
+)
+from stratlab.number import format_number
+
+PITCH = 34
+NUMBERS = 74.0  # px at the right, for the sum of a row
+
+
+def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: Mapping[str, int]) -> Markup:
+    """One row per label; its positive parts lie side by side to the right of zero, its negative ones to the left. A
+    mark above the bar shows the sum, and a number at the end.
+
+    Args:
+        rows: label -> {part: value in `unit`}.
+        colours: part -> index of its colour, the same in every chart of a page; also the order of the parts.
+    """
+    names = [name for name in colours if any(row.get(name) for row in rows.values())]
+    ahead = [sum(v for v in row.values() if v > 0) for row in rows.values()]
+    behind = [sum(v for v in row.values() if v < 0) for row in rows.values()]
+    low, high = min(behind, default=0.0), max(ahead, default=0.0)
+    if not names or high == low:
+        return note(f"No differences to draw in {unit}.")
+    left = label_width(rows)
+    keys, top = _legend(names, left, colours)
+    top += 4
+    across = Scale(low, high, left, WIDTH - NUMBERS)
+    bottom = top + PITCH * len(rows)
+    parts = [keys, *x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum")]
+    for i, (label, row) in enumerate(rows.items()):
+        y, total = top + PITCH * i + 6, sum(row.values())
+        parts.append(row_label(label, y + 15, left))
+        ends = {1: 0.0, -1: 0.0}
+        for name in names:
+            value = row.get(name, 0.0)
+            if value == 0:
+                continue
+            side = 1 if value > 0 else -1
+            start, ends[side] = ends[side], ends[side] + value
+            x = min(across(start), across(ends[side]))
+            tooltip = f"{label}, {name}: {value:+.4g} {unit}"
+            width = abs(across(ends[side]) - across(start))
+            parts.append(rect(x, y, width, PITCH - 12, f"f{colours[name] % COLOURS}", tooltip))
+        parts.append(text(across(total), y + 1, "▾", "middle"))  # in ink: seen over every colour
+        parts.append(text(WIDTH - NUMBERS + 8, y + 15, _signed(total), css="n"))
+    zero = across(0.0)
+    parts.append(line(zero, top, zero, bottom, "s7 w1"))
+    return build_svg(bottom + 40, parts, f"Differences in {unit}, by part")
+
+
+def _legend(names: list[str], left: float, colours: Mapping[str, int]) -> tuple[Markup, float]:
+    """The keys of canvas.legend, which counts its colours from 0, with those of this page."""
+    full = sorted(colours, key=lambda name: colours[name])
+    if names == full:
+        return legend(names, left)
+    parts, x, y = [], left, 12.0
+    for name in names:
+        needed = 20 + len(name) * 6.6 + 18
+        if x + needed > WIDTH and x > left:
+            x, y = left, y + 18
+        parts += [rect(x, y - 9, 14, 10, f"f{colours[name] % COLOURS}"), text(x + 19, y, name)]
+        x += needed
+    return Markup("").join(parts), y + 10
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else '−' if value < 0 else ''}{format_number(abs(value))}"

@@ -1,0 +1,71 @@
+"""The same where the runs are: in a pod that mounts the results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.place import Place
+from stratlab.cluster.volume_pod import run_on_volume
+from stratlab.cluster.workloads import ENDED, find_workload
+from stratlab.user_error import UserError
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+WRONG_INPUT = 2
+
+
+def read_name(text: str) -> tuple[str, str]:
+    """(comparison, run) of COMPARISON/RUN. Raises UserError."""
+    found = re.fullmatch(f"({NAME})/({NAME})", text)
+    if not found:
+        raise UserError(f"{text}: with --on-cluster give COMPARISON/RUN, such as demo/ddp")
+    return found[1], found[2]
+
+
+def check_ended(connection: Connection, namespace: str, comparison: str, run: str) -> None:
+    """Nothing may still write into the folder.
+
+    Raises:
+        UserError: the run's custom resource is there and has not ended.
+    """
+    workload = find_workload(connection, namespace, run)
+    if workload is None or workload.state in ENDED:
+        return
+    if workload.facts.run_directory.endswith(f"/{comparison}/{run}"):
+        raise UserError(
+            f"{comparison}/{run}: {workload.title} is {workload.state}; first helm -n {namespace} uninstall {run}"
+        )
+
+
+def remove_on_cluster(
+    connection: Connection,
+    namespace: str,
+    comparison: str,
+    run: str,
+    place: Place,
+    progress: Callable[[str], None],
+) -> None:
+    """Removes `<mount>/<comparison>/<run>` on the claim.
+
+    Raises:
+        UserError: there is no such run.
+        ClusterError: the pod could not do it.
+    """
+    folder = f"{place.mount.rstrip('/')}/{comparison}/{run}"
+    finished = run_on_volume(
+        connection,
+        namespace,
+        claim=place.claim,
+        mount=place.mount,
+        image=place.image,
+        command=["python", "-m", "stratlab", "remove", folder, "--yes"],
+        read_only=False,
+        progress=progress,
+    )
+    said = finished.output.decode(errors="replace").strip().removeprefix("error: ")
+    if finished.exit_code == WRONG_INPUT:
+        raise UserError(f"on the claim {place.claim} of namespace {namespace}: {said}")
+    if finished.exit_code:
+        raise ClusterError(f"{folder}: could not be removed: {said or finished.termination}")

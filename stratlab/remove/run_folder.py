@@ -1,0 +1,46 @@
+"""A run's folder goes: all of it, and nothing that is no run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from stratlab.run_directory.files import is_alive, is_run
+from stratlab.user_error import UserError
+
+
+def find_run(folder: Path) -> Path:
+    """The folder, if it is a run's.
+
+    Raises:
+        UserError: there is none, it is something else, or it is at work.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    if any(folder.iterdir()) and not is_run(folder):
+        raise UserError(f"{folder}: not a run: nothing in it says that the trainer has made it")
+    if is_alive(folder):
+        raise UserError(
+            f"{folder}: this run is at work, it has written something just now; stop it first "
+            "(if it was killed, it can be removed in two minutes)"
+        )
+    return folder.absolute()
+
+
+def remove_run(folder: Path) -> None:
+    """Removes the folder, and what a rehearsal keeps of its processes' output beside it.
+
+    It gets another name first, so that nobody meets half of it.
+
+    Raises:
+        UserError: it is no run, or may not be removed.
+    """
+    found = find_run(folder)
+    aside = found.with_name(f".{found.name}.removed")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        found.rename(aside)
+        shutil.rmtree(aside)
+    except OSError as failure:
+        raise UserError(f"{folder}: cannot be removed ({failure.strerror or failure})") from failure
+    shutil.rmtree(found.parent / ".logs" / found.name, ignore_errors=True)

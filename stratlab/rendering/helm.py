@@ -1,0 +1,125 @@
+"""Renders a chart with the real helm, and says which names there are where helm knows none of that name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stratlab.user_error import UserError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+UNKNOWN = re.compile(r"- at '(?P<path>[^']*)': additional properties (?P<names>'.*') not allowed")
+
+
+def find_helm() -> Path:
+    """helm from $STRATLAB_HELM, from .tools in the repository, or from PATH, in this order.
+
+    Raises:
+        UserError: there is none, or $STRATLAB_HELM names something that cannot be run.
+    """
+    if given := os.environ.get("STRATLAB_HELM"):
+        if not os.access(given, os.X_OK) or not Path(given).is_file():
+            raise UserError(f"STRATLAB_HELM={given}: no program there")
+        return Path(given).absolute()
+    for place in (REPOSITORY / ".tools" / "helm", REPOSITORY / ".tools" / "bin" / "helm"):
+        if place.is_file():
+            return place
+    if found := shutil.which("helm"):
+        return Path(found)
+    raise UserError("helm is missing: run `make setup` in the repository, or set STRATLAB_HELM to its path")
+
+
+def read_chart_name(helm: Path, chart: Path) -> str:
+    """The name in the chart's Chart.yaml.
+
+    Raises:
+        UserError: `chart` is no chart.
+    """
+    if not chart.exists():
+        raise UserError(f"{chart}: no such chart")
+    return str(yaml.safe_load(_run_helm(helm, ["show", "chart", str(chart)]))["name"])
+
+
+def render_chart(
+    helm: Path,
+    chart: Path,
+    release: str,
+    *,
+    settings: Sequence[str] = (),
+    values: Sequence[Path] = (),
+    literals: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """The objects that `helm install RELEASE CHART` would send to the cluster, without hooks such as tests.
+
+    `settings` are `key=value` as for `--set`; `literals` the same, but nothing in the value is special to
+    helm (a comma in a path); they win over `settings`, which win over the files in `values`.
+
+    Raises:
+        UserError: with helm's own words, for a value that the chart's schema refuses, and the names that it knows.
+    """
+    arguments = ["template", release, str(chart), "--no-hooks"]
+    for file in values:
+        if not file.is_file():
+            raise UserError(f"--values {file}: {'is a folder' if file.is_dir() else 'no such file'}")
+        arguments += ["--values", str(file)]
+    for setting in settings:
+        arguments += ["--set", setting]
+    for literal in literals:
+        arguments += ["--set-literal", literal]
+    try:
+        rendered = _run_helm(helm, arguments)
+    except UserError as failure:
+        raise UserError(explain_refusal(str(failure), chart)) from None
+    return [document for document in yaml.safe_load_all(rendered) if document]
+
+
+def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
+    done = subprocess.run(
+        [str(helm), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        words = [line for line in done.stderr.strip().splitlines() if not line.startswith("level=INFO")]
+        raise UserError(f"helm {arguments[0]}: " + "\n".join(words).removeprefix("Error: "))
+    return done.stdout
+
+
+def explain_refusal(text: str, chart: Path) -> str:
+    """Helm's error, with the nearest and the allowed names under each unknown one."""
+    subchart = ""
+    lines = []
+    for line in text.splitlines():
+        lines.append(line)
+        if re.fullmatch(r"\S+:", line):
+            subchart = line.removesuffix(":")
+        if found := UNKNOWN.search(line):
+            allowed = _allowed_names(chart, subchart, found["path"])
+            lines += [_hint(name, allowed) for name in re.findall(r"'([^']*)'", found["names"]) if allowed]
+    return "\n".join(lines)
+
+
+def _hint(name: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(name, allowed, n=1)
+    question = f"did you mean {near[0]}? " if near else ""
+    return f"  {name}: {question}allowed are {', '.join(allowed)}"
+
+
+def _allowed_names(chart: Path, subchart: str, path: str) -> list[str]:
+    """The properties that the schema knows at this path; none for a packed chart."""
+    folder = chart / "charts" / subchart if subchart and subchart != chart.name else chart
+    try:
+        node: Any = json.loads((folder / "values.schema.json").read_text())
+    except OSError:
+        return []
+    for part in filter(None, path.split("/")):
+        node = node.get("properties", {}).get(part, {})
+    return sorted(node.get("properties", {}))

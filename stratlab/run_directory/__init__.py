@@ -1,0 +1,6 @@
+"""A run directory, the interface to the trainer, as every command reads it.
+
+files     one file at a time, with distrust
+record    all of it: what is there, what is missing, how the run ended
+outcome   whether the run has ended, by its files alone
+"""

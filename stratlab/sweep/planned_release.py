@@ -1,0 +1,188 @@
+"""All that a sweep will do, rendered before anything starts, with every mistake at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stratlab.cluster.workloads import APIS, Api, RunFacts, Workload
+from stratlab.rendering.checking import ask_trainer, list_refusals
+from stratlab.rendering.helm import read_chart_name, render_chart
+from stratlab.rendering.pod_commands import expand as expand_variables
+from stratlab.sweep.definition import STRATEGY, Sweep
+from stratlab.sweep.matrix import Release, expand
+from stratlab.user_error import UserError
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One release, rendered. `values` are all that helm gets; `asked` is the hash of them and the chart's name.
+
+    `environment`: of its training pods, as far as it is rendered as text.
+    """
+
+    release: Release
+    chart: Path
+    values: Mapping[str, Any]
+    asked: str
+    workload: Workload
+    has_analysis: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def api(self) -> Api:
+        return self.workload.api
+
+    @property
+    def facts(self) -> RunFacts:
+        return self.workload.facts
+
+
+def build_plan(sweep: Sweep, folder: Path, helm: Path, progress: Callable[[str], None]) -> list[Planned]:
+    """Renders every release.
+
+    Args:
+        folder: of the sweep's file, to which the paths in it are relative.
+
+    Raises:
+        UserError: with one line per mistake: charts and files that are missing, values that a chart refuses.
+    """
+    releases = expand(sweep)
+    charts, problems = _find_charts(sweep, folder)
+    base, wrong = _read_values([folder / name for name in sweep.values])
+    problems += wrong
+    if problems:
+        raise UserError("\n  ".join(["the sweep cannot start:", *problems]))
+    planned: list[Planned] = []
+    refusals: dict[str, list[str]] = {}
+    for number, release in enumerate(releases, 1):
+        progress(f"rendering {number} of {len(releases)}: {release.name}")
+        try:
+            planned.append(
+                _render(helm, charts[release.strategy], release, merge_values(base, release.values))
+            )
+        except UserError as refusal:
+            refusals.setdefault(str(refusal).replace(release.name, "<release>"), []).append(release.name)
+    if refusals:
+        lines = [f"{', '.join(names)}: {text}" for text, names in refusals.items()]
+        raise UserError("\n  ".join(["the sweep cannot start:", *lines]))
+    return planned
+
+
+def merge_values(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """As helm merges values files: maps are joined, everything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = merge_values(old, value)
+        merged[key] = value
+    return merged
+
+
+def hash_asked(chart: str, values: Mapping[str, Any]) -> str:
+    """The same for values before they go to helm and for those that helm gives back, where 1.0 has become 1."""
+    text = json.dumps([chart, _plain(values)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]]:
+    charts = folder / sweep.charts
+    wanted = [str(name) for name in sweep.matrix[STRATEGY]]
+    there = sorted(path.parent.name for path in charts.glob("*/Chart.yaml") if _is_strategy(path))
+    problems = [
+        f"matrix: strategy {name}: no chart {charts / name}; there is {', '.join(there) or 'none'}"
+        for name in wanted
+        if not (charts / name / "Chart.yaml").is_file()
+    ]
+    return {name: charts / name for name in wanted}, problems
+
+
+def _is_strategy(chart_file: Path) -> bool:
+    """Its values name one; other charts prepare data, or are the library."""
+    values = chart_file.with_name("values.yaml")
+    content = yaml.safe_load(values.read_text()) if values.is_file() else None
+    return bool(((content or {}).get("run") or {}).get("config", {}).get("strategy"))
+
+
+def _read_values(files: list[Path]) -> tuple[dict[str, Any], list[str]]:
+    merged: dict[str, Any] = {}
+    problems = []
+    for file in files:
+        try:
+            content = yaml.safe_load(file.read_text())
+        except (OSError, yaml.YAMLError, UnicodeDecodeError) as failure:
+            problems.append(f"values: {file}: {getattr(failure, 'strerror', None) or failure}")
+            continue
+        if isinstance(content, dict):
+            merged = merge_values(merged, content)
+        elif content is not None:
+            problems.append(f"values: {file}: holds no map")
+    return merged, problems
+
+
+def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -> Planned:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "values.json"
+        file.write_text(json.dumps(values))
+        objects = render_chart(helm, chart, release.name, values=[file])
+    workloads = [
+        Workload(api, each)
+        for each in objects
+        for api in APIS.values()
+        if (each["apiVersion"], each["kind"]) == (api.group_version, api.kind)
+    ]
+    if len(workloads) != 1:
+        raise UserError(f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one")
+    component = "app.kubernetes.io/component"
+    has_analysis = any(
+        each["kind"] == "Job" and (each["metadata"].get("labels") or {}).get(component) == "analysis"
+        for each in objects
+    )
+    asked = hash_asked(read_chart_name(helm, chart), values)
+    env = _find_environment(objects) | _count_processes(workloads[0])
+    return Planned(release, chart, values, asked, workloads[0], has_analysis, env)
+
+
+def _find_environment(node: Any) -> dict[str, str]:
+    """The variables of the first container below `node` that has a TRAINER_RUN."""
+    entries = node.get("env") if isinstance(node, Mapping) else None
+    if isinstance(entries, list) and any(entry.get("name") == "TRAINER_RUN" for entry in entries):
+        return {each["name"]: expand_variables(str(each["value"]), {}) for each in entries if "value" in each}
+    children = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+    return next((found for child in children if (found := _find_environment(child))), {})
+
+
+def _count_processes(workload: Workload) -> dict[str, str]:
+    """As an operator would inject them."""
+    nodes, processes = workload.nodes, workload.facts.processes or workload.nodes
+    return {"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(max(1, processes // nodes))}
+
+
+def check_settings(plan: Sequence[Planned], environ: Mapping[str, str]) -> str:
+    """Lets the trainer check the settings of every release; returns why it could not be asked, or "".
+
+    Raises:
+        UserError: with one line per sentence of the trainer, and the releases that it is about.
+    """
+    runs = {each.release.name: each.environment for each in plan if "TRAINER_RUN" in each.environment}
+    answers = ask_trainer(runs, environ, ["--elsewhere"], (sys.executable, "-m", "trainer"))
+    if answers.refused:
+        raise UserError("\n  ".join(["the sweep cannot start:", *list_refusals(answers, len(plan))]))
+    return answers.reason

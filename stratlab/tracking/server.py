@@ -1,0 +1,137 @@
+"""A real MLflow server on loopback, with its store in one folder.
+
+<folder>/mlflow.db    runs and metrics (SQLite)      <folder>/artifacts    files
+<folder>/server.log   what the server prints
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stratlab.machine.environment import build_machine_env
+from stratlab.machine.processes import Processes, free_port, tail
+from stratlab.user_error import UserError
+
+HOST = "127.0.0.1"
+START_DEADLINE_S = 120.0
+PROGRESS_INTERVAL_S = 5.0
+
+# Job execution starts a dozen processes and answers requests that nobody has authenticated (CVE-2026-0545).
+SERVER_ENV = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_SERVER_ALLOWED_HOSTS": "127.0.0.1,127.0.0.1:*,localhost,localhost:*",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_MODEL_CATALOG_URI": "",
+}
+
+
+class ServerFailed(Exception):
+    """The server ended, or did not answer in time; the text ends with the last lines of its log."""
+
+
+@contextmanager
+def run_server(
+    folder: Path, port: int | None = None, *, progress: Callable[[str], None] | None = None
+) -> Iterator[str]:
+    """Yields the tracking URI of a server that answers; it has ended when the block is left.
+
+    Args:
+        folder: the store; created when it is not there.
+        port: on loopback; a free one when None.
+        progress: gets a sentence every 5 s while the server starts.
+
+    Raises:
+        UserError: the port is taken.
+        ServerFailed: it ended or did not answer within 120 s.
+    """
+    with _running_server(folder, port, progress or (lambda text: None)) as (uri, _):
+        yield uri
+
+
+def serve_store(folder: Path, port: int | None, say: Callable[[str], None]) -> int:
+    """Serves a finished store until the server ends or an exception comes by; returns its exit code.
+
+    Raises:
+        UserError: `folder` holds no store, or the port is taken.
+        ServerFailed: it ended or did not answer within 120 s.
+    """
+    if not (folder / "mlflow.db").is_file():
+        raise UserError(f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
+    with _running_server(folder, port, say) as (uri, process):
+        say(f"MLflow is ready: {uri} (Ctrl-C ends it)")
+        return process.wait()
+
+
+@contextmanager
+def _running_server(
+    folder: Path, port: int | None, say: Callable[[str], None]
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    folder = folder.absolute()
+    port = free_port() if port is None else port
+    _check_free(port)
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    command += ["--serve-artifacts", "--artifacts-destination", str(folder / "artifacts")]
+    env = build_machine_env(os.environ) | SERVER_ENV | {"HOME": str(folder)}
+    processes = Processes()
+    try:
+        process = processes.start(command, env, folder / "server.log", folder=str(folder))
+        uri = f"http://{HOST}:{port}"
+        _wait_until_healthy(uri, process, folder / "server.log", say)
+        yield uri, process
+    finally:
+        processes.stop()
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as failure:
+            raise UserError(f"--port {port}: cannot be used ({failure.strerror})") from failure
+
+
+def _wait_until_healthy(
+    uri: str, process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]
+) -> None:
+    started = time.monotonic()
+    told = started
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback: never through a proxy
+    while True:
+        if process.poll() is not None:
+            raise ServerFailed(f"the MLflow server ended with {process.returncode}, {log}:\n{tail(log)}")
+        try:
+            with direct.open(f"{uri}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            waited_s = time.monotonic() - started
+        if waited_s > START_DEADLINE_S:
+            raise ServerFailed(
+                f"the MLflow server does not answer after {START_DEADLINE_S:.0f} s, {log}:\n{tail(log)}"
+            )
+        if time.monotonic() - told >= PROGRESS_INTERVAL_S:
+            told = time.monotonic()
+            say(f"starting the MLflow server, {waited_s:.0f} s")
+        time.sleep(0.2)

@@ -1,0 +1,1 @@
+"""Checks that a finished run is whole, here and in MLflow."""

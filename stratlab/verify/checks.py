@@ -1,0 +1,203 @@
+"""Is a finished run whole: on the results volume, and in MLflow? The checks of the pod of `helm test`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from stratlab.run_directory.files import read_line, read_object
+from stratlab.run_directory.record import RunRecord, read_run
+from stratlab.tracking.address import is_of_this_machine
+from stratlab.tracking.mlflow_run import IMPATIENT
+from stratlab.tracking.redirect import explain_failure
+from stratlab.user_error import UserError
+from stratlab.verify.mlflow_points import compare_points, read_points
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+REPORT_PAGES = ("report.html", "report.json", "summary.md")
+REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # what every analysis leaves, besides the merged trace
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, how it is, what was seen. `skipped`: there is nothing to look at."""
+
+    name: str
+    state: Literal["ok", "skipped", "failed"]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.state:<8}{self.name}: {self.text}"
+
+
+def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = True) -> Iterator[Check]:
+    """Looks at one thing after the other; nothing is changed.
+
+    Args:
+        run_dir: <results>/<comparison>/<run>.
+        tracking_uri: the MLflow server; that of mlflow.json when there is none.
+        with_report: False: nobody analyses this run, so no report is missing.
+
+    Raises:
+        UserError: `run_dir` is no run.
+    """
+    run = read_run(run_dir)
+    if run.status == "not a run":
+        why = run.ending if run_dir.is_dir() else "no such folder"
+        raise UserError("; ".join([f"{run_dir}: {why}", *_read_refusals(run_dir)]))
+    yield _check_files(run)
+    yield _check_ranks(run)
+    yield _check_device(run)
+    profiled = run.config.get("config", {}).get("profile_steps", 1) != 0
+    yield _check_traces(run_dir) if profiled else Check("traces", "skipped", "profile_steps is 0")
+    yield (
+        _check_report(run_dir)
+        if with_report
+        else Check("report", "skipped", "no analysis belongs to this run")
+    )
+    yield from _check_mlflow(run, tracking_uri, with_report)
+
+
+def _check_files(run: RunRecord) -> Check:
+    not_here = {"analysis/report.json", "traces/manifest.json"}  # these have lines of their own
+    missing = [
+        name for name in run.missing if name not in not_here and not name.startswith(("ranks", "traces"))
+    ]
+    wrong = [*(f"{name} is missing" for name in missing), *run.problems]
+    if run.status != "finished":
+        wrong.insert(0, f"{run.status}: {run.ending}")
+    if wrong:
+        return Check("run directory", "failed", "; ".join(wrong))
+    return Check("run directory", "ok", f"{run.folder}, {run.ending}, {run.summary.get('steps')} steps")
+
+
+def _check_ranks(run: RunRecord) -> Check:
+    world_size = run.config.get("resolved", {}).get("world_size")
+    if not isinstance(world_size, int):
+        return Check("ranks", "failed", "config.json names no world_size")
+    done = {rank.get("rank") for rank in run.ranks if rank.get("done") is True}
+    absent = sorted(set(range(world_size)) - done)
+    if absent:
+        names = ", ".join(str(rank) for rank in absent)
+        return Check("ranks", "failed", f"{len(done)} of {world_size} are done, not {names}")
+    return Check("ranks", "ok", f"all {world_size} are done")
+
+
+def _check_device(run: RunRecord) -> Check:
+    resolved = run.config.get("resolved", {})
+    device = f"{resolved.get('device_type')}, {resolved.get('device_name')}"
+    asked = run.config.get("config", {}).get("accelerator")
+    if asked and resolved.get("device_type") == "cpu":
+        return Check("device", "failed", f"run.accelerator={asked} was asked for, and it trained on {device}")
+    return Check("device", "ok", device)
+
+
+def _read_refusals(run_dir: Path) -> Iterator[str]:
+    """What pods left that were not let start."""
+    for path in sorted((run_dir / "pods").glob("*.jsonl")):
+        last = read_line((path.read_bytes().splitlines() or [b""])[-1])
+        if last.get("event") == "refused":
+            yield f"pod {path.stem}: {last.get('reason')} (exit code {last.get('exit_code')}): {last.get('text')}"
+
+
+def _check_traces(run_dir: Path) -> Check:
+    path = run_dir / "traces" / "manifest.json"
+    try:
+        manifest = json.loads(path.read_bytes())
+        files = {Path(entry["file"]).name: int(entry["bytes"]) for entry in manifest["files"]}
+        complete = manifest["complete"]
+    except OSError:
+        return Check("traces", "failed", "traces/manifest.json is missing")
+    except (ValueError, KeyError, TypeError, RecursionError) as failure:
+        return Check("traces", "failed", f"traces/manifest.json is not what the trainer writes ({failure!r})")
+    if complete is not True:
+        return Check("traces", "failed", f"the manifest is not complete, it names {len(files)} files")
+    sizes = {name: _size(path.with_name(name)) for name in files}
+    wrong = [f"{name}: {sizes[name]} of {files[name]} bytes" for name in files if sizes[name] != files[name]]
+    if wrong:
+        return Check("traces", "failed", "; ".join(wrong))
+    return Check("traces", "ok", f"the manifest is complete, {len(files)} files, {sum(files.values())} bytes")
+
+
+def _check_report(run_dir: Path) -> Check:
+    names = [f"analysis/{name}" for name in REPORT_FILES]
+    merged = (
+        read_object(run_dir / "analysis" / "report.json", [], {"merged": dict}).get("merged", {}).get("file")
+    )
+    if merged:
+        names.append(f"analysis/{merged}")
+    missing = [name for name in names if not _size(run_dir / name)]
+    if missing:
+        return Check("report", "failed", f"missing or empty: {', '.join(missing)}; stratlab analyze makes it")
+    return Check("report", "ok", str(run_dir / names[0]))
+
+
+def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool) -> Iterator[Check]:
+    written = read_object(run.folder / "mlflow.json", [])
+    uri = tracking_uri or written.get("tracking_uri")
+    if not uri:
+        yield Check("mlflow", "skipped", "not configured: no tracking URI given and no mlflow.json here")
+        return
+    if not run.mlflow_run_id:
+        yield Check("mlflow", "failed", f"mlflow.json names no run, so nothing has reached {uri}")
+        return
+    for name, value in IMPATIENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
+    from mlflow.tracking import MlflowClient
+
+    try:
+        yield from _check_mlflow_run(MlflowClient(uri), uri, run, expects_report)
+    except MlflowException as failure:
+        text = f"{uri}: {explain_failure(uri, failure.message)[:500]}"
+        yield Check("mlflow", "failed", text if tracking_uri else text + _hint_at_store(uri))
+
+
+def _hint_at_store(uri: str) -> str:
+    """What to do about a server that ended with its rehearsal."""
+    if not is_of_this_machine(uri):
+        return ""
+    return (
+        "; a rehearsal's server ends with it: start its store again (stratlab mlflow FOLDER --port 5000) and give "
+        "--tracking-uri http://127.0.0.1:5000"
+    )
+
+
+def _check_mlflow_run(
+    client: MlflowClient, uri: str, run: RunRecord, expects_report: bool
+) -> Iterator[Check]:
+    run_id = run.mlflow_run_id
+    assert run_id
+    found = client.get_run(run_id)
+    status = found.info.status
+    yield Check("mlflow run", "ok" if status == "FINISHED" else "failed", f"{run_id} at {uri} is {status}")
+    expected = read_points(run.metrics)
+    held = {
+        key: {(m.step, m.timestamp, float(m.value)) for m in client.get_metric_history(run_id, key)}
+        for key in expected
+    }
+    differences = list(compare_points(expected, held))
+    total = sum(len(points) for points in expected.values())
+    if differences or not total:
+        text = "; ".join(differences) or "metrics.jsonl holds no numbers"
+        yield Check("mlflow metrics", "failed", text)
+    else:
+        yield Check("mlflow metrics", "ok", f"{total} points of {len(expected)} metrics, as in metrics.jsonl")
+    if not expects_report:
+        yield Check("mlflow report", "skipped", "no analysis belongs to this run")
+        return
+    files = {entry.path for entry in client.list_artifacts(run_id, "analysis")}
+    missing = [name for name in REPORT_PAGES if f"analysis/{name}" not in files]
+    text = ", ".join(f"analysis/{name}" for name in missing or REPORT_PAGES)
+    state: Literal["ok", "failed"] = "failed" if missing else "ok"
+    yield Check("mlflow report", state, f"{text}: {'no artifact' if missing else 'artifacts'} of the run")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0

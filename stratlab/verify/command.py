@@ -1,0 +1,30 @@
+"""The verb `stratlab verify`: its options, and what it prints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stratlab.options import RunDirectory, TrackingUri
+
+
+def verify(
+    run_dir: RunDirectory,
+    tracking_uri: TrackingUri = "",
+    report: Annotated[bool, typer.Option(help="Whether an analysis belongs to the run.")] = True,
+) -> None:
+    """Check that the run in RUN_DIR is whole: files, ranks, traces, report, and the same in MLflow.
+
+    One line per check. Without --tracking-uri the server is the one in mlflow.json. Exit code 1: a check failed.
+
+    Example: stratlab verify results/demo/ddp --tracking-uri http://localhost:5000
+    """
+    from stratlab.verify.checks import verify_run
+
+    failed = 0
+    for line in verify_run(run_dir, tracking_uri or None, with_report=report):
+        print(line, flush=True)
+        failed += line.state == "failed"
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,76 @@
+"""Sets of time and their borders, on lanes of a few events that one can count."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stratlab.analysis.dividing.calls import CallKey, CallKind, Calls
+from stratlab.analysis.dividing.exposure import build_exposure
+from stratlab.analysis.dividing.lanes import Lanes
+from stratlab.traces.intervals import build_empty, length
+
+
+def build_lanes(*events: tuple[str, int, int, int], source: str = "gpu") -> Lanes:
+    """Of (kind, issued, start, end) in ns; kind: compute, comm or copy."""
+    kinds = [kind for kind, *_ in events]
+    issued, starts, ends = (np.array([event[i] for event in events], np.int64) for i in (1, 2, 3))
+    return Lanes(
+        source=source,  # type: ignore[arg-type]
+        event=np.arange(len(events)),
+        starts=starts,
+        ends=ends,
+        issued=issued,
+        is_compute=np.array([kind == "compute" for kind in kinds]),
+        is_communication=np.array([kind == "comm" for kind in kinds]),
+        is_copy=np.array([kind == "copy" for kind in kinds]),
+        names=["event"],
+        name=np.zeros(len(events), np.int32),
+        unlaunched=0,
+        in_flight=0,
+    )
+
+
+def build_calls(**spans: tuple[int, int]) -> Calls:
+    """A call per collective."""
+    keys = [CallKey(name, name, "") for name in spans]
+    starts, ends = (np.array([span[i] for span in spans.values()], np.int64) for i in (0, 1))
+    number = np.arange(len(spans), dtype=np.int32)
+    return Calls(0, [CallKind(key, "") for key in keys], number, starts, ends, np.full(len(spans), -1))
+
+
+def test_time_in_which_two_collectives_run_at_once_is_exposed_once():
+    """compute 0-10, all_gather 5-40, broadcast 30-50, copy 45-60, idle 60-70: five of them, side by side."""
+    lanes = build_lanes(
+        ("compute", 0, 0, 10), ("comm", 1, 5, 40), ("comm", 2, 30, 50), ("copy", 3, 45, 60)
+    )  # fmt: skip
+    calls = build_calls(all_gather=(5, 40), broadcast=(30, 50))
+    found = build_exposure(lanes, calls, build_empty(), 0, 70)
+    sizes = {name: length(part) for name, part in found.sets.items()}
+    assert (sizes["comm"], sizes["comm_overlap"], sizes["comm_exposed"]) == (45, 5, 40)
+    assert (sizes["compute"], sizes["copy_exposed"], sizes["idle"]) == (10, 10, 10)
+    parts = {key.collective: length(part) for key, part in found.collectives.items()}
+    assert parts == {"all_gather": 30, "broadcast": 10}  # 30-40 belongs to the first in the alphabet
+    assert sum(parts.values()) == sizes["comm_exposed"]
+    assert sizes["compute"] + sizes["comm_exposed"] + sizes["copy_exposed"] + sizes["idle"] == 70
+
+
+def test_a_collective_inside_another_adds_nothing():
+    lanes = build_lanes(("comm", 0, 0, 30), ("comm", 1, 10, 20))
+    found = build_exposure(lanes, build_calls(a=(0, 30), b=(10, 20)), build_empty(), 0, 30)
+    assert {key.name: length(part) for key, part in found.collectives.items()} == {"a": 30, "b": 0}
+
+
+def test_an_event_that_is_issued_at_a_border_belongs_to_the_step_behind_it():
+    """Three events, issued at 10, 20 and 30; the GPU is late: they end at 15, 45 and 60."""
+    lanes = build_lanes(("compute", 10, 12, 15), ("compute", 20, 25, 45), ("compute", 30, 50, 60))
+    assert lanes.issued_within(10, 20).tolist() == [0]
+    assert lanes.issued_within(20, 30).tolist() == [1]
+    assert lanes.issued_within(10, 30).tolist() == [0, 1] and lanes.issued_within(0, 99).tolist() == [0, 1, 2]
+    borders = np.array([5, 10, 19, 20, 21, 30, 31, 90], np.int64)
+    # not before its own time, and not before the end of all that was issued strictly earlier
+    assert lanes.settle(borders).tolist() == [5, 10, 19, 20, 45, 45, 60, 90]
+
+
+def test_on_the_host_a_border_is_where_it_is():
+    lanes = build_lanes(("compute", 10, 10, 99), source="cpu")
+    assert lanes.settle(np.array([20, 30], np.int64)).tolist() == [20, 30]

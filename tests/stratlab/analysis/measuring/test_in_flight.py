@@ -1,0 +1,100 @@
+"""What was launched before the recording began: it is in the trace, its launch is not, and it belongs to no step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from stratlab.analysis.measuring.idle import IdleRow, build_idle
+from stratlab.analysis.measuring.measure import measure_traces
+from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.traces.trace import load_trace
+from tests.stratlab.simulated.small import GPU, TraceWriter
+from tests.stratlab.simulated.team import Scene, simulate
+
+NAMED = "GPU events were launched before the recording began, they count in no step"
+
+
+def analyse(trace: TraceWriter, folder: Path) -> RankAnalysis:
+    (rank,) = measure_traces({0: trace.write(folder / "rank0_trace.json")}).ranks
+    return rank
+
+
+def build_two_steps(in_flight_us: float, numbered: bool) -> TraceWriter:
+    """Two steps of 400 us of GPU time, which begin on the GPU when it has ended what was in flight."""
+    trace = TraceWriter(0)
+    place = {"device": 0, "stream": 7} | ({"correlation": 3} if numbered else {})
+    trace.add("kernel", "gemm", 1001, 1000 + in_flight_us, 7, GPU, **place)
+    trace.correlation = 10
+    for i in range(2):
+        at = 1000 + 20 * i  # the host is far ahead
+        trace.label(f"## Training Step {5 + i} ##", at, at + 20)
+        begin = 1000 + in_flight_us + 400 * i
+        trace.kernel("gemm", at + 5, begin, begin + 300)
+        trace.kernel("gemm", at + 10, begin + 300, begin + 400)
+    return trace
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_first_step_begins_when_what_was_in_flight_has_ended(tmp_path: Path, numbered: bool) -> None:
+    found = analyse(build_two_steps(400, numbered), tmp_path)
+    assert [(row.step, row.step_ms, row.compute_ms) for row in found.rows] == [(5, 0.4, 0.4), (6, 0.4, 0.4)]
+    assert f"1 of 5 {NAMED}" in [finding.reason for finding in found.findings]
+    assert found.durations.in_steps == 4
+
+
+def test_it_never_waited_for_the_host(tmp_path: Path) -> None:
+    trace = build_two_steps(400, numbered=True)
+    trace.add("kernel", "gemm", 1000.2, 1000.5, 7, GPU, device=0, stream=7, correlation=2)
+    assert build_idle(0, load_trace(trace.write(tmp_path / "trace.json"))) == [IdleRow(0, 7, 0, 0.0005, 0)]
+
+
+def test_lost_launch_in_the_middle_counts_by_its_start(tmp_path: Path) -> None:
+    """The number of the call tells it from what was in flight."""
+    trace = build_two_steps(2, numbered=True)
+    trace.add("kernel", "gemm", 1401, 1402, 9, GPU, device=0, stream=9, correlation=12)
+    trace.events = [
+        e for e in trace.events if not (e["cat"] == "cuda_runtime" and e["args"]["correlation"] == 12)
+    ]
+    reasons = [finding.reason for finding in analyse(trace, tmp_path).findings]
+    assert f"1 of 6 {NAMED}" in reasons
+    assert "2 of 6 GPU events have no launch in it, they count by their start" in reasons
+
+
+def test_synchronising_would_not_make_the_step_truer(tmp_path: Path) -> None:
+    """Why the trainer's profiler does not: after it a step waits for the data and the launches that the others hide."""
+    idle_ms = {}
+    for sync in (True, False):
+        scene = Scene(ranks=2, steps=4, sync=sync, copy_exposed=False, loss_copy=False, layers=12)
+        rank = measure_traces(simulate(tmp_path / str(sync), scene).files, dict(scene.mesh)).ranks[0]
+        idle_ms[sync] = [row.idle_ms for row in rank.rows[1:]]
+    waits_ms = [synced - steady for synced, steady in zip(idle_ms[True], idle_ms[False], strict=True)]
+    assert min(waits_ms) > Scene().data_ns / 1e6
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_recording_that_begins_while_the_gpu_works(tmp_path: Path, steps: int) -> None:
+    """Warm-up steps, then recorded ones without a synchronisation, as Kineto cuts it: what starts earlier is not in the
+    trace. The recorded steps are what they are in the whole trace, also a single one."""
+    scene = Scene(ranks=2, steps=3 + steps, sync=False, copy_exposed=False, loss_copy=False, data_ns=1_000)
+    truth = simulate(tmp_path / "whole", scene)
+    whole = measure_traces(truth.files, dict(scene.mesh)).ranks
+    cut = {}
+    for rank, path in truth.files.items():
+        content = json.loads(path.read_text())
+        label = f"## Training Step {scene.first_step + 3} ##"
+        (begin,) = [
+            e["ts"]
+            for e in content["traceEvents"]
+            if e.get("name") == label and e["cat"] == "user_annotation"
+        ]
+        content["traceEvents"] = [e for e in content["traceEvents"] if e["ph"] != "X" or e["ts"] >= begin]
+        cut[rank] = tmp_path / f"rank{rank}_trace.json"
+        cut[rank].write_text(json.dumps(content))
+    measures = measure_traces(cut, dict(scene.mesh))
+    for rank, before in zip(measures.ranks, whole, strict=True):
+        assert any(NAMED in finding.reason for finding in rank.findings)
+        assert [asdict(row) for row in rank.rows] == [asdict(row) for row in before.rows[3:]]

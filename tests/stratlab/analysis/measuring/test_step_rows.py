@@ -1,0 +1,220 @@
+"""Where a step's time went, on traces whose answer is known."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from stratlab.analysis.measuring.rank import RankAnalysis, finish_rank, read_rank_trace
+from stratlab.analysis.measuring.step_rows import StepRow, build_means
+from tests.stratlab.simulated.small import (
+    COMPUTE_STREAM,
+    GPU,
+    STEP_MS,
+    TraceWriter,
+    add_gpu_step,
+    build_cpu_trace,
+    build_gpu_trace,
+)
+
+
+def analyse(trace: TraceWriter, folder: Path) -> RankAnalysis:
+    return finish_rank(read_rank_trace(0, trace.write(folder / "rank0_trace.json")), {}, is_pipeline=False)
+
+
+def times(row: StepRow) -> dict[str, float]:
+    return {name: value for name, value in asdict(row).items() if name.endswith("_ms")}
+
+
+def parts(row: StepRow) -> float:
+    return row.compute_ms + row.comm_exposed_ms + row.copy_exposed_ms + row.idle_ms
+
+
+def test_gpu_step_has_the_known_answer(tmp_path: Path) -> None:
+    found = analyse(build_gpu_trace(0), tmp_path)
+    assert found.source == "gpu"
+    assert [row.step for row in found.rows] == [10, 11, 12]
+    for row in found.rows:
+        assert times(row) == pytest.approx(STEP_MS)
+    assert found.findings == []
+
+
+def test_kernel_counts_by_its_launch_when_the_gpu_lags(tmp_path: Path) -> None:
+    """The GPU works 700 us behind: kernels of a step run under the next step's label, and still count as its own."""
+    found = analyse(build_gpu_trace(0, lag_us=700), tmp_path)
+    first, second, third = found.rows
+    # the first step has to wait for its first kernel, which was launched after it began: 700 us more
+    waiting = {"idle_ms": 0.23 + 0.65, "host_wait_ms": 0.75}
+    assert times(first) == pytest.approx(STEP_MS | {"step_ms": 1.65} | waiting)
+    # from the end of the last kernel before to the end of its own last one
+    steady = STEP_MS | {"data_wait_ms": 0.0, "host_wait_ms": 0.0, "other_idle_ms": 0.23}
+    assert times(second) == pytest.approx(steady)
+    assert times(third) == pytest.approx(steady)
+    assert sum(row.step_ms for row in found.rows) == pytest.approx(3.65)
+
+
+def test_time_between_two_labels_belongs_to_no_step(tmp_path: Path) -> None:
+    """A validation between two recorded steps must not look like a slow step."""
+    trace = TraceWriter(0)
+    add_gpu_step(trace, 10, 1000)
+    trace.kernel("validation", 2100, 2200, 4000)
+    add_gpu_step(trace, 11, 5000)
+    for row in analyse(trace, tmp_path).rows:
+        assert times(row) == pytest.approx(STEP_MS)
+
+
+def test_cpu_step_has_the_known_answer(tmp_path: Path) -> None:
+    found = analyse(build_cpu_trace(0), tmp_path)
+    assert found.source == "cpu"
+    for row in found.rows:
+        assert (
+            times(row)
+            == pytest.approx(
+                {
+                    "step_ms": 0.1,
+                    "host_step_ms": 0.1,
+                    "compute_ms": 0.07,  # not the collective's entry, not autograd's wrapper, not gloo's own thread
+                    "comm_ms": 0.04,
+                    "comm_overlap_ms": 0.02,
+                    "comm_exposed_ms": 0.02,
+                    "straggler_ms": 0.0,
+                    "bubble_ms": 0.0,
+                    "copy_ms": 0.0,
+                    "copy_exposed_ms": 0.0,
+                    "idle_ms": 0.01,
+                    "data_wait_ms": 0.0,
+                    "host_wait_ms": 0.01,
+                    "kernel_wait_ms": 0.0,
+                    "other_idle_ms": 0.0,
+                    "data_ms": 0.005,
+                    "forward_ms": 0.03,  # twice: two micro-batches
+                    "backward_ms": 0.03,
+                    "optimizer_ms": 0.015,
+                }
+            )
+        )
+
+
+@pytest.mark.parametrize("lag_us", [0, 333.25, 2500])
+def test_parts_add_up_to_the_step(tmp_path: Path, lag_us: float) -> None:
+    rows = analyse(build_gpu_trace(0, lag_us=lag_us), tmp_path).rows
+    assert [parts(row) for row in rows] == pytest.approx([row.step_ms for row in rows], abs=1e-9)
+    assert all(value >= 0 for row in rows for value in times(row).values())
+
+
+def test_phase_without_a_label_is_unknown_and_named(tmp_path: Path) -> None:
+    found = analyse(build_gpu_trace(0, without="optimizer"), tmp_path)
+    assert found.phases == ["data", "forward", "backward"]
+    assert [row.optimizer_ms for row in found.rows] == [None] * 3
+    assert [finding.reason for finding in found.findings] == ["has no label of the phase optimizer"]
+    assert build_means(found.rows)["optimizer_ms"] is None
+    assert build_means(found.rows)["forward_ms"] == pytest.approx(0.3)
+
+
+def test_profiler_steps_stand_in_for_missing_step_labels(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    trace.events = [event for event in trace.events if "Training Step" not in event["name"]]
+    found = analyse(trace, tmp_path)
+    assert [row.step for row in found.rows] == [0, 1, 2]
+    assert times(found.rows[1]) == pytest.approx(STEP_MS)
+    assert "the steps are the profiler's own" in found.findings[0].reason
+
+
+NO_STEPS = "has neither '## Training Step i ##' nor 'ProfilerStep#i', the whole recording counts as one step"
+
+
+def test_trace_without_any_step_counts_as_one(tmp_path: Path) -> None:
+    """From the first GPU event to the end of the last one, with what was in flight when the recording began."""
+    trace = build_gpu_trace(0)
+    trace.events = [event for event in trace.events if event["cat"] != "user_annotation"]
+    trace.add("kernel", "gemm", 5000.5, 5100.5, COMPUTE_STREAM, GPU, stream=COMPUTE_STREAM)
+    found = analyse(trace, tmp_path)
+    (row,) = found.rows
+    assert (row.step, found.steps_from, found.durations.in_steps) == (1, "recording", 13)
+    assert (row.step_ms, row.compute_ms, row.comm_ms) == pytest.approx((2.95, 2.05, 0.9))
+    assert (row.comm_exposed_ms, row.copy_exposed_ms) == pytest.approx((0.3, 0.06))
+    assert parts(row) == pytest.approx(row.step_ms, abs=1e-9)
+    assert NO_STEPS in [finding.reason for finding in found.findings]
+
+
+def test_cpu_trace_without_any_step_counts_as_one(tmp_path: Path) -> None:
+    trace = build_cpu_trace(0)
+    trace.events = [e for e in trace.events if e["cat"] != "user_annotation" or e["name"].startswith("gloo:")]
+    (row,) = analyse(trace, tmp_path).rows
+    assert (row.step_ms, row.compute_ms, row.comm_ms, row.idle_ms) == pytest.approx((0.29, 0.21, 0.12, 0.02))
+
+
+def test_steps_of_old_writers(tmp_path: Path) -> None:
+    """Until 2021 labels and operators had one category, and GPU events capital letters."""
+    old = {"user_annotation": "Operator", "cpu_op": "Operator", "kernel": "Kernel", "gpu_memcpy": "Memcpy"}
+    old |= {"cuda_runtime": "Runtime"}
+    trace = build_gpu_trace(0)
+    for event in trace.events:
+        event["cat"] = old.get(event["cat"], event["cat"])
+    for row in analyse(trace, tmp_path).rows:
+        assert times(row) == pytest.approx(STEP_MS)
+    trace = build_cpu_trace(0)
+    for event in trace.events:
+        event["cat"] = old.get(event["cat"], event["cat"]) if event["name"][:4] != "gloo" else event["cat"]
+    for row in analyse(trace, tmp_path).rows:
+        assert (row.step_ms, row.compute_ms, row.comm_ms) == pytest.approx((0.1, 0.07, 0.04))
+
+
+def test_gpu_event_without_a_launch_counts_by_its_start_and_is_named(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    trace.events = [
+        event for event in trace.events if event["args"].get("correlation") != 2 or event["pid"] == 0
+    ]
+    found = analyse(trace, tmp_path)
+    assert found.rows[0].compute_ms == pytest.approx(0.65)
+    assert [f.reason for f in found.findings] == [
+        "1 of 15 GPU events have no launch in it, they count by their start"
+    ]
+
+
+def test_step_without_gpu_work_is_left_out_and_named(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    trace.label("## Training Step 13 ##", 8000.5, 9000.5)
+    found = analyse(trace, tmp_path)
+    assert [row.step for row in found.rows] == [10, 11, 12]
+    assert [f.reason for f in found.findings] == ["1 of 4 steps ran nothing on the GPU and are left out"]
+
+
+def test_data_label_before_the_step_belongs_to_it(tmp_path: Path) -> None:
+    trace = TraceWriter(0)
+    for i in range(2):
+        trace.label("## Data Loading ##", 1000 + 2000 * i, 1300 + 2000 * i)
+        add_gpu_step(trace, 10 + i, 1400 + 2000 * i, without="data")
+    assert [row.data_ms for row in analyse(trace, tmp_path).rows] == pytest.approx([0.3, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("devices", "size_gib"),
+    [
+        ([{"id": 0, "totalGlobalMem": 80 << 30}], 80.0),
+        ([], None),
+        ([{"id": 0}], None),
+        ([{"totalGlobalMem": 10**400}], None),
+        ([{"totalGlobalMem": "80 GB"}], None),
+        ("none", None),
+    ],
+)
+def test_the_size_of_the_device_is_in_the_head(
+    tmp_path: Path, devices: object, size_gib: float | None
+) -> None:
+    trace = build_gpu_trace(0)
+    trace.head["deviceProperties"] = devices
+    assert analyse(trace, tmp_path).device_memory_gib == size_gib
+
+
+def test_means_are_weighted_by_time(tmp_path: Path) -> None:
+    short, long = (
+        analyse(build_gpu_trace(0), tmp_path).rows[0],
+        analyse(build_gpu_trace(0, lag_us=700), tmp_path).rows[0],
+    )
+    means = build_means([short, long])
+    assert means["step_ms"] == pytest.approx((1.0 + 1.65) / 2)
+    assert means["compute_pct"] == pytest.approx(100 * 1.3 / 2.65)
+    assert means["comm_overlap_pct"] == pytest.approx(100 * 0.4 / 0.6)

@@ -1,0 +1,193 @@
+"""What pods find out about volume, images and MLflow. Processes of this machine play the pods, see fake_kubelet."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from stratlab.check import pod_checks
+from stratlab.check.finding import Finding
+from stratlab.check.pod_checks import (
+    PodsRequest,
+    check_pods,
+    judge_gpu,
+    judge_image,
+    judge_mlflow,
+    judge_sharing,
+)
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.volume_pod import Finished
+from tests.redirecting_server import run_redirect, run_witness
+from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.cluster.fake_kubelet import Kubelet, run_kubelet
+
+Lab = tuple[Connection, Kubelet]
+REQUEST = PodsRequest("stratlab-results", "/results", "lab", "trainer", "http://mlflow:5000")
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with run_kubelet(FakeApi()) as pair:
+        yield pair
+
+
+def look(lab: Lab, mount: Path, uri: str) -> dict[str, Finding]:
+    request = PodsRequest("stratlab-results", str(mount), "lab", "trainer", uri)
+    return {each.subject: each for each in check_pods(lab[0], "lab", request, lambda sentence: None)}
+
+
+def printed(**facts: object) -> Finished:
+    return Finished(0, b"a warning\nfacts " + json.dumps(facts).encode() + b"\n", "")
+
+
+@pytest.fixture
+def strict_host() -> Iterator[str]:
+    """A server that refuses every API call as MLflow does for an unknown Host header, and calls itself healthy."""
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(b"Invalid Host header - possible DNS rebinding attack detected")
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_shared_volume_a_real_mlflow_and_images_that_start(
+    lab: Lab, tmp_path: Path, mlflow_server: str
+) -> None:
+    found = look(lab, tmp_path, mlflow_server)
+    assert {subject: finding.state for subject, finding in found.items()} == {
+        "image of the lab": "ok",
+        "volume stratlab-results": "ok",
+        "shared memory": "ok",
+        "image of the trainer": "ok",
+        "MLflow": "ok",
+    }
+    assert "in one pod and read in another (both on node-1)" in found["volume stratlab-results"].seen
+    assert " GiB free" in found["volume stratlab-results"].seen
+    assert list(tmp_path.iterdir()) == [], "nothing stays on the volume"
+    components = {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in lab[1].created}
+    assert components == {"volume", "test"}, (
+        "the network policies let `test` talk to MLflow, `volume` to nobody"
+    )
+
+
+def test_a_server_that_refuses_its_own_name_is_a_problem(lab: Lab, tmp_path: Path, strict_host: str) -> None:
+    finding = look(lab, tmp_path, strict_host)["MLflow"]
+    assert finding.state == "problem" and "refuses its own name" in finding.seen
+    assert "MLFLOW_SERVER_ALLOWED_HOSTS" in finding.fix
+
+
+def test_a_server_that_redirects_is_a_problem_and_says_where_to(lab: Lab, tmp_path: Path) -> None:
+    with run_witness() as (elsewhere, seen), run_redirect(elsewhere, 301) as uri:
+        found = look(lab, tmp_path, uri)["MLflow"]
+    assert (found.state, found.fix) == ("problem", f"set run.mlflow.trackingUri to {elsewhere}")
+    assert found.seen == f"{uri} answers 301, redirects to {elsewhere}" and seen == []
+
+
+def test_a_volume_that_cannot_be_written_is_a_problem(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_checks, "SHARE", pod_checks.SHARE.replace("> 90", "> 0.5"))
+    (tmp_path / "file").write_text("where a folder should be")
+    finding = look(lab, tmp_path / "file", "")["volume stratlab-results"]
+    assert finding.state == "problem" and "cannot be written: " in finding.seen and "fsGroup" in finding.fix
+
+
+def test_volumes_that_are_not_the_same_are_a_problem(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = pod_checks.SHARE.replace("> 90", "> 0.5").replace(
+        "role, folder = sys.argv[1:]", "role, folder = sys.argv[1:]; folder += role"
+    )
+    monkeypatch.setattr(pod_checks, "SHARE", apart)
+    finding = look(lab, tmp_path, "")["volume stratlab-results"]
+    assert finding.state == "problem" and "did not see within" in finding.seen
+
+
+def test_an_image_that_cannot_be_pulled_is_the_only_problem(lab: Lab, tmp_path: Path) -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such host"}}
+    lab[1].waits["trainer"] = {"phase": "Pending", "containerStatuses": [{"state": waiting}]}
+    found = look(lab, tmp_path, "")
+    assert [subject for subject, each in found.items() if each.state == "problem"] == ["image of the trainer"]
+    assert "ImagePullBackOff: no such host" in found["image of the trainer"].seen
+    assert found["MLflow"].seen == "not configured, metrics stay on the volume"
+
+
+def test_without_the_right_to_start_pods_nothing_is_claimed(lab: Lab, tmp_path: Path) -> None:
+    lab[1].deny = (403, "pods is forbidden")
+    found = look(lab, tmp_path, "http://mlflow:5000")
+    assert found["image of the lab"] == Finding(
+        "warning", "image of the lab", "not looked at: pods is forbidden", "the Role stratlab-user allows it"
+    )
+    assert {each.state for each in found.values()} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "state"),
+    [
+        (200, "{}", "ok"),
+        (401, "", "warning"),
+        (403, "forbidden", "warning"),
+        (403, "Invalid Host header", "problem"),
+        (404, "nginx", "problem"),
+        (None, "Name or service not known", "problem"),
+    ],
+)
+def test_answers_of_mlflow(status: int | None, text: str, state: str) -> None:
+    assert judge_mlflow("http://m", printed(status=status, text=text)).state == state
+
+
+def test_a_full_volume_is_a_warning_and_nodes_are_named() -> None:
+    facts = {"node": "a", "user": 10001, "free_bytes": 2**29, "shm_bytes": 64 * 2**20}
+    wrote, read = printed(**facts), printed(**facts | {"node": "b", "read": True})
+    found = {each.subject: each for each in judge_sharing(REQUEST, wrote, read)}
+    assert found["volume stratlab-results"].state == "warning"
+    assert "(on a and b), 0.5 GiB free" in found["volume stratlab-results"].seen
+    assert found["shared memory"].seen.startswith("64 MiB in a plain pod")
+
+
+def test_a_container_without_python_and_a_pod_that_waits() -> None:
+    assert judge_image("i", "x", Finished(128, b"", "StartError: python: not found")).state == "problem"
+    assert judge_image("i", "x", ClusterError("pod p has not started after 60 s")).state == "warning"
+    assert judge_image("i", "x", ClusterError("no claim", 404)).state == "warning"
+
+
+def test_where_nodes_offer_gpus_a_pod_asks_for_one(lab: Lab, tmp_path: Path) -> None:
+    """It runs what refuses a run; here there is none to be seen."""
+    node = {"metadata": {"name": "a"}, "spec": {}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    lab[1].api.collections["/api/v1/nodes"] = {"a": node}
+    lab[1].env["CUDA_VISIBLE_DEVICES"] = ""
+    finding = look(lab, tmp_path, "")["a GPU in a pod"]
+    assert finding.state == "problem" and finding.seen.startswith(
+        "run.accelerator=nvidia.com/gpu: asked for 1"
+    )
+    assert "exit code 4" in finding.fix
+    (pod,) = [
+        pod
+        for pod in lab[1].created
+        if "nvidia.com/gpu" in pod["spec"]["containers"][0]["resources"]["limits"]
+    ]
+    assert pod["spec"]["containers"][0]["image"] == "trainer"
+
+
+def test_what_a_pod_with_a_gpu_says() -> None:
+    assert judge_gpu(Finished(0, b"", "")).state == "ok"
+    assert (
+        judge_gpu(Finished(1, b"No module named trainer.launch.visibility", "")).state == "warning"
+    )  # an older image
+    assert judge_gpu(ClusterError("pod p has not started after 60 s, it waits for a node")).state == "warning"

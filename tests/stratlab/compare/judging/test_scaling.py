@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.compare.comparison import compare
+from stratlab.compare.judging.scaling import SHARED_CORES
+from stratlab.compare.reading.comparison_folder import load_runs
+from tests.stratlab.example_run import build_run_dir
+
+
+def build(root: Path, world_size: int, samples_per_s: float, **changes: Any) -> None:
+    name = changes.pop("run", f"{changes.pop('strategy', 'ddp')}-{world_size}")
+    build_run_dir(
+        root,
+        name,
+        name.partition("-")[0],
+        **{"device": "cuda", "hosts": ["n"], "processes_per_node": world_size, **changes},
+        world_size=world_size,
+        samples_per_s=samples_per_s,
+    )
+
+
+def scale(root: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = compare(load_runs(root))["scaling"]
+    return found
+
+
+def test_strong_scaling_by_hand(tmp_path: Path) -> None:
+    for world_size, speed in ((2, 1000.0), (4, 1800.0), (8, 2800.0)):
+        build(tmp_path, world_size, speed, grad_accum_steps=16 // world_size)
+    (series,) = scale(tmp_path)
+    assert (series["strategy"], series["kind"], series["note"]) == ("ddp", "strong", "")
+    assert [point["world_size"] for point in series["points"]] == [2, 4, 8]
+    assert [point["scaling_efficiency_pct"] for point in series["points"]] == pytest.approx(
+        [100.0, 90.0, 70.0]
+    )
+    assert [point["samples_per_s_per_device"] for point in series["points"]] == pytest.approx(
+        [500.0, 450.0, 350.0]
+    )
+    rows = compare(load_runs(tmp_path))["runs"]
+    assert [row["scaling_efficiency_pct"] for row in rows] == pytest.approx([100.0, 90.0, 70.0])
+
+
+def test_smaller_micro_batches_are_strong_scaling_too(tmp_path: Path) -> None:
+    build(tmp_path, 2, 1000.0, micro_batch_size=32)
+    build(tmp_path, 4, 1500.0, micro_batch_size=16)
+    (series,) = scale(tmp_path)
+    assert series["kind"] == "strong" and "smaller micro-batches" in series["what"]
+    assert series["points"][1]["scaling_efficiency_pct"] == pytest.approx(75.0)
+
+
+def test_a_batch_that_grows_along_is_weak_scaling(tmp_path: Path) -> None:
+    build(tmp_path, 2, 1000.0, global_batch_size=64)
+    build(tmp_path, 4, 1900.0, global_batch_size=128, steps=30, data_order_sha256="other")
+    (series,) = scale(tmp_path)
+    assert series["kind"] == "weak" and series["points"][1]["scaling_efficiency_pct"] == pytest.approx(95.0)
+
+
+def test_a_batch_that_grows_otherwise_is_no_series(tmp_path: Path) -> None:
+    build(tmp_path, 2, 1000.0, global_batch_size=64)
+    build(tmp_path, 4, 1900.0, global_batch_size=96)
+    assert scale(tmp_path) == []
+
+
+@pytest.mark.parametrize("change", [{"model": "vit_base"}, {"precision": "bf16"}, {"device_name": "another"}])
+def test_anything_else_that_differs_is_no_series(tmp_path: Path, change: dict[str, Any]) -> None:
+    build(tmp_path, 2, 1000.0)
+    build(tmp_path, 4, 1900.0, **change)
+    assert scale(tmp_path) == []
+
+
+def test_strategies_are_series_of_their_own_and_repeats_one_point(tmp_path: Path) -> None:
+    for strategy in ("ddp", "fsdp"):
+        build(tmp_path, 2, 1000.0, strategy=strategy)
+        build(tmp_path, 4, 1600.0, strategy=strategy)
+    build(tmp_path, 4, 1700.0, run="ddp-again", seed=1)
+    build(tmp_path, 4, 1500.0, run="ddp-more", seed=2)
+    series = scale(tmp_path)
+    assert [entry["strategy"] for entry in series] == ["ddp", "fsdp"]
+    assert series[0]["points"][1]["runs"] == ["ddp-4", "ddp-again", "ddp-more"]
+    assert series[0]["points"][1]["samples_per_s"] == pytest.approx(1600.0)
+
+
+def test_on_a_cpu_the_processes_share_the_cores(tmp_path: Path) -> None:
+    build(tmp_path, 2, 1000.0, device="cpu")
+    build(tmp_path, 4, 1100.0, device="cpu")
+    assert scale(tmp_path)[0]["note"] == SHARED_CORES

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.workloads import APIS, RunFacts, Workload
+from stratlab.logs import rank_log
+from stratlab.logs.log_place import VolumeLog, find_file, find_pod
+from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.watch.objects import PODS, RUNS, build_pod, build_run, ended
+
+
+class Reading:
+    """`read_rank`, with a fake in place of the pod that reads the volume."""
+
+    def __init__(self, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said: list[str] = []
+        self.asked: dict[str, Any] = {}
+        self._connection = connection
+        monkeypatch.setattr(rank_log, "read_file", self._fake_read_file)
+
+    def _fake_read_file(self, connection: Connection, namespace: str, **asked: Any) -> Iterator[bytes]:
+        asked.pop("progress")
+        self.asked = asked | {"namespace": namespace}
+        yield b"from the "
+        yield b"volume\n"
+
+    def __call__(self, rank: int = 0, *, previous: bool = False, follow: bool = False, **options: str) -> str:
+        self.said, self.asked = [], {}
+        pieces = rank_log.read_rank(
+            self._connection,
+            "demo",
+            rank,
+            previous=previous,
+            follow=follow,
+            say=self.said.append,
+            **options,
+        )
+        return b"".join(pieces).decode()
+
+
+@pytest.fixture
+def reading(api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Reading:
+    api.served |= {PODS, RUNS}
+    return Reading(connection, monkeypatch)
+
+
+def test_from_the_pod_that_holds_the_rank(api: FakeApi, reading: Reading) -> None:
+    api.put(RUNS, build_run("Running"))
+    for index in (0, 1):
+        api.put(PODS, build_pod(index))
+        api.log(f"demo-worker-{index}", f"of pod {index}")
+    for rank, index in ((0, 0), (1, 0), (2, 1), (3, 1)):
+        assert reading(rank) == f"of pod {index}\n"
+        assert reading.said == [f"pod demo-worker-{index}: ranks {2 * index} to {2 * index + 1} of 4"]
+    with pytest.raises(ValueError, match="--rank 4: the run has ranks 0 to 3"):
+        reading(4)
+
+
+def test_pods_of_another_run_are_not_taken(api: FakeApi, reading: Reading) -> None:
+    api.put(RUNS, build_run("Running"))
+    api.put(PODS, build_pod(0, run="other"))
+    assert reading() == "from the volume\n"
+
+
+def test_followed_to_the_end(api: FakeApi, reading: Reading) -> None:
+    api.put(RUNS, build_run("Succeeded"))
+    api.put(PODS, build_pod(0, "Succeeded", state=ended(0)))
+    api.log("demo-worker-0", "one")
+    assert reading(follow=True) == "one\n"
+
+
+def test_a_pod_that_has_not_started_says_why(api: FakeApi, reading: Reading) -> None:
+    api.put(RUNS, build_run("Created"))
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    api.put(PODS, build_pod(0, "Pending", state=waiting))
+    with pytest.raises(
+        ClusterError, match="not started: pod demo-worker-0: Pending, on node-a: ImagePullBackOff"
+    ):
+        reading()
+
+
+def test_the_previous_container_or_the_file(api: FakeApi, reading: Reading) -> None:
+    api.put(RUNS, build_run("Running"))
+    api.put(PODS, build_pod(0))
+    api.log("demo-worker-0", "now")
+    assert reading(previous=True) == "from the volume\n"
+    assert "the file has all attempts" in reading.said[1]
+    api.log("demo-worker-0", "before", "pytorch previous")
+    assert reading(previous=True) == "before\n"
+
+
+def test_when_the_pods_are_gone_the_annotations_lead_to_the_file(api: FakeApi, reading: Reading) -> None:
+    api.put(RUNS, build_run("Failed"))
+    assert reading(3) == "from the volume\n"
+    assert reading.asked == {
+        "namespace": "lab",
+        "claim": "volume",
+        "mount": "/results",
+        "image": "lab:1",
+        "path": "/results/c/demo/ranks/rank3.log",
+    }
+    assert reading.said == [
+        "the pod of ranks 2 to 3 is gone",
+        "reading /results/c/demo/ranks/rank3.log of the claim volume with lab:1",
+    ]
+
+
+def test_when_the_resource_is_gone_too_the_charts_defaults_do(reading: Reading) -> None:
+    assert reading() == "from the volume\n"
+    assert reading.asked["path"] == "/results/default/demo/ranks/rank0.log"
+    assert (reading.asked["claim"], reading.asked["image"]) == ("stratlab-results", "stratlab-lab:0.1.0")
+    assert reading.said[0] == "no run demo in namespace lab (any more)"
+    assert reading.said[1].endswith("; --run-directory, --claim and --image say otherwise")
+    reading(run_directory="/results/vit/demo", claim="mine", image="lab:2")
+    assert reading.asked["path"] == "/results/vit/demo/ranks/rank0.log"
+    assert (reading.asked["claim"], reading.asked["image"]) == ("mine", "lab:2")
+
+
+FACTS = RunFacts("/data/c/demo", "claim", "/data", "lab:1", "", 1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "directory", "mount", "path"),
+    [
+        (FACTS, "", "/data", "/data/c/demo/ranks/rank0.log"),
+        (FACTS, "c/other", "/data", "/data/c/other/ranks/rank0.log"),
+        (None, "c/demo/", "/results", "/results/c/demo/ranks/rank0.log"),
+        (None, "/mnt/c/demo", "/mnt", "/mnt/c/demo/ranks/rank0.log"),
+    ],
+)
+def test_the_file(facts: RunFacts | None, directory: str, mount: str, path: str) -> None:
+    found = find_file("demo", facts, 0, run_directory=directory, claim="", image="")
+    assert found == VolumeLog(
+        claim="claim" if facts else "stratlab-results",
+        mount=mount,
+        image="lab:1" if facts else "stratlab-lab:0.1.0",
+        path=path,
+    )
+
+
+def test_a_master_is_node_0_and_a_launcher_has_all() -> None:
+    run = build_run("Running", workers=1, processes=4)
+    run["spec"]["pytorchReplicaSpecs"]["Master"] = {"replicas": 1}
+    pods = [build_pod(0), build_pod(0, role="master")]
+    for rank, name in ((1, "demo-master-0"), (2, "demo-worker-0")):
+        pod, _ = find_pod(Workload(APIS["pytorchjob"], run), pods, rank)
+        assert pod and pod["metadata"]["name"] == name
+    mpi = build_run("Running", processes=4)
+    mpi["spec"] = {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2}}}
+    pods = [build_pod(0), build_pod(1), build_pod(0, role="launcher")]
+    pod, sentence = find_pod(Workload(APIS["mpijob-v1"], mpi), pods, 3)
+    assert pod and pod["metadata"]["name"] == "demo-launcher-0"
+    assert sentence.endswith("the launcher, whose log carries all ranks; ranks 2 to 3 run in worker 1")

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stratlab.machine import processes
+from stratlab.machine.processes import Processes, tail
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+SESSION = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {DEAF!r}], start_new_session=True)
+time.sleep(60)
+"""
+
+
+def wait_for(text: str, log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while text not in tail(log):
+        assert time.monotonic() < deadline, tail(log)
+        time.sleep(0.05)
+
+
+def test_stop_reaches_a_deaf_grandchild_in_a_session_of_its_own(tmp_path: Path) -> None:
+    processes = Processes()
+    processes.start([sys.executable, "-c", SESSION], dict(os.environ), tmp_path / "log")
+    wait_for("ready", tmp_path / "log")
+    members = processes.members()
+    assert len(members) == 2
+    started = time.monotonic()
+    processes.stop()
+    assert time.monotonic() - started < 5  # the first process went at SIGTERM, so nothing is waited for
+    assert not any(psutil.pid_exists(member.pid) and member.status() != "zombie" for member in members)
+    assert not processes.members()
+
+
+def test_a_process_that_is_deaf_itself_is_killed_after_the_grace(tmp_path: Path) -> None:
+    processes = Processes()
+    process = processes.start([sys.executable, "-c", DEAF], dict(os.environ), tmp_path / "log")
+    wait_for("ready", tmp_path / "log")
+    started = time.monotonic()
+    processes.stop(grace_s=1.0)
+    assert 1.0 <= time.monotonic() - started < 5
+    assert process.returncode == -9
+
+
+def test_an_interrupt_in_the_middle_of_a_wait_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    """As if it had come between the taking of Popen's lock and the line that gives it back."""
+    processes = Processes()
+    process = processes.start([sys.executable, "-c", DEAF], dict(os.environ), tmp_path / "log")
+    wait_for("ready", tmp_path / "log")
+    process._waitpid_lock.acquire()  # type: ignore[attr-defined]
+    started = time.monotonic()
+    processes.stop(grace_s=1.0)
+    assert time.monotonic() - started < 5 and not processes.members()
+
+
+def test_others_are_left_alone(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    processes = Processes()
+    processes.start([sys.executable, "-c", "pass"], dict(os.environ), tmp_path / "log")
+    processes.stop()
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_tail_of_a_long_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert tail(log) == ""
+    log.write_text("\n".join(f"line {number}" for number in range(20000)))
+    assert tail(log, 2) == "line 19998\nline 19999"
+    log.write_text("one line")
+    assert tail(log, 2) == "one line"
+
+
+def test_the_stack_of_a_process_that_died_of_a_signal_is_told_before_the_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    crash = ["Fatal Python error: Segmentation fault", "Current thread:", "  here", "  there"]
+    dump = [*crash, "Extension modules: numpy, torch"]
+    for between, shown in ((5000, [*crash, "..."]), (0, crash)):
+        log.write_text(
+            "\n".join(["before"] * 9 + dump + ["peer"] * between + ["the", "last", "few", "words"])
+        )
+        assert tail(log, 4).splitlines() == [*shown, "the", "last", "few", "words"]
+
+
+def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch):
+    port = processes.free_port()
+    assert port in processes.PORTS and processes.PORTS.stop <= 32768
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        monkeypatch.setattr(random, "sample", lambda ports, count: [port, port + 1])
+        assert processes.free_port() == port + 1
+        monkeypatch.setattr(random, "sample", lambda ports, count: [port])
+        with pytest.raises(ValueError, match="no free TCP port found between 20000 and 32767"):
+            processes.free_port()
+
+
+def test_a_killed_parent_takes_its_processes_along(tmp_path: Path) -> None:
+    waits = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+    code = f"""
+import os, time
+from pathlib import Path
+from stratlab.machine.processes import Processes
+print(Processes().start({waits!r}, dict(os.environ), Path({str(tmp_path / "log")!r})).pid, flush=True)
+time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    child = psutil.Process(int(parent.stdout.readline()))
+    wait_for("ready", tmp_path / "log")
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,92 @@
+"""All runs are checked before the first one starts: the trainer is asked once for all of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from stratlab.rendering.checking import Answers, ask_trainer, list_refusals
+
+PYTHON = (sys.executable, "-m", "trainer")
+
+
+def settings(tmp_path: Path, **changes: str) -> dict[str, str]:
+    given = {"run": "a", "results": str(tmp_path), "strategy": "ddp", "model": "cnn"} | changes
+    return {f"TRAINER_{name.upper()}": value for name, value in given.items()}
+
+
+def test_every_run_is_judged_and_none_is_started(tmp_path: Path) -> None:
+    runs = {
+        "good": settings(tmp_path),
+        "bad": settings(tmp_path, lr="-1", model="vitt"),
+        "alone": settings(tmp_path, strategy="single") | {"PET_NNODES": "2"},
+        "dataless": settings(tmp_path, dataset_path="/nowhere/pets"),
+    }
+    answers = ask_trainer(runs, os.environ, [], PYTHON)
+    assert answers.reason == ""
+    assert {name: code for name, (code, _) in answers.refused.items()} == {
+        "bad": 2,
+        "alone": 2,
+        "dataless": 3,
+    }
+    lines = "\n".join(list_refusals(answers, len(runs)))
+    for words in (
+        "bad: run.config.lr='-1'",
+        "bad: run.config.model='vitt'",
+        "alone: strategy single runs in 1 process",
+    ):
+        assert words in lines
+    assert not (tmp_path / "default").exists()
+
+
+def test_a_sentence_names_the_settings_as_a_chart_does() -> None:
+    problem = "TRAINER_WARMUP_STEPS=20: must be below TRAINER_STEPS=4; TRAINER_WAIT_S and MY_TRAINER_LR stay"
+    assert list_refusals(Answers({"a": (2, [problem])}), 1) == [
+        "run.config.warmup_steps=20: must be below run.config.steps=4; TRAINER_WAIT_S and MY_TRAINER_LR stay"
+    ]
+
+
+def test_elsewhere_neither_data_nor_folders_are_looked_at(tmp_path: Path) -> None:
+    runs = {
+        "there": settings(
+            tmp_path, dataset_path="/results/_prepared/pets", model_path="/results/_prepared/vit"
+        )
+        | {"PET_NNODES": "2"},
+        "hub": settings(tmp_path, dataset="no/such", results="/nowhere/at/all", model="vit_base"),
+        "scale": settings(tmp_path, model="vit_huge"),
+        "batch": settings(tmp_path, dataset_path="/results/_prepared/pets", global_batch_size="50"),
+        "short": settings(tmp_path, dataset_path="/results/_prepared/pets", steps="3"),
+    }
+    del runs["there"]["TRAINER_MODEL"]  # two names of a model are refused
+    refused = ask_trainer(runs, os.environ, ["--elsewhere"], PYTHON).refused
+    assert {name: len(problems) for name, (_, problems) in refused.items()} == {
+        "scale": 1,
+        "batch": 1,
+        "short": 1,
+    }
+    assert "enlarged 28 times" in refused["scale"][1][0]
+    assert refused["short"][1][0].startswith(
+        "TRAINER_PROFILE_STEPS=3: the run has 3 steps, of which 2 steps can"
+    )
+
+
+def test_a_run_that_has_finished_is_refused_unless_it_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "default" / "a"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text("{}")
+    runs = {"a": settings(tmp_path)}
+    (sentence,) = ask_trainer(runs, os.environ, [], PYTHON).refused["a"][1]
+    assert "has finished already" in sentence
+    assert ask_trainer(runs, os.environ, ["--replace"], PYTHON) == Answers({})
+
+
+def test_a_trainer_that_cannot_be_asked_is_no_refusal(tmp_path: Path) -> None:
+    answers = ask_trainer({"a": settings(tmp_path)}, os.environ, ["--nope"], PYTHON)
+    assert answers.refused == {} and "--nope" in answers.reason
+
+
+def test_a_sentence_of_several_runs_is_said_once() -> None:
+    answers = Answers({"a": (2, ["x", "y"]), "b": (2, ["x"])})
+    assert list_refusals(answers, 3) == ["a, b: x", "a: y"]
+    assert list_refusals(Answers({"a": (2, ["x"])}), 1) == ["x"]

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
+
+
+def test_the_name_is_the_one_in_chart_yaml(chart: Path) -> None:
+    other = chart.rename(chart.with_name("folder"))
+    assert read_chart_name(find_helm(), other) == "tiny"
+
+
+def test_a_literal_wins_and_may_contain_what_helm_treats_specially(chart: Path, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("{run: {nodes: 3, results: {mountPath: /file}}}")
+    objects = render_chart(
+        find_helm(),
+        chart,
+        "r",
+        settings=["run.nodes=2", "run.results.mountPath=/set"],
+        values=[values],
+        literals=["run.results.mountPath=/a,b{c}=d"],
+    )
+    job = next(entry for entry in objects if entry["kind"] == "PyTorchJob")
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    assert worker["replicas"] == 2
+    assert worker["template"]["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] == "/a,b{c}=d"
+
+
+def test_a_value_that_the_schema_refuses_is_told_in_helms_words(chart: Path) -> None:
+    with pytest.raises(ValueError, match=r"at '/run/nodes': minimum: got 0, want 1"):
+        render_chart(find_helm(), chart, "r", settings=["run.nodes=0"])
+
+
+def test_no_chart_and_no_values_file_are_named(chart: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="charts/nope: no such chart"):
+        read_chart_name(find_helm(), Path("charts/nope"))
+    with pytest.raises(ValueError, match=r"--values .*nope.yaml: no such file"):
+        render_chart(find_helm(), chart, "r", values=[tmp_path / "nope.yaml"])
+
+
+def test_without_helm_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("stratlab.rendering.helm.REPOSITORY", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("STRATLAB_HELM", raising=False)
+    with pytest.raises(ValueError, match="make setup"):
+        find_helm()
+    monkeypatch.setenv("STRATLAB_HELM", str(tmp_path / "helm"))
+    with pytest.raises(ValueError, match=r"STRATLAB_HELM=.*: no program there"):
+        find_helm()
+
+
+def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
+    with pytest.raises(ValueError) as failure:
+        render_chart(find_helm(), Path("charts/ddp"), "r", settings=["run.config.clip_nrom=1,run.nodez=2"])
+    text = str(failure.value)
+    assert (
+        "  clip_nrom: did you mean clip_norm? allowed are augment, checkpoint_every, checkpoint_keep," in text
+    )
+    assert "  nodez: did you mean nodes? allowed are accelerator," in text
+    with pytest.raises(ValueError) as failure:
+        render_chart(find_helm(), Path("charts/ddp"), "r", settings=["numNodes=2"])
+    assert "  numNodes: allowed are global, run" in str(failure.value)
+
+
+def test_hooks_are_no_part_of_a_run() -> None:
+    objects = render_chart(find_helm(), Path("charts/ddp"), "r")
+    assert {entry["kind"] for entry in objects} == {"PyTorchJob", "Job"}

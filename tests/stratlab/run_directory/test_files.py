@@ -1,0 +1,225 @@
+"""Spoilt files of a run cost what stands in them, and only what the trainer has made may be taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from stratlab.analysis.reporting.run_facts import read_facts
+from stratlab.compare.comparison import compare
+from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.showing.report_files import check_file, check_folder, write_report
+from stratlab.rehearse.folders import check_free
+from stratlab.remove.run_folder import find_run
+from stratlab.run_directory import outcome
+from stratlab.run_directory.files import is_alive, is_number, is_run, read_world_size
+from stratlab.user_error import UserError
+from stratlab.verify.checks import verify_run
+from tests.stratlab.example_run import build_run_dir
+
+HUGE = int("9" * 400)
+DEEP = '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for strategy in ("ddp", "fsdp"):
+        build_run_dir(tmp_path / "demo", strategy, strategy)
+    return tmp_path / "demo"
+
+
+def change(path: Path, *keys: str, to: object) -> None:
+    content = json.loads(path.read_text())
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = to
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "problem"),
+    [
+        ("attempts.jsonl", {"foo": 1}, "1 lines have no event, t, attempt"),
+        (
+            "attempts.jsonl",
+            {"event": "started", "t": "now", "attempt": 2},
+            "1 lines have no event, t, attempt",
+        ),
+        (
+            "metrics.jsonl",
+            {"kind": "train", "t": 1.0, "step": None, "loss": 1.0},
+            "1 lines have no kind, t, step",
+        ),
+        (
+            "metrics.jsonl",
+            {"kind": "train", "t": 1.0, "step": [3], "loss": 1.0},
+            "1 lines have no kind, t, step",
+        ),
+        (
+            "metrics.jsonl",
+            {"kind": "train", "t": 1.0, "step": "3", "loss": 1.0},
+            "1 lines have no kind, t, step",
+        ),
+        (
+            "metrics.jsonl",
+            {"kind": "train", "t": HUGE, "step": 3, "loss": 1.0},
+            "1 lines have no kind, t, step",
+        ),
+        ("metrics.jsonl", DEEP, "1 lines are not JSON objects"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_line_that_is_not_the_trainer_s_is_counted_and_passed_over(
+    root: Path, tmp_path: Path, file: str, line: object, problem: str
+) -> None:
+    path = root / "ddp" / file
+    text = line if isinstance(line, str) else json.dumps(line)
+    path.write_text(path.read_text() + text + "\n")
+    runs = load_runs(root)
+    assert runs[0].problems == [f"{file}: {problem}"] and runs[0].status == "finished"
+    assert len(runs[0].series("train", "loss")) == 60
+    write_report(compare(runs), runs, tmp_path / "out")
+
+
+def test_a_number_that_no_float_holds_is_none(root: Path, tmp_path: Path) -> None:
+    path = root / "ddp" / "metrics.jsonl"
+    path.write_text(
+        path.read_text() + json.dumps({"t": 1.0, "kind": "train", "step": 7, "loss": HUGE}) + "\n"
+    )
+    runs = load_runs(root)
+    assert runs[0].series("train", "loss")[7] < 10 and not is_number(HUGE) and not is_number(True)
+    write_report(compare(runs), runs, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "to", "problem"),
+    [
+        ("config.json", ("config",), None, "config.json: config is of type NoneType"),
+        ("config.json", ("config",), [1], "config.json: config is of type list"),
+        ("config.json", ("resolved",), "all", "config.json: resolved is of type str"),
+        ("config.json", ("resolved", "world_size"), "2", "config.json: resolved: world_size is of type str"),
+        ("ranks/rank0.json", ("node",), ["a"], "rank0.json: node is of type list"),
+        ("ranks/rank0.json", ("gpu",), "H100", "rank0.json: gpu is of type str"),
+    ],
+)
+def test_a_field_of_another_type_is_named_and_left_out(
+    root: Path, tmp_path: Path, file: str, keys: tuple[str, ...], to: object, problem: str
+) -> None:
+    change(root / "ddp" / file, *keys, to=to)
+    runs = load_runs(root)
+    assert problem in runs[0].problems
+    report = compare(runs)
+    assert report["runs"][0]["complete"] is False
+    write_report(report, runs, tmp_path / "out")
+
+
+def test_the_number_of_ranks_is_that_of_the_last_attempt_that_tells() -> None:
+    told = [{"world_size": 4}, {"world_size": 8}, {"world_size": "9"}, {}]
+    assert read_world_size({"world_size": 2}, told) == 8
+    assert read_world_size({"world_size": 2}, []) == 2
+    assert read_world_size({"world_size": 10**7}, [{"world_size": 0}]) == 1
+
+
+def test_a_number_of_ranks_that_nobody_has_is_left_out_everywhere(root: Path) -> None:
+    change(root / "ddp" / "config.json", "resolved", "world_size", to=10**7)
+    told = "resolved: world_size 10000000 is left out"
+    assert f"config.json: {told}" in load_runs(root)[0].problems
+    facts = read_facts(root / "ddp")
+    assert facts.world_size is None and [finding.reason for finding in facts.findings] == [told]
+
+
+def test_brackets_without_end_end_nothing(root: Path) -> None:
+    for name in ("summary.json", "evaluation.json"):
+        (root / "ddp" / name).write_text(DEEP)
+    attempts = root / "ddp" / "attempts.jsonl"
+    attempts.write_text(attempts.read_text() + DEEP + "\n")
+    assert read_facts(root / "ddp").summary == {} and len(outcome.read_attempts(root / "ddp")) == 2
+
+
+def test_a_manifest_names_files_of_its_folder_alone(root: Path) -> None:
+    path = root / "ddp" / "traces" / "manifest.json"
+    change(path, "files", to=[{"rank": 0, "file": "../../../../etc/passwd", "bytes": 1}])
+    (check,) = [check for check in verify_run(root / "ddp", None) if check.name == "traces"]
+    assert check.state == "failed" and check.text.startswith("passwd: 0 of 1 bytes")
+
+
+def foreign(folder: Path) -> Path:
+    """A model of another program: it has a config.json too."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"architectures": ["Qwen2ForCausalLM"]}))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_a_model_s_folder_is_no_run(root: Path, tmp_path: Path) -> None:
+    for folder in (foreign(tmp_path / "demo" / "model"), foreign(root / "ddp" / "model")):
+        assert not is_run(folder)
+        with pytest.raises(UserError, match="not a run: nothing in it says that the trainer has made it"):
+            find_run(folder)
+        with pytest.raises(UserError, match="something else than a run"):
+            check_free(folder, replace=True)
+
+
+@pytest.mark.parametrize("kept", ["config.json", "attempts.jsonl", "mlflow.json", "pods/pod-0.jsonl"])
+def test_what_little_a_start_has_left_is_a_run(root: Path, kept: str) -> None:
+    run = root / "ddp"
+    (run / "pods").mkdir()
+    line = {"t": 1.0, "event": "refused", "exit_code": 4, "reason": "no accelerators", "text": "none"}
+    (run / "pods" / "pod-0.jsonl").write_text(json.dumps(line) + "\n")
+    for path in [path for path in run.rglob("*") if path.is_file() and path != run / kept]:
+        path.unlink()
+    assert is_run(run) and find_run(run) == run.absolute()
+
+
+def test_a_run_at_work_stays(root: Path) -> None:
+    run = build_run_dir(root, "live", "ddp", status="unfinished")
+    assert is_alive(run)
+    with pytest.raises(UserError, match="this run is at work"):
+        find_run(run)
+    with pytest.raises(UserError, match="this run is at work"):
+        check_free(run, replace=True)
+    check_free(run, replace=False)  # an attempt that was killed is followed by another at once
+    long_ago = time.time() - 600
+    for path in run.rglob("*"):
+        os.utime(path, (long_ago, long_ago))
+    assert not is_alive(run) and find_run(run) == run.absolute()
+    assert not is_alive(root / "ddp"), "it has ended"
+
+
+def test_a_run_called_report_is_a_run(root: Path) -> None:
+    run = build_run_dir(root, "report", "zero2")
+    for name in ("report.json", "comparison.csv"):
+        (run / name).write_text("{}")
+    assert [found.name for found in load_runs(root)] == ["ddp", "fsdp", "report"]
+    with pytest.raises(UserError, match=r"--output .*report: this is a run"):
+        check_folder(root / "report")
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.json", "comparison.csv"])
+def test_a_report_overwrites_no_other_file(root: Path, tmp_path: Path, name: str) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / name).write_text("mine")
+    runs = load_runs(root)
+    with pytest.raises(UserError, match=f"there is a {name} that is not of a comparison"):
+        write_report(compare(runs), runs, own)
+    assert (own / name).read_text() == "mine"
+    write_report(compare(runs), runs, tmp_path / "out")
+    write_report(compare(runs), runs, tmp_path / "out")  # its own it does
+
+
+def test_the_file_of_json_is_checked_before(root: Path, tmp_path: Path) -> None:
+    for wrong in (tmp_path, tmp_path / "nowhere" / "x.json"):
+        with pytest.raises(UserError, match="expected a file in a folder that is there"):
+            check_file(wrong)
+    with pytest.raises(UserError, match="something that is not a comparison's report"):
+        check_file(root / "ddp" / "config.json")
+    runs = load_runs(root)
+    write_report(compare(runs), runs, tmp_path / "out")
+    check_file(tmp_path / "out" / "report.json")
+    check_file(tmp_path / "new.json")
