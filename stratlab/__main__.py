@@ -10,7 +10,7 @@ MISSING_PACKAGE = 2
 
 
 def main() -> None:
-    """The console script. `pip install stratlab` alone brings neither half of the project."""
+    """The console script."""
     if sys.argv[1:] == ["--version"]:  # also without the packages
         print(f"stratlab {read_version()}")
         return
@@ -22,7 +22,7 @@ def main() -> None:
         if missing.name is None or missing.name.partition(".")[0] == "stratlab":
             raise
         print(
-            f"stratlab needs {missing.name}, which is not installed here: pip install 'stratlab[lab]'",
+            f"stratlab needs {missing.name}, which is not installed here: pip install stratlab",
             file=sys.stderr,
         )
         sys.exit(MISSING_PACKAGE)

@@ -66,7 +66,7 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
     """Lets the trainer check all runs, as far as it is the trainer that they start.
 
     Raises:
-        Refused: by the trainer, with every sentence.
+        Refused: by the trainer, with every sentence; or there is none that could be started.
     """
     commands = {run.name: run.pods[0].commands[-1] for run in plan}
     runs = {name: command.env for name, command in commands.items() if command.arguments == TRAINER}
@@ -74,6 +74,8 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
         return
     display.say(f"checking the settings of {', '.join(runs)}")
     answers = ask_trainer(runs, build_machine_env(os.environ), ["--replace"] if replace else [])
+    if answers.is_absent:
+        raise Refused([answers.reason], 2)
     if answers.reason:
         display.say(f"the settings could not be checked beforehand: {answers.reason}")
     if answers.refused:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stratlab.rehearse.installation import explain_trainer
+
 TRAINER = ("python", "-m", "trainer")
 VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)")
 NO_SETTINGS = ("RUN", "RESULTS", "IMAGE", "WAIT_S", "ACCELERATOR")  # of a chart: it names these otherwise
@@ -24,10 +26,17 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Answers:
-    """`refused`: run -> (exit code, sentences). `reason`: why the trainer could not be asked, else ""."""
+    """What the trainer has said.
+
+    Attributes:
+        refused: run -> (exit code, sentences).
+        reason: why the trainer could not be asked, else "".
+        is_absent: that is because no trainer of stratlab's can be started here.
+    """
 
     refused: Mapping[str, tuple[int, Sequence[str]]]
     reason: str = ""
+    is_absent: bool = False
 
 
 def ask_trainer(
@@ -54,6 +63,8 @@ def ask_trainer(
     try:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
+        if absence := explain_trainer(program[0], environ):
+            return Answers({}, absence, is_absent=True)
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return Answers({}, words[-1])
     refused = {name: (each["code"], each["problems"]) for name, each in found.items() if each["code"]}

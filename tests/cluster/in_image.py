@@ -70,7 +70,7 @@ def build_pod() -> dict[str, Any]:
     """A pod that waits, under what a training pod is held to."""
     container = {
         "name": "tests",
-        "image": f"{IMAGES['run.image.repository']}:0.1.0",
+        "image": f"{IMAGES['run.image.repository']}:{(ROOT / 'VERSION').read_text().strip()}",
         "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "900"],
         "env": [

@@ -30,6 +30,8 @@ def row(*by: str, instead: str = "") -> Row:
 
 GPU_KIT = "tests/benchmarks/gpu/test_kit.py::test_each_part_has_a_start_line_in_the_readme"
 GPU_SUITE = "tests/suites/test_runner.py::test_each_suite_leaves_its_result"
+WHEELS = "tests/distributions/processes/test_wheels.py::test_the_sdist_alone_gives_the_same_wheel"
+BOTH = "tests/distributions/processes/test_wheels.py::test_both_in_one_environment"
 NO_GPU = "needs a GPU; the suite `gpu` runs every stage on a CPU, small"
 RUNS_TESTS = "it runs the tests, and this one among them"
 SYSTEM = "changes the system, as root"
@@ -65,6 +67,10 @@ TABLE: dict[str, Row] = {
     "make images": row(TARGET, "tests/images/test_build.py::test_the_build_command", instead=BUILDS),
     "make pictures": row(TARGET, instead="writes into the repository; needs what `make demo` left"),
     "make bench-traces": row(TARGET, instead="40 minutes; `reports/traces.json` holds its result"),
+    "make dist": row(
+        TARGET, WHEELS, instead="writes into the repository; the tests build the same in a copy"
+    ),
+    "pip install dist/*.whl": row(BOTH, instead="takes its packages from an index"),
     "make gpu-kit": row(TARGET, GPU_KIT, instead="downloads packages; `make bare` uses what it makes"),
     "make bare": row(TARGET, instead="needs Python 3.12 and 5 GB; it is the suite supported-versions"),
     "make gpu": row(TARGET, GPU_SUITE, instead=NO_GPU),

@@ -146,7 +146,7 @@ def test_what_is_copied_is_sent_to_the_build(dockerfile: Path) -> None:
     sources = re.findall(r"type=bind,source=(\S+?),", text)
     for line in re.findall(r"COPY (?!--from)([^\n]*?)(?= COPY | RUN | ENV | ARG |$)", text):
         sources += line.split()[:-1]
-    assert {"images/network.sh", "pyproject.toml", "requirements/uv.txt"} <= set(sources)
+    assert {"images/network.sh", "VERSION", "LICENSE", "requirements/uv.txt"} <= set(sources)
     for source in sources:
         assert Path(source).exists(), source
         assert any(source == known or source.startswith(f"{known}/") for known in sent), source

@@ -47,8 +47,9 @@ def test_what_python_compiled_here_stays_here(tmp_path, monkeypatch):
 
 
 def test_the_packages_have_the_project_s_pins():
-    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    homes = (Path(), Path("distributions/stratlab-trainer"))
+    projects = [tomllib.loads((home / "pyproject.toml").read_text())["project"] for home in homes]
+    wanted = chain(*(project["dependencies"] for project in projects))
     pins = dict(re.findall(r"([a-z0-9-]+)==([0-9.]+)", " ".join(wanted)))
     locked = dict(LOCK)
     assert {"pydantic", "pydantic-core", "msgspec", "deepspeed", "tenacity"} <= locked.keys()

@@ -1,0 +1,14 @@
+"""Both distributions, built once per process of the tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributions.built import HOMES, Built, build, copy_tree
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
+    """Name -> what was built of it."""
+    tree = copy_tree(tmp_path_factory.mktemp("tree"))
+    return {name: build(tree, name, tmp_path_factory.mktemp(name)) for name in HOMES}

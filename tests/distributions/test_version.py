@@ -1,0 +1,76 @@
+"""One version, in VERSION: both distributions read it, and whoever has to write it down again writes the same."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sysconfig
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+from tests.distributions.built import HOMES, ROOT
+
+NUMBER = r"(\d+\.\d+\.\d+)"
+PATTERNS = (
+    (r".*", rf"\bstratlab-(?:lab|trainer)[:-]{NUMBER}"),  # images and their archives
+    (r"charts/([^/]+/Chart\.yaml|new_chart\.py)", rf"^ *version: {NUMBER}$"),
+    (r"charts/run/values\.yaml|manifests/.*", rf"^ *(?:tag|newTag): {NUMBER}$"),
+    (
+        r"charts/run/values\.yaml|charts/values_schema\.py|charts/run/values\.schema\.json",
+        rf"\b{NUMBER}@sha256",
+    ),
+    (r"images/[^/]+/Dockerfile", rf"^ARG VERSION={NUMBER}$"),
+)
+"""(files, what in them is the version)"""
+HISTORY = re.compile(r"reports/|LAB\.md|requirements/|images/[^/]+/requirements\.txt")
+
+
+def find_versions(root: Path, names: list[str]) -> list[tuple[str, str]]:
+    """(file:line, version) of every place that names the project's version."""
+    found = []
+    for name in names:
+        patterns = [re.compile(text, re.MULTILINE) for files, text in PATTERNS if re.fullmatch(files, name)]
+        try:
+            text = (root / name).read_text()
+        except (UnicodeDecodeError, OSError):  # a picture, a link to a folder, a file that was taken away
+            continue
+        for pattern in patterns:
+            for match in pattern.finditer(text):
+                found.append((f"{name}:{text.count(chr(10), 0, match.start(1)) + 1}", match[1]))
+    return found
+
+
+def list_files() -> list[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in done.stdout.splitlines() if not HISTORY.match(name)]
+
+
+def test_every_place_names_the_version_of_the_one_file() -> None:
+    version = (ROOT / "VERSION").read_text().strip()
+    assert re.fullmatch(NUMBER, version)
+    places = find_versions(ROOT, list_files())
+    assert [f"{place} says {found}" for place, found in places if found != version] == []
+    files = {place.partition(":")[0] for place, _ in places}
+    needed = {"README.md", "images/lab/Dockerfile", "charts/ddp/Chart.yaml", "stratlab/check/command.py"}
+    assert needed | {"charts/run/values.yaml", "manifests/overlays/cluster/kustomization.yaml"} <= files
+
+
+def test_another_version_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "charts" / "x").mkdir(parents=True)
+    (tmp_path / "charts/x/Chart.yaml").write_text("name: x\nversion: 0.1.0\nkubeVersion: 1.2.3\n")
+    lab = "stratlab-lab"  # apart from its version, lest this file names a wrong one itself
+    (tmp_path / "page.md").write_text(f"Load\n{lab}:0.2.0 and {lab}-0.3.0.tar\n")
+    found = find_versions(tmp_path, ["charts/x/Chart.yaml", "page.md", "gone.txt"])
+    assert found == [("charts/x/Chart.yaml:2", "0.1.0"), ("page.md:2", "0.2.0"), ("page.md:2", "0.3.0")]
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_both_distributions_read_it(name: str) -> None:
+    (found,) = distributions(name=name, path=[sysconfig.get_path("purelib")])
+    assert found.version == (ROOT / "VERSION").read_text().strip()
+    text = (ROOT / HOMES[name] / "pyproject.toml").read_text()
+    assert 'version = { file = "VERSION" }' in text and not re.search(r"^version = \"", text, re.MULTILINE)
+    assert (ROOT / HOMES[name] / "VERSION").resolve() == ROOT / "VERSION"
