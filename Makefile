@@ -15,7 +15,8 @@ SUITES ?=
 # three on two cores: rehearsals wait for each other's start, for servers and for deadlines
 WORKERS ?= 3
 TRAINER_DIST := distributions/stratlab-trainer
-PYTEST := $(BIN)/python -m pytest
+# bytecode is kept also where the shell says no: to rewrite the assertions of all test files takes each worker seven seconds
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 DEVICE ?= cuda
 OUT ?= results/gpu
 # a Python 3.12 with venv, for the environment that is like a bare GPU machine's

@@ -1,7 +1,6 @@
 """A rehearsal: what helm renders, run as local processes. No cluster, no container, no GPU needed.
 
 planned_run  renders each chart and checks what came of it before anything starts
-installation which `trainer` would be started here, where it cannot be asked
 operator     pods of a PyTorchJob, with the environment that the training operator injects
 replicas     runs pods to their end; which exit code counts
 summary      what it says at the end

@@ -2,5 +2,6 @@
 
 helm           finds helm, renders a chart, and explains what helm refuses
 pod_commands   a rendered pod template becomes commands
+installation   which `trainer` would be started here, where it cannot be asked
 checking       asks the trainer whether runs may start
 """

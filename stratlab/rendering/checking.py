@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.rehearse.installation import explain_trainer
+from stratlab.rendering.installation import explain_trainer
 
 TRAINER = ("python", "-m", "trainer")
 VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)")

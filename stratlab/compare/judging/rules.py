@@ -86,7 +86,11 @@ RULES: tuple[Rule, ...] = (
     _setting("augment", "other inputs", task="image"),
     _setting("data_residence", "asked for; where the images are decides", matters=False, task="image"),
     Rule(
-        *("preprocessing", "config", ("resolved", "preprocessing"), True, "other inputs"),
+        "preprocessing",
+        "config",
+        ("resolved", "preprocessing"),
+        True,
+        "other inputs",
         absent="not told: -1 to 1",
         task="image",
     ),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.rehearse.helm import find_helm
-from stratlab.rehearse.installation import explain_trainer
+from stratlab.rendering.helm import find_helm
+from stratlab.rendering.installation import explain_trainer
 from tests.distributions.built import ROOT, Built, install, make_environment, run_pip, write_wheel
 
 THEIRS = {"trainer/__init__.py": "", "trainer/trainer.py": "", "trainer/io.py": ""}
