@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from trainer.settings.fields import Strategy
+from trainer.settings.strategy_table import STRATEGIES as TABLE
 
 GLOBAL_BATCH = 24
 WORLD_SIZES = (1, 2, 4)
@@ -59,7 +60,7 @@ class Variant:
 
 
 SHARDS_PARAMETERS = ("zero3", "zeropp")
-OWN_BF16 = ("fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp")
+OWN_BF16 = tuple(name for name, row in TABLE.items() if row.own_bf16_recipe and name != "nd")
 VARIANTS: dict[str, Variant] = {
     "plain": Variant(),
     "adamw": Variant(changes_result={"optimizer": "adamw", "lr": 5e-4}),

@@ -1,16 +1,19 @@
 """A registry by name. A model is a `Learner` of images, and knows its own costs.
 
-ViT family, `cnn`, `cnn_lstm`, `ensemble`: ours. `mobilenet`, `efficientnet`, `vgg`, `resnet`: torchvision's.
+ViT family: ours. Those of settings/network_table.py: ours or torchvision's.
 Everything else: Hugging Face's, by hub id or folder.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
 
 import torch
 
 from trainer.models.classifier import ImageClassifier
 from trainer.models.learner import ClassLoss
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.network_table import NETWORKS
 from trainer.shapes.model_shapes import (
     HUB_IDS,
     TORCHVISION,
@@ -96,24 +99,8 @@ def _build_own(
         from trainer.models.hugging_face import build_vit
 
         return build_vit(VIT[name], image_size, channels, num_labels)
-    match name:
-        case "cnn_lstm":
-            from trainer.models.cnn_lstm import ConvLstm
-
-            return ConvLstm(image_size, channels, num_labels)
-        case "ensemble":
-            return _build_ensemble(config, image_size, channels, num_labels)
-    from trainer.models.cnn import ConvNet
-
-    return ConvNet(image_size, channels, num_labels)
-
-
-def _build_ensemble(config: Config, image_size: int, channels: int, num_labels: int) -> ImageClassifier:
-    from trainer.models.cnn import ConvNet
-    from trainer.models.ensemble import Ensemble, member_seeds
-
-    members = []
-    for seed in member_seeds(config.seed):
-        torch.manual_seed(seed)
-        members.append(ConvNet(image_size, channels, num_labels))
-    return Ensemble(members)
+    module, _, function = NETWORKS[name].builder.partition(":")
+    found: ImageClassifier = getattr(import_module(f"trainer.models.{module}"), function)(
+        config, image_size, channels, num_labels
+    )
+    return found

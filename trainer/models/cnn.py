@@ -7,6 +7,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from trainer.models.classifier import ForwardFlops, ImageClassifier
+from trainer.settings.config import Config
 
 WIDTHS = (32, 64, 128)
 
@@ -49,3 +50,8 @@ def stage_flops(channels: int, height: int, width: int) -> float:
 def _stage(before: int, after: int) -> nn.Module:
     convolution = nn.Conv2d(before, after, kernel_size=3, padding=1)
     return nn.Sequential(convolution, nn.GroupNorm(8, after), nn.ReLU(), nn.MaxPool2d(2))
+
+
+def build(config: Config, image_size: int, channels: int, num_labels: int) -> ConvNet:
+    """Fresh, by torch's random numbers."""
+    return ConvNet(image_size, channels, num_labels)

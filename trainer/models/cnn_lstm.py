@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from trainer.models.classifier import ForwardFlops, ImageClassifier
 from trainer.models.cnn import WIDTHS, build_stages, stage_flops
+from trainer.settings.config import Config
 
 FRAMES = 5
 HIDDEN = 128
@@ -67,3 +68,8 @@ def pan(images: Tensor) -> Tensor:
     width = images.shape[-1]
     windows = images.unfold(3, width // 2, width // (2 * (FRAMES - 1)))
     return windows.permute(0, 3, 1, 2, 4)
+
+
+def build(config: Config, image_size: int, channels: int, num_labels: int) -> ConvLstm:
+    """Fresh, by torch's random numbers."""
+    return ConvLstm(image_size, channels, num_labels)

@@ -12,6 +12,12 @@ from trainer.models.classifier import ForwardFlops
 from trainer.models.learner import Learner
 from trainer.shapes.decoder_shapes import DecoderShape, count_flops_per_token, count_matmul_parameters
 
+FAMILY_CLASSES = {
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
+    "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
+}
+"""transformers' classes of each family of trainer/shapes/decoder_json.py: configuration, model."""
+
 
 class Decoder(Learner):
     """Token ids with positions to logits of the next token; transformers' names below `hf.`.
@@ -76,8 +82,7 @@ def build_hugging_face(shape: DecoderShape) -> Any:
     """transformers' model of this shape on the current device; its random weights mean nothing."""
     import transformers
 
-    kind = transformers.Qwen3MoeForCausalLM if shape.experts else transformers.Qwen2ForCausalLM
-    return kind(describe(shape)).train()
+    return getattr(transformers, FAMILY_CLASSES[shape.family][1])(describe(shape)).train()
 
 
 def describe(shape: DecoderShape) -> Any:
@@ -102,15 +107,15 @@ def describe(shape: DecoderShape) -> Any:
         "attn_implementation": attention.NAME,
         "dtype": torch.float32,
     }
-    if not shape.experts:
-        return transformers.Qwen2Config(**common)
-    return transformers.Qwen3MoeConfig(
-        **common,
-        num_experts=shape.experts,
-        num_experts_per_tok=shape.experts_per_token,
-        moe_intermediate_size=shape.expert_intermediate,
-        norm_topk_prob=shape.norm_top_k,
-        output_router_logits=False,
+    experts: dict[str, Any] = {
+        "num_experts": shape.experts,
+        "num_experts_per_tok": shape.experts_per_token,
+        "moe_intermediate_size": shape.expert_intermediate,
+        "norm_topk_prob": shape.norm_top_k,
+        "output_router_logits": False,
+    }
+    return getattr(transformers, FAMILY_CLASSES[shape.family][0])(
+        **common, **(experts if shape.experts else {})
     )
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.classifier import ForwardFlops, ImageClassifier
+from trainer.models.cnn import ConvNet
+from trainer.settings.config import Config
 
 MEMBERS = 3
 
@@ -33,3 +35,12 @@ class Ensemble(ImageClassifier):
 
     def blocks(self) -> list[nn.Module]:
         return [block for member in self.members for block in member.blocks()]
+
+
+def build(config: Config, image_size: int, channels: int, num_labels: int) -> Ensemble:
+    """Members with seeds of their own."""
+    members = []
+    for seed in member_seeds(config.seed):
+        torch.manual_seed(seed)
+        members.append(ConvNet(image_size, channels, num_labels))
+    return Ensemble(members)

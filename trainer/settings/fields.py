@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from trainer.settings.network_table import NETWORKS
 from trainer.settings.number_bounds import number_problem
 from trainer.settings.reserved_folders import is_reserved
 from trainer.settings.strategy_table import STRATEGIES
@@ -22,7 +23,7 @@ TEXT_MODELS = (
 )
 MODELS = (
     *("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge"),
-    *("cnn", "mobilenet", "efficientnet", "vgg", "resnet", "cnn_lstm", "ensemble"),
+    *NETWORKS,
     *TEXT_MODELS,
 )
 TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")

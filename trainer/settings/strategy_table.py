@@ -7,11 +7,14 @@ a default, so that what is forgotten is an error at import. Who reads a column i
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+CHART_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
+"""Of charts/new_chart.py."""
 ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Of the strategy nd, outermost first: what communicates most has the closest ranks. ep cuts across the last three."""
 
@@ -122,6 +125,7 @@ STRATEGIES: dict[str, StrategyRow] = {
 
 
 for _name, _row in STRATEGIES.items():
+    assert re.fullmatch(CHART_NAME, _name), f"{_name}: is named like its chart, {CHART_NAME}"
     for _other in (_row.holds_less, _row.sends_less):
         assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer.settings.config import Config
 from trainer.settings.fields import MODELS, TEXT_MODELS
+from trainer.settings.network_table import NETWORKS
 from trainer.shapes.decoder_rules import decoder_problems
 from trainer.shapes.preprocessing import read_image_size
 
@@ -33,13 +34,8 @@ VIT = {
     "vit_large": VitShape(hidden=1024, layers=24, heads=16, mlp=4096, patch=16, image=224),
     "vit_huge": VitShape(hidden=1280, layers=32, heads=16, mlp=5120, patch=14, image=224),
 }
-TORCHVISION = ("mobilenet", "efficientnet", "vgg", "resnet")
-OWN_STEP = {"cnn": 8, "ensemble": 8, "cnn_lstm": 16}
-"""Our own networks halve an image three times; cnn_lstm does so with windows of half its width."""
-OWN_IMAGE = 32
+TORCHVISION = tuple(name for name, row in NETWORKS.items() if not row.builder)
 PUBLISHED_IMAGE = 224
-TORCHVISION_SMALLEST = 32
-"""All four halve an image five times."""
 
 HUB_IDS = {
     "vit_base": "google/vit-base-patch16-224",
@@ -78,16 +74,17 @@ def default_image_size(config: Config) -> int:
         size = content.get("vision_config", content).get("image_size")
         size = size[0] if isinstance(size, list) and size else size
         return size if isinstance(size, int) and size > 0 else PUBLISHED_IMAGE
-    return OWN_IMAGE if name in OWN_STEP else PUBLISHED_IMAGE
+    return NETWORKS[name].image if name in NETWORKS else PUBLISHED_IMAGE
 
 
 def image_size_problem(config: Config, image_size: int) -> str | None:
     """Why this model cannot take images of this size, or None."""
     name = registered_name(config)
     if name in TORCHVISION:
-        if image_size >= TORCHVISION_SMALLEST:
+        smallest = NETWORKS[name].smallest
+        if image_size >= smallest:
             return None
-        return f"TRAINER_IMAGE_SIZE={image_size}: {name} needs {TORCHVISION_SMALLEST} or more"
+        return f"TRAINER_IMAGE_SIZE={image_size}: {name} needs {smallest} or more"
     step = _step(config, name)
     if image_size % step == 0 and image_size > 0:
         return None
@@ -99,8 +96,8 @@ def image_size_problem(config: Config, image_size: int) -> str | None:
 def _step(config: Config, name: str) -> int:
     if name in VIT:
         return VIT[name].patch
-    if name in OWN_STEP:
-        return OWN_STEP[name]
+    if name in NETWORKS:
+        return NETWORKS[name].step
     content = read_model_json(config) if config.model_path else {}
     patch = content.get("patch_size")
     return patch if content.get("model_type") == "vit" and isinstance(patch, int) and patch > 0 else 1
@@ -171,7 +168,7 @@ def _batch_norm_problems(config: Config) -> Iterator[str]:
         name in TORCHVISION
         and name != "vgg"
         and config.micro_batch_size == 1
-        and size == TORCHVISION_SMALLEST
+        and size == NETWORKS[name].smallest
     ):
         yield (
             f"TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE={size}: the batch norm of {name} needs more than "

@@ -10,7 +10,8 @@ from trainer.models import build_model
 from trainer.models.vit import training_flops
 from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config
-from trainer.settings.fields import MODELS
+from trainer.settings.fields import MODELS, TEXT_MODELS
+from trainer.settings.network_table import NETWORKS
 from trainer.shapes.model_shapes import TORCHVISION, VIT, default_image_size
 
 SMALL = ("vit_tiny", "cnn", "cnn_lstm", "ensemble", "mobilenet")
@@ -64,7 +65,7 @@ def test_flops_of_the_published_convolutional_networks(name, giga_multiplication
     assert model.flops_per_sample / 6e9 == pytest.approx(giga_multiplications, abs=0.01)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in VIT or name == "vit_tiny"])
+@pytest.mark.parametrize("name", ["vit_tiny", *NETWORKS])
 def test_counted_flops_agree_with_torch(name):
     model = build_model(settings(name), image_size=32, channels=1, num_labels=7, empty=True).eval()
     with FlopCounterMode(display=False) as counter:
@@ -75,8 +76,19 @@ def test_counted_flops_agree_with_torch(name):
     assert head > 0 and model.flops_per_sample == 3 * (counter.get_total_flops() - head)
 
 
+def test_every_name_is_a_network_of_its_own():
+    """A name that is known to the settings alone was another network once."""
+    assert {*MODELS} == {*VIT, *NETWORKS, *TEXT_MODELS}
+    kinds = [
+        type(build_model(settings(name), image_size=32, channels=1, num_labels=7, empty=True))
+        for name, row in NETWORKS.items()
+        if row.builder
+    ]
+    assert len(kinds) == len({*kinds}) == len([row for row in NETWORKS.values() if row.builder]) > 2
+
+
 @pytest.mark.parametrize("channels", [1, 2, 3])
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in VIT or name == "vit_tiny"])
+@pytest.mark.parametrize("name", ["vit_tiny", *NETWORKS])
 def test_logits_and_blocks(name, channels):
     model = build_model(settings(name), image_size=32, channels=channels, num_labels=7, empty=True)
     assert model(torch.zeros(2, channels, 32, 32, device="meta")).shape == (2, 7)

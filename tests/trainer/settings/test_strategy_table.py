@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
-from trainer.settings.strategy_table import STRATEGIES, StrategyRow, describe_for_advice
+from trainer.settings.strategy_table import CHART_NAME, STRATEGIES, StrategyRow, describe_for_advice
 
 
 def test_what_the_advice_reads_is_this_table() -> None:
@@ -19,9 +20,9 @@ def test_what_the_advice_reads_is_this_table() -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_has_a_file_and_a_chart(name: str) -> None:
     assert find_spec(f"trainer.strategies.{STRATEGIES[name].file}")
-    values = yaml.safe_load(
-        (Path("charts") / ("llm-2d" if name == "nd" else name) / "values.yaml").read_text()
-    )
+    chart = Path("charts") / ("llm-2d" if name == "nd" else name) / "values.yaml"
+    assert chart.is_file(), f"a strategy needs a chart of its name: make chart NAME={name}"
+    values = yaml.safe_load(chart.read_text())
     assert values["run"]["config"]["strategy"] == name
 
 
@@ -38,3 +39,13 @@ def test_the_ways_to_less_end() -> None:
             while following := getattr(STRATEGIES[seen[-1]], column):
                 assert following not in seen
                 seen.append(following)
+
+
+def test_the_readme_tells_when_to_take_each() -> None:
+    readme = Path("README.md").read_text()
+    assert [name for name in STRATEGIES if f"`{name}`" not in readme] == []
+
+
+def test_a_strategy_is_named_like_a_chart() -> None:
+    assert f'"{CHART_NAME}"' in Path("charts/new_chart.py").read_text()
+    assert not re.fullmatch(CHART_NAME, "fsdp_eager") and re.fullmatch(CHART_NAME, "fsdp-eager")

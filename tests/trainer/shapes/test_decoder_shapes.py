@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from trainer.failures import DataMissing
+from trainer.models.decoder import FAMILY_CLASSES
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import TEXT_MODELS
-from trainer.shapes.decoder_json import read_shape, shape_of_json
+from trainer.shapes.decoder_json import FAMILIES, read_shape, shape_of_json
 from trainer.shapes.decoder_rules import decoder_problems
 from trainer.shapes.decoder_shapes import (
     SHAPES,
@@ -88,6 +89,7 @@ def test_published_numbers_of_parameters(name, parameters):
 
 def test_every_text_model_has_a_shape_and_each_but_the_tiny_ones_an_address():
     assert set(SHAPES) == set(TEXT_MODELS)
+    assert set(FAMILY_CLASSES) == set(FAMILIES) == {shape.family for shape in SHAPES.values()}
     assert set(SHAPES) - set(TEXT_HUB_IDS) == {"qwen_tiny", "qwen_moe_tiny"}
 
 

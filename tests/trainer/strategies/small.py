@@ -21,6 +21,7 @@ from trainer.measuring.phases import Phases
 from trainer.models.learner import ClassLoss, Learner
 from trainer.settings.config import Config
 from trainer.settings.precision import Precision
+from trainer.settings.strategy_table import STRATEGIES
 from trainer.strategies import build_engine, builds_empty
 
 GLOBAL_BATCH, CLASSES, WIDTH = 16, 8, 24
@@ -98,8 +99,8 @@ def start(config: Config, *, frozen: bool = False, processes_per_node: int = 0) 
         dist.init_process_group("gloo")
     net = build_net(config, empty=builds_empty(config, dist.get_rank()), frozen=frozen)
     name = config.precision
-    native = ("fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp")
-    precision = Precision(name, own_recipe=name == "bf16_native" and config.strategy in native)
+    own = STRATEGIES[config.strategy].own_bf16_recipe
+    precision = Precision(name, own_recipe=name == "bf16_native" and own)
     return build_engine(run_of(config, precision, processes_per_node), net, Phases("cpu"))
 
 

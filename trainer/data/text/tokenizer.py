@@ -13,7 +13,6 @@ from trainer.settings.config import Config
 from trainer.settings.fields import TEXT_MODELS
 
 BYTES = "bytes"
-TINY = ("qwen_tiny", "qwen_moe_tiny")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -40,12 +39,10 @@ def tokenizer_source(config: Config) -> str:
         return config.tokenizer
     if config.model_path:
         return config.model_path
-    if config.model in TINY:
-        return BYTES
     if config.model in TEXT_MODELS:
         from trainer.shapes.decoder_shapes import TEXT_HUB_IDS
 
-        return TEXT_HUB_IDS[config.model]
+        return TEXT_HUB_IDS.get(config.model, BYTES)  # a preset of nobody's weights has nobody's words
     return config.model
 
 
