@@ -12,6 +12,7 @@ CLUSTER ?= ../shared/cluster
 # each step stands on those before it
 TESTS ?= tests/cluster/e2e --exitfirst
 SUITES ?=
+NAMES ?=
 # three on two cores: rehearsals wait for each other's start, for servers and for deadlines
 WORKERS ?= 3
 TRAINER_DIST := distributions/stratlab-trainer
@@ -54,6 +55,9 @@ parity: setup ## every strategy against one process, and planted faults: a table
 
 parity-llm: setup ## language models, every composition of axes against one process, to 16 processes: reports/parity-llm.json
 	@$(BIN)/python -m tests.suites run parity-llm --again
+
+mutants: setup .tools/scan/ready ## small faults planted one at a time, which of them no test sees: make mutants NAMES="p95-index nd-clips-up"
+	@$(BIN)/python -m tests.mutants $(NAMES)
 
 images: .tools/scan/ready ## build both images: make images VARIANT=cpu
 	images/build --variant $(VARIANT)
@@ -180,4 +184,4 @@ clean: ## remove the demo's results, and the layers of images that `make e2e` ke
 
 FORCE:
 
-.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm images e2e lint bench schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants images e2e lint bench schema golden chart lock dist setup clean gpu gpu-kit bare

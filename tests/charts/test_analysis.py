@@ -73,7 +73,9 @@ def test_whoever_waits_gives_up_after_whom_he_waits_for(helm: Path, settings: st
     workload = pick(rendered, "PyTorchJob")["spec"]["runPolicy"]["activeDeadlineSeconds"]
     command = container(analysis_pod(rendered), "wait")["command"]
     waiter = int(command[command.index("--deadline-s") + 1])
-    assert trainer < workload < waiter < pick(rendered, "Job")["spec"]["activeDeadlineSeconds"]
+    analysis = pick(rendered, "Job")["spec"]["activeDeadlineSeconds"]
+    assert trainer < workload < waiter < analysis
+    assert analysis - waiter == 3600, "an hour to analyse"
     assert workload - trainer >= (0 if settings else 86400)
 
 

@@ -60,6 +60,14 @@ def test_a_number_needs_no_quotes(helm: Path) -> None:
     assert environment(training_pod(rendered), "pytorch")["NCCL_IB_DISABLE"] == "1"
 
 
+def test_a_dollar_sign_means_itself(helm: Path) -> None:
+    """Kubernetes replaces $(NAME) and $$ in values."""
+    text = "$(HOME)/$$/$5"
+    values = {"run": {"config": {"tokenizer": text}, **env_values(("NOTE", text))["run"]}}
+    env = environment(training_pod(render(helm, CHARTS / "ddp", values=values)), "pytorch")
+    assert env["TRAINER_TOKENIZER"] == env["NOTE"] == text
+
+
 def test_the_tracking_server_reaches_training_and_analysis(helm: Path) -> None:
     rendered = render(helm, CHARTS / "ddp", ["--set", "run.mlflow.trackingUri=http://mlflow:5000"])
     for pod, name in (

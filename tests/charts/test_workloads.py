@@ -249,3 +249,12 @@ def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
     assert rule["action"] == "FailJob" and rule["onExitCodes"]["operator"] == "In"
     assert rule["onExitCodes"]["containerName"] == "node"
     assert rule["onExitCodes"]["values"] == sorted(code for code in failures.REASONS if 0 < code < 128)
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_trainjob_lets_the_trainer_count_its_starts(helm: Path, nodes: int) -> None:
+    """Every pod of an attempt fails, and Kubernetes counts them together."""
+    settings = f"run.workload.api=trainjob,run.nodes={nodes},run.config.max_attempts=5"
+    runtime = pick(render(helm, CHARTS / "ddp", ["--set", settings]), "TrainingRuntime")
+    (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert job["template"]["spec"]["backoffLimit"] > 5 * nodes

@@ -64,6 +64,7 @@ TABLE: dict[str, Row] = {
         TARGET, "tests/suites/test_runner.py::test_each_suite_leaves_its_result", instead=RUNS_TESTS
     ),
     "make parity-llm": row(TARGET, GPU_SUITE, instead=RUNS_TESTS),
+    "make mutants": row(TARGET, "tests/mutants/test_command.py::*", instead=RUNS_TESTS),
     "make images": row(TARGET, "tests/images/test_build.py::test_the_build_command", instead=BUILDS),
     "make pictures": row(TARGET, instead="writes into the repository; needs what `make demo` left"),
     "make bench-traces": row(TARGET, instead="40 minutes; `reports/traces.json` holds its result"),
@@ -176,9 +177,7 @@ TABLE: dict[str, Row] = {
         "tests/charts/test_new_chart.py::test_a_packed_copy_of_the_library_is_ignored_by_git_said_and_not_here",
         instead="told only to warn of what it leaves",
     ),
-    "python -m tests.mutants.survivors": row(
-        "tests/mutants/test_survivors.py::*", instead="minutes; it is a nightly suite"
-    ),
+    "python -m tests.mutants.drawing": row("tests/mutants/test_drawing.py::*"),
     "kubectl apply -k manifests/overlays/kind": row(MANIFESTS, INSTALL),
     "kubectl -n stratlab rollout status deployment/mlflow": row(INSTALL),
     "stratlab check -n stratlab": row(PARSES, INSTALL),

@@ -99,6 +99,16 @@ def test_one_writer(documents: list[Document]) -> None:
             assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
 
 
+def test_runs_and_artifacts_outlive_the_pod(kind: list[Document]) -> None:
+    """Both lie on the claim, unless a component puts them elsewhere."""
+    pod = pick(kind, "Deployment", "mlflow")["spec"]["template"]["spec"]
+    kept = {volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
+    (place,) = [m["mountPath"] for m in mlflow_container(kind)["volumeMounts"] if m["name"] in kept]
+    env = environment(kind)
+    assert env["MLFLOW_BACKEND_STORE_URI"].startswith(f"sqlite:///{place}/")
+    assert env["MLFLOW_ARTIFACTS_DESTINATION"].startswith(f"{place}/")
+
+
 def test_requests_in_flight_are_finished_before_the_pod_is_killed(documents: list[Document]) -> None:
     (option,) = [a for a in mlflow_container(documents)["command"] if a.startswith("--uvicorn-opts=")]
     pod = pick(documents, "Deployment", "mlflow")["spec"]["template"]["spec"]

@@ -103,6 +103,16 @@ def test_the_truth_table(pods: dict[str, Peer], policies: list[Document]) -> Non
     assert passed == OPEN
 
 
+def test_long_answers_of_the_name_server_come_over_tcp(
+    pods: dict[str, Peer], policies: list[Document], tmp_path: Path
+) -> None:
+    for source, target, port in OPEN:
+        if target == "dns" and port == DNS:
+            assert may_connect(policies, pods[source], CLUSTER_DNS, Port(53)), source
+    opened = kinds(build(write_overlay(tmp_path, "kind", ["external-stores"])), "NetworkPolicy")
+    assert may_connect(opened, pods["mlflow"], CLUSTER_DNS, Port(53))
+
+
 def test_nobody_from_outside_comes_in(pods: dict[str, Peer], policies: list[Document]) -> None:
     for name, pod in pods.items():
         for port in (MLFLOW, HTTPS, ANY):

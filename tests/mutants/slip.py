@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,9 @@ class Slip:
         file: where it is planted.
         search: what stands there, exactly once.
         replacement: what the slip makes of it.
-        tests: node ids of pytest; together they must fail.
+        tests: node ids of pytest, or whole files of tests; together they must fail.
+        operator: what has made it, where it was drawn (drawing.py).
+        equivalent: why no user sees anything of it; empty of all others.
     """
 
     name: str
@@ -29,30 +33,27 @@ class Slip:
     search: str
     replacement: str
     tests: tuple[str, ...]
+    operator: str = ""
+    equivalent: str = ""
 
 
-def read_slips(table: Path) -> list[Slip]:
-    """All slips, in the order of the table."""
-    rows = tomllib.loads(table.read_text())["slip"]
+def read_slips(folder: Path) -> list[Slip]:
+    """All slips of a folder's tables, in the order of the tables' names."""
+    rows = [
+        row for table in sorted(folder.glob("*.toml")) for row in tomllib.loads(table.read_text())["slip"]
+    ]
     return [Slip(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
 
 def find_problems(slips: Sequence[Slip], root: Path) -> list[str]:
     """What in the table no longer fits the tree."""
-    problems = []
-    for name in {slip.name for slip in slips if sum(slip.name == other.name for other in slips) > 1}:
-        problems.append(f"{name}: stands in the table more than once")
+    counts = Counter(slip.name for slip in slips)
+    problems = [f"{name}: stands in the table more than once" for name, count in counts.items() if count > 1]
     for slip in slips:
-        count = (root / slip.file).read_text().count(slip.search) if (root / slip.file).is_file() else 0
-        if count != 1:
-            problems.append(f"{slip.name}: {slip.file} holds the text {count} times, expected once")
-        if slip.search == slip.replacement:
-            problems.append(f"{slip.name}: changes nothing")
-        for test in slip.tests:
-            path, _, function = test.partition("::")
-            function = function.partition("[")[0]
-            if not (root / path).is_file() or f"def {function}(" not in (root / path).read_text():
-                problems.append(f"{slip.name}: there is no {test}")
+        problems += [f"{slip.name}: {problem}" for problem in _find_wrong_text(slip, root)]
+        if not slip.tests:
+            problems.append(f"{slip.name}: no test has to see it")
+        problems += [f"{slip.name}: there is no {test}" for test in slip.tests if not _is_there(test, root)]
     return problems
 
 
@@ -73,3 +74,24 @@ def planted(slip: Slip, tree: Path) -> Iterator[None]:
         yield
     finally:
         path.write_text(whole)
+
+
+def _find_wrong_text(slip: Slip, root: Path) -> Iterator[str]:
+    whole = (root / slip.file).read_text() if (root / slip.file).is_file() else ""
+    count = whole.count(slip.search)
+    if count != 1:
+        yield f"{slip.file} holds the text {count} times, expected once"
+    if slip.search == slip.replacement:
+        yield "changes nothing"
+    if slip.file.endswith(".py"):
+        try:
+            ast.parse(whole.replace(slip.search, slip.replacement))
+        except SyntaxError as error:
+            yield f"leaves no Python behind, which any test sees: {error.msg}"
+
+
+def _is_there(test: str, root: Path) -> bool:
+    path, _, function = test.partition("::")
+    if not (root / path).is_file():
+        return False
+    return not function or f"def {function.partition('[')[0]}(" in (root / path).read_text()

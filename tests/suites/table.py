@@ -75,9 +75,9 @@ SUITES: tuple[Suite, ...] = (
         facts="gpu/results.jsonl",
     ),
     Suite(
-        "survivors", "slips that no test once saw are caught, each by the test that the table names",
-        command=("{python}", "-m", "tests.mutants.survivors"), smallest=("p95-index", "mfu-one-device"), minutes=10,
-        facts="survivors.json",
+        "mutants", "of small faults all over code, charts and manifests 95 % are caught, 60 % by the fast tier alone",
+        command=("{python}", "-m", "tests.mutants"), smallest=("p95-index", "mfu-one-device"), minutes=25,
+        facts="mutants.json",
     ),
     Suite(
         "supported-versions", "Python 3.12, torch 2.11, transformers 5.17, no network: GPU kit, tests/trainer, parity",

@@ -109,5 +109,8 @@ def read_stage(owner: object, name: object) -> Any:
 
 
 def _reason(failure: Exception) -> str:
-    """torch says the reason at the end of advice for whoever loads files by hand."""
-    return str(failure).rpartition("WeightsUnpickler error: ")[2].strip().split("\n")[0][:200]
+    """torch says the reason at the end of advice for whoever loads files by hand, or in a paragraph below it."""
+    _, mark, reason = str(failure).rpartition("WeightsUnpickler error: ")
+    if not mark and reason.startswith("Weights only load failed"):
+        reason = reason.partition("\n\n")[2]
+    return reason.strip().split("\n")[0][:200]

@@ -67,6 +67,21 @@ def test_it_is_a_watch_and_no_poll(api: FakeApi, connection: Connection) -> None
     assert len(api.requests) == 2, "one list, one watch"
 
 
+def test_a_change_that_comes_in_two_pieces_is_one(api: FakeApi, connection: Connection) -> None:
+    api.put(JOBS, job("a"))
+    api.fault = lambda path, query: {"pieces": True} if "watch" in query else None
+    said: list[str] = []
+    seen = []
+    for change in watch(connection, JOBS, patience=soon(say=said.append)):
+        seen.append(change)
+        if change[0] == SYNCED:
+            api.put(JOBS, job("b"))
+        if len(seen) == 3:
+            break
+    assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (ADDED, "b")]
+    assert said == [] and len(api.requests) == 2, "nothing is listed again"
+
+
 def test_the_deadline_holds_although_nothing_happens(api: FakeApi, connection: Connection) -> None:
     api.put(JOBS, job("a"))
     started = time.monotonic()

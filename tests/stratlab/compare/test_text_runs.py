@@ -244,3 +244,10 @@ def test_two_names_of_one_layout_are_repeats_and_that_is_said(tmp_path: Path) ->
         "llm-3d and llm-4d have the same layout, pp2.dp2.tp2+sp: they are repeats of one thing"
         in report["remarks"]
     )
+
+
+def test_runs_that_have_counted_no_collectives_show_no_bytes(tmp_path: Path) -> None:
+    for name in ("llm-1d", "llm-3d"):
+        build_text_run(tmp_path / "llm", name, replace(LAYOUTS[name], sent={}))
+    page = write_page(load_runs(tmp_path / "llm"), tmp_path / "out")
+    assert "<h2>Layouts</h2>" in page and "Communication per axis" not in page

@@ -117,6 +117,20 @@ def test_a_long_line_is_thinned_and_keeps_its_peaks() -> None:
     assert len(heights) == 2  # the peak and the floor
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "bottom"),
+    [(1.0, 100.0, 0.0), (0.0, 10.0, 0.0), (90.0, 100.0, 89.5), (-50.0, 100.0, -57.5), (-1.0, 100.0, -6.05)],
+)
+def test_the_axis_holds_every_value_and_begins_at_0_where_that_is_near(
+    low: float, high: float, bottom: float
+) -> None:
+    root = _svg(line_chart({"ddp": [(1, low), (2, high)]}, "step", "ms", height=260))
+    border = float((root.get("viewBox") or "").split()[3]) - 40
+    (first, _) = [float(dot.get("cy") or 0) for dot in root.iter("circle")]
+    top = high + 0.05 * (high - low)
+    assert border - first == pytest.approx(260 * (low - bottom) / (top - bottom), abs=0.1)
+
+
 def test_logarithmic_axis_is_logarithmic() -> None:
     chart = line_chart({"a": [(1, 0.1), (2, 1.0), (3, 10.0)]}, "x", "y", log_y=True)
     low, middle, high = (float(e.get("cy", 0)) for e in _svg(chart).iter("circle"))

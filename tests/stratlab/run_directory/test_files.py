@@ -188,6 +188,8 @@ def test_a_run_at_work_stays(root: Path) -> None:
     for path in run.rglob("*"):
         os.utime(path, (long_ago, long_ago))
     assert not is_alive(run) and find_run(run) == run.absolute()
+    (run / "ranks" / "rank0.log").write_text("a line, just now")
+    assert is_alive(run), "its newest file tells"
     assert not is_alive(root / "ddp"), "it has ended"
 
 

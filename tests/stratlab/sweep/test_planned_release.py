@@ -54,6 +54,14 @@ def test_later_values_win_and_the_file_is_relative_to_the_sweep(tmp_path: Path) 
     assert (env["TRAINER_LR"], env["TRAINER_STEPS"], env["TRAINER_COMPARISON"]) == ("0.25", "30", "demo")
 
 
+def test_the_trainer_is_told_the_processes_of_a_node(tmp_path: Path) -> None:
+    """As an operator would: 2 nodes of 3."""
+    (planned,) = build_plan(build(tmp_path, set={"run.processesPerNode": 3}), tmp_path, find_helm(), silent)
+    assert planned.facts.processes == 6
+    told = (planned.environment["PET_NNODES"], planned.environment["PET_NPROC_PER_NODE"])
+    assert told == ("2", "3")
+
+
 def test_without_analysis_none_is_expected(tmp_path: Path) -> None:
     (planned,) = build_plan(
         build(tmp_path, set={"run.analysis.enabled": False}), tmp_path, find_helm(), silent

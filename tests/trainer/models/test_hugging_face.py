@@ -9,6 +9,7 @@ import torch
 from tests.trainer.models.conftest import SMALL, small_settings, write_model
 from trainer.failures import DataMissing
 from trainer.models import build_model
+from trainer.models.hugging_face import HuggingFaceModel
 from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config, ConfigError
 
@@ -156,3 +157,19 @@ def test_a_copy_computes_with_its_own_weights(tmp_path, images):
             parameter.zero_()
     twin(images).sum().backward()
     assert twin.hf.vit.layers[0].mlp.fc1.weight.grad.abs().sum() > 0
+
+
+def test_blocks_are_a_list_of_several_however_large_a_single_one_is():
+    """Checkpointed and sharded one by one: a list of one holds everything."""
+
+    def linear(size: int) -> torch.nn.Linear:
+        return torch.nn.Linear(size, size)
+
+    hf = torch.nn.Module()
+    hf.whole = torch.nn.ModuleList([linear(50)])
+    hf.layers = torch.nn.ModuleList([linear(2), linear(3)])
+    hf.fewer = torch.nn.ModuleList([linear(2), linear(2)])
+    assert HuggingFaceModel(hf, repeat=0).blocks() == list(hf.layers)
+    del hf.layers, hf.fewer
+    hf.empty = torch.nn.Identity()
+    assert HuggingFaceModel(hf, repeat=0).blocks() == [hf.whole]

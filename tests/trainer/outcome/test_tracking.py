@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+import torch
+
+from trainer.engine import StepResult
 from trainer.measuring.wire import WireCounter
 from trainer.outcome.tracking import Recorder
 
@@ -21,3 +26,40 @@ def test_collectives_are_counted_in_one_step_from_the_third_on_that_is_not_profi
             if isinstance(watch, WireCounter):
                 watched.append(step)
     assert watched == [counted] and recorder.wire is not None
+
+
+def record(path: Path, profiled: tuple[int, ...] = (), steps: int = 12) -> Recorder:
+    """Steps of as many ms as their number, half of the eight samples told right."""
+    recorder = Recorder(path, 1, 5)
+    for step in range(1, steps + 1):
+        result = StepResult(torch.tensor(0.5), torch.tensor(2.0), 8, correct=torch.tensor(4))
+        taken = (step * 1_000_000, 250_000, 500_000, 0, 0)
+        recorder.record_step(step, 0.125, result, taken, step in profiled)
+    recorder.flush()
+    recorder.close()
+    return recorder
+
+
+@pytest.mark.parametrize(
+    ("profiled", "measured"),
+    [((), [6, 7, 8, 9, 10, 11, 12]), ((7, 8), [6, 10, 11, 12]), ((5,), [7, 8, 9, 10, 11, 12])],
+)
+def test_the_first_five_steps_those_of_a_profile_and_the_one_behind_it_do_not_count(
+    tmp_path, monkeypatch, profiled, measured
+):
+    monkeypatch.setattr("trainer.outcome.tracking.dist.get_world_size", lambda: 1)
+    recorder = record(tmp_path / "metrics.jsonl", profiled)
+    assert [times[0] for times in recorder.measured] == measured
+    assert recorder.work.samples == 8 * len(measured)
+
+
+def test_a_line_of_a_step(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.outcome.tracking.dist.get_world_size", lambda: 1)
+    record(tmp_path / "metrics.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert {name: value for name, value in lines[2].items() if name != "t"} == {
+        "attempt": 1, "step": 3, "kind": "train", "loss": 0.5, "grad_norm": 2.0, "lr": 0.125, "samples": 8,
+        "skipped": 0, "step_time_ms": 3.0, "data_ms": 0.25, "forward_ms": 0.5, "backward_ms": 0.0,
+        "optimizer_ms": 0.0, "profiled": False, "train_accuracy_pct": 50.0,
+    }  # fmt: skip

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.settings.config import Config
-from trainer.settings.schedule import build_plan, learning_rate, plan_problems
+from trainer.settings.schedule import build_plan, learning_rate, plan_problems, profile_first_from
 
 
 def config(**settings) -> Config:
@@ -24,6 +24,21 @@ def test_courses_of_the_learning_rate():
 def test_steps_come_from_epochs_unless_given():
     assert build_plan(config(epochs=3, global_batch_size=10), 25).steps == 7
     assert build_plan(config(steps=4, global_batch_size=10), 25).steps == 4
+
+
+def test_validations_come_once_an_epoch_unless_asked_for():
+    assert build_plan(config(epochs=3, global_batch_size=10), 25).evaluate_every == 2
+    assert build_plan(config(epochs=3, global_batch_size=10, evaluate_every=5), 25).evaluate_every == 5
+
+
+@pytest.mark.parametrize(
+    ("done", "first"), [(0, 10), (5, 10), (8, 10), (9, 11), (20, 22), (36, 38), (37, 0), (40, 0)]
+)
+def test_an_attempt_that_goes_on_is_recorded_behind_a_warm_up_of_its_own(done, first):
+    """One step of warm-up, three recorded, forty in all; not twice."""
+    plan = build_plan(config(steps=40), 1000)
+    assert profile_first_from(config(steps=40), plan, done, recorded=False) == first
+    assert not done or profile_first_from(config(steps=40), plan, done, recorded=True) == 0
 
 
 @pytest.mark.parametrize(("steps", "first"), [(100, 10), (12, 10), (11, 9), (4, 2), (3, 0)])

@@ -397,3 +397,11 @@ def test_real_report_of_a_gpu(gpu_run: Path, gpu_report: dict[str, Any]) -> None
     html = (gpu_run / "analysis" / "report.html").read_text()
     assert "sm90_gemm&lt;float&gt;" in html and "<details><summary>temporal_breakdown</summary>" in html
     assert "merged_trace.json.gz" in html and NOTE not in html
+
+
+def test_numbers_of_the_evidence_can_be_read(tmp_path: Path) -> None:
+    report = build_example()
+    evidence = {"a": 1000.4, "b": -12345.6, "c": 0.123456, "d": 7.0}
+    rule = {"rule": "R1", "severity": "high", "title": "t", "advice": "a", "settings": {}}
+    report["recommendations"] = [rule | {"evidence": evidence}]
+    assert "because a 1,000, b -12,346, c 0.123, d 7." in plain(write_page(report, tmp_path))

@@ -88,3 +88,18 @@ def test_on_a_cpu_the_processes_share_the_cores(tmp_path: Path) -> None:
     build(tmp_path, 2, 1000.0, device="cpu")
     build(tmp_path, 4, 1100.0, device="cpu")
     assert scale(tmp_path)[0]["note"] == SHARED_CORES
+
+
+def test_a_run_of_two_series_shows_the_efficiency_of_the_same_batch(tmp_path: Path) -> None:
+    build(tmp_path, 2, 1000.0, run="ddp-a", global_batch_size=64, grad_accum_steps=2)
+    build(tmp_path, 4, 1600.0, run="ddp-b", global_batch_size=64, grad_accum_steps=1)
+    build(
+        tmp_path, 2, 900.0, run="ddp-c",
+        global_batch_size=32, grad_accum_steps=1, steps=30, data_order_sha256="other",
+    )  # fmt: skip
+    assert [(entry["kind"], entry["points"][1]["runs"]) for entry in scale(tmp_path)] == [
+        ("strong", ["ddp-b"]),
+        ("weak", ["ddp-b"]),
+    ]
+    rows = {row["run"]: row for row in compare(load_runs(tmp_path))["runs"]}
+    assert rows["ddp-b"]["scaling_efficiency_pct"] == pytest.approx(80.0)

@@ -1,0 +1,140 @@
+"""Slips in copies of the tree, one at a time in each, and what the tests say to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path, PurePath
+
+from tests.mutants.found import Found, Outcome
+from tests.mutants.slip import Slip, build_key, planted
+from tests.tiers import TIERS, tier_of
+
+SHARED = (".venv", ".tools")
+"""Installed by `make setup`: linked into the copies, not copied."""
+LONGEST_S = 240  # of one call of pytest; each further test or file may take 30 s more
+PASSED, FAILED = 0, 1  # exit codes of pytest
+
+WARM = Path(__file__).with_name("warm.py")
+LIBRARIES = (
+    "pytest", "hypothesis", "xdist", "numpy", "pydantic", "msgspec", "yaml", "jinja2", "requests", "psutil",
+    "typer.testing", "rich.table", "rich.live", "tenacity", "urllib3", "kubernetes.client", "kubernetes.config",
+    "kubeflow.training", "kubernetes_validate", "jsonschema", "jsonschema_rs", "torch", "torch.distributed",
+    "torch.profiler", "torch.distributed.fsdp", "torchvision.transforms.v2", "transformers", "datasets", "PIL.Image",
+)  # fmt: skip
+"""What test files import from elsewhere, and takes long."""
+
+RunTests = Callable[[Path, Sequence[str]], tuple[int, str]]
+"""pytest's exit code, and the first test that failed, as far as it is known."""
+
+
+@contextlib.contextmanager
+def copy_tree(root: Path) -> Iterator[Path]:
+    """A copy of what git knows or would take in, for as long as the context lasts."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder)
+        for name in filter(None, listed.stdout.split("\0")):
+            if (root / name).exists() and name not in SHARED:
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, copy / name, follow_symlinks=False)
+        for name in SHARED:
+            if (root / name).exists():
+                (copy / name).symlink_to(root / name)
+        yield copy
+
+
+class WarmTests:
+    """Runs tests of a tree, each time in a fork of a process that has read `libraries` once (warm.py).
+
+    The exit code is 1 as well where the tests hang. Calls for different trees may come from threads.
+    """
+
+    def __init__(self, libraries: Sequence[str] = LIBRARIES) -> None:
+        self._libraries = libraries
+        self._processes: dict[Path, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> WarmTests:
+        return self
+
+    def __call__(self, tree: Path, tests: Sequence[str]) -> tuple[int, str]:
+        process = self._processes.get(tree) or self._start(tree)
+        assert process.stdin and process.stdout
+        request = {"tree": str(tree), "tests": list(tests), "limit_s": LONGEST_S + 30 * len(tests)}
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        code, failed = json.loads(process.stdout.readline())
+        return code, failed
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes.values():
+            process.communicate()
+
+    def _start(self, tree: Path) -> subprocess.Popen[str]:
+        self._processes[tree] = subprocess.Popen(
+            [sys.executable, str(WARM), *self._libraries], text=True, env={"OMP_NUM_THREADS": "1", **os.environ},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        return self._processes[tree]
+
+
+def plant(slip: Slip, tree: Path, run: RunTests) -> tuple[Outcome, str, str]:
+    """What became of the slip, and the tier and the test that saw it: the fast tier's tests are asked first.
+
+    `broken`: nothing is known, because the test fails without the slip as well, or those that were written for it do
+    not even run with it. Of a slip that was drawn that is one more way to be seen.
+    """
+    for tier, tests in split_by_tier(slip.tests):
+        with planted(slip, tree):
+            code, failed = run(tree, tests)
+        if code == PASSED:
+            continue
+        is_seen = code == FAILED or slip.operator
+        if is_seen and run(tree, [failed] if failed else tests)[0] == PASSED:
+            return "caught", tier, failed
+        return "broken", "", failed
+    return "survived", "", ""
+
+
+def split_by_tier(tests: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Tests by the names of their tiers, the earliest tier first."""
+    tiers = [(test, tier_of(PurePath(test.partition("::")[0]))) for test in tests]
+    split = [(tier.name, [test for test, of in tiers if of is tier]) for tier in TIERS]
+    return [(name, chosen) for name, chosen in split if chosen]
+
+
+def plant_all(slips: Sequence[Slip], trees: Sequence[Path], run: RunTests) -> Iterator[tuple[Slip, Found]]:
+    """Each slip with its result, as they come: as many at a time as there are trees."""
+    free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for tree in trees:
+        free.put(tree)
+
+    def work(slip: Slip) -> Found:
+        tree, began = free.get(), time.monotonic()
+        key = build_key(slip, tree)
+        try:
+            outcome, tier, test = plant(slip, tree, run)
+        finally:
+            free.put(tree)
+        return Found(outcome, tier, test, key, round(time.monotonic() - began, 1))
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        works = {pool.submit(work, slip): slip for slip in slips}
+        try:
+            for done in as_completed(works):
+                yield works[done], done.result()
+        finally:
+            for waiting in works:
+                waiting.cancel()
