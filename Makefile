@@ -59,6 +59,9 @@ parity-llm: setup ## language models, every composition of axes against one proc
 mutants: setup .tools/scan/ready ## small faults planted one at a time, which of them no test sees: make mutants NAMES="p95-index nd-clips-up"
 	@$(BIN)/python -m tests.mutants $(NAMES)
 
+convergence: setup ## hundreds of steps of every strategy from three seeds, compared with one process: make convergence WORDS="vit_tiny bf16"
+	@$(BIN)/python -m tests.convergence $(WORDS)
+
 images: .tools/scan/ready ## build both images: make images VARIANT=cpu
 	images/build --variant $(VARIANT)
 
@@ -184,4 +187,4 @@ clean: ## remove the demo's results, and the layers of images that `make e2e` ke
 
 FORCE:
 
-.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants images e2e lint bench schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants convergence images e2e lint bench schema golden chart lock dist setup clean gpu gpu-kit bare

@@ -31,8 +31,10 @@ from trainer.engines.torch_engine import TorchEngine
 from trainer.layout.world import processor_name, read_world
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
+from trainer.measuring.memory import open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
+from trainer.measuring.training_memory import TrainingMemory
 from trainer.models.learner import ClassLoss, Learner
 from trainer.outcome.tracking import Recorder
 from trainer.run import Run, build_run, resolve_placement
@@ -88,6 +90,10 @@ class Layers(Learner):
     def predict(self, inputs: Tensor) -> Tensor:
         return self.layers(inputs)
 
+    def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = self.loss(self.predict(inputs), labels)
+        return found
+
 
 def build_bench_run(folder: Path) -> Run:
     """One process, no profile but the default one."""
@@ -110,7 +116,8 @@ def time_steps(run: Run, engine: Any, phases: Phases, batch: Batch) -> tuple[lis
     config = run.config
     run.folder.create()
     bare_engine = build_engine(run, BarePhases()) if not isinstance(engine, IdleEngine) else None
-    meter = Meter(run.world)
+    memory = TrainingMemory(open_counters(run.world), phases, 1, LONG)
+    meter = Meter(run.world, memory)
     recorder = Recorder(run.folder.metrics, 1, config.log_every, read_system=meter.read)
     profiler = StepProfiler(run, config.profile_first_step, phases)
     real_ns: list[int] = []
@@ -127,7 +134,7 @@ def time_steps(run: Run, engine: Any, phases: Phases, batch: Batch) -> tuple[lis
         bare_ns.append(left - came)
         return batch
 
-    train(run, 1, engine, next_batch, phases, recorder, profiler, lambda _: None, lambda _: None)
+    train(run, 1, engine, next_batch, phases, memory, recorder, profiler, lambda _: None, lambda _: None)
     recorder.close()
     meter.close()
     size = config.log_every

@@ -54,7 +54,9 @@ def parity_llm_table(found: Mapping[str, Any]) -> list[str]:
     for row in found["rows"]:
         failure = "" if row["passed"] else f"  FAILED {row['parameter']} {'; '.join(row['complaints'][:3])}"
         name = f"{row['strategy']:8} {row['mesh']:20} {row['model']:9} {row['world_size']:2}"
-        lines.append(f"{name} {_numbers(row, ' ')}  {row['variant']}{failure}")
+        moved = row["moved_pct"]
+        elsewhere = "" if moved is None else f", {moved:.1f} % would go elsewhere"
+        lines.append(f"{name} {_numbers(row, ' ')}  {row['variant']}{elsewhere}{failure}")
     for pair in found["reshardings"]:
         verdict = "" if pair["passed"] else "  FAILED"
         lines.append(

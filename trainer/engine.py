@@ -29,6 +29,8 @@ class StepResult:
     """Of text: places in all rows of the step, padding included."""
     useful_tokens: int = 0
     """Of text: those that hold a document."""
+    token_pairs: int = 0
+    """Of text: sum of the documents' squared lengths."""
     correct: Tensor | None = None
     """Of images: how many of this rank's samples were told right, before the update."""
 
@@ -84,6 +86,6 @@ def build_result(
     batch: Batch, loss: Tensor, measures: Tensor | None, grad_norm: Tensor | float, skipped: int
 ) -> StepResult:
     """What a step gives back to the loop; `measures` are those of the learner, added up."""
-    tokens = (batch.tokens, batch.useful_tokens)
+    tokens = (batch.tokens, batch.useful_tokens, batch.token_pairs)
     correct = None if measures is None or not len(measures) else measures[0]
     return StepResult(loss, grad_norm, batch.global_samples, skipped, *tokens, correct)

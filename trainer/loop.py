@@ -8,6 +8,7 @@ from trainer.data.batches import Batch
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
+from trainer.measuring.training_memory import TrainingMemory
 from trainer.outcome.tracking import Recorder
 from trainer.run import Run
 from trainer.settings.schedule import learning_rate
@@ -19,6 +20,7 @@ def train(
     engine: Engine,
     next_batch: Callable[[int], Batch],
     phases: Phases,
+    memory: TrainingMemory,
     recorder: Recorder,
     profiler: StepProfiler,
     validate: Callable[[int], None],
@@ -35,6 +37,7 @@ def train(
     config, steps, evaluate_every = run.config, run.plan.steps, run.plan.evaluate_every
     for step in range(first_step, steps + 1):
         profiler.begin_step(step)
+        memory.begin_step(step)
         lr = learning_rate(config, step, steps)
         with phases.begin_step(step):
             with phases.data:

@@ -28,8 +28,10 @@ from trainer.launch.visibility import refuse
 from trainer.layout.world import World, read_world
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
+from trainer.measuring.memory import open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
+from trainer.measuring.training_memory import TrainingMemory
 from trainer.outcome.final import write_results
 from trainer.outcome.progress import Progress
 from trainer.outcome.tracking import Recorder
@@ -37,6 +39,7 @@ from trainer.record.run_directory import write_json
 from trainer.run import Run, build_run, resolve_placement
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import missing_rank_variables
+from trainer.settings.knob_table import resolve_knobs
 from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
 from trainer.settings.schedule import profile_first_from
 from trainer.strategies import build_engine, builds_empty
@@ -64,7 +67,8 @@ def train_run(config: Config, world: World, launcher: str) -> None:
 
     phases = Phases(world.device_type)
     engine = build_engine(run, model, phases)
-    meter = Meter(world)
+    memory = TrainingMemory(open_counters(world), phases, attempt.from_step + 1, run.plan.steps)
+    meter = Meter(world, memory)
     recorder = Recorder(
         run.folder.metrics if run.writes else None,
         attempt.number,
@@ -94,6 +98,7 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         engine,
         next_batch=task.next_batch,
         phases=phases,
+        memory=memory,
         recorder=recorder,
         profiler=profiler,
         validate=validate,
@@ -107,6 +112,8 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         resolved,
         engine,
         recorder,
+        memory,
+        data_set_bytes=task.held_bytes,
         gpu=meter.describe(),
         data_order_sha256=task.order_sha256,
         last=last,
@@ -133,6 +140,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "axes": run.axes.as_dict(),
         **({"layout": layout.as_dict()} if layout else {}),
         "grad_accum_steps": config.global_batch_size // (config.micro_batch_size * run.axes.dp),
+        "knobs": resolve_knobs(config, run.axes.pp),
         "steps": plan.steps,
         "evaluate_every": plan.evaluate_every,
         "profile_first_step": plan.profile_first,
@@ -142,11 +150,18 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         **task.cost(model),
+        **({"attention": _describe_attention(run)} if config.is_text else {}),
         "initial_weights_sha256": task.hash_weights(model),
         "device_type": world.device_type,
         "device_name": world.device_name,
         "backend": world.backend,
     }
+
+
+def _describe_attention(run: Run) -> str:
+    from trainer.models.packing import describe_attention
+
+    return describe_attention(run.config, run.world.device, run.precision.products_dtype, run.axes.cp)
 
 
 def main() -> int:

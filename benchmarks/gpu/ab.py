@@ -14,7 +14,8 @@ from benchmarks.gpu.ab_layers import compare_adamw, compare_blocks, compare_layo
 from benchmarks.gpu.losses import chunked_loss, draw_case, plain_loss
 from benchmarks.gpu.measuring import Call, compare_ways
 from benchmarks.gpu.session import Session
-from trainer.models.attention import causal_attention, document_mask, repeat_heads
+from trainer.models.attention import causal_attention, repeat_heads
+from trainer.models.packing import Bounds, build_mask
 
 LENGTHS = (256, 257, 264)
 CHUNKS = (2, 4, 8, 16)
@@ -54,9 +55,9 @@ def _packed_ways(
     session: Session, documents: paths.Documents, inputs: list[Tensor], *, with_flex: bool
 ) -> dict[str, Call]:
     upstream, tokens, heads = torch.randn_like(inputs[0]), inputs[0].shape[2], inputs[0].shape[1]
-    allowed = document_mask(documents.starts)
-    additive = torch.zeros(allowed.shape, device=session.device, dtype=torch.bfloat16)
-    additive.masked_fill_(~allowed, float("-inf"))
+    bounds = Bounds(documents.count, documents.longest)
+    additive = build_mask(documents.starts, 0, torch.bfloat16, bounds).bias
+    allowed = additive == 0
     wide = torch.full((2 * documents.count + 65,), tokens, dtype=torch.int32, device=session.device)
     wide[: len(documents.bounds)] = documents.bounds
     empty_places = paths.Documents(documents.starts, wide)
@@ -66,9 +67,7 @@ def _packed_ways(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     ways: dict[str, paths.Path] = {
-        "project, mask made in each layer": lambda q, k, v: causal_attention(
-            q, k, v, documents.starts, 0.0, None
-        ),
+        "project": paths.build_project(documents),
         "bool mask made once": lambda q, k, v: dense(q, k, v, allowed),
         "float mask made once": lambda q, k, v: dense(q, k, v, additive),
         "causal, documents ignored": lambda q, k, v: causal_attention(q, k, v, None, 0.0, None),

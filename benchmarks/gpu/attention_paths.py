@@ -5,7 +5,6 @@ Shapes: q [row, head, token, dim]; k and v [row, kv head, token, dim]; the resul
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
-from trainer.models.attention import repeat_heads
+from trainer.models.attention import causal_attention, repeat_heads
+from trainer.models.packing import Bounds, Packing, Spans, attend_spans, build_packing
 
 if TYPE_CHECKING:
     from benchmarks.gpu.session import Session
@@ -109,18 +109,35 @@ def build_call(device: str, shape: Shape) -> Callable[[], Any]:
     return call
 
 
+def build_project(documents: Documents, parts: int = 1) -> Path:
+    """What our models call, with what it needs of the documents made beforehand, as for all layers of a model.
+
+    Args:
+        parts: of the row, each attended to by itself, as ranks do that gather the keys of all.
+    """
+    packings = [_pack(documents, (part, parts)) for part in range(parts)]
+
+    def path(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        columns, found = q.shape[2] // parts, []
+        for part, packing in enumerate(packings):
+            first, end = part * columns, (part + 1) * columns
+            given = q[:, :, first:end], k[:, :, :end], v[:, :, :end]
+            found.append(causal_attention(*given, packing, 0.0, None))
+        return torch.cat(found, dim=2)
+
+    return path
+
+
+def _pack(documents: Documents, part: tuple[int, int]) -> Packing:
+    bounds = Bounds(documents.count, documents.longest)
+    return build_packing(documents.starts, part, torch.bfloat16, bounds)
+
+
 def build_varlen(session: Session, documents: Documents, longest: int) -> Path:
     """torch's varlen_attn over the documents of one row; on a CPU, which lacks it, the same document by document."""
 
     def on_device(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        from torch.nn.attention.varlen import varlen_attn
-
-        # torch 2.13 refuses fewer kv heads without being told; 2.11 does not know the word
-        gqa = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
-        flat = [t[0].transpose(0, 1).contiguous() for t in (q, k, v)]
-        bounds = documents.bounds
-        out = varlen_attn(*flat, bounds, bounds, longest, longest, window_size=(-1, 0), **gqa)
-        return out.transpose(0, 1)[None]
+        return attend_spans(q, k, v, Spans(documents.bounds, documents.bounds, longest), None)
 
     def on_host(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         edges = documents.bounds.tolist()

@@ -18,6 +18,7 @@ from benchmarks.gpu.losses import chunked_loss, draw_case, plain_loss
 from benchmarks.gpu.session import NotHere, Session
 from trainer.models.attention import causal_attention
 from trainer.models.learner import sum_losses
+from trainer.models.packing import choose_path, read_offer
 
 HEADS = ((16, 2, 128), (16, 16, 80), (12, 12, 64))  # heads, kv heads, dim: Qwen2.5-3B, ViT-H, ViT-B
 LENGTHS = (2048, 257, 256, 577)
@@ -55,7 +56,7 @@ def check_attention(session: Session, tokens: int, shape: tuple[int, int, int]) 
 
     cases: dict[str, tuple[paths.Path, Tensor | None]] = {
         "project causal": (lambda q, k, v: causal_attention(q, k, v, None, 0.0, None), causal),
-        "project packed": (lambda q, k, v: causal_attention(q, k, v, documents.starts, 0.0, None), packed),
+        "project packed": (paths.build_project(documents), packed),
         "sdpa causal": (lambda q, k, v: sdpa(q, k, v, is_causal=True), causal),
         "sdpa full": (sdpa, None),
         "varlen": (paths.build_varlen(session, documents, documents.longest), packed),
@@ -69,7 +70,11 @@ def check_attention(session: Session, tokens: int, shape: tuple[int, int, int]) 
             packed,
         ),
     }
-    return {"documents": documents.count, "errors": _compare(session, tokens, shape, cases)}
+    if tokens % 2 == 0:
+        cases["project packed, in two parts"] = (paths.build_project(documents, 2), packed)
+    chosen = choose_path(read_offer(documents.starts.device), torch.bfloat16)
+    errors = _compare(session, tokens, shape, cases)
+    return {"documents": documents.count, "path": chosen, "errors": errors}
 
 
 def check_flex(session: Session, tokens: int, shape: tuple[int, int, int]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ KEPT = (
         "useful_tokens_per_s",
         "mfu_pct",
         "mfu_literature_pct",
+        "mfu_useful_pct",
         "step_time_ms_p50",
     ),
     *(

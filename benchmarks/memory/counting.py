@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory.expected import Expected
+from benchmarks.memory.configurations import Configuration
 
 GIB = 2**30
 WARM = (
@@ -33,7 +33,7 @@ def warm_up() -> None:
         importlib.import_module(name)
 
 
-def count_one(one: Expected) -> tuple[Expected, dict[str, Any]]:
+def count_one(one: Configuration) -> tuple[Configuration, dict[str, Any]]:
     """(the same, figures in GiB and costs), or what went wrong under `failed`."""
     from trainer.counting.inputs import find_pictures
     from trainer.counting.steps import count

@@ -1,40 +1,90 @@
-"""The table of expected figures, and how a count is judged by it; nothing is counted here."""
+"""The configurations whose memory is counted, and how a count is judged; nothing is counted here."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from benchmarks.memory.expected import EXPECTED, SMALLEST, Expected
-from benchmarks.memory.report import Report, compare
+from benchmarks.memory.arithmetic import BUCKETS_GIB, SIZES, reckon
+from benchmarks.memory.configurations import CONFIGURATIONS, SMALLEST, Configuration
+from benchmarks.memory.report import RECORD, Report, compare
 from trainer.counting.rules import read_countable
 
+SHARDED = "model=vit_huge strategy=fsdp"
+ALONE = {"peak": 20.0, "parameters": 3.0, "gradients": 3.0, "optimizer state": 6.0} | dict.fromkeys(
+    ("master copies", "gradient buckets"), 0.0
+)
 
-def test_every_expected_configuration_can_be_counted_and_has_a_name_of_its_own():
-    for one in EXPECTED:
+
+def test_every_configuration_can_be_counted_and_has_a_name_of_its_own():
+    for one in CONFIGURATIONS:
         named = dict(setting.split("=", 1) for setting in f"run=x {one.settings}".split())
         env = {f"TRAINER_{name.upper()}": value for name, value in named.items()}
         per_node = 4 if "strategy=zeropp" in one.settings else one.ranks  # hpz is refused on one node
         read_countable(env, one.ranks, one.rank, per_node)
-    names = [one.name for one in EXPECTED]
+    names = [one.name for one in CONFIGURATIONS]
     assert len(set(names)) == len(names) and set(SMALLEST) < set(names)
+    assert {one.alone for one in CONFIGURATIONS} - {""} < set(names)
+
+
+def test_figures_are_recorded_for_every_configuration_and_for_nothing_else():
+    assert set(json.loads(RECORD.read_text())["gib"]) == {one.name for one in CONFIGURATIONS}
+
+
+def test_arithmetic_shards_the_state_and_adds_the_blocks_in_use_and_the_work():
+    sizes = SIZES["vit_huge"]
+    in_use = (2 * (sizes.root + 2 * sizes.block) + 4 * sizes.block) / 2**30
+    assert reckon(Configuration("x", SHARDED), ALONE) == pytest.approx(8.0 + sizes.gib / 2 + in_use)
+    assert reckon(Configuration("x", f"{SHARDED} dp_shard=4"), ALONE) == pytest.approx(
+        8.0 + sizes.gib + in_use
+    )
+    zero2 = reckon(Configuration("x", "model=vit_huge strategy=zero2"), ALONE)
+    assert zero2 == pytest.approx(8.0 + sizes.gib * (1 + 4 / 8) + BUCKETS_GIB)
 
 
 @pytest.mark.parametrize(("counted", "inside"), [(10.09, True), (9.91, True), (10.11, False), (9.89, False)])
 def test_a_figure_out_of_one_percent_is_told(counted, inside):
-    found = compare(Expected("x", "", {"peak": 10.0}), {"peak": counted})
-    assert found["peak"]["inside"] is inside
+    assert compare({"peak": 10.0}, {"peak": counted})["peak"]["inside"] is inside
 
 
 def test_the_report_keeps_what_it_has_counted_of_the_same_code(tmp_path, capsys):
-    one, other = Expected("one", "a=1", {"peak": 2.0}), Expected("other", "a=2", {"peak": 2.0})
+    one, other = Configuration("one", "a=1"), Configuration("other", "a=2")
+    recorded = {"gib": {"one": {"peak": 2.0}, "other": {"peak": 2.0}}}
     path, found = tmp_path / "memory.json", {"gib": {"peak": 2.01}, "cpu_s": 1.0}
-    report = Report(path, {"trainer_sha256": "1"})
+    report = Report(path, {"trainer_sha256": "1"}, recorded)
     report.add(one, found)
     assert report.judge([one]) == 0
-    again = Report(path, {"trainer_sha256": "1"})
-    assert again.has(one) and not again.has(other) and not again.has(Expected("one", "a=3", {}))
-    assert not Report(path, {"trainer_sha256": "2"}).has(one)
+    again = Report(path, {"trainer_sha256": "1"}, recorded)
+    assert again.has(one) and not again.has(other) and not again.has(Configuration("one", "a=3"))
+    assert not Report(path, {"trainer_sha256": "2"}, recorded).has(one)
     again.add(other, {"gib": {"peak": 3.0}, "cpu_s": 1.0})
-    assert again.judge([one, other]) == 1 and "other: peak 3.000 GiB" in capsys.readouterr().out
+    assert again.judge([one, other]) == 1 and "other: peak, recorded: 3.000 GiB" in capsys.readouterr().out
     again.add(other, {"failed": "ValueError: x"})
     assert again.judge([other]) == 1 and not again.has(other)
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ({"at_most_gib": 9.5}, "peak 10.00 GiB, at most 9.5 promised"),
+        ({"alone": "one process"}, "'one process' is not counted"),
+        ({"name": "new"}, "nothing is recorded"),
+    ],
+)
+def test_what_is_promised_or_missing_is_told(tmp_path, capsys, more, complaint):
+    one = Configuration(**{"name": "one", "settings": SHARDED} | more)
+    report = Report(tmp_path / "memory.json", {}, {"gib": {"one": {"peak": 10.0}}})
+    report.add(one, {"gib": {"peak": 10.0}, "cpu_s": 1.0})
+    assert report.judge([one]) == 1 and complaint in capsys.readouterr().out
+
+
+def test_a_peak_above_arithmetic_is_told(tmp_path, capsys):
+    alone, one = Configuration("alone", "a=1"), Configuration("one", SHARDED, alone="alone")
+    expected = reckon(one, ALONE)
+    report = Report(tmp_path / "memory.json", {}, {"gib": {"alone": ALONE, "one": {"between": 1.0}}})
+    report.add(alone, {"gib": ALONE, "cpu_s": 1.0})
+    for share, code in ((0.96, 0), (1.04, 0), (1.06, 1)):
+        report.add(one, {"gib": {"peak": expected * share, "between": 1.0}, "cpu_s": 1.0})
+        assert report.judge([alone, one]) == code
+        assert ("by arithmetic" in capsys.readouterr().out) is bool(code)

@@ -38,6 +38,7 @@ def find_string_values(schema: Schema) -> list[StringValue]:
             f"mark.x/{number}x",
             f"7{number:03}77",
             f"0.7{number:03}77",
+            f"every_{number + 100}",
         )
         marker = next(text for text in texts if _accepts(text_schema, text))
         found.append(StringValue(path, text_schema, marker))

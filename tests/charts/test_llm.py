@@ -64,7 +64,7 @@ def test_the_charts_differ_in_the_dimensions_alone_but_for_the_experts(helm: Pat
     settings = {chart: read_config(render(helm, CHARTS / chart)).model_dump() for chart in FIVE}
     for chart in FIVE[1:]:
         differ = {name for name, value in settings[chart].items() if value != settings["llm-1d"][name]}
-        own = {"model", "grad_checkpointing"} if chart == "llm-5d" else set()
+        own = {"model", "activation_checkpointing"} if chart == "llm-5d" else set()
         assert differ == {"dimensions"} | own
 
 

@@ -20,7 +20,15 @@ def render(program: str, *options: str, chart: str = "llm-1d") -> subprocess.Com
 
 @pytest.mark.parametrize("program", HELMS)
 def test_a_setting_of_an_example_is_taken_back(program: str) -> None:
-    nulls = ("steps", "deadline_s", "comparison", "model", "lr", "grad_checkpointing", "profile_first_step")
+    nulls = (
+        "steps",
+        "deadline_s",
+        "comparison",
+        "model",
+        "lr",
+        "activation_checkpointing",
+        "profile_first_step",
+    )
     done = render(program, *(f"--set=run.config.{name}=null" for name in nulls), "--set=run.config.epochs=2")
     assert done.returncode == 0, done.stderr
     for name in nulls:

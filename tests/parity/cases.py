@@ -60,15 +60,38 @@ class Variant:
 
 
 SHARDS_PARAMETERS = ("zero3", "zeropp")
-OWN_BF16 = tuple(name for name, row in TABLE.items() if row.own_bf16_recipe and name != "nd")
+GATHERING = tuple(name for name, row in TABLE.items() if "prefetch_blocks" in row.knobs and name != "nd")
+FULLY_SHARD = ("fsdp", "hsdp")
+REDUCING = tuple(name for name in STRATEGIES if "reduce_dtype" in TABLE[name].knobs)
+DEEPSPEED = tuple(name for name, row in TABLE.items() if row.deepspeed_stage)
+OWN_BF16 = tuple(name for name, row in TABLE.items() if row.has_bf16_native)
 VARIANTS: dict[str, Variant] = {
     "plain": Variant(),
     "adamw": Variant(changes_result={"optimizer": "adamw", "lr": 5e-4}),
     "accumulated": Variant(accumulate=3, world_sizes=(2,)),
     "clipped": Variant(changes_result={"clip_norm": 0.5}, world_sizes=(2,)),
-    "checkpointed": Variant(settings={"grad_checkpointing": True}, world_sizes=(2,)),
+    "checkpointed": Variant(settings={"activation_checkpointing": "blocks"}, world_sizes=(2,)),
+    "every second block": Variant(settings={"activation_checkpointing": "every_2"}, world_sizes=(2,)),
+    "selective": Variant(accumulate=2, settings={"activation_checkpointing": "selective"}, world_sizes=(2,)),
+    "whole gradients": Variant(
+        accumulate=3, settings={"accumulate": "whole"}, only=FULLY_SHARD, world_sizes=(2, 4)
+    ),
+    "kept gathered": Variant(
+        accumulate=2, settings={"reshard_after_forward": "off"}, only=GATHERING, world_sizes=(2,)
+    ),
+    "two ahead": Variant(accumulate=2, settings={"prefetch_blocks": 2}, only=GATHERING, world_sizes=(2,)),
+    "small buckets": Variant(
+        accumulate=3, settings={"reduce_bucket_mib": 1}, only=("ddp", *DEEPSPEED), world_sizes=(2,)
+    ),
+    "no overlap": Variant(
+        accumulate=2, settings={"overlap_reduction": False}, only=DEEPSPEED, world_sizes=(2,)
+    ),
+    "static graph": Variant(settings={"static_graph": True}, only=("ddp",), world_sizes=(2,)),
+    "reduced in bf16": Variant(
+        accumulate=2, settings={"reduce_dtype": "bf16"}, only=REDUCING, world_sizes=(2,), gates=BF16
+    ),
     "all three": Variant(
-        accumulate=2, settings={"grad_checkpointing": True}, changes_result={"clip_norm": 0.5}
+        accumulate=2, settings={"activation_checkpointing": "blocks"}, changes_result={"clip_norm": 0.5}
     ),
     "forced gathers": Variant(accumulate=2, only=SHARDS_PARAMETERS, force_gathers=True),
     "bf16": Variant(changes_result={"precision": "bf16"}, gates=BF16),

@@ -112,6 +112,40 @@ def _last_micro_batch_only() -> AbstractContextManager[Any]:
     return mock.patch.object(TorchEngine, "train_step", forgetful)
 
 
+def _shards_overwritten() -> AbstractContextManager[Any]:
+    from trainer.strategies import sharding
+
+    whole = sharding.apply_sync
+
+    def forgetful(model: Any, sharded: bool, completes_step: bool) -> None:
+        for parameter in model.parameters():
+            parameter.grad = None
+        whole(model, sharded, completes_step)
+
+    return mock.patch.object(sharding, "apply_sync", forgetful)
+
+
+def _reduced_too_early() -> AbstractContextManager[Any]:
+    from trainer.strategies import sharding
+
+    whole = sharding.apply_sync
+    return mock.patch.object(
+        sharding, "apply_sync", lambda model, sharded, completes: whole(model, sharded, not completes)
+    )
+
+
+def _buckets_not_emptied() -> AbstractContextManager[Any]:
+    import torch
+
+    whole = torch.optim.Optimizer.zero_grad
+
+    def lazy(self: Any, set_to_none: bool = True) -> None:
+        if set_to_none:
+            whole(self, set_to_none)
+
+    return mock.patch.object(torch.optim.Optimizer, "zero_grad", lazy)
+
+
 MUTATIONS = (
     Mutation(
         "gradients averaged instead of summed", Case("fsdp", "vit_tiny", 2, "plain"), _averaged_gradients
@@ -126,5 +160,23 @@ MUTATIONS = (
     Mutation("gradients never synchronised", Case("ddp", "cnn", 2, "plain"), _never_synchronised),
     Mutation(
         "only the last micro-batch counts", Case("fsdp", "cnn", 2, "accumulated"), _last_micro_batch_only
+    ),
+    Mutation(
+        "shards of earlier micro-batches overwritten",
+        Case("fsdp", "cnn", 2, "accumulated"),
+        _shards_overwritten,
+    ),
+    Mutation(
+        "whole gradients reduced before the last micro-batch",
+        Case("fsdp", "cnn", 2, "whole gradients"),
+        _reduced_too_early,
+    ),
+    Mutation(
+        "replicas reduce before the last micro-batch", Case("hsdp", "cnn", 4, "all three"), _reduced_too_early
+    ),
+    Mutation(
+        "gradients of the step before stay in ddp's buckets",
+        Case("ddp", "cnn", 2, "accumulated"),
+        _buckets_not_emptied,
     ),
 )

@@ -122,8 +122,7 @@ def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
     share = Share(rank, run.axes.dp)
 
     def next_batch(step: int) -> Any:
-        micro = config.micro_batch_size
-        return build_batch(data.train, order, step, GLOBAL_BATCH, micro, share, "cpu")
+        return build_batch(data.train, order, step, config, share, "cpu")
 
     return engine, next_batch, config
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from tests.parity_llm.cases import Case
+from tests.parity_llm.cases import CP_GATHER, ROUTED_ALIKE_FSDP, Case
 
 Patch = AbstractContextManager[Any]
 
@@ -42,13 +42,13 @@ def _averaged_gradients() -> Patch:
 
 
 def _own_columns(change: Callable[[Any, Any, dict[str, Any]], None]) -> Patch:
-    """`change(engine, ids, known)` edits what a stage is told of its columns."""
+    """`change(engine, inputs, known)` edits what a stage is told of its columns."""
     from trainer.parallel.nd_engine import ScheduleEngine
 
     whole = ScheduleEngine._own_columns
 
-    def changed(self: Any, inputs: Any) -> Any:
-        ids, known = whole(self, inputs)
+    def changed(self: Any, inputs: Any, labels: Any) -> Any:
+        ids, known = whole(self, inputs, labels)
         change(self, inputs, known)
         return ids, known
 
@@ -68,6 +68,55 @@ def _documents_see_each_other() -> Patch:
         known["documents"] = inputs.new_zeros(inputs[:, 1].shape)
 
     return _own_columns(one_document)
+
+
+def _spans(change: Callable[[Any], Any]) -> Patch:
+    """`change(spans)` gives other ones, to every layer."""
+    from trainer.models import packing
+
+    whole = packing.build_spans
+    builders = packing.BUILDERS | {packing.VARLEN: lambda *given: change(whole(*given))}
+    return mock.patch.object(packing, "BUILDERS", builders)
+
+
+def _boundary_one_off() -> Patch:
+    def shifted(bounds: Any) -> Any:
+        return bounds + (bounds == bounds[1]) * (bounds[1] > 0) * (bounds[1] < bounds[-1])
+
+    return _spans(
+        lambda spans: dataclasses.replace(
+            spans, of_queries=shifted(spans.of_queries), of_keys=shifted(spans.of_keys)
+        )
+    )
+
+
+def _longest_too_short() -> Patch:
+    return _spans(lambda spans: dataclasses.replace(spans, longest=spans.longest // 4))
+
+
+def _mask_of_another_row() -> Patch:
+    from trainer.models import packing
+
+    whole = packing.build_mask
+
+    def other(documents: Any, *others: Any) -> Any:
+        return whole(documents.roll(1, 0), *others)
+
+    return mock.patch.object(packing, "BUILDERS", packing.BUILDERS | {packing.MASK: other})
+
+
+def _documents_one_column_off() -> Patch:
+    from trainer.models import decoder
+
+    whole = decoder.build_packing
+
+    def shifted(documents: Any, *others: Any) -> Any:
+        moved = documents.roll(1, 1)
+        moved[:, 0] = 0
+        moved[:, 1:] += moved[:, 1:] > 0  # each document begins a column later
+        return whole(moved, *others)
+
+    return mock.patch.object(decoder, "build_packing", shifted)
 
 
 def _mean_of_the_rank() -> Patch:
@@ -104,11 +153,13 @@ def _tied_counted_twice() -> Patch:
 
 def _experts(change: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Patch:
     """`change(tokens, chosen, shares)` gives other (chosen, shares)."""
-    from trainer.parallel.expert import Experts
+    from trainer.parallel.expert import TravellingExperts
 
-    whole = Experts.forward
+    whole = TravellingExperts.forward
     return mock.patch.object(
-        Experts, "forward", lambda self, t, chosen, shares: whole(self, t, *change(t, chosen, shares))
+        TravellingExperts,
+        "forward",
+        lambda self, t, chosen, shares: whole(self, t, *change(t, chosen, shares)),
     )
 
 
@@ -117,10 +168,34 @@ def _shares_left_out() -> Patch:
 
 
 def _answers_swapped() -> Patch:
-    from trainer.parallel.expert import Experts
+    from trainer.parallel import expert
 
-    whole = Experts._travel
-    return mock.patch.object(Experts, "_travel", lambda self, *given: whole(self, *given).roll(1, 0))
+    whole = expert.answer_tokens
+    return mock.patch.object(expert, "answer_tokens", lambda *given: whole(*given).roll(1, 0))
+
+
+def _rows_of_experts_swapped() -> Patch:
+    """The first row of the first expert and the last one of the last meet each other's weights."""
+    from trainer.models import experts
+
+    whole = experts.sort_by_expert
+
+    def swapped(chosen: Any, count: int) -> Any:
+        order, places, ends = whole(chosen, count)
+        order[[0, -1]] = order[[-1, 0]]
+        last = len(order) - 1
+        return order, (places == 0) * last + (places != 0) * (places != last) * places, ends
+
+    return mock.patch.object(experts, "sort_by_expert", swapped)
+
+
+def _routed_in_the_type_of_products() -> Patch:
+    from trainer.models import router
+
+    def logits(tokens: Any, weight: Any) -> Any:
+        return (tokens @ weight.to(tokens.dtype).T).float()
+
+    return mock.patch.object(router._Logits, "apply", logits)
 
 
 def _partial_sums_kept() -> Patch:
@@ -153,14 +228,14 @@ def _last_micro_batch_only() -> Patch:
 def _peak_of_the_rank() -> Patch:
     import torch.distributed as dist
 
-    from trainer.parallel import loss
+    from trainer.models import token_loss
 
     def only_sums(tensor: Any, op: Any = dist.ReduceOp.SUM, **_: Any) -> None:
         if op == dist.ReduceOp.SUM:
             return whole(tensor, op, **_)
 
     whole = dist.all_reduce
-    return mock.patch.object(loss.dist, "all_reduce", only_sums)
+    return mock.patch.object(token_loss.dist, "all_reduce", only_sums)
 
 
 def _strided_shards_cut_in_mesh_order() -> Patch:
@@ -176,7 +251,8 @@ def _stages_share_the_micro_batches_positions() -> Patch:
     """Every micro-batch gets the documents and positions of the first row."""
 
     def first_row(engine: Any, inputs: Any, known: dict[str, Any]) -> None:
-        for name, value in known.items():
+        for name in known.keys() - {"labels"}:
+            value = known[name]
             known[name] = value[:1].expand_as(value).contiguous()
 
     return _own_columns(first_row)
@@ -200,8 +276,24 @@ MUTATIONS = (
         Case("tied", "pp2", packed=True),
         _stages_share_the_micro_batches_positions,
     ),
+    Mutation(
+        "a document's boundary one off", Case("tied", "dp2", packed=True, varlen=True), _boundary_one_off
+    ),
+    Mutation(
+        "longest document taken too short",
+        Case("tied", strategy="fsdp", world=2, packed=True, varlen=True),
+        _longest_too_short,
+    ),
+    Mutation("mask of another row", Case("tied", "dp2", packed=True, micro=2), _mask_of_another_row),
+    Mutation(
+        "documents one column off across cp ranks",
+        Case("tied", "cp2", packed=True, varlen=True, settings=CP_GATHER),
+        _documents_one_column_off,
+    ),
     Mutation("router's weights not applied", Case("moe", "dp2.ep2"), _shares_left_out),
     Mutation("answers of experts to other tokens", Case("moe", "dp2.ep2"), _answers_swapped),
+    Mutation("two rows of experts swapped", Case("moe", strategy="fsdp", world=2), _rows_of_experts_swapped),
+    Mutation("routed in the type of products", ROUTED_ALIKE_FSDP, _routed_in_the_type_of_products),
     Mutation(
         "gradients of norms not summed over the sequence's parts", Case("tied", "tp2+sp"), _partial_sums_kept
     ),

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any, Protocol
 
 from tests.parity_llm.cases import STEPS, Case
+from tests.parity_llm.routing import Routing, routed_as, routing_kept
 from tests.parity_llm.rows import build_share
+from tests.trainer.models.varlen_stand_in import on_varlen
 
 FLOOR = 1e-3
 """Of the whole gradient's norm: below it a parameter's own gradient is rounding noise, not a yardstick."""
@@ -48,7 +51,7 @@ class Training:
         return self.case.world_size
 
     def work(self, folders: Folders) -> None:
-        with self.plant():
+        with self.plant(), on_varlen() if self.case.varlen else nullcontext():
             found = _train(self.case, folders)
         write_found(folders.out / f"{self.name}.json", found)
 
@@ -93,13 +96,16 @@ def write_references(cases: tuple[Case, ...], folders: Folders) -> None:
         step_of_gradients = GRADIENT_STEP[case.lora]
         weights = {n: p.detach().clone() for n, p in engine.module.named_parameters()}
         losses, norms = [], []
+        routing: list[Routing] = [{} for _ in range(STEPS)]
         for step in range(1, STEPS + 1):
-            with _gradients(engine, gradients) if step == step_of_gradients else nullcontext():
+            reading = _gradients(engine, gradients) if step == step_of_gradients else nullcontext()
+            with reading, routing_kept(engine.module, routing[step - 1]):
                 result = engine.train_step(next_batch(step), case.config()["lr"])
             losses.append(float(result.loss))
             norms.append(float(result.grad_norm))
         found = {"losses": losses, "norms": norms, "gradients": _without_prefix(gradients)}
-        torch.save(found | {"weights": _without_prefix(weights)}, folders.references / f"{case.reference}.pt")
+        found |= {"weights": _without_prefix(weights), "routing": routing}
+        torch.save(found, folders.references / f"{case.reference}.pt")
         engine.close()
 
 
@@ -136,11 +142,12 @@ def _train(case: Case, folders: Folders) -> dict[str, Any]:
     engine, next_batch, _ = build(case, folders.checkpoints)
     start = _without_prefix(engine.gather_state())
     loaded = {n: bool(torch.equal(start[n], w)) for n, w in reference["weights"].items()} if start else {}
-    losses, norms = [], []
+    losses, norms, moved = [], [], []
     for step in range(1, STEPS + 1):
         gradients: dict[str, Any] = {}
         reads = step == GRADIENT_STEP[case.lora] and not case.strategy.startswith("zero")
-        with _gradients(engine, gradients) if reads else nullcontext():
+        reading = _gradients(engine, gradients) if reads else nullcontext()
+        with reading, _routed(case, engine, reference, step, moved):
             loss, norm = read_step(engine, next_batch(step), case)
         if reads:
             errors = _errors(_without_prefix(gradients), reference["gradients"])
@@ -148,9 +155,9 @@ def _train(case: Case, folders: Folders) -> dict[str, Any]:
         norms.append(norm)
     engine.close()
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (losses, norms, errors, loaded))
+    dist.all_gather_object(everyone, (losses, norms, errors, loaded, moved))
     worst: dict[str, float] = {}
-    for _, _, found, _ in everyone:
+    for _, _, found, _, _ in everyone:
         for name, error in found.items():
             worst[name] = max(worst.get(name, 0.0), error)
     unread = case.lora and case.strategy.startswith(
@@ -158,12 +165,24 @@ def _train(case: Case, folders: Folders) -> dict[str, Any]:
     )  # its second step's gradients are nowhere to be read
     missing = [] if unread else sorted(reference["gradients"].keys() - worst.keys())
     return {
-        "loss": max(_furthest(theirs, reference["losses"]) for theirs, _, _, _ in everyone),
-        "grad_norm": max(_furthest(theirs, reference["norms"]) for _, theirs, _, _ in everyone),
+        "loss": max(_furthest(theirs, reference["losses"]) for theirs, *_ in everyone),
+        "grad_norm": max(_furthest(theirs, reference["norms"]) for _, theirs, *_ in everyone),
+        "moved_pct": 100 * mean(shares)
+        if (shares := [s for *_, theirs in everyone for s in theirs])
+        else None,
         "gradients": worst,
         "without_gradient": missing,
         "wrongly_loaded": sorted(name for name, equal in everyone[0][3].items() if not equal),
     }
+
+
+def _routed(
+    case: Case, engine: Any, reference: dict[str, Any], step: int, moved: list[float]
+) -> AbstractContextManager[None]:
+    """Tokens go where the reference sent them in this step, if the case says so."""
+    if not case.routed_alike:
+        return nullcontext()
+    return routed_as(engine.module, reference["routing"][step - 1], moved)
 
 
 def read_step(engine: Any, batch: Any, case: Case) -> tuple[float, float]:
@@ -200,7 +219,8 @@ def _deepspeed_errors(case: Case, folders: Folders, reference: dict[str, Any]) -
     sgd = {"optimizer": "sgd", "lr": SGD_RATE, "weight_decay": 0.0}
     engine, next_batch, _ = build(case, folders.checkpoints, **sgd)
     before = {name: value.clone() for name, value in engine.gather_state().items()}
-    engine.train_step(next_batch(1), SGD_RATE)
+    with _routed(case, engine, reference, 1, []):
+        engine.train_step(next_batch(1), SGD_RATE)
     after = engine.gather_state()
     engine.close()
     found = _without_prefix({name: (before[name] - after[name]) / SGD_RATE for name in after})

@@ -25,6 +25,7 @@ TEXT_FACTS: dict[str, Any] = {
     "text": {"train": {"documents": 512, "rows": 409, "tokens": 45895, "sha256": "b2" * 32}},
     "flops_per_token": 3.0e6,
     "flops_per_token_literature": 3.2e6,
+    "attention": "varlen",
 }
 
 
@@ -132,7 +133,11 @@ def _change_metrics(path: Path, rows: int) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         if line["kind"] == "train":
-            line |= {"tokens": rows * SEQ_LEN, "useful_tokens": rows * USEFUL}
+            line |= {
+                "tokens": rows * SEQ_LEN,
+                "useful_tokens": rows * USEFUL,
+                "token_pairs": rows * USEFUL * 60,
+            }
         if line["kind"] == "eval":
             del line["validation_accuracy_pct"]
             line["validation_perplexity"] = math.exp(line["validation_loss"])
@@ -167,6 +172,8 @@ def _change_summary(path: Path, config: dict[str, Any], layout: TextLayout) -> d
         "useful_tokens_pct": 100 * USEFUL / SEQ_LEN,
         "flops_per_token_literature": TEXT_FACTS["flops_per_token_literature"],
         "mfu_literature_pct": None,
+        "flops_per_useful_token": 2.9e6,
+        "mfu_useful_pct": None,
         "validation_perplexity": math.exp(summary["validation_loss"]),
         "test_perplexity": math.exp(summary["test_loss"]),
         "layout": layout.name,

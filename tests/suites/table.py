@@ -59,6 +59,11 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/trainer",),
     ),
     Suite(
+        "convergence", "300 steps from three seeds: every strategy ends where one process ends, in fp32 and bf16",
+        command=("{python}", "-m", "tests.convergence"), smallest=("--steps", "20", "vit_tiny", "ddp", "fp32"),
+        minutes=120, facts="convergence.json",
+    ),
+    Suite(
         "rehearsals", "`make demo` and the examples as they are; language models in eight processes, compared",
         command=(*PYTEST, "tests/nightly/rehearsals"), smallest=("-k", "a_release_of_the_sweep"), minutes=15,
         folders=("tests/nightly/rehearsals",),

@@ -19,7 +19,7 @@ RUNS = {  # strategy, processes, further settings
     "ddp": ("ddp", 2, {}),
     "zero2": ("zero2", 2, {}),
     "zero3": ("zero3", 2, {}),
-    "lora": ("single", 1, {"TRAINER_LORA_RANK": "16", "TRAINER_GRAD_CHECKPOINTING": "true"}),
+    "lora": ("single", 1, {"TRAINER_LORA_RANK": "16", "TRAINER_ACTIVATION_CHECKPOINTING": "blocks"}),
 }
 
 

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from trainer.data.batches import Batch
 from trainer.engines.torch_engine import TorchEngine
 from trainer.measuring.phases import Phases
-from trainer.models.learner import ClassLoss, Learner
+from trainer.models.classifier import ImageClassifier
+from trainer.models.learner import ClassLoss
+from trainer.models.low_precision import apply_low_precision
 from trainer.settings.config import Config
 from trainer.settings.precision import LossScale, Precision
 
 
-class Watched(Learner):
+class Watched(ImageClassifier):
     """A linear layer that notes how it is called: in training mode, and in what autocast computes."""
 
     def __init__(self) -> None:
@@ -25,6 +27,9 @@ class Watched(Learner):
         self.layer = nn.Linear(3, 2)
         self.loss = ClassLoss()
         self.seen: list[tuple[bool, torch.dtype | None]] = []
+
+    def blocks(self) -> list[nn.Module]:
+        return [self.layer]
 
     def predict(self, images: Tensor) -> Tensor:
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
@@ -39,6 +44,8 @@ def build(precision: str = "fp32", **settings: Any) -> tuple[TorchEngine, Watche
     config = Config(**{"run": "try", "optimizer": "sgd", "weight_decay": 0.0} | settings)
     mesh = SimpleNamespace(device_type="cpu")
     run = SimpleNamespace(config=config, mesh=mesh, precision=Precision(precision))
+    if dtype := run.precision.autocast_dtype:
+        apply_low_precision(model, dtype)
     return TorchEngine(run, model, Phases("cpu")), model  # type: ignore[arg-type]
 
 

@@ -15,11 +15,16 @@ from tests.ranks import run_ranks
 from trainer.layout.resolve import count_stages, resolve_layout
 from trainer.measuring.wire_formulas_nd import Work, decoder_traffic
 from trainer.settings.config import Config
+from trainer.settings.knob_table import accumulates_sharded, reshards_after_forward
 from trainer.shapes.decoder_json import read_shape
 
-RECOMPUTED = {"grad_checkpointing": True}
+RECOMPUTED = {"activation_checkpointing": "blocks"}
 CASES = (
     Case("tied", "dp2", micro=2),
+    Case("tied", "dp2", micro=2, settings={"accumulate": "whole", "reshard_after_forward": "off"}),
+    Case("untied", "rep2.dp2", micro=2, settings={"reduce_dtype": "bf16", "prefetch_blocks": 2}),
+    Case("untied", "cp2", settings={"activation_checkpointing": "every_2"}),
+    Case("tied", "tp2", settings={"activation_checkpointing": "selective"}),
     Case("tied", "rep2.dp2"),
     Case("tied", "tp2", micro=4),
     Case("untied", "tp2+sp"),
@@ -100,7 +105,10 @@ def check_formula(case: Case, checkpoints: Path, measured: Path) -> None:
             stages=count_stages(config, axes.pp),
             sequence_parallel=layout.sequence_parallel,
             cp_kind=config.cp_kind,
-            recomputed=config.grad_checkpointing,
+            activation_checkpointing=config.activation_checkpointing,
+            accumulates_sharded=accumulates_sharded(config, axes.pp),
+            reshards=reshards_after_forward(config, axes.pp),
+            reduced_element=2 if config.reduce_dtype == "bf16" else 4,
         )
         formula = decoder_traffic(work)
         assert _counts(found) == _counts(formula), f"rank {rank}"

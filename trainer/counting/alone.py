@@ -28,7 +28,7 @@ from torch.testing._internal.distributed import fake_pg
 
 from trainer.counting.replacement import replaced
 from trainer.layout.resolve import resolve_layout
-from trainer.parallel import stage, submeshes
+from trainer.parallel import expert, stage, submeshes
 from trainer.settings.config import Config
 from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_json import read_shape
@@ -85,12 +85,20 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
         nd: {"build_meshes": _with_values(nd.build_meshes)},
         submeshes.Meshes: {"stage_peers": property(_with_values(vars(submeshes.Meshes)["stage_peers"].fget))},
         stage: {"copy": types.SimpleNamespace(deepcopy=_with_values(copy.deepcopy))},
+        expert: {"read_splits": _equal_splits},
         **_pipeline_alone(_guess_stream(config, ranks)),
     }
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     """No other rank is asked."""
+
+
+def _equal_splits(counts: list[list[int]], rows: int) -> list[list[int]]:
+    """Tokens are spread evenly over the experts: as many rows come as go."""
+    ranks = len(counts[0])
+    each, left = divmod(rows, ranks)
+    return [[each + int(rank < left) for rank in range(ranks)]] * 2
 
 
 def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,7 +165,7 @@ def _guess_stream(config: Config, ranks: int) -> Callable[[bool], torch.Tensor]:
         layout = resolve_layout(config, ranks, shape)
         parts = layout.axes.cp * (layout.axes.tp if layout.sequence_parallel else 1)
         size = (config.micro_batch_size, config.seq_len // parts, shape.hidden)
-        dtype = torch.bfloat16 if config.precision == "bf16_native" else torch.float32
+        dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
         return torch.empty(size, dtype=dtype, device="meta", requires_grad=requires_grad)
 
     return guess

@@ -12,10 +12,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import distributed as ddp
 from torch.utils._pytree import tree_iter
 
-import trainer.models.attention
+import trainer.models.decoder
 import trainer.models.learner
-import trainer.parallel.context
-import trainer.parallel.loss
+import trainer.models.token_loss
 from trainer.counting.replacement import replaced
 from trainer.counting.storages import NODE_CAUSE, StorageWatch
 from trainer.settings.strategy_table import STRATEGIES
@@ -50,10 +49,11 @@ def _native(watch: StorageWatch) -> dict[Any, dict[str, Any]]:
                 watch, "gradient buckets", True, ddp.DistributedDataParallel._ddp_init_helper
             )
         },
-        trainer.models.attention: {"document_mask": masks(trainer.models.attention.document_mask)},
-        trainer.parallel.context: {"visible_columns": masks(trainer.parallel.context.visible_columns)},
+        trainer.models.decoder: {"build_packing": masks(trainer.models.decoder.build_packing)},
         trainer.models.learner: {"sum_losses": loss(trainer.models.learner.sum_losses)},
-        trainer.parallel.loss: {"token_loss": loss(trainer.parallel.loss.token_loss)},
+        trainer.models.token_loss: {
+            "token_loss": _inside(watch, "logits and loss", False, trainer.models.token_loss.token_loss)
+        },
     }
 
 

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.counting.replacement import replaced
 from trainer.counting.storages import HALF, StorageWatch
+from trainer.models import packing
 
 IN_FP32 = (
     *("layer_norm", "group_norm", "rms_norm", "softmax.int", "log_softmax.int", "sum", "sum.dim_IntList"),
@@ -25,6 +26,8 @@ IN_FP32 = (
 )
 """Of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE (ATen/autocast_mode.h), what models call; none of it is in the
 CPU's list, so that there is nothing to come back to."""
+OFFER = packing.Offer("cuda", (9, 0), varlen=True)
+"""A GPU of today, with torch as it is pinned."""
 
 
 @contextmanager
@@ -37,6 +40,8 @@ def as_on_cuda(watch: StorageWatch) -> Iterator[None]:
     | any  | any          | as many as q  | memory-efficient  | the same, the mask as a bias like q   |
     | any  | fp32         | fewer         | math              | all scores                            |
 
+    Packed rows: the path that trainer/models/packing.py would choose on such a device; varlen_attn calls flash.
+
     Registered with the dispatcher, because a TorchFunctionMode is off while a backward pass computes blocks again.
     """
     with ExitStack() as stack:
@@ -47,6 +52,7 @@ def as_on_cuda(watch: StorageWatch) -> Iterator[None]:
             library.impl(name, partial(_in_fp32, operator), "AutocastCPU")
         attend = partial(_attend, watch, F.scaled_dot_product_attention)
         stack.enter_context(replaced(F, scaled_dot_product_attention=attend))
+        stack.enter_context(replaced(packing, read_offer=lambda device: OFFER))
         yield
 
 
@@ -78,8 +84,8 @@ def _attend(
         flash = aten._scaled_dot_product_flash_attention
         return flash(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
     if k.shape[1] == q.shape[1]:
-        bias = None
-        if attn_mask is not None:
+        bias = attn_mask if attn_mask is None else attn_mask.expand(*q.shape[:3], -1)
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
             with watch.region("masks", final=True):
                 zero = torch.zeros((), dtype=q.dtype)
                 bias = torch.where(attn_mask, zero, float("-inf")).expand(*q.shape[:3], -1)

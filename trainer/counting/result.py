@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainer.counting.timeline import Moment
 from trainer.layout.axes import Axes
@@ -14,6 +14,16 @@ from trainer.settings.config import Config
 GIB = 2**30
 BAR = 30
 LIBRARIES = ("torch", "deepspeed", "transformers")
+
+
+class Wait(NamedTuple):
+    """One place that makes the host wait."""
+
+    why: str
+    asked_by: str
+    """File, line and function that calls torch, or a library's that does."""
+    line: str
+    """The innermost line of the trainer."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,8 @@ class Count:
     """When most of what other ranks hold was gathered here."""
     collectives: dict[tuple[str, str], int]
     """Bytes that this rank got out of collectives in the second step, by (operator, dtype)."""
+    waits: dict[Wait, int]
+    """How often the host would wait for its device in the second step, by place."""
     operators: int
     seconds: float
 
@@ -69,6 +81,9 @@ class Count:
                 {"operator": operator, "dtype": dtype, "bytes": size}
                 for (operator, dtype), size in sorted(self.collectives.items())
             ],
+            "host_waits": [
+                {**wait._asdict(), "count": number} for wait, number in sorted(self.waits.items())
+            ],
             "storages": [
                 {"cause": cause, **label._asdict(), "count": number, "bytes": size}
                 for cause, label, number, size in self.peak.by_label()
@@ -97,6 +112,7 @@ class Count:
                 yield f"{cause:22}{_gib(causes[cause])}{_gib(between[cause])}  {self._bar(causes[cause])}".rstrip()
         yield f"{'in all':22}{_gib(self.peak.total)}{_gib(self.between.total)}"
         yield f"{'most gathered at once':22}{_gib(self.gathered_bytes)}"
+        yield from self._wait_lines()
         if top:
             yield ""
             yield f"{'GiB':>9}  {'cause':22}{'phase':11}{'number':>6}  operator, type, shape"
@@ -104,6 +120,13 @@ class Count:
                 shape = "x".join(map(str, label.shape)) or "scalar"
                 made = f"{label.operator} {label.dtype} {shape}"
                 yield f"{_gib(size)}  {cause:22}{label.phase:11}{number_of:6}  {made}"
+
+    def _wait_lines(self) -> Iterator[str]:
+        yield ""
+        yield f"host waits per step: {sum(self.waits.values())}"
+        for wait, number in sorted(self.waits.items()):
+            through = "" if wait.asked_by == wait.line else f", from {wait.line}"
+            yield f"{number:9}  {wait.why}: {wait.asked_by}{through}"
 
     def _rules(self) -> str:
         return "as on CUDA" if self.cuda else "as on a CPU"

@@ -48,18 +48,17 @@ def _uncounted(config: Config) -> Iterator[str]:
         yield (
             f"TRAINER_OFFLOAD={config.offload}: cannot be counted, host and device look alike here; expected none"
         )
+    if config.strategy == "ddp" and config.reduce_dtype != "fp32":
+        yield (
+            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with ddp, whose conversion waits for a "
+            "collective that is not there; expected fp32"
+        )
     if config.compile:
         yield "TRAINER_COMPILE=True: cannot be counted, compiled code has no operators to follow; expected false"
-    if config.is_text and read_shape(config).experts:
-        if config.strategy != "nd":
-            yield (
-                f"TRAINER_STRATEGY={config.strategy}: experts are counted with nd alone, whose matrix products of them "
-                "take 16 bits; expected nd"
-            )
-        elif config.precision not in ("auto", "bf16", "bf16_native"):
-            yield (
-                f"TRAINER_PRECISION={config.precision}: grouped matrix products of experts are counted in 16 bits "
-                "alone; expected auto, bf16 or bf16_native"
-            )
+    if config.is_text and config.precision == "fp32" and read_shape(config).experts:
+        yield (
+            "TRAINER_PRECISION=fp32: grouped products of experts are counted in 16 bits alone; expected auto, bf16, "
+            "bf16_native or fp16"
+        )
     if config.model == "cnn_lstm" and not config.model_path:
         yield "TRAINER_MODEL='cnn_lstm': cannot be counted, a CPU's LSTM keeps other things than cuDNN's"

@@ -20,6 +20,7 @@ from trainer.counting.cuda_rules import as_on_cuda
 from trainer.counting.inputs import Pictures, build_empty_model, build_micro_batch
 from trainer.counting.result import Count
 from trainer.counting.storages import StorageWatch
+from trainer.counting.waits import WaitWatch
 from trainer.data.batches import Batch
 from trainer.layout.world import World
 from trainer.measuring.phases import Phase, Phases
@@ -93,6 +94,7 @@ def count(
     placement = resolve_placement(config, world)
     micro_batches = config.global_batch_size // (config.micro_batch_size * placement.axes.dp)
     watch, place, marks = StorageWatch(block_bytes), ["building"], []
+    waits = WaitWatch()
     engines: list[Any] = []
 
     def leave(phase: str) -> None:
@@ -127,8 +129,11 @@ def count(
             watch.phase = "data"
             micro = [build_micro_batch(config, pictures) for _ in range(micro_batches)]
             watch.phase = "between"
-            engine.train_step(Batch(micro, config.global_batch_size, config.global_batch_size), config.lr)
-            del micro
+            batch = Batch(micro, config.global_batch_size, config.global_batch_size)
+            waits.found.clear()
+            with waits:
+                engine.train_step(batch, config.lr)
+            del micro, batch
             attribute_optimizer(watch, engine)
         end = len(watch.timeline.events)
         engine.close()
@@ -149,6 +154,7 @@ def count(
         between=watch.timeline.moment(marks[-1]),
         gathered=watch.timeline.peak(marks[-1], "gathered"),
         collectives=dict(watch.collectives),
+        waits=dict(waits.found),
         operators=watch.operators,
         seconds=time.perf_counter() - began,
     )

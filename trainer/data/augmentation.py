@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trainer.data import randaugment
 from trainer.data.residence import to_device
+from trainer.settings.config import Config
 from trainer.shapes.preprocessing import PLAIN, Preprocessing
 
 CROP_FLIP = ("crop_flip", "randaugment", "mixup", "all")
@@ -45,12 +46,14 @@ class Looks:
     """Of the sample itself in the mixture."""
 
 
-def draw_looks(augment: str, seed: int, step: int, size: int) -> Looks:
-    """The looks of the `size` samples of `step`: a function of the arguments and of nothing else."""
-    random = np.random.default_rng([seed, step, 1])  # a third number: not the stream of the sample order
+def draw_looks(config: Config, step: int) -> Looks:
+    """The looks of the global batch of `step`: a function of the arguments and of nothing else."""
+    size = config.global_batch_size
+    # A third number, for this is not the stream of the sample order.
+    random = np.random.default_rng([config.seed, step, 1])
     numbers = random.random((size, COLUMNS))
     share = random.beta(MIXUP_ALPHA, MIXUP_ALPHA, size).astype(np.float32)
-    partners = random.permutation(size) if augment in MIXUP else None
+    partners = random.permutation(size) if config.augment in MIXUP else None
     return Looks(numbers, partners, share)
 
 
@@ -82,7 +85,7 @@ def normalise(images: Tensor, how: Preprocessing = PLAIN) -> Tensor:
 def augment_images(
     stored: Tensor,
     numbers: NDArray[np.float64],
-    augment: str,
+    config: Config,
     image_size: int,
     how: Preprocessing = PLAIN,
 ) -> Tensor:
@@ -91,14 +94,15 @@ def augment_images(
     Args:
         stored: uint8 [m, C, H, W] on the device.
         numbers: their rows of `Looks.numbers`.
+        image_size: edge of the results, which the model may decide.
     """
-    if augment not in CROP_FLIP:
+    if config.augment not in CROP_FLIP:
         return resize(stored, image_size, how)
     where = _crop_flip(numbers, stored.shape[-1])
-    if augment in RANDAUGMENT:
+    if config.augment in RANDAUGMENT:
         where = where @ randaugment.geometry(numbers[:, 5:])
     images = _sample(stored.float(), where, image_size)
-    if augment in RANDAUGMENT:
+    if config.augment in RANDAUGMENT:
         images = randaugment.apply_colours(images, numbers[:, 5:])
     return images
 

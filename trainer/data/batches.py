@@ -14,6 +14,7 @@ from trainer.data.augmentation import Looks, augment_images, draw_looks, mix, no
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
 from trainer.data.residence import HostSource, Source, StreamSource, to_device
+from trainer.settings.config import Config
 from trainer.shapes.preprocessing import PLAIN, Preprocessing
 
 STEPS_AHEAD = 2
@@ -37,6 +38,8 @@ class Batch:
     """Of text: places in the rows of the step over all ranks, padding included."""
     useful_tokens: int = 0
     """Of text: those that hold a document."""
+    token_pairs: int = 0
+    """Of text: sum of the documents' squared lengths, over all ranks; half of them is what causal attention must do."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,9 @@ def build_batch(
     images: Images | Source,
     order: SampleOrder,
     step: int,
-    global_size: int,
-    micro_size: int,
+    config: Config,
     share: Share,
     device: str,
-    augment: str = "none",
-    seed: int = 0,
     how: Preprocessing = PLAIN,
 ) -> Batch:
     """The micro-batches of `step` (from 1) for one rank: a contiguous share of the global batch.
@@ -64,33 +64,31 @@ def build_batch(
     Images are resized to `images.image_size`, augmented and normalised on the device.
     """
     source = HostSource(images, device) if isinstance(images, Images) else images
-    indices = order.batch(step, global_size)
-    looks = draw_looks(augment, seed, step, global_size)
+    indices = order.batch(step, config.global_batch_size)
+    looks = draw_looks(config, step)
     micro = []
-    for rows in _micro_rows(share, global_size, micro_size):
+    for rows in _micro_rows(share, config):
         if looks.partners is None:
-            micro.append(_look_at(source, indices, rows, looks, augment, how))
+            micro.append(_look_at(source, indices, rows, looks, config, how))
         else:
-            micro.append(_mixed(source, indices, rows, looks, augment, how, device))
-    source.expect(_coming(order, step, global_size, micro_size, share, augment, seed))
-    return Batch(micro, global_size, global_size)
+            micro.append(_mixed(source, indices, rows, looks, config, how, device))
+    source.expect(_coming(order, step, config, share))
+    return Batch(micro, config.global_batch_size, config.global_batch_size)
 
 
-def _micro_rows(share: Share, global_size: int, micro_size: int) -> list[NDArray[np.int64]]:
+def _micro_rows(share: Share, config: Config) -> list[NDArray[np.int64]]:
     """Positions in the global batch, per micro-batch of this rank."""
-    local = global_size // share.ranks
+    local, size = config.global_batch_size // share.ranks, config.micro_batch_size
     first = share.rank * local
-    return [np.arange(first + i, first + min(i + micro_size, local)) for i in range(0, local, micro_size)]
+    return [np.arange(first + i, first + min(i + size, local)) for i in range(0, local, size)]
 
 
-def _coming(
-    order: SampleOrder, step: int, global_size: int, micro_size: int, share: Share, augment: str, seed: int
-) -> Iterator[NDArray[np.int64]]:
+def _coming(order: SampleOrder, step: int, config: Config, share: Share) -> Iterator[NDArray[np.int64]]:
     """What the next steps will load, in their order; a generator, so that it costs nothing where nobody asks."""
     for later in range(step + 1, step + 1 + STEPS_AHEAD):
-        indices = order.indices(later, global_size)
-        partners = draw_looks(augment, seed, later, global_size).partners
-        for rows in _micro_rows(share, global_size, micro_size):
+        indices = order.indices(later, config.global_batch_size)
+        partners = draw_looks(config, later).partners
+        for rows in _micro_rows(share, config):
             yield indices[rows]
             if partners is not None:
                 yield indices[partners[rows]]
@@ -101,12 +99,12 @@ def _look_at(
     indices: NDArray[np.int64],
     rows: NDArray[np.int64],
     looks: Looks,
-    augment: str,
+    config: Config,
     how: Preprocessing,
 ) -> tuple[Tensor, Tensor]:
     stored, labels = source.load(indices[rows])
     size = source.images.image_size
-    return normalise(augment_images(stored, looks.numbers[rows], augment, size, how), how), labels
+    return normalise(augment_images(stored, looks.numbers[rows], config, size, how), how), labels
 
 
 def _mixed(
@@ -114,13 +112,13 @@ def _mixed(
     indices: NDArray[np.int64],
     rows: NDArray[np.int64],
     looks: Looks,
-    augment: str,
+    config: Config,
     how: Preprocessing,
     device: str,
 ) -> tuple[Tensor, Tensor]:
     assert looks.partners is not None
-    own, own_labels = _look_at(source, indices, rows, looks, augment, how)
-    other, other_labels = _look_at(source, indices, looks.partners[rows], looks, augment, how)
+    own, own_labels = _look_at(source, indices, rows, looks, config, how)
+    other, other_labels = _look_at(source, indices, looks.partners[rows], looks, config, how)
     share, classes = to_device(looks.own_share[rows], device), source.images.classes
     labels = mix(F.one_hot(own_labels, classes).float(), F.one_hot(other_labels, classes).float(), share)
     return mix(own, other, share), labels

@@ -22,7 +22,7 @@ def evaluated(config: Config, weights: Path | None = None) -> Config:
             "model_path": str(weights or config.model_path or own),
             "init": "pretrained",
             "lora_rank": 0,  # exported weights hold the adapters
-            "grad_checkpointing": False,
+            "activation_checkpointing": "none",
             "compile": False,
             "profile_steps": 0,
         }

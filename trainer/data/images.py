@@ -62,6 +62,11 @@ class Images:
         """Bytes of all images together, decoded."""
         return len(self.labels) * int(np.prod(self.shape))
 
+    @property
+    def bytes_cached(self) -> int:
+        """Of those that have been decoded and are kept."""
+        return int(self._known.sum()) * int(np.prod(self.shape)) if self.cached else 0
+
     def pixels(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
         """uint8 [sample, channel, height, width] of these samples."""
         if self._cache is None:

@@ -1,6 +1,7 @@
 """Where the images of a split are when a step wants them: on the device from the start, or decoded just ahead of it.
 
-auto = on the device if the whole split fits into a quarter of its free memory (on a CPU: into the 2 GiB cache).
+auto = on the device if the whole split takes no more than a twentieth of its memory (on a CPU: if it fits into the
+2 GiB cache). That is the lab's own, and no strategy is to be short of memory for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from trainer.data.images import CACHE_LIMIT_BYTES, Images
 
-DEVICE_SHARE = 0.25
+DEVICE_SHARE = 0.05
 CHUNK = 1024  # images decoded at once on the way to the device
 STREAM_THREADS = 2  # batches decoded at the same time; each uses the threads of its images
 
@@ -29,6 +30,10 @@ class Source(Protocol):
 
     images: Images
 
+    @property
+    def held_bytes(self) -> int:
+        """Of the data set, in the memory of the device that computes."""
+
     def load(self, indices: NDArray[np.int64]) -> Loaded:
         """These samples, on the device."""
 
@@ -37,14 +42,14 @@ class Source(Protocol):
 
 
 def resolve_residence(asked: str, images: Images, device_type: str) -> str:
-    """`device` or `stream` for `auto`, by the size of the split and the memory that is free now."""
+    """`device` or `stream` for `auto`, by the size of the split and of the device's memory."""
     if asked != "auto":
         return asked
     if device_type == "cpu":
         limit = CACHE_LIMIT_BYTES
     else:
-        free, _ = torch.cuda.mem_get_info()
-        limit = int(free * DEVICE_SHARE)
+        _, total = torch.cuda.mem_get_info()
+        limit = int(total * DEVICE_SHARE)
     return "device" if images.bytes_stored <= limit else "stream"
 
 
@@ -61,6 +66,10 @@ class HostSource:
     def __init__(self, images: Images, device: str) -> None:
         self.images = images
         self._device = device
+
+    @property
+    def held_bytes(self) -> int:
+        return self.images.bytes_cached
 
     def load(self, indices: NDArray[np.int64]) -> Loaded:
         pixels, labels = self.images.pixels(indices), self.images.labels[indices]
@@ -81,6 +90,10 @@ class DeviceSource:
             self._pixels[start : start + len(chunk)] = torch.from_numpy(images.pixels(chunk)).to(device)
         self._labels = torch.from_numpy(images.labels).to(device)
 
+    @property
+    def held_bytes(self) -> int:
+        return self._pixels.nbytes + self._labels.nbytes
+
     def load(self, indices: NDArray[np.int64]) -> Loaded:
         where = to_device(indices, self._pixels.device)
         return self._pixels[where], self._labels[where]
@@ -97,6 +110,10 @@ class StreamSource:
         self._device = device
         self._threads = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="stream")
         self._coming: dict[bytes, Future[Tensor]] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        return 0
 
     def load(self, indices: NDArray[np.int64]) -> Loaded:
         coming = self._coming.pop(indices.tobytes(), None)

@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+
+from torch import nn
 
 from trainer.engines.deepspeed_keys import check_keys
 from trainer.settings.config import Config
+from trainer.settings.knob_table import MIB, reduce_bucket_bytes, reshards_after_forward
 from trainer.settings.precision import Precision
 from trainer.settings.strategy_table import STRATEGIES
 
+FP32 = 4
+"""Bytes of an element; DeepSpeed counts buckets in elements."""
 # Written out for every stage; what a stage does not use is inert.
 _EVERY_STAGE: dict[str, Any] = {
     "contiguous_gradients": True,
     "reduce_scatter": True,
     "use_multi_rank_bucket_allreduce": True,
     "allgather_partitions": True,
-    "overlap_comm": False,
     "compute_grad_norm": True,
     "load_from_fp32_weights": True,
     "elastic_checkpoint": False,
@@ -39,19 +44,15 @@ _EVERY_STAGE: dict[str, Any] = {
     "save_muon_momentum_buffer_in_memory": False,
 }
 _STAGE3: dict[str, Any] = {
-    "stage3_prefetch_bucket_size": 50_000_000,
-    "stage3_param_persistence_threshold": 100_000,
     "stage3_model_persistence_threshold": 2**63 - 1,
-    "stage3_max_live_parameters": 1_000_000_000,
-    "stage3_max_reuse_distance": 1_000_000_000,
     "stage3_gather_16bit_weights_on_model_save": False,
     "stage3_module_granularity_threshold": 0,
     "stage3_use_all_reduce_for_fetch_params": False,
     "stage3_allgather_sequential": False,
 }
-# What the stages differ in. Only stage 3 overlaps by default in DeepSpeed.
+# What the stages differ in.
 ZERO: dict[str, dict[str, Any]] = {
-    name: {"stage": stage} | ({"overlap_comm": True, **_STAGE3} if stage == 3 else {})
+    name: {"stage": stage} | (_STAGE3 if stage == 3 else {})
     for name, row in STRATEGIES.items()
     if (stage := row.deepspeed_stage)
 }
@@ -62,7 +63,6 @@ FORCED_GATHERS = {
     "stage3_max_reuse_distance": 0,
     "stage3_prefetch_bucket_size": 0,
 }
-BUCKET_ELEMENTS = 50_000_000
 
 _NO_FP16 = {
     "enabled": False,
@@ -77,20 +77,38 @@ _NO_FP16 = {
 }
 
 
+@dataclass(frozen=True)
+class ModelSizes:
+    """Elements of a model."""
+
+    parameters: int
+    block: int
+    """Of the largest block."""
+    outside: int
+    """Of all parameters that no block has."""
+
+
+def measure_sizes(model: nn.Module) -> ModelSizes:
+    """Of a whole model (trainer/models/learner.py), before anything is sharded."""
+    whole = sum(p.numel() for p in model.parameters())
+    blocks = [sum(p.numel() for p in block.parameters()) for block in model.blocks()]  # type: ignore[operator]
+    return ModelSizes(whole, max(blocks), whole - sum(blocks))
+
+
 def build_settings(
     config: Config,
     precision: Precision,
     *,
     world_size: int,
     processes_per_node: int,
-    parameters: int,
+    sizes: ModelSizes,
     device_type: str,
     zero: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What `deepspeed.initialize` gets, and what the run directory keeps.
 
     Args:
-        parameters: of the model; no bucket is larger.
+        sizes: of the model; no bucket is larger.
         zero: entries of the section zero_optimization to put over the strategy's own, for tests.
 
     Raises:
@@ -98,7 +116,6 @@ def build_settings(
     """
     native = precision.name == "bf16_native"
     own = "bf16" if native else "fp32"
-    autocast = precision.autocast_dtype
     settings = {
         "train_batch_size": config.global_batch_size,
         "train_micro_batch_size_per_gpu": config.micro_batch_size,
@@ -108,7 +125,7 @@ def build_settings(
         "prescale_gradients": False,
         "gradient_predivide_factor": 1.0,
         "gradient_allreduce_op": "mean",  # stage 3 has no "sum"; the engine undoes it
-        "communication_data_type": "fp32",
+        "communication_data_type": config.reduce_dtype,
         "disable_allgather": False,
         "steps_per_print": 2**31,
         "wall_clock_breakdown": False,
@@ -119,16 +136,12 @@ def build_settings(
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": {
-            **_zero_section(config, min(BUCKET_ELEMENTS, parameters), processes_per_node, device_type),
+            **_zero_section(config, sizes, processes_per_node, device_type),
             **(zero or {}),
         },
         "optimizer": _optimizer(config),
-        # no module in the list: else gradients of linear layers are reduced, and their weights gathered, in bf16
-        "torch_autocast": {
-            "enabled": autocast is not None,
-            "dtype": str(autocast or "bfloat16").removeprefix("torch."),
-            "lower_precision_safe_modules": [],
-        },
+        # the model's own (models/low_precision.py): DeepSpeed's has one type for gathering and for reducing
+        "torch_autocast": {"enabled": False, "dtype": "bfloat16", "lower_precision_safe_modules": []},
         "fp16": dict(_NO_FP16),
         "bf16": {
             "enabled": native,
@@ -149,13 +162,18 @@ def build_settings(
     return settings
 
 
-def _zero_section(config: Config, bucket: int, processes_per_node: int, device_type: str) -> dict[str, Any]:
+def _zero_section(
+    config: Config, sizes: ModelSizes, processes_per_node: int, device_type: str
+) -> dict[str, Any]:
     pinned = {"device": "cpu", "pin_memory": device_type != "cpu"}
+    row = ZERO[config.strategy]
     section = {
         **_EVERY_STAGE,
-        **ZERO[config.strategy],
-        "allgather_bucket_size": bucket,
-        "reduce_bucket_size": bucket,
+        "overlap_comm": config.overlap_reduction,
+        "allgather_bucket_size": min(config.gather_bucket_mib * MIB // FP32, sizes.parameters),
+        "reduce_bucket_size": min(reduce_bucket_bytes(config) // FP32, sizes.parameters),
+        **(_gathering(config, sizes) if row["stage"] == 3 else {}),
+        **row,
     }
     if config.offload != "none":
         section["offload_optimizer"] = {**pinned, "ratio": 1.0, "fast_init": False}
@@ -167,6 +185,25 @@ def _zero_section(config: Config, bucket: int, processes_per_node: int, device_t
         section["zero_quantized_weights"] = "qwz" in parts
         section["zero_quantized_gradients"] = "qgz" in parts
     return section
+
+
+def _gathering(config: Config, sizes: ModelSizes) -> dict[str, Any]:
+    """Stage 3 by the knobs that it shares with fully_shard. It gathers single modules, not blocks: it is told in
+    elements what is a block ahead, and how soon a parameter must be used again to be kept till then.
+
+    A block that is recomputed is used twice in a row, the second time in the opposite order.
+    """
+    if reshards_after_forward(config):
+        reuse = sizes.block * (1 if config.activation_checkpointing == "none" else 2)
+        live = sizes.outside + (1 + config.prefetch_blocks) * sizes.block
+    else:
+        reuse = live = 2 * sizes.parameters
+    return {
+        "stage3_prefetch_bucket_size": config.prefetch_blocks * sizes.block,
+        "stage3_param_persistence_threshold": config.persistent_elements,
+        "stage3_max_live_parameters": live,
+        "stage3_max_reuse_distance": reuse,
+    }
 
 
 def _optimizer(config: Config) -> dict[str, Any]:

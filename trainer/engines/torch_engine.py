@@ -22,7 +22,7 @@ from trainer.settings.precision import LossScale
 
 
 def apply_compile(model: nn.Module, backend: str = "inductor") -> None:
-    """torch.compile for each block, in place: after gradient checkpointing, before anything is sharded."""
+    """torch.compile for each block, in place: after activation checkpointing, before anything is sharded."""
     for block in model.blocks():  # type: ignore[operator]
         block.compile(backend=backend)
 
@@ -34,6 +34,7 @@ class TorchEngine:
         forward: the learner as wrapped by the strategy.
         loss_factor: undoes the strategy's averaging of gradients, so that they become pure sums.
         apply_sync: tells the strategy whether the next backward pass completes the step.
+        keeps_gradients: they become zero after the update, instead of none: what they lie in stays anyway.
     """
 
     def __init__(
@@ -44,24 +45,21 @@ class TorchEngine:
         *,
         loss_factor: float = 1.0,
         apply_sync: Callable[[bool], None] | None = None,
+        keeps_gradients: bool = False,
     ) -> None:
         self.observed = Observed()
         self.module = forward
         self.settings: dict[str, Any] = {}
         self.loss_scale = LossScale(run.precision.scales_loss)
         self._clip_norm = run.config.clip_norm
-        self._precision = run.precision
         self._forward = forward
         self._phases = phases
         self._device_type = run.mesh.device_type
         self._loss_factor = loss_factor
         self._apply_sync = apply_sync
+        self._keeps_gradients = keeps_gradients
         self._parameters = [p for p in forward.parameters() if p.requires_grad]
         self._optimizer = build_optimizer(run.config, self._parameters)
-
-    def _autocast(self) -> Any:
-        dtype = self._precision.autocast_dtype
-        return torch.autocast(self._device_type, dtype=dtype, enabled=dtype is not None)
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         phases, last = self._phases, len(batch.micro) - 1
@@ -70,8 +68,8 @@ class TorchEngine:
         for i, (inputs, labels) in enumerate(batch.micro):
             if self._apply_sync:
                 self._apply_sync(i == last)
-            with phases.forward, self._autocast():
-                whole, measures = self._forward(self._precision.cast_input(inputs), labels)
+            with phases.forward:
+                whole, measures = self._forward(inputs, labels)
                 loss = whole / batch.global_labels
             with phases.backward:
                 (loss * factor).backward()
@@ -85,12 +83,7 @@ class TorchEngine:
         """Clips and applies the gradients; gives their norm, and 1 if they were left out."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = whole_norm(gradients, self._device_type)
-        skip = False
-        if self.loss_scale.enabled:
-            norm = norm / self.loss_scale.scale
-            torch._foreach_mul_([local_part(g) for g in gradients], 1.0 / self.loss_scale.scale)
-            skip = self.loss_scale.must_skip(float(norm))
-            self.loss_scale.update(skip)
+        norm, skip = self.loss_scale.take_out([local_part(g) for g in gradients], norm)
         if "parameters" not in self.observed.dtypes:
             self.observed.add("parameters", self._forward.parameters())
             self.observed.add("gradients", gradients)
@@ -102,13 +95,13 @@ class TorchEngine:
             self._optimizer.step()
             if "optimizer" not in self.observed.dtypes:
                 self.observed.add("optimizer", state_tensors(self._optimizer))
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=not self._keeps_gradients)
         return norm, int(skip)
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
         self._forward.eval()
-        with torch.no_grad(), self._autocast():
-            sums = as_sums(*self._forward(self._precision.cast_input(inputs), labels))
+        with torch.no_grad():
+            sums = as_sums(*self._forward(inputs, labels))
         self._forward.train()
         return sums
 
@@ -116,7 +109,13 @@ class TorchEngine:
         native_state.save(self._forward, self._optimizer, self.loss_scale, folder)
 
     def load(self, folder: Path) -> None:
+        # torch gives an optimizer its state, to be read into, only where no parameter has a gradient
+        gradients = [p.grad for p in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
         native_state.load(self._forward, self._optimizer, self.loss_scale, folder)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def gather_state(self) -> dict[str, Tensor]:
         return native_state.gather(self._forward)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_iter
 
 from trainer.data.batches import Batch
 from trainer.engine import StepResult, add_up, as_sums, build_result
@@ -78,6 +79,13 @@ class DeepSpeedEngine:
         for parts in optimizer.averaged_gradients.values():
             held += [part for part in parts or [] if part is not None]
         self.observed.add("gradients", held)
+        filled = getattr(optimizer, "ipg_buckets", {}).values()
+        made = [t for bucket in filled for t in tree_iter(vars(bucket)) if torch.is_tensor(t)]
+        known = {
+            tensor.untyped_storage().data_ptr() for tensor in held
+        }  # a bucket may hold gradients for good
+        if buckets := [t for t in made if t.untyped_storage().data_ptr() not in known]:
+            self.observed.add("buckets", buckets)
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
         self._engine.eval()

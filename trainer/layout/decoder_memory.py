@@ -2,7 +2,7 @@
 
     whole parameter ─▶ its stage ─▶ cut by tp (or by ep: experts) ─▶ cut by fully_shard, first dimension, as torch.chunk
 
-Parameters, gradients and state are fp32 in every precision (bf16_native casts what it gathers): 4 + 4 bytes per
+Parameters, gradients and state are fp32 in every precision (bf16 casts what it gathers): 4 + 4 bytes per
 trained parameter, and 8 for AdamW's two moments (arXiv 1910.02054, section 3.1, without the 16-bit copies).
 Activations are not in here, nor are the buffers into which parameters are gathered.
 """

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainer.settings.config import Config
+from trainer.settings.knob_table import pipeline_problems
 
 if TYPE_CHECKING:
     from trainer.layout.axes import Axes
@@ -71,6 +72,8 @@ def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: 
 
 def _pipeline(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
     held = VIRTUAL_STAGES[config.pp_schedule]
+    if axes.pp > 1:
+        yield from pipeline_problems(config)
     if axes.pp > 1 and axes.pp * held > shape.layers:
         each = f" x {held} stages each (TRAINER_PP_SCHEDULE={config.pp_schedule})" if held > 1 else ""
         yield (

@@ -19,6 +19,7 @@ import torch
 
 from trainer.layout.world import World
 from trainer.measuring.memory import GIB
+from trainer.measuring.training_memory import TrainingMemory
 
 SAMPLE_EVERY_S = 1.0
 NVML_NAMES = ("gpu_utilisation_pct", "gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz")
@@ -34,22 +35,25 @@ log = logging.getLogger("trainer")
 
 
 class Meter:
-    """Memory, utilisation, temperature and power of this rank; NaN where something is not to be had."""
+    """Memory, utilisation, temperature and power of this rank; NaN where something is not to be had.
 
-    def __init__(self, world: World) -> None:
+    Args:
+        memory: whose windows end when this is read.
+    """
+
+    def __init__(self, world: World, memory: TrainingMemory) -> None:
+        self._memory = memory
         self._device = world.device if world.device_type == "cuda" else None
         self._host = os.open("/proc/self/statm", os.O_RDONLY)
         self._page_gib = os.sysconf("SC_PAGE_SIZE") / GIB
         self._sampler = open_sampler(world.device) if self._device else None
 
     def read(self) -> list[float]:
-        """The numbers called `NAMES`. Device memory is that of torch's allocator, utilisation a mean over the time
-        since the last call."""
-        memory = [math.nan] * 3
-        if self._device:
-            stats = torch.cuda.memory_stats_as_nested_dict(self._device)
-            allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-            memory = [x / GIB for x in (allocated["current"], reserved["current"], allocated["peak"])]
+        """The numbers called `NAMES`. Device memory is that of torch's allocator, its peak that of the steps since the
+        last call, utilisation a mean over the time since then."""
+        memory, found = [math.nan] * 3, self._memory.end_window()
+        if self._device and found.reserved is not None:
+            memory = [size / GIB for size in (found.held, found.reserved, found.peak)]
         nvml = self._sampler.take() if self._sampler else [math.nan] * len(NVML_NAMES)
         resident = int(os.pread(self._host, 100, 0).split()[1]) * self._page_gib
         return [*memory, *nvml, resident]

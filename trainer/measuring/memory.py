@@ -1,26 +1,109 @@
-"""The largest memory that this process has taken so far, of the host and of its device."""
+"""Memory counters of this process: those of torch's allocator on a device, of its resident set on a CPU."""
 
 from __future__ import annotations
 
+import os
+import re
 import resource
+from typing import NamedTuple, Protocol
 
 import torch
 
 from trainer.layout.world import World
 
 GIB = 2**30
+_RESIDENT = re.compile(rb"VmHWM:\s+(\d+) kB\s+VmRSS:\s+(\d+) kB")
+_RESET_HIGHEST = b"5"  # Documentation/filesystems/proc.rst, clear_refs
 
 
-def peak_host_memory_gib() -> float:
-    """Largest resident set of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+class Reading(NamedTuple):
+    """What the counters say, in bytes; peaks since they were set back."""
+
+    held: int
+    peak: int
+    reserved: int | None
+    """Taken from the device, what is free in it included; None on a CPU."""
+    peak_reserved: int | None
+    retries: int | None
+    """How often the allocator had to give everything free back before it found room, since the start."""
 
 
-def peak_reserved_memory_gib(world: World) -> float | None:
-    """Largest memory that torch's allocator had taken from the device so far; None on CPU."""
-    return torch.cuda.max_memory_reserved(world.device) / GIB if world.device_type == "cuda" else None
+class Counters(Protocol):
+    """Whose peaks can be set back. No call waits for a device."""
+
+    source: str
+    """What is counted, for people."""
+    on_device: bool
+
+    def read(self) -> Reading:
+        """As it is now."""
+
+    def reset(self) -> None:
+        """Peaks begin anew, at what is held."""
+
+
+class DeviceCounters:
+    """Of torch's allocator, which counts on the host."""
+
+    source = "torch's CUDA allocator"
+    on_device = True
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def read(self) -> Reading:
+        stats = torch.cuda.memory_stats_as_nested_dict(self._device)
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        sizes = allocated["current"], allocated["peak"], reserved["current"], reserved["peak"]
+        return Reading(*sizes, stats["num_alloc_retries"])
+
+    def reset(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+
+class HostCounters:
+    """Of the process's resident set: its libraries and pages that others share are in it."""
+
+    on_device = False
+
+    def __init__(self) -> None:
+        self._status = os.open("/proc/self/status", os.O_RDONLY)
+        try:
+            self._clear: int | None = os.open("/proc/self/clear_refs", os.O_WRONLY)
+        except OSError:  # a container may not let it
+            self._clear = None
+        self.source = "resident set of the process"
+        if self._clear is None:
+            self.source += ", its peak since the start: this system sets none back"
+        self.highest = 0
+        """Bytes; the largest peak that was set back."""
+
+    def read(self) -> Reading:
+        found = _RESIDENT.search(os.pread(self._status, 4096, 0))
+        assert found, "/proc/self/status without VmHWM"
+        peak, held = (int(kib) * 1024 for kib in found.groups())
+        return Reading(held, peak, None, None, None)
+
+    def reset(self) -> None:
+        if self._clear is not None:
+            self.highest = max(self.highest, _highest_resident())  # getrusage forgets it too
+            os.pwrite(self._clear, _RESET_HIGHEST, 0)
+
+
+def open_counters(world: World) -> Counters:
+    """Of this rank's device."""
+    return DeviceCounters(world.device) if world.device_type == "cuda" else HostCounters()
+
+
+def peak_host_memory_gib(counters: Counters | None = None) -> float:
+    """Largest resident set of this process so far, from its start; `counters` may have set it back."""
+    return max(_highest_resident(), getattr(counters, "highest", 0)) / GIB
 
 
 def peak_device_memory_gib(world: World) -> float | None:
-    """Largest memory that torch had allocated on the device so far; None on CPU."""
+    """Largest memory that torch had allocated on the device since its counter was set back; None on CPU."""
     return torch.cuda.max_memory_allocated(world.device) / GIB if world.device_type == "cuda" else None
+
+
+def _highest_resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

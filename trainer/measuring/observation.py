@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 GIB = 2**30
+STATE = ("parameters", "gradients", "optimizer")
 
 
 @dataclass
@@ -18,10 +19,13 @@ class Observed:
 
     bytes_held: dict[str, int] = field(default_factory=dict)
     dtypes: dict[str, list[str]] = field(default_factory=dict)
+    on_host: dict[str, int] = field(default_factory=dict)
+    """Of `bytes_held`, those in the host's memory: all on a CPU, and what is offloaded."""
 
     def add(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """Counts the floating-point tensors of `kind` (parameters, gradients, optimizer), each storage once."""
+        """Counts the floating-point tensors of `kind` (those of STATE, and buckets), each storage once."""
         storages: dict[int, int] = {}
+        on_host: dict[int, int] = {}
         dtypes = set()
         for tensor in tensors:
             local = local_part(tensor)
@@ -30,12 +34,15 @@ class Observed:
             dtypes.add(str(local.dtype).removeprefix("torch."))
             storage = local.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
+            if local.device.type == "cpu":
+                on_host[storage.data_ptr()] = storage.nbytes()
         self.bytes_held[kind] = sum(storages.values())
+        self.on_host[kind] = sum(on_host.values())
         self.dtypes[kind] = sorted(dtypes)
 
     def memory_gib(self) -> dict[str, float]:
-        """GiB per kind."""
-        return {kind: count / GIB for kind, count in self.bytes_held.items()}
+        """GiB per kind of `STATE`."""
+        return {kind: self.bytes_held[kind] / GIB for kind in STATE if kind in self.bytes_held}
 
 
 def local_part(tensor: Tensor) -> Tensor:

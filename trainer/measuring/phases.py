@@ -8,11 +8,15 @@ written, so that timing never makes the host wait.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.profiler import record_function
+
+from trainer.measuring.training_memory import TrainingMemory
 
 LABELS = {
     "data": "## Data Loading ##",
@@ -26,7 +30,7 @@ STEP_LABEL = "## Training Step {step} ##"
 class Phase:
     """Adds the time between enter and exit to its total; re-entered once per micro-batch."""
 
-    __slots__ = ("_began", "_record", "label", "recording", "spans", "total_ns")
+    __slots__ = ("_began", "_record", "label", "on_enter", "on_exit", "recording", "spans", "total_ns")
 
     def __init__(self, label: str) -> None:
         self.recording = False
@@ -35,8 +39,12 @@ class Phase:
         self._began = 0
         self.total_ns = 0
         self.spans: list[tuple[Any, Any]] = []
+        self.on_enter: Callable[[], None] | None = None
+        self.on_exit: Callable[[], None] | None = None
 
     def __enter__(self) -> None:
+        if self.on_enter is not None:
+            self.on_enter()
         if self.recording:
             self._record = record_function(self.label)
             self._record.__enter__()
@@ -49,6 +57,8 @@ class Phase:
         if self._record is not None:
             self._record.__exit__(kind, value, trace)
             self._record = None
+        if self.on_exit is not None:
+            self.on_exit()
 
 
 class DevicePhase(Phase):
@@ -101,6 +111,13 @@ class Phases:
         """Switches the labels in the trace on or off; call it between two steps."""
         for phase in self._all:
             phase.recording = on
+
+    def watch(self, by: TrainingMemory | None) -> None:
+        """Tells `by` when a phase begins and ends; None = nobody. Call it between two steps."""
+        for name in LABELS:
+            phase = getattr(self, name)
+            phase.on_enter = partial(by.enter, name) if by else None
+            phase.on_exit = by.leave if by else None
 
     def take(self) -> tuple[Any, ...]:
         """(step, data, forward, backward, optimizer) of the step that has just ended, for `read_ms`."""

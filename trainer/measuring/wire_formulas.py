@@ -33,6 +33,8 @@ class Parameter(NamedTuple):
 
     shape: tuple[int, ...]
     trainable: bool = True
+    is_product_weight: bool = False
+    """Gathered in the type of the products (models/products.py); all others in fp32."""
 
     @property
     def elements(self) -> int:
@@ -86,20 +88,29 @@ def single_traffic() -> Traffic:
     return Traffic()
 
 
-def ddp_traffic(parameters: Sequence[Parameter], ranks: int) -> Traffic:
+def ddp_traffic(
+    parameters: Sequence[Parameter],
+    ranks: int,
+    *,
+    bucket_bytes: int = BUCKET_BYTES,
+    reduced_element: int = ELEMENT,
+) -> Traffic:
     """One all-reduce per bucket.
 
     Args:
         parameters: in the order in which their gradients are ready: the last layer's first.
+        bucket_bytes: of the setting reduce_bucket_mib.
+        reduced_element: bytes per element of reduced gradients.
     """
     sizes = [p.elements * ELEMENT for p in parameters if p.trainable]
-    traffic = Traffic()
-    traffic.add("all_reduce", len(ddp_buckets(sizes)), sum(sizes), 2 * (ranks - 1) / ranks)
+    traffic, sent = Traffic(), sum(sizes) // ELEMENT * reduced_element
+    traffic.add("all_reduce", len(ddp_buckets(sizes, cap=bucket_bytes)), sent, 2 * (ranks - 1) / ranks)
     return traffic
 
 
 def ddp_buckets(sizes: Sequence[int], first: int = FIRST_BUCKET_BYTES, cap: int = BUCKET_BYTES) -> list[int]:
     """Bytes per bucket: filled in order, closed as soon as its limit is reached (reducer.cpp of torch 2.13)."""
+    first = min(first, cap)
     buckets: list[int] = []
     filling = 0
     for size in sizes:
@@ -117,26 +128,38 @@ def sharded_traffic(
     shards: int,
     replicas: int = 1,
     micro_batches: int = 1,
-    gathered_element: int = ELEMENT,
+    product_element: int = ELEMENT,
+    reduced_element: int = ELEMENT,
+    reshards: bool = True,
+    accumulates_sharded: bool = True,
 ) -> Traffic:
     """fsdp (one replica) and hsdp: groups of parameters gathered and reduced together.
 
     Args:
         root: parameters outside all blocks.
-        gathered_element: bytes per element of gathered parameters; 2 with bf16_native.
+        product_element: bytes per element of gathered weights of products: 2 with precision bf16 or fp16.
+        reduced_element: bytes per element of reduced gradients.
+        reshards: blocks are gathered again for the backward pass.
+        accumulates_sharded: gradients are reduced in every micro-batch, not once a step.
     """
     traffic, groups = Traffic(), [root, *blocks]
     if shards > 1:
         once = (shards - 1) / shards
-        for group, times in [(root, 1), *((block, 2) for block in blocks)]:
-            part = sum(p.padded(shards) for p in group) // shards * gathered_element
+        reductions = micro_batches if accumulates_sharded else 1
+        for group, times in [(root, 1), *((block, 2 if reshards else 1) for block in blocks)]:
+            part = gathered_bytes(group, product_element, shards) // shards
             times *= micro_batches
             traffic.add("all_gather", times, times * part, shards - 1)
-            reduced = sum(p.padded(shards) for p in group if p.trainable) * ELEMENT
-            traffic.add("reduce_scatter", micro_batches * bool(reduced), micro_batches * reduced, once)
+            reduced = sum(p.padded(shards) for p in group if p.trainable) * reduced_element
+            traffic.add("reduce_scatter", reductions * bool(reduced), reductions * reduced, once)
         traffic.add("all_reduce", 1, ELEMENT, 2 * once)  # of the squared norm
     if replicas > 1:
         for group in groups:
-            part = sum(p.padded(shards) for p in group if p.trainable) // shards * ELEMENT
+            part = sum(p.padded(shards) for p in group if p.trainable) // shards * reduced_element
             traffic.add("all_reduce", int(bool(part)), part, 2 * (replicas - 1) / replicas)
     return traffic
+
+
+def gathered_bytes(group: Sequence[Parameter], product_element: int, shards: int = 1) -> int:
+    """All of them once, padded to `shards`: weights of products with so many bytes per element, others in fp32."""
+    return sum(p.padded(shards) * (product_element if p.is_product_weight else ELEMENT) for p in group)

@@ -10,8 +10,10 @@ Of one rank, fp32. A = rows x seq/cp x hidden x 4 bytes is the stream of a micro
     pp            1 send of A (A/n with +sp) per border with a later stage, 1 with an earlier one    norm
     cp ulysses    layer 8 all-to-all: q, k, v there, the answers back; the same for gradients
     cp allgather  layer 2 all-gather (k, v), 2 reduce-scatter of their gradients
-    ep            layer 1 all-to-all of the counts, 4 of tokens: there and back, forward and backward
-    dp_shard      root 1 all-gather, layer and experts 2; with pp 1 each per step                   reduce-scatter, norm
+    ep            layer 1 all-to-all of the counts, 2 of the answers' weights: there, their gradients back;
+                  4 of tokens: there and back, forward and backward
+    dp_shard      root 1 all-gather, layer and experts 2 (1 without reshard_after_forward), each    norm
+                  1 reduce-scatter (accumulate=whole: per step); with pp 1 of each per step
     dp_replicate                                                                                     all-reduce of the
                                                                                                      gradients' shards
     tied          (first and last stage)                                                             all-reduce of it
@@ -31,6 +33,7 @@ from trainer.layout.axes import Axes
 from trainer.layout.decoder_memory import EMBEDDING, HEAD, tensor_dimension
 from trainer.layout.resolve import split_layers
 from trainer.measuring.wire_formulas import ELEMENT, Parameter
+from trainer.settings.recomputation import recomputes
 from trainer.shapes.decoder_shapes import DecoderShape, parameter_shapes
 
 Operations = dict[str, dict[str, tuple[int, int]]]
@@ -45,7 +48,7 @@ class Work:
         pp_rank: its place in the pipeline.
         rows: of a micro-batch.
         stages: of the whole pipeline; a multiple of pp.
-        recomputed: gradient checkpointing.
+        activation_checkpointing: the setting.
     """
 
     shape: DecoderShape
@@ -57,7 +60,11 @@ class Work:
     stages: int = 1
     sequence_parallel: bool = False
     cp_kind: str = "ulysses"
-    recomputed: bool = False
+    activation_checkpointing: str = "none"
+    accumulates_sharded: bool = True
+    reshards: bool = True
+    """Gathers a layer again for its backward pass."""
+    reduced_element: int = ELEMENT
 
     @property
     def own_stages(self) -> list[int]:
@@ -68,6 +75,11 @@ class Work:
         """Numbers of the layers that this rank holds."""
         parts = split_layers(self.shape.layers, self.stages)
         return [layer for stage in self.own_stages for layer in parts[stage]]
+
+    @property
+    def again(self) -> int:
+        """How many of its layers are computed again in the backward pass."""
+        return sum(recomputes(self.activation_checkpointing, layer) for layer in self.layers)
 
     @property
     def tokens(self) -> int:
@@ -101,17 +113,17 @@ def _add(found: Operations, axis: str, kind: str, count: int, size: int) -> None
 
 
 def _tensor(work: Work) -> Iterator[Row]:
-    n, layers, again = work.axes.tp, len(work.layers), work.recomputed
+    n, layers, again = work.axes.tp, len(work.layers), work.again
     if n == 1:
         return
     halves = 1 if work.shape.experts else 2  # attention, and a dense MLP
     first, last = 0 in work.own_stages, work.stages - 1 in work.own_stages
     kept = halves - 1 if not work.shape.experts else 1
     if work.sequence_parallel:
-        yield "tp", "all_gather", (2 + again) * halves * layers + first + last, work.stream // n
-        yield "tp", "reduce_scatter", (2 * halves + again * kept) * layers + first + last, work.stream
+        yield "tp", "all_gather", halves * (2 * layers + again) + first + last, work.stream // n
+        yield "tp", "reduce_scatter", 2 * halves * layers + kept * again + first + last, work.stream
     else:
-        yield "tp", "all_reduce", (2 * halves + again * kept) * layers + first + last, work.stream
+        yield "tp", "all_reduce", 2 * halves * layers + kept * again + first + last, work.stream
     if last:
         yield "tp", "all_reduce", 1, work.tokens * ELEMENT
         yield "tp", "all_reduce", 1, 3 * work.tokens * ELEMENT
@@ -127,25 +139,26 @@ def _context(work: Work) -> Iterator[Row]:
     shape, cp, layers = work.shape, work.axes.cp, len(work.layers)
     if cp == 1:
         return
-    passes = 2 + work.recomputed
+    passes = 2 * layers + work.again
     per_head = work.tokens * shape.head_dim * ELEMENT
     heads, kv_heads = shape.heads // work.axes.tp, shape.kv_heads // work.axes.tp
     if work.cp_kind == "allgather":
-        yield "cp", "all_gather", 2 * (passes - 1) * layers, kv_heads * per_head
+        yield "cp", "all_gather", 2 * (passes - layers), kv_heads * per_head
         yield "cp", "reduce_scatter", 2 * layers, kv_heads * per_head * cp
         return
-    yield "cp", "all_to_all", 2 * passes * layers, heads * per_head
-    yield "cp", "all_to_all", 2 * passes * layers, math.lcm(kv_heads, cp) * per_head
+    yield "cp", "all_to_all", 2 * passes, heads * per_head
+    yield "cp", "all_to_all", 2 * passes, math.lcm(kv_heads, cp) * per_head
 
 
 def _experts(work: Work) -> Iterator[Row]:
-    shape, layers, again = work.shape, len(work.layers), work.recomputed
+    shape, layers, again = work.shape, len(work.layers), work.again
     if work.axes.ep == 1:
         return
     parts = work.axes.tp if work.sequence_parallel else 1
     chosen = work.tokens // parts * shape.experts_per_token
-    yield "ep", "all_to_all", (1 + again) * layers, shape.experts * 8  # int64
-    yield "ep", "all_to_all", (4 + 2 * again) * layers, chosen * shape.hidden * ELEMENT
+    yield "ep", "all_to_all", layers + again, shape.experts * 4  # int32
+    yield "ep", "all_to_all", 2 * layers + again, chosen * 4  # weights of the answers, fp32
+    yield "ep", "all_to_all", 4 * layers + 2 * again, chosen * shape.hidden * ELEMENT
 
 
 @dataclass(frozen=True)
@@ -194,13 +207,15 @@ def _shards(work: Work) -> Iterator[Row]:
     pool = axes.dp_shard * axes.cp
     for group in _groups(work):
         shards = pool * axes.tp // axes.ep if group.is_experts else pool
-        padded = sum(p.padded(shards) for p in group.parameters) * ELEMENT
+        padded = sum(p.padded(shards) for p in group.parameters)
         if shards > 1:
-            gathers = 1 if axes.pp > 1 else work.micro_batches * (1 if group.is_root else 2)
-            yield "dp_shard", "all_gather", gathers, padded // shards
-            yield "dp_shard", "reduce_scatter", 1, padded
+            times = 2 if work.reshards and not group.is_root else 1
+            gathers = 1 if axes.pp > 1 else work.micro_batches * times
+            yield "dp_shard", "all_gather", gathers, padded // shards * ELEMENT
+            reductions = work.micro_batches if work.accumulates_sharded and axes.pp == 1 else 1
+            yield "dp_shard", "reduce_scatter", reductions, padded * work.reduced_element
         if axes.dp_replicate > 1:
-            yield "dp_replicate", "all_reduce", 1, padded // shards
+            yield "dp_replicate", "all_reduce", 1, padded // shards * work.reduced_element
 
 
 def _whole_on_tp(work: Work) -> Iterator[Row]:

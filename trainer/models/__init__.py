@@ -14,6 +14,7 @@ from trainer.models.classifier import ImageClassifier
 from trainer.models.learner import ClassLoss
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.network_table import NETWORKS
+from trainer.settings.recomputation import NONE
 from trainer.shapes.model_shapes import (
     HUB_IDS,
     TORCHVISION,
@@ -27,7 +28,7 @@ from trainer.shapes.model_shapes import (
 def build_model(
     config: Config, *, image_size: int, channels: int, num_labels: int, empty: bool = False
 ) -> ImageClassifier:
-    """The model on the CPU in fp32, with adapters and gradient checkpointing; fresh weights depend on the seed alone.
+    """The model on the CPU in fp32, with adapters and activation checkpointing; fresh weights depend on the seed alone.
 
     Args:
         empty: on the meta device instead, without weights.
@@ -46,7 +47,7 @@ def build_model(
             from trainer.models.lora import apply_lora
 
             apply_lora(model, config)
-    if config.grad_checkpointing:
+    if config.activation_checkpointing != NONE:
         from trainer.models.activation_checkpointing import apply_checkpointing
 
         apply_checkpointing(model, config)

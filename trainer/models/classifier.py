@@ -31,9 +31,16 @@ class ImageClassifier(Learner):
 
     core = ""
     """Name of the submodule that others know by its own names (transformers', torchvision's); "" = the model."""
+    loss: nn.Module
+    """(logits, labels) -> (sum of the losses, measures); has no parameters."""
     heads: list[str]
     """Names, inside the core, of the modules that depend on the number of classes."""
     flops_per_sample: float
+
+    def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Images and labels -> what the loss says of their logits."""
+        found: tuple[Tensor, Tensor] = self.loss(self.predict(inputs), labels)
+        return found
 
     def set_flops(self, forward: ForwardFlops) -> None:
         """Sets what a training step costs per image."""

@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 from trainer.models import attention
 from trainer.models.classifier import ForwardFlops
+from trainer.models.experts import Experts
 from trainer.models.learner import Learner
+from trainer.models.packing import Bounds, Packing, build_packing
+from trainer.models.router import Router
+from trainer.models.token_loss import Head, TokenLoss
 from trainer.shapes.decoder_shapes import DecoderShape, count_flops_per_token, count_matmul_parameters
 
 FAMILY_CLASSES = {
@@ -25,7 +29,8 @@ class Decoder(Learner):
     Args:
         hf: a causal language model of transformers with the attention `stratlab`.
         packed: rows hold several documents, which do not see each other.
-        seq_len: tokens of a row, for the costs.
+        seq_len: tokens of a row.
+        bounds: of the rows that it will meet; None = nothing is known, which is right and slow.
     """
 
     core = "hf"
@@ -33,11 +38,20 @@ class Decoder(Learner):
     """Nothing depends on the data set."""
     peft_task = "CAUSAL_LM"
 
-    def __init__(self, hf: Any, shape: DecoderShape, *, packed: bool, seq_len: int) -> None:
+    def __init__(
+        self, hf: Any, shape: DecoderShape, *, packed: bool, seq_len: int, bounds: Bounds | None = None
+    ) -> None:
         super().__init__()
         self.hf = hf
+        self.hf.lm_head = _own_head(hf.lm_head)
+        for layer in self.blocks():
+            if hasattr(layer.mlp, "experts"):
+                layer.mlp.experts, layer.mlp.gate = Experts(layer.mlp.experts), Router(layer.mlp.gate)
         self.shape = shape
         self.packed = packed
+        self.bounds = bounds or Bounds(documents=seq_len if packed else 1, longest=seq_len)
+        self.part = (0, 1)
+        """(i, n): queries are the i-th of n parts of the row (trainer/parallel/context.py)."""
         self.forward_flops = _forward_flops(shape, seq_len)
         self.flops_per_sample = self.forward_flops.training()
         """Forward and backward of one row as one document, causal-exact; with LoRA 4 N."""
@@ -46,15 +60,41 @@ class Decoder(Learner):
 
     def predict(self, inputs: Tensor) -> Tensor:
         """int64 [row, 2, token] (ids, positions in the document) -> logits [row, token, vocab]."""
-        documents = documents_of(inputs) if self.packed else None
-        states = self.hf.model(
+        return self.hf.lm_head(self._states(inputs))
+
+    def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The same inputs, labels int64 [row, token] -> (sum of the tokens' losses, measures); no logits are kept."""
+        return self.hf.lm_head(self._states(inputs), labels=labels), self.loss.measure(labels)
+
+    def _states(self, inputs: Tensor) -> Tensor:
+        packing = None
+        if self.needs_packing:
+            packing = self.pack(documents_of(inputs), self.hf.model.embed_tokens.weight.dtype)
+        return self.hf.model(
             input_ids=inputs[:, 0],
             position_ids=inputs[:, 1],
             attention_mask=None,
             use_cache=False,
-            documents=documents,
+            packing=packing,
         ).last_hidden_state
-        return self.hf.lm_head(states)
+
+    @property
+    def needs_packing(self) -> bool:
+        """Whether layers must be told what a query may look at."""
+        return self.packed or self.part[1] > 1
+
+    def pack(self, documents: Tensor, weights: torch.dtype) -> Packing:
+        """What all layers get of one micro-batch: `documents` of the whole rows as of `documents_of`.
+
+        Args:
+            weights: their element type, in which products are computed where nothing else is said.
+        """
+        return build_packing(documents, self.part, self.products_dtype or weights, self.bounds)
+
+    @property
+    def loss(self) -> TokenLoss:
+        """Computed by the head, see trainer/models/token_loss.py."""
+        return self.hf.lm_head.loss
 
     def network(self) -> nn.Module:
         """transformers' model."""
@@ -71,6 +111,14 @@ class Decoder(Learner):
         """
         if self.shape.tied:
             self.hf.lm_head.weight = self.hf.model.embed_tokens.weight
+
+
+def _own_head(given: nn.Linear) -> Head:
+    """With the same weight, which may be the embedding's."""
+    head = Head(given.in_features, given.out_features, bias=False, device="meta")
+    head.weight = given.weight
+    head.loss = TokenLoss()
+    return head
 
 
 def documents_of(inputs: Tensor) -> Tensor:

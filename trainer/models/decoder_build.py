@@ -1,4 +1,4 @@
-"""A language model as a run trains it: its weights, adapters and gradient checkpointing."""
+"""A language model as a run trains it: its weights, adapters and activation checkpointing."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import torch
 from trainer.models.activation_checkpointing import apply_checkpointing
 from trainer.models.decoder import Decoder, build_hugging_face, restore_buffers
 from trainer.models.decoder_weights import fill_weights
-from trainer.models.learner import TokenLoss
+from trainer.models.packing import Bounds
 from trainer.models.weight_sources import open_weights
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.recomputation import NONE
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_rules import decoder_problems
 from trainer.shapes.decoder_shapes import count_flops_per_token
 
 
-def build_decoder(config: Config, *, empty: bool = False) -> Decoder:
-    """The model on the CPU in fp32 with its weights, adapters and gradient checkpointing.
+def build_decoder(config: Config, *, empty: bool = False, bounds: Bounds | None = None) -> Decoder:
+    """The model on the CPU in fp32 with its weights, adapters and activation checkpointing.
 
     Fresh weights depend on the seed and each parameter's name alone. The router's auxiliary loss of a mixture of
     experts is off: the loss is the cross-entropy, as for dense models.
 
     Args:
         empty: on the meta device instead, without weights: nothing is allocated.
+        bounds: of packed rows, see `Decoder`.
 
     Raises:
         ConfigError: settings that this model cannot have.
@@ -32,8 +34,11 @@ def build_decoder(config: Config, *, empty: bool = False) -> Decoder:
         raise ConfigError(problems)
     shape = read_shape(config)
     with torch.device("meta"):
-        decoder = Decoder(build_hugging_face(shape), shape, packed=config.packing, seq_len=config.seq_len)
-        decoder.loss = TokenLoss(config.label_smoothing)
+        decoder = Decoder(
+            build_hugging_face(shape), shape, packed=config.packing, seq_len=config.seq_len, bounds=bounds
+        )
+        decoder.loss.smoothing = config.label_smoothing
+        decoder.loss.chunk_tokens = config.loss_chunk_tokens
         if config.lora_rank:
             from trainer.models.lora import apply_lora
 
@@ -46,6 +51,6 @@ def build_decoder(config: Config, *, empty: bool = False) -> Decoder:
         decoder.tie_weights()
         restore_buffers(decoder, "cpu")
         fill_weights(decoder, open_weights(config, shape))
-    if config.grad_checkpointing:
+    if config.activation_checkpointing != NONE:
         apply_checkpointing(decoder, config)
     return decoder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,20 +19,27 @@ class Learner(nn.Module):
     The loss is computed inside its forward, so that whatever a strategy wraps around it sees all of the computation.
     """
 
-    loss: nn.Module
-    """(what was predicted, labels) -> (sum of the losses, measures); has no parameters."""
+    products_dtype: torch.dtype | None = None
+    """Element type of products under autocast (trainer/models/low_precision.py); None = that of the weights."""
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Inputs -> logits."""
         raise NotImplementedError
 
+    def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels as `Batch.micro` holds them -> (fp32 [], int64 [n])."""
+        raise NotImplementedError
+
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """Inputs, and labels as `Batch.micro` holds them -> (fp32 [], int64 [n]); without labels the logits."""
-        predicted = self.predict(inputs)
-        if labels is None:
-            return predicted
-        torch.clear_autocast_cache()  # of the weights' copies, whose last use was above: the loss needs the room
-        return self.loss(predicted, labels)
+        """`score` with labels, `predict` without."""
+        with self.autocast(inputs.device.type):
+            return self.predict(inputs) if labels is None else self.score(inputs, labels)
+
+    def autocast(self, device_type: str) -> AbstractContextManager[None]:
+        """Of what is computed inside; without effect where `products_dtype` is None."""
+        if self.products_dtype is None:
+            return nullcontext()
+        return torch.autocast(device_type, dtype=self.products_dtype)
 
     def blocks(self) -> list[nn.Module]:
         """The repeated parts, in order, none inside another."""
@@ -67,30 +76,6 @@ class ClassLoss(nn.Module):
         confusion = torch.zeros(classes * classes, dtype=torch.int64, device=labels.device)
         confusion.index_add_(0, labels.clamp(min=0) * classes + logits.argmax(1), counts.long())
         return losses.sum(), torch.cat([among[None], confusion])
-
-
-class TokenLoss(nn.Module):
-    """Of a language model. Measures in training: none, a vocabulary makes them dear; in evaluation, without
-    smoothing: (labels that count).
-
-    Args:
-        smoothing: share of the labels that is spread over all words.
-    """
-
-    def __init__(self, smoothing: float = 0.0) -> None:
-        super().__init__()
-        self.smoothing = smoothing
-
-    def forward(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [row, token, word]; labels int64 [row, token], IGNORED where nothing is to be learnt."""
-        loss = sum_losses(logits, labels, self.smoothing if self.training else 0.0)
-        return loss, self.measure(labels)
-
-    def measure(self, labels: Tensor) -> Tensor:
-        """The measures, for which the labels suffice."""
-        if self.training:
-            return labels.new_empty(0)
-        return (labels != IGNORED).sum()[None]
 
 
 def sum_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

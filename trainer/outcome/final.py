@@ -10,7 +10,8 @@ import torch.distributed as dist
 from trainer.engine import Engine
 from trainer.layout.world import processor_name
 from trainer.measuring.exposed import read_exposed_pct
-from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib, peak_reserved_memory_gib
+from trainer.measuring.memory import GIB, peak_host_memory_gib
+from trainer.measuring.training_memory import TrainingMemory
 from trainer.outcome.course import find_target, read_course
 from trainer.outcome.summary import build_summary, find_results
 from trainer.outcome.tracking import Recorder
@@ -26,12 +27,18 @@ def write_results(
     resolved: dict[str, Any],
     engine: Engine,
     recorder: Recorder,
+    memory: TrainingMemory,
+    data_set_bytes: int,
     gpu: dict[str, float | None] | None,
     data_order_sha256: str,
     last: dict[str, Any],
     test: Evaluation,
 ) -> None:
-    """Every rank's facts (`gpu`: of `Meter.describe`), then on rank 0 evaluation.json and summary.json; collective."""
+    """Every rank's facts (`gpu`: of `Meter.describe`), then on rank 0 evaluation.json and summary.json; collective.
+
+    Args:
+        data_set_bytes: of it in the memory of the device that computes.
+    """
     config, world, folder = run.config, run.world, run.folder
     facts = {
         "rank": world.rank,
@@ -43,14 +50,14 @@ def write_results(
         "gpu": gpu,
         "device_type": world.device_type,
         "device_name": world.device_name,
-        "peak_memory_gib": peak_device_memory_gib(world),
-        "peak_host_memory_gib": peak_host_memory_gib(),
+        **_describe_memory(run, engine, memory, data_set_bytes),
+        "peak_host_memory_gib": peak_host_memory_gib(memory.counters),
         "state_memory_gib": engine.observed.memory_gib(),
         "dtypes": {
             **engine.observed.dtypes,
             "reductions": sorted(recorder.wire.reduced_dtypes) if recorder.wire else [],
+            "products": recorder.products.dtypes() if recorder.products else [],
         },
-        "peak_reserved_gib": peak_reserved_memory_gib(world),
         "collectives_per_step": recorder.wire.operations if recorder.wire else None,
         "collectives_per_axis": recorder.wire.axes if recorder.wire else None,
         "wire_bytes_per_axis": recorder.wire.wire_bytes_per_axis if recorder.wire else None,
@@ -74,3 +81,16 @@ def write_results(
     summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
     write_json(folder.summary, summary)
     recorder.record("result", resolved["steps"], **find_results(summary))
+
+
+def _describe_memory(run: Run, engine: Engine, memory: TrainingMemory, data_set_bytes: int) -> dict[str, Any]:
+    """Peaks of a device without the data set, which is no strategy's; None on a CPU, whose memory has other tenants."""
+    micro_batches = run.config.global_batch_size // (run.config.micro_batch_size * run.axes.dp)
+    found = memory.describe(engine.observed, data_set_bytes, micro_batches)
+    data_set_gib, counted = data_set_bytes / GIB, found is not None and memory.counters.on_device
+    peaks = {
+        "peak_memory_gib": found["peak_gib"] - data_set_gib if found and counted else None,
+        "peak_reserved_gib": found["reserved_gib"] - data_set_gib if found and counted else None,
+        "alloc_retries": found["alloc_retries"] if found else None,
+    }
+    return {**peaks, "data_set_memory_gib": data_set_gib, "training_memory": found}

@@ -26,7 +26,8 @@ FROM_RESOLVED = (
 NO_RESULTS = (
     *("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", "dimensions", "seq_len"),
     "train_accuracy_pct",  # a series of its own
-    *("peak_flops_per_device", "flops_per_token", "flops_per_token_literature"),
+    "peak_memory_step",
+    *("peak_flops_per_device", "flops_per_token", "flops_per_token_literature", "flops_per_useful_token"),
 )
 FROM_CONFIG = (
     "run",
@@ -93,7 +94,7 @@ def build_summary(
         **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},
         **{
             f"dtype_{kind}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
-            for kind in ("parameters", "gradients", "optimizer", "reductions")
+            for kind in ("parameters", "gradients", "optimizer", "reductions", "products")
         },
     }
 
@@ -116,26 +117,42 @@ def find_results(summary: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _mfu_pct(units_per_s: float | None, flops: float, peak: float | None, devices: int) -> float | None:
-    return 100.0 * units_per_s * flops / (peak * devices) if units_per_s and peak else None
+def _flops_per_useful_token(config: Config, resolved: dict[str, Any], work: Work) -> float | None:
+    """Of the documents that the measured steps have seen: their weights' part as it is, of attention's part, which is
+    that of a row as one document, the share s / seq_len, where s = sum of squared lengths / sum of lengths."""
+    if not work.useful_tokens:
+        return None
+    causal, literature = resolved["flops_per_token"], resolved["flops_per_token_literature"]
+    seen = work.token_pairs / work.useful_tokens
+    return float(causal - (literature - causal) * (1.0 - seen / config.seq_len))
+
+
+def _mfu_pct(
+    units_per_s: float | None, flops: float | None, peak: float | None, devices: int
+) -> float | None:
+    return 100.0 * units_per_s * flops / (peak * devices) if units_per_s and flops and peak else None
 
 
 def _text_numbers(
     config: Config, resolved: dict[str, Any], work: Work, seconds: float | None, peak: float | None
 ) -> dict[str, Any]:
-    """Throughput in tokens, padding included and left out; MFU as the literature counts attention (not causal); the
-    layout of nd."""
+    """Throughput in tokens, padding included and left out; MFU as the literature counts attention (not causal), and of
+    useful work alone: no padding, and attention inside documents; the layout of nd."""
     tokens_per_s = work.tokens / seconds if seconds else None
+    useful_per_s = work.useful_tokens / seconds if seconds else None
+    useful_flops = _flops_per_useful_token(config, resolved, work)
     literature = resolved["flops_per_token_literature"]
     layout = resolved.get("layout") or {}
     return {
         "seq_len": config.seq_len,
         "tokens_per_s": tokens_per_s,
-        "useful_tokens_per_s": work.useful_tokens / seconds if seconds else None,
+        "useful_tokens_per_s": useful_per_s,
         "useful_tokens_pct": 100.0 * work.useful_tokens / work.tokens if work.tokens else None,
         "flops_per_token": resolved["flops_per_token"],
         "flops_per_token_literature": literature,
         "mfu_literature_pct": _mfu_pct(tokens_per_s, literature, peak, resolved["world_size"]),
+        "flops_per_useful_token": useful_flops,
+        "mfu_useful_pct": _mfu_pct(useful_per_s, useful_flops, peak, resolved["world_size"]),
         "layout": layout.get("name"),
         "dimensions": layout.get("dimensions"),
         "degenerate": bool(layout.get("missing")),
@@ -144,7 +161,7 @@ def _text_numbers(
     }
 
 
-def _largest(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
+def _largest(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     device, reserved = (
         max((r[name] for r in ranks if r[name] is not None), default=None)
         for name in ("peak_memory_gib", "peak_reserved_gib")
@@ -157,9 +174,26 @@ def _largest(ranks: list[dict[str, Any]]) -> dict[str, float | None]:
             ("optimizer", "optimizer"),
         )
     }
-    host = max(r["peak_host_memory_gib"] for r in ranks)
-    peaks = {"peak_memory_gib": device, "peak_reserved_gib": reserved, "peak_host_memory_gib": host}
-    return {**peaks, **state, "state_memory_gib": sum(state.values())}
+    found = [r["alloc_retries"] for r in ranks if r["alloc_retries"] is not None]
+    return {
+        "peak_memory_gib": device,
+        "peak_reserved_gib": reserved,
+        "peak_host_memory_gib": max(r["peak_host_memory_gib"] for r in ranks),
+        "data_set_memory_gib": max(r["data_set_memory_gib"] for r in ranks),
+        "alloc_retries": sum(found) if found else None,
+        **_fullest_moment(ranks),
+        **state,
+        "state_memory_gib": sum(state.values()),
+    }
+
+
+def _fullest_moment(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Where the rank that held most did so: the last step of the window, and the phase."""
+    known = [r["training_memory"] for r in ranks if r["training_memory"] is not None]
+    if not known:
+        return {"peak_memory_step": None, "peak_memory_phase": None}
+    fullest = max(known, key=lambda memory: memory["peak_gib"])
+    return {"peak_memory_step": fullest["peak_steps"][1], "peak_memory_phase": fullest["peak_phase"]}
 
 
 def _per_axis(ranks: list[dict[str, float]]) -> dict[str, float]:

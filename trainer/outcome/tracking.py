@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,13 +21,14 @@ from trainer.engine import StepResult
 from trainer.failures import NotFinite
 from trainer.measuring.gpu import NAMES as SYSTEM
 from trainer.measuring.phases import read_ms
+from trainer.measuring.training_memory import WARM_UP_STEPS
 from trainer.outcome.epochs import EpochCount
 from trainer.record.spool import Spool
 
 if TYPE_CHECKING:
+    from trainer.measuring.product_types import ProductTypes
     from trainer.measuring.wire import WireCounter
 
-WARM_UP_STEPS = 5
 COUNTED_STEP = 3  # of an attempt: behind what sets itself up in the first ones, before what is measured
 _UNCOUNTED = nullcontext()
 TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
@@ -63,6 +64,7 @@ class _TrainLine(msgspec.Struct):
     train_accuracy_pct: float | msgspec.UnsetType = msgspec.UNSET
     tokens: int | msgspec.UnsetType = msgspec.UNSET
     useful_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    token_pairs: int | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass
@@ -72,11 +74,13 @@ class Work:
     samples: int = 0
     tokens: int = 0
     useful_tokens: int = 0
+    token_pairs: int = 0
 
     def add(self, result: StepResult) -> None:
         self.samples += result.samples
         self.tokens += result.tokens
         self.useful_tokens += result.useful_tokens
+        self.token_pairs += result.token_pairs
 
 
 class Recorder:
@@ -120,6 +124,8 @@ class Recorder:
         self.skipped_steps = 0
         self.wire: WireCounter | None = None
         """The collectives of the step that was counted; None if the attempt was too short."""
+        self.products: ProductTypes | None = None
+        """The products of the same step."""
         self._newest: _TrainLine | None = None
 
     @property
@@ -137,7 +143,7 @@ class Recorder:
             self.flush()
 
     def count_wire(self, profiling: bool) -> AbstractContextManager[Any]:
-        """Around the computation of a step: counts the collectives of one step, the third of an attempt or, if
+        """Around the computation of a step: counts collectives and products of one step, the third of an attempt or, if
         that is profiled, the next one that is not. DDP sorts its buckets anew after the first step.
 
         Args:
@@ -146,10 +152,14 @@ class Recorder:
         self._begun += 1
         if self.wire is not None or self._begun < COUNTED_STEP or profiling:
             return _UNCOUNTED
+        from trainer.measuring.product_types import ProductTypes
         from trainer.measuring.wire import WireCounter  # its imports take long and are needed once
 
-        self.wire = WireCounter(self._world_axis)
-        return self.wire
+        self.wire, self.products = WireCounter(self._world_axis), ProductTypes()
+        both = ExitStack()
+        both.enter_context(self.wire)
+        both.enter_context(self.products)
+        return both
 
     def flush(self) -> None:
         """Adds up the ranks' losses and writes the waiting steps, and one line of kind system.
@@ -195,14 +205,17 @@ class Recorder:
 
         The system's numbers travel as a table [rank, number] that is zero but for one's own row.
         """
+        system = (
+            self._read_system() if self._read_system else []
+        )  # before anything is taken for the write itself
         losses = torch.stack([result.loss for result in results])
         ranks, steps = dist.get_world_size(), len(results)
         counts = [result.correct for result in results if result.correct is not None]
         if counts:  # as many as losses: a task counts in every step or in none
             losses = torch.cat([losses, torch.stack(counts).to(losses.dtype)])
-        if self._read_system:
+        if system:
             table = torch.zeros(ranks, len(SYSTEM), dtype=losses.dtype)
-            table[dist.get_rank()] = torch.tensor(self._read_system(), dtype=losses.dtype)
+            table[dist.get_rank()] = torch.tensor(system, dtype=losses.dtype)
             losses = torch.cat([losses, table.flatten().to(losses.device, non_blocking=True)])
         if ranks > 1:
             dist.all_reduce(losses)
@@ -246,7 +259,7 @@ class Recorder:
             *times,  # type: ignore[arg-type]
             entry.profiled,
             msgspec.UNSET if right is None else 100.0 * right / result.samples,
-            *((result.tokens, result.useful_tokens) if result.tokens else ()),
+            *((result.tokens, result.useful_tokens, result.token_pairs) if result.tokens else ()),
         )
         self._newest = line
         if math.isfinite(loss) and math.isfinite(norm):

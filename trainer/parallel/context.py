@@ -6,6 +6,8 @@
                any number of heads; the rank with the end of the sequence works most
 
 Packed documents: every rank knows where the document of each token of the whole row starts, so that no mask travels.
+With allgather a rank's queries are a part of the row: what they may look at is made with that part in mind
+(trainer/models/packing.py), also where a row is one document.
 """
 
 from __future__ import annotations
@@ -13,14 +15,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AttentionInterface
 
 from trainer.models.attention import causal_attention, repeat_heads
+from trainer.models.packing import Packing
 from trainer.parallel.collectives import all_to_all, gather
 
 
@@ -34,6 +35,8 @@ def apply_context(decoder: nn.Module, layers: list[nn.Module], cp: DeviceMesh, k
         return
     for layer in layers:
         layer.self_attn.context_group = cp.get_group()
+    if kind == "allgather":
+        decoder.part = (cp.get_local_rank(), cp.size())
     # a name that transformers has no mask for: it builds none
     decoder.hf.config._attn_implementation = f"stratlab_{kind}"
 
@@ -53,7 +56,7 @@ def _ulysses(
     attention_mask: Any = None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    documents: Tensor | None = None,
+    packing: Packing | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     group = module.context_group
@@ -61,7 +64,7 @@ def _ulysses(
     heads = math.lcm(key.shape[1], group.size())
     key, value = (repeat_heads(part, heads) for part in (key, value))
     query, key, value = (exchange_heads(part, group) for part in (query, key, value))
-    attended = causal_attention(query, key, value, documents, dropout, scaling)
+    attended = causal_attention(query, key, value, packing, dropout, scaling)
     return exchange_sequence(attended, group).transpose(1, 2).contiguous(), None
 
 
@@ -73,35 +76,20 @@ def _gathered(
     attention_mask: Any = None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    documents: Tensor | None = None,
+    packing: Packing | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     group = module.context_group
     assert isinstance(group, ProcessGroup)
-    first = group.rank() * query.shape[2]
-    end = first + query.shape[2]  # nobody of this rank looks further
+    assert packing is not None, "queries are not all of the row: the decoder's part says so"
+    end = (group.rank() + 1) * query.shape[2]  # nobody of this rank looks further
     key, value = (gather(part, 2, group)[:, :, :end] for part in (key, value))
-    allowed = visible_columns(first, end, query.device, documents)
-    key, value = (repeat_heads(part, query.shape[1]) for part in (key, value))
-    attended = F.scaled_dot_product_attention(query, key, value, allowed, dropout, scale=scaling)
+    attended = causal_attention(query, key, value, packing, dropout, scaling)
     return attended.transpose(1, 2).contiguous(), None
 
 
 for _name, _function in (("ulysses", _ulysses), ("allgather", _gathered)):
     AttentionInterface.register(f"stratlab_{_name}", _function)
-
-
-def visible_columns(first: int, end: int, device: torch.device, documents: Tensor | None) -> Tensor:
-    """bool [end - first, end], or [rows, 1, ..]: which columns 0..end the tokens first..end look at.
-
-    Args:
-        documents: int64 [rows, seq], the column at which each token's document starts; None = one document.
-    """
-    columns = torch.arange(end, device=device)
-    allowed = columns <= columns[first:, None]
-    if documents is None:
-        return allowed
-    return allowed & (columns >= documents[:, None, first:end, None])
 
 
 def exchange_heads(part: Tensor, group: ProcessGroup) -> Tensor:

@@ -14,13 +14,16 @@ from trainer.engine import StepResult, as_sums, build_result
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
+from trainer.models.decoder import documents_of
 from trainer.parallel import state
 from trainer.parallel.context import split_context
+from trainer.parallel.gradient_sync import apply_sync
 from trainer.parallel.gradnorm import clip_gradients, measure_norm
 from trainer.parallel.pipeline import LabelledStage, build_schedule, build_tied_group, pass_through
 from trainer.parallel.stage import Stage
 from trainer.parallel.submeshes import Meshes
 from trainer.run import Run
+from trainer.settings.knob_table import accumulates_sharded
 from trainer.settings.precision import LossScale
 
 
@@ -50,9 +53,9 @@ class ScheduleEngine:
         layout = run.placement.layout
         assert layout is not None
         self._sequence_parallel = layout.sequence_parallel
-        native = run.precision.name == "bf16_native"
-        self._stream_dtype = torch.bfloat16 if native else torch.float32
+        self._stream_dtype = run.precision.autocast_dtype or torch.float32
         self._counts_loss = stages[-1].is_last and meshes.tp.get_local_rank() == 0
+        self._sharded = accumulates_sharded(run.config, meshes.pp.size())
         self._global_labels = 1
         self._schedule: Any = None
         decoder = stages[0].module
@@ -65,19 +68,19 @@ class ScheduleEngine:
         has_pipeline = self.meshes.pp.size() > 1
         loss = self._run_schedule(batch) if has_pipeline else self._accumulate(batch)
         with self._phases.optimizer:
-            norm = self._update(lr)
-        return build_result(batch, loss, None, norm, 0)
+            norm, skipped = self._update(lr)
+        return build_result(batch, loss, None, norm, skipped)
 
     def _accumulate(self, batch: Batch) -> Tensor:
         phases, stage = self._phases, self.stages[0]
         total = torch.zeros((), device=self.meshes.device_type)
         for i, (inputs, labels) in enumerate(batch.micro):
-            stage.module.set_requires_gradient_sync(i == len(batch.micro) - 1)
+            apply_sync(stage.module, self._sharded, i == len(batch.micro) - 1)
             with phases.forward:
-                ids, known = self._own_columns(inputs)
-                loss = self._share(stage.module(ids, **known), split_context(labels, self.meshes.cp))
+                ids, known = self._own_columns(inputs, labels)
+                loss = stage.module(ids, **known) / batch.global_labels
             with phases.backward:
-                loss.backward()
+                (loss * self.loss_scale.scale).backward()
             total += loss.detach()
         return total if self._counts_loss else torch.zeros_like(total)
 
@@ -85,17 +88,17 @@ class ScheduleEngine:
         if self._schedule is None:
             self._schedule = self._build_schedule(len(batch.micro), batch.micro[0][0].device)
         inputs, labels = (torch.cat(parts) for parts in zip(*batch.micro, strict=True))
-        ids, known = self._own_columns(inputs)
+        ids, known = self._own_columns(inputs, labels)
         given = (ids,) if self.stages[0].is_first else ()
         losses: list[Tensor] = []
         if self.stages[-1].is_last:
-            target = split_context(labels, self.meshes.cp)
-            self._schedule.step(*given, **known, target=target, losses=losses, return_outputs=False)
+            # as target again: without one torch's schedules compute no loss
+            self._schedule.step(*given, **known, target=known["labels"], losses=losses, return_outputs=False)
         else:
             self._schedule.step(*given, **known, return_outputs=False)
         if not self._counts_loss:
             return torch.zeros((), device=self.meshes.device_type)
-        return torch.stack([loss.detach() for loss in losses]).sum()
+        return torch.stack([loss.detach() for loss in losses]).sum() / self.loss_scale.scale
 
     def _build_schedule(self, micro_batches: int, device: torch.device) -> Any:
         group = self.meshes.pp.get_group()
@@ -103,27 +106,25 @@ class ScheduleEngine:
             LabelledStage(self._phases, s.module, s.index, s.stages, device, group=group) for s in self.stages
         ]
 
-        def share(logits: Tensor, labels: Tensor) -> Tensor:
-            with self._phases.forward:
-                return self._share(logits, labels)
+        def share(loss: Tensor, _: Tensor) -> Tensor:
+            return loss / self._global_labels * self.loss_scale.scale
 
         return build_schedule(self._config.pp_schedule, stages, micro_batches, share)
 
-    def _share(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of these labels, of the mean over all labels of the step."""
-        whole, _ = self.stages[-1].module.loss(logits, labels)
-        return whole / self._global_labels
-
-    def _own_columns(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _own_columns(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Ids of this cp rank's columns, and what every stage knows about them."""
         ids, positions = inputs.unbind(1)
-        known = {"positions": split_context(positions, self.meshes.cp)}
-        if self.stages[0].module.packed:  # of the whole row: attention crosses the cp ranks' borders
-            known["documents"] = torch.arange(ids.shape[1], device=ids.device) - positions
+        known = {
+            name: split_context(of, self.meshes.cp)
+            for name, of in (("positions", positions), ("labels", labels))
+        }
+        if self.stages[0].module.needs_packing:  # of the whole row: attention crosses the cp ranks' borders
+            known["documents"] = documents_of(inputs)
         return split_context(ids, self.meshes.cp), known
 
-    def _update(self, lr: float) -> Tensor:
-        """Completes, measures, clips and applies the gradients; gives their norm before clipping."""
+    def _update(self, lr: float) -> tuple[Tensor, int]:
+        """Completes, measures, clips and applies the gradients; gives their norm before clipping, and 1 if they were
+        left out: by every rank, for the norm is that of all stages."""
         twice = self._sum_tied()
         gradients: list[Any] = []
         counted: list[Any] = []
@@ -134,19 +135,25 @@ class ScheduleEngine:
                 if parameter is not twice:
                     counted.append(parameter.grad)
         norm = measure_norm(counted, self.meshes.pp)
+        norm, skip = self.loss_scale.take_out([local_part(g) for g in gradients], norm)
         if "parameters" not in self.observed.dtypes:
             self.observed.add("parameters", self.module.parameters())
             self.observed.add("gradients", gradients)
-        if self._config.clip_norm:
-            clip_gradients(gradients, self._config.clip_norm, norm)
+        if not skip:
+            if self._config.clip_norm:
+                clip_gradients(gradients, self._config.clip_norm, norm)
+            self._step(lr)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        return norm, int(skip)
+
+    def _step(self, lr: float) -> None:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
         if "optimizer" not in self.observed.dtypes:
             self.observed.add("optimizer", [t for o in self.optimizers for t in state_tensors(o)])
-        return norm
 
     def _sum_tied(self) -> nn.Parameter | None:
         """Adds up the gradients of the embedding on the first and the last stage; gives the last one's copy."""
@@ -164,16 +171,15 @@ class ScheduleEngine:
     @torch.no_grad()
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
         self.module.eval()
-        ids, known = self._own_columns(inputs)
+        ids, known = self._own_columns(inputs, labels)
         shape = self.stages[0].module.shape
         columns = ids.shape[1] // (self.meshes.tp.size() if self._sequence_parallel else 1)
         stream = torch.empty((len(ids), columns, shape.hidden), dtype=self._stream_dtype, device=ids.device)
         modules = {stage.index: stage.module for stage in self.stages}
-        logits = pass_through(modules, self.stages[0].stages, ids, stream, self.meshes.pp, **known)
+        loss = pass_through(modules, self.stages[0].stages, ids, stream, self.meshes.pp, **known)
         sums = torch.zeros(2, dtype=torch.float64, device=ids.device)
-        if logits is not None:
-            found = as_sums(*self.stages[-1].module.loss(logits, split_context(labels, self.meshes.cp)))
-            sums = found if self._counts_loss else sums
+        if loss is not None and self._counts_loss:
+            sums = as_sums(loss, self.stages[-1].module.loss.measure(known["labels"]))
         self.module.train()
         return sums
 

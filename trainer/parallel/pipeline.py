@@ -29,15 +29,11 @@ SCHEDULES: dict[str, Any] = {
 }
 
 
-def apply_stage(
-    decoder: nn.Module, index: int, stages: int, autocast: tuple[str, torch.dtype | None]
-) -> None:
+def apply_stage(decoder: nn.Module, index: int, stages: int) -> None:
     """Leaves the parts of one stage in `decoder`, under their old names.
 
-    Its forward becomes (ids, or the stream of the stage before; positions; documents) -> stream, or logits at the end.
-
-    Args:
-        autocast: device type, and the element type or None.
+    Its forward becomes (ids, or the stream of the stage before; positions; documents; labels) -> stream, or at the end
+    the sum of the losses.
     """
     core = decoder.hf.model
     mine = split_layers(len(core.layers), stages)[index]
@@ -46,7 +42,7 @@ def apply_stage(
         core.embed_tokens = None
     if index < stages - 1:
         core.norm = decoder.hf.lm_head = None
-    decoder.forward = partial(_forward, decoder, autocast)
+    decoder.forward = partial(_forward, decoder)
 
 
 def layers_of(decoder: nn.Module) -> dict[str, nn.Module]:
@@ -56,24 +52,24 @@ def layers_of(decoder: nn.Module) -> dict[str, nn.Module]:
 
 def _forward(
     decoder: nn.Module,
-    autocast: tuple[str, torch.dtype | None],
     entering: Tensor,
     positions: Tensor,
     documents: Tensor | None = None,
+    labels: Tensor | None = None,
 ) -> Tensor:
     core = decoder.hf.model
-    device_type, dtype = autocast
-    with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
+    with decoder.autocast(entering.device.type):
         stream = entering if core.embed_tokens is None else core.embed_tokens(entering)
         rotation = core.rotary_emb(stream, positions)
+        packing = None if documents is None else decoder.pack(documents, stream.dtype)
         for layer in core.layers.values():
             stream = layer(
-                hidden_states=stream, attention_mask=None, position_embeddings=rotation, documents=documents
+                hidden_states=stream, attention_mask=None, position_embeddings=rotation, packing=packing
             )
         if decoder.hf.lm_head is None:
             return stream
-        logits: Tensor = decoder.hf.lm_head(core.norm(stream))
-        return logits
+        loss: Tensor = decoder.hf.lm_head(core.norm(stream), labels=labels)
+        return loss
 
 
 class LabelledStage(PipelineStage):
@@ -96,10 +92,10 @@ class LabelledStage(PipelineStage):
             super().perform_reduce_grad(*args, **kwargs)
 
 
-def build_schedule(name: str, stages: list[LabelledStage], micro_batches: int, loss: Any) -> Any:
-    """The order of work of one rank; `loss(output, labels)` is a share of the step's, so that gradients are sums."""
+def build_schedule(name: str, stages: list[LabelledStage], micro_batches: int, share: Any) -> Any:
+    """The order of work of one rank; `share(loss, labels)` is the part of the step's mean: gradients are sums."""
     given: Any = stages if name == "interleaved1f1b" else stages[0]
-    return SCHEDULES[name](given, n_microbatches=micro_batches, loss_fn=loss, scale_grads=False)
+    return SCHEDULES[name](given, n_microbatches=micro_batches, loss_fn=share, scale_grads=False)
 
 
 def build_tied_group(peers: list[list[int]]) -> dist.ProcessGroup:
@@ -120,7 +116,7 @@ def build_tied_group(peers: list[list[int]]) -> dist.ProcessGroup:
 def pass_through(
     modules: dict[int, nn.Module], stages: int, entering: Tensor, stream: Tensor, pp: Any, **known: Any
 ) -> Tensor | None:
-    """Forward only, one micro-batch through all stages; logits where the last stage is, None elsewhere; collective.
+    """Forward only, one micro-batch through all stages; the loss where the last stage is, None elsewhere; collective.
 
     Unlike torch's schedules it takes batches of any shape at any time; those after each other overlap.
 

@@ -18,7 +18,6 @@ from trainer.models.decoder import restore_buffers
 from trainer.models.decoder_weights import Weights
 from trainer.parallel.context import apply_context
 from trainer.parallel.expert import apply_experts
-from trainer.parallel.loss import SplitTokenLoss
 from trainer.parallel.pipeline import apply_stage, layers_of
 from trainer.parallel.shard_stage import apply_sharding
 from trainer.parallel.shards import take_local
@@ -56,7 +55,7 @@ def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights)
     """This rank's stages: one, or two with the interleaved schedule.
 
     Args:
-        decoder: on the meta device, with adapters and gradient checkpointing; stays as it is.
+        decoder: on the meta device, with adapters and activation checkpointing; stays as it is.
     """
     config, layout, ranks = run.config, run.placement.layout, meshes.pp.size()
     assert layout is not None
@@ -65,13 +64,14 @@ def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights)
     built = []
     for index in range(meshes.pp.get_local_rank(), stages, ranks):
         module = copy.deepcopy(decoder)
-        apply_stage(module, index, stages, (meshes.device_type, run.precision.autocast_dtype))
-        module.loss = SplitTokenLoss(config.label_smoothing, tp_group)
+        apply_stage(module, index, stages)
+        if index == stages - 1:
+            module.loss.group = tp_group
         layers = list(layers_of(module).values())
         apply_context(module, layers, meshes.cp, config.cp_kind)
         apply_tensor(module, meshes.tp, layout.sequence_parallel)
         apply_experts(layers, meshes.ep)
-        apply_sharding(module, meshes, run.precision)
+        apply_sharding(module, meshes, config, run.precision)
         module.to_empty(device=meshes.device_type)
         restore_buffers(module, meshes.device_type)
         fill_parameters(module, weights)

@@ -58,7 +58,7 @@ def build_plan(decoder: nn.Module, sequence_parallel: bool) -> Plan:
         plan |= _plan_layer(f"model.layers.{index}.", layer, stream)
     if decoder.hf.lm_head is not None:
         plan["model.norm"] = SequenceParallel() if sequence_parallel else WholeNorm()
-        plan["lm_head"] = ColwiseParallel(input_layouts=stream)
+        plan["lm_head"] = SplitHead(input_layouts=stream)
     return plan
 
 
@@ -89,6 +89,16 @@ def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
     for name in ("gate_proj", "up_proj"):
         plan |= plan_column(f"{at}mlp.{name}", getattr(layer.mlp, name))
     return plan | plan_row(f"{at}mlp.down_proj", layer.mlp.down_proj, stream)
+
+
+class SplitHead(ColwiseParallel):
+    """Cut by words; what comes out is the loss already, equal on all tp ranks."""
+
+    @staticmethod
+    def _prepare_output_fn(
+        output_layouts: Any, use_local_output: bool, mod: Any, outputs: Any, mesh: Any
+    ) -> Any:
+        return outputs
 
 
 class WholeNorm(ParallelStyle):

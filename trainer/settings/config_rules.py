@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainer.settings.fields import Settings
+from trainer.settings.knob_table import misplaced_knobs
 from trainer.settings.strategy_table import STRATEGIES
 
 ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 
 DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
 ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
+
+ALL_OR_NOTHING = (
+    "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
+    "the optimizer alone there: zero1, zero2, zero3"
+)
 
 
 def broken_settings(config: Settings) -> list[str]:
@@ -34,10 +40,18 @@ def _data(config: Settings) -> Iterator[str]:
 def _strategy(config: Settings) -> Iterator[str]:
     allowed = ("none", *STRATEGIES[config.strategy].offload)
     if config.offload not in allowed:
+        reason = f" ({ALL_OR_NOTHING})" if config.offload == "optimizer" and "all" in allowed else ""
         yield (
             f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} can keep there only "
-            f"{', '.join(allowed)}"
+            f"{', '.join(allowed)}{reason}"
         )
+    if config.precision == "bf16_native" and not STRATEGIES[config.strategy].has_bf16_native:
+        own = ", ".join(name for name, row in STRATEGIES.items() if row.has_bf16_native)
+        yield (
+            f"TRAINER_PRECISION=bf16_native: DeepSpeed's own bf16, which {own} have; with strategy {config.strategy} "
+            "use bf16"
+        )
+    yield from misplaced_knobs(config)
     parts = config.zeropp.split(",")
     if wrong := [part for part in parts if part not in ZEROPP_PARTS]:
         yield f"TRAINER_ZEROPP={config.zeropp!r}: {wrong[0]!r} is none of {', '.join(ZEROPP_PARTS)}"
@@ -63,11 +77,6 @@ def _nd(config: Settings) -> Iterator[str]:
         yield (
             f"TRAINER_LAYOUT=auto, {', '.join(given)}: auto chooses the degrees itself; "
             "set TRAINER_LAYOUT=given, or leave them out"
-        )
-    if config.precision == "fp16":
-        yield (
-            "TRAINER_PRECISION=fp16: strategy nd has no loss scale across a pipeline; "
-            "expected fp32, bf16 or bf16_native"
         )
     if config.compile:
         yield (

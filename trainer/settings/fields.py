@@ -120,7 +120,7 @@ class Settings(BaseModel):
     )
     data_residence: Literal["auto", "device", "stream"] = Field(
         default="auto",
-        description="device = all images moved there once; stream = batch by batch; auto = by size.",
+        description="device = all images there once; stream = batch by batch; auto = by size, up to 5 % of a GPU.",
     )
     validation_fraction: float = Field(
         default=0.1, gt=0, lt=1, description="Share of the training samples kept for validation."
@@ -176,17 +176,73 @@ class Settings(BaseModel):
         description="Sequence parallelism on the tp axis; auto = from 4 dimensions on, and with experts.",
     )
 
+    # knobs of a strategy: settings/knob_table.py
+    accumulate: Literal["auto", "sharded", "whole"] = Field(
+        default="auto",
+        description="fsdp, hsdp, nd: gradients between micro-batches, reduced each time and kept in shards, or whole "
+        "and reduced once a step; auto = sharded, with a pipeline whole.",
+    )
+    reshard_after_forward: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Give parameters back after the forward pass and gather them again for the backward pass; "
+        "auto = on, with a pipeline off.",
+    )
+    prefetch_blocks: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Blocks whose parameters are gathered ahead of the one that computes.",
+    )
+    reduce_bucket_mib: int = Field(
+        default=0,
+        ge=0,
+        le=8192,
+        description="ddp, DeepSpeed: MiB of gradients (fp32) that are reduced together; 0 = ddp 25, DeepSpeed 192.",
+    )
+    gather_bucket_mib: int = Field(
+        default=192,
+        ge=1,
+        le=8192,
+        description="zero1, zero2: MiB of weights (fp32) that are gathered together after the update.",
+    )
+    overlap_reduction: bool = Field(
+        default=True, description="DeepSpeed: reduce gradients beside the backward pass, not between."
+    )
+    persistent_elements: int = Field(
+        default=100_000,
+        ge=0,
+        le=1 << 31,
+        description="zero3, zeropp: parameters with fewer elements stay whole on every rank.",
+    )
+    reduce_dtype: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="Element type in which gradients are added up over the data ranks."
+    )
+    static_graph: bool = Field(
+        default=False, description="ddp: each step uses the same parameters, nobody looks for others."
+    )
+
     # numerics
     precision: Literal["auto", "fp32", "bf16", "bf16_native", "fp16"] = Field(
         default="auto",
-        description="bf16 = one recipe on every strategy: autocast, parameters and reductions fp32; "
-        "bf16_native = each strategy's own; auto = bf16 where the device has it, else fp16; fp32 on a CPU.",
+        description="bf16 = one recipe on every strategy: products in bf16, weights, norms and reductions in fp32; "
+        "bf16_native = DeepSpeed's own, parameters kept in bf16; auto = bf16 where the device has it, else fp16; "
+        "fp32 on a CPU.",
     )
-    grad_checkpointing: bool = Field(default=False, description="Recompute activations block by block.")
+    activation_checkpointing: str = Field(
+        default="none",
+        pattern=r"^(none|every_[2-9]|every_[1-9][0-9]{1,2}|blocks|selective)$",
+        description="What is computed again in the backward pass instead of kept: none, every_N = every Nth block "
+        "(every_2, every_3, ...), blocks = each, selective = each, but for its products and attention.",
+    )
     compile: bool = Field(default=False, description="torch.compile, block by block.")
     clip_norm: float = Field(default=0.0, ge=0, description="Clip the global gradient norm; 0 = off.")
     label_smoothing: float = Field(
         default=0.0, ge=0, lt=1, description="Share of the target spread over all classes."
+    )
+    loss_chunk_tokens: int = Field(
+        default=2048,
+        ge=1,
+        description="Text: tokens whose logits are there at once; fewer take less memory and more time.",
     )
 
     # work

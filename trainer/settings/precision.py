@@ -1,18 +1,24 @@
 """Which element types a run computes in, resolved for the device it is on.
 
-| precision   | strategies     | forward, backward | parameters, optimizer state | gradients on the wire |
-|-------------|----------------|-------------------|-----------------------------|-----------------------|
-| fp32        | all            | fp32              | fp32                        | fp32                  |
-| bf16        | all            | autocast bf16     | fp32                        | fp32                  |
-| bf16_native | single, ddp    | autocast bf16     | fp32                        | fp32 (same as bf16)   |
-| bf16_native | fsdp, hsdp, nd | all in bf16       | fp32, gathered as bf16      | fp32                  |
-| bf16_native | zero*, zeropp  | all in bf16       | bf16 with an fp32 copy      | fp32                  |
-| fp16        | all, GPU only  | autocast fp16     | fp32                        | fp32, scaled          |
+| precision   | strategies    | products, stream | norms | weights, state | gathered            | reduced      |
+|-------------|---------------|------------------|-------|----------------|---------------------|--------------|
+| fp32        | all           | fp32             | fp32  | fp32           | fp32                | fp32         |
+| bf16        | all           | bf16             | fp32  | fp32           | products' bf16 (*)  | fp32         |
+| fp16        | all, GPU only | fp16             | fp32  | fp32           | products' fp16 (*)  | fp32, scaled |
+| bf16_native | zero*, zeropp | bf16             | bf16  | bf16 and fp32  | bf16                | fp32         |
+
+(*) Weights that enter products are gathered in their type, all others in fp32.
+
+How a model computes in 16 bits: trainer/models/low_precision.py. The exception: zero1 and zero2 hold all parameters in
+fp32 on every rank, and gather them in fp32 after the update (DeepSpeed gathers in the type that it holds).
+
+bf16_native is DeepSpeed's own recipe (its section `bf16`), the only one that the quantized gathers of ZeRO++ take. Its
+fp32 copy is made from parameters that are bf16 already: these runs start from rounded weights, and their buffers
+(running statistics) stay bf16. Elsewhere it would be another name for bf16.
+
+Reduced in fp32 unless the setting reduce_dtype says bf16.
 
 fp32 is all of fp32: TF32 is off, also in cuDNN, where torch has it on.
-
-DeepSpeed's own bf16 makes its fp32 copy from parameters that are bf16 already: these runs start from rounded weights,
-and their buffers (running statistics) stay bf16.
 """
 
 from __future__ import annotations
@@ -23,7 +29,9 @@ from dataclasses import dataclass, field
 import torch
 
 from trainer.settings.config import Config, ConfigError
-from trainer.settings.strategy_table import STRATEGIES
+
+REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Of the setting reduce_dtype."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +39,20 @@ class Precision:
     """A resolved precision: fp32, bf16, bf16_native or fp16."""
 
     name: str
-    own_recipe: bool = False
-    """bf16_native on a strategy that has a recipe of its own; elsewhere bf16_native is bf16."""
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
         """What autocast computes in, or None where there is no autocast."""
-        if self.name == "bf16_native":
-            return None if self.own_recipe else torch.bfloat16
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
+
+    @property
+    def products_dtype(self) -> torch.dtype:
+        """What products are computed in."""
+        return torch.bfloat16 if self.name == "bf16_native" else self.autocast_dtype or torch.float32
 
     def cast_input(self, given: torch.Tensor) -> torch.Tensor:
         """A model's input in the element type of its parameters; token ids stay whole numbers."""
-        return given.bfloat16() if self.own_recipe and given.is_floating_point() else given
+        return given.bfloat16() if self.name == "bf16_native" and given.is_floating_point() else given
 
     @property
     def scales_loss(self) -> bool:
@@ -68,7 +77,7 @@ def resolve_precision(config: Config, device_type: str) -> Precision:
                 "TRAINER_PRECISION=fp16: needs a GPU, and this is a CPU; use fp32, bf16 or auto, which is fp32 here"
             ]
         )
-    return Precision(name, own_recipe=name == "bf16_native" and STRATEGIES[config.strategy].own_bf16_recipe)
+    return Precision(name)
 
 
 def apply_whole_fp32() -> None:
@@ -117,6 +126,22 @@ class LossScale:
             self.scale, self.good_steps = self.scale * self.GROWTH, 0
         else:
             self.good_steps += 1
+
+    def take_out(self, gradients: list[torch.Tensor], norm: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """Takes the scale out of gradients, in place, and of their norm, and adapts to it; (norm, whether the update
+        must be left out). The host waits for the norm; without a scale nothing happens.
+
+        Args:
+            gradients: this rank's parts.
+            norm: of the whole scaled gradient, the same on every rank.
+        """
+        if not self.enabled:
+            return norm, False
+        norm = norm / self.scale
+        torch._foreach_mul_(gradients, 1.0 / self.scale)
+        skip = self.must_skip(float(norm))
+        self.update(skip)
+        return norm, skip
 
     def must_skip(self, norm: float) -> bool:
         """Whether an update with gradients of this norm must be left out."""

@@ -31,11 +31,15 @@ class StrategyRow:
     builds_empty: Literal["nobody", "others", "everybody"]
     """Whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank reads its
     own part."""
-    own_bf16_recipe: bool
-    """bf16_native keeps parameters in bf16 and reduces in fp32 (settings/precision.py); else it is bf16."""
+    has_bf16_native: bool
+    """Has a bf16 of its own besides that of all (settings/precision.py, config_rules.py)."""
     offload: tuple[str, ...]
     """What may be kept in host memory besides `none` (config_rules.py): nothing where a process holds the whole model
     anyway."""
+    knobs: tuple[str, ...]
+    """Settings that it can be tuned by (settings/knob_table.py)."""
+    reduce_bucket_mib: int
+    """Gradients that are reduced together unless the setting of this name says otherwise; 0 = no buckets."""
     deepspeed_stage: int
     """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
     wire: str
@@ -50,14 +54,24 @@ class StrategyRow:
     """The one to try for less communication, at more state per rank; "" = none."""
 
 
+FULLY_SHARD = ("accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_dtype")
+DEEPSPEED = ("reduce_bucket_mib", "overlap_reduction", "reduce_dtype")
+OF_STAGE = {
+    **dict.fromkeys((1, 2), ("gather_bucket_mib",)),
+    3: ("reshard_after_forward", "prefetch_blocks", "persistent_elements"),
+}
+
+
 def _zero(stage: int, **more: Any) -> StrategyRow:
     """DeepSpeed's: all in one file, apart by their stage."""
     shared: dict[str, Any] = {
         "file": "zero",
         "axes": ("dp_shard",),
         "builds_empty": "others" if stage == 3 else "nobody",
-        "own_bf16_recipe": True,
+        "has_bf16_native": True,
         "offload": ("optimizer", "all") if stage == 3 else ("optimizer",),
+        "knobs": (*DEEPSPEED, *OF_STAGE[stage]),
+        "reduce_bucket_mib": 192,
         "deepspeed_stage": stage,
         "holds_whole_model": False,
         "gathers": stage == 3,
@@ -65,13 +79,13 @@ def _zero(stage: int, **more: Any) -> StrategyRow:
     return StrategyRow(**shared, **more)
 
 
-def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str) -> StrategyRow:
+def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more: Any) -> StrategyRow:
     """Every process holds all of it."""
     return StrategyRow(
         file=file,
         axes=axes,
         builds_empty="nobody",
-        own_bf16_recipe=False,
+        has_bf16_native=False,
         offload=(),
         deepspeed_stage=0,
         wire=wire,
@@ -79,6 +93,7 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str) -> Stra
         gathers=False,
         holds_less=holds_less,
         sends_less="",
+        **more,
     )
 
 
@@ -88,8 +103,10 @@ def _sharded(file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends
         file=file,
         axes=axes,
         builds_empty="others",
-        own_bf16_recipe=True,
+        has_bf16_native=False,
         offload=("all",),
+        knobs=FULLY_SHARD,
+        reduce_bucket_mib=0,
         deepspeed_stage=0,
         wire=wire,
         holds_whole_model=False,
@@ -100,8 +117,12 @@ def _sharded(file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends
 
 
 STRATEGIES: dict[str, StrategyRow] = {
-    "single": _whole("single", (), "none", ""),
-    "ddp": _whole("ddp", ("dp_replicate",), "all-reduce", "zero1"),
+    "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0),
+    "ddp": _whole(
+        *("ddp", ("dp_replicate",), "all-reduce", "zero1"),
+        knobs=("reduce_bucket_mib", "reduce_dtype", "static_graph"),
+        reduce_bucket_mib=25,
+    ),
     "fsdp": _sharded("fsdp", ("dp_shard",), "gathers", "", "zero2"),
     "hsdp": _sharded("hsdp", ("dp_replicate", "dp_shard"), "gathers in replicas", "fsdp", ""),
     "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp"),
@@ -112,8 +133,10 @@ STRATEGIES: dict[str, StrategyRow] = {
         file="nd",
         axes=ND_AXES,
         builds_empty="everybody",
-        own_bf16_recipe=True,
+        has_bf16_native=False,
         offload=(),
+        knobs=FULLY_SHARD,
+        reduce_bucket_mib=0,
         deepspeed_stage=0,
         wire="",
         holds_whole_model=False,

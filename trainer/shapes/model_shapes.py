@@ -11,6 +11,7 @@ from typing import Any
 from trainer.settings.config import Config
 from trainer.settings.fields import MODELS, TEXT_MODELS
 from trainer.settings.network_table import NETWORKS
+from trainer.settings.recomputation import NONE
 from trainer.shapes.decoder_rules import decoder_problems
 from trainer.shapes.preprocessing import read_image_size
 
@@ -151,18 +152,18 @@ def no_attention(name: str) -> str:
     )
 
 
-def compiled_batch_norm(name: str) -> str:
+def compiled_batch_norm(name: str, setting: str) -> str:
     """The sentence for recomputed batch norm, whose statistics torch.compile cannot be told to leave alone."""
     return (
-        f"TRAINER_COMPILE=True, TRAINER_GRAD_CHECKPOINTING=True: not both with {name}, which has batch norm "
+        f"TRAINER_COMPILE=True, TRAINER_ACTIVATION_CHECKPOINTING={setting}: not both with {name}, which has batch norm "
         "(torch.compile takes no such recomputation)"
     )
 
 
 def _batch_norm_problems(config: Config) -> Iterator[str]:
-    name = registered_name(config)
-    if name in TORCHVISION and name != "vgg" and config.compile and config.grad_checkpointing:
-        yield compiled_batch_norm(name)
+    name, recomputed = registered_name(config), config.activation_checkpointing
+    if name in TORCHVISION and name != "vgg" and config.compile and recomputed != NONE:
+        yield compiled_batch_norm(name, recomputed)
     size = config.image_size or default_image_size(config)
     if (
         name in TORCHVISION

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from torch import nn
-
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
+from trainer.models.learner import Learner
+from trainer.models.low_precision import apply_low_precision
 from trainer.run import Run
 from trainer.settings.config import Config
 from trainer.settings.strategy_table import STRATEGIES
@@ -20,12 +20,14 @@ def builds_empty(config: Config, rank: int) -> bool:
     return empty == "everybody" or (empty == "others" and rank != 0)
 
 
-def build_engine(run: Run, model: nn.Module, phases: Phases) -> Engine:
+def build_engine(run: Run, model: Learner, phases: Phases) -> Engine:
     """The model under the run's strategy, on this rank's device.
 
     Args:
-        model: a Learner on the CPU; on the meta device where `builds_empty` says so.
+        model: on the CPU; on the meta device where `builds_empty` says so.
     """
+    if run.precision.autocast_dtype is not None:
+        apply_low_precision(model, run.precision.autocast_dtype)
     strategy = import_module(f"trainer.strategies.{STRATEGIES[run.config.strategy].file}")
     engine: Engine = strategy.build(run, model, phases)
     return engine

@@ -1,8 +1,8 @@
 """ddp: every rank holds the whole model, PyTorch's DistributedDataParallel.
 
 Sharded: nothing; each rank holds all parameters, gradients and optimizer state.
-Collectives per step: one all-reduce of the gradients in 25 MiB buckets, overlapped with the backward pass of the last
-micro-batch; earlier micro-batches only accumulate.
+Collectives per step: one all-reduce of the gradients in buckets (reduce_bucket_mib), overlapped with the backward pass
+of the last micro-batch; earlier micro-batches only accumulate, in the buckets.
 
     dp_replicate ─▶  ┌────────┐ ┌────────┐ ┌────────┐
                      │ P G O  │ │ P G O  │ │ P G O  │     P parameters  G gradients  O optimizer state
@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from inspect import signature
 
+import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
 from trainer.run import Run
+from trainer.settings.knob_table import MIB, reduce_bucket_bytes
 
 # torch 2.11 has the switch under its old name alone
 _SYNC_BUFFERS = next(
@@ -35,15 +38,38 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     axis = run.mesh["dp_replicate"]
     if run.config.compile:
         apply_compile(model)
+    model.to(run.mesh.device_type)
+    accumulates = run.config.global_batch_size > run.config.micro_batch_size * axis.size()
+    if accumulates:
+        apply_zero_gradients(model)
     replicated = DistributedDataParallel(
-        model.to(run.mesh.device_type),
+        model,
         process_group=axis.get_group(),
         gradient_as_bucket_view=True,
+        bucket_cap_mb=reduce_bucket_bytes(run.config) / MIB,
+        static_graph=run.config.static_graph,
         **{_SYNC_BUFFERS: False},
     )
+    if run.config.reduce_dtype == "bf16":
+        replicated.register_comm_hook(axis.get_group(), bf16_compress_hook)
 
     def apply_sync(completes_step: bool) -> None:
         replicated.require_backward_grad_sync = completes_step
 
     # DDP divides the summed gradients by the number of replicas
-    return TorchEngine(run, replicated, phases, loss_factor=axis.size(), apply_sync=apply_sync)
+    return TorchEngine(
+        *(run, replicated, phases),
+        loss_factor=axis.size(),
+        apply_sync=apply_sync,
+        keeps_gradients=accumulates,
+    )
+
+
+def apply_zero_gradients(model: nn.Module) -> None:
+    """Gives every parameter a gradient, in place, which DDP takes over into its buckets when it is made.
+
+    A gradient that is none is made anew by the first micro-batch, beside the buckets that stay: all of them twice.
+    """
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)

@@ -32,7 +32,6 @@ from trainer.parallel.nd_engine import ScheduleEngine
 from trainer.parallel.stage import build_stages
 from trainer.parallel.submeshes import build_meshes
 from trainer.run import Run
-from trainer.settings.config import ConfigError
 
 
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
@@ -40,18 +39,9 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
 
     Args:
         model: on the meta device on every rank; each reads its own part of the weights.
-
-    Raises:
-        ConfigError: fp16.
     """
     layout, shape = run.placement.layout, model.shape
     assert layout is not None, "nd without a layout"
-    if run.precision.scales_loss:  # also what `auto` comes to on an old GPU
-        raise ConfigError(
-            [
-                f"TRAINER_PRECISION={run.config.precision}: fp16 here, which strategy nd does not scale; use fp32"
-            ]
-        )
     meshes = build_meshes(run.mesh, layout.axes.ep, shape.experts > 0)
     stages = build_stages(run, model, meshes, open_weights(run.config, shape))
     return ScheduleEngine(run, stages, meshes, phases)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,8 +20,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
-from trainer.parallel.shard_stage import apply_pure_sums, build_mixed_precision
+from trainer.parallel.gathered_types import apply_gathered_types, build_mixed_precision
+from trainer.parallel.gradient_sync import apply_sync
+from trainer.parallel.prefetch import apply_prefetch
+from trainer.parallel.shard_stage import apply_pure_sums
 from trainer.run import Run
+from trainer.settings.knob_table import accumulates_sharded, reshards_after_forward
 
 
 def build_sharded(run: Run, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
@@ -40,7 +44,9 @@ def build_sharded(run: Run, mesh: DeviceMesh, model: nn.Module, phases: Phases) 
     model.to_empty(device="cpu" if offloads else mesh.device_type)
     tie_weights(model)
     _broadcast_weights(model, weights, mesh.device_type)
-    return TorchEngine(run, model, phases, apply_sync=_sync_switch(mesh, model))
+    assert isinstance(model, FSDPModule)
+    sync = partial(apply_sync, model, accumulates_sharded(run.config))
+    return TorchEngine(run, model, phases, apply_sync=sync)
 
 
 def tie_weights(model: nn.Module) -> None:
@@ -51,23 +57,19 @@ def tie_weights(model: nn.Module) -> None:
 
 def apply_sharding(model: nn.Module, mesh: DeviceMesh, run: Run) -> None:
     """Shards in place: each block on its own, what is left with the root."""
-    policy = build_mixed_precision(run.precision)
+    policy = build_mixed_precision(run.precision, run.config.reduce_dtype)
     settings: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
     pin = mesh.device_type != "cpu"
     settings["offload_policy"] = (
         CPUOffloadPolicy(pin_memory=pin) if run.config.offload == "all" else OffloadPolicy()
     )
-    for block in model.blocks():  # type: ignore[operator]
-        fully_shard(block, **settings)
-    # the engine casts images; shares of classes (mixup), which come with them, stay in fp32
-    fully_shard(model, **settings | {"mp_policy": replace(policy, cast_forward_inputs=False)})
+    blocks = model.blocks()  # type: ignore[operator]
+    for block in blocks:
+        fully_shard(block, reshard_after_forward=reshards_after_forward(run.config), **settings)
+    apply_prefetch([[block] for block in blocks], run.config.prefetch_blocks)
+    fully_shard(model, **settings)
+    apply_gathered_types(model, run.precision)
     apply_pure_sums(model)
-
-
-def _sync_switch(mesh: DeviceMesh, model: nn.Module) -> Any:
-    """With two axes the all-reduce between replicas waits for the last micro-batch; the reduce-scatter does not."""
-    assert isinstance(model, FSDPModule)
-    return model.set_requires_all_reduce if mesh.ndim == 2 else None
 
 
 @torch.no_grad()

@@ -30,10 +30,11 @@ import torch
 from torch import nn
 
 from trainer.engine import Engine
-from trainer.engines.deepspeed_config import build_settings
+from trainer.engines.deepspeed_config import build_settings, measure_sizes
 from trainer.engines.torch_engine import apply_compile
 from trainer.engines.zero_engine import DeepSpeedEngine
 from trainer.measuring.phases import Phases
+from trainer.models.products import is_product_weight
 from trainer.run import Run
 from trainer.settings.config import ConfigError
 from trainer.settings.deepspeed_rules import unquantizable
@@ -71,7 +72,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
         run.precision,
         world_size=world_size,
         processes_per_node=run.world.local_size,
-        parameters=sum(p.numel() for p in model.parameters()),
+        sizes=measure_sizes(model),
         device_type=device_type,
     )
     if config.compile:
@@ -84,6 +85,8 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
             model.to(device_type)
         trainable = [p for p in model.parameters() if p.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
+    if settings["zero_optimization"]["stage"] == 3 and run.precision.autocast_dtype is not None:
+        _gather_products(engine, run.precision.autocast_dtype)
     return DeepSpeedEngine(run, engine, phases, settings)
 
 
@@ -106,6 +109,18 @@ def _deal_out(model: nn.Module, settings: dict[str, Any], device_type: str) -> N
         whole = buffer.to(device_type)
         torch.distributed.broadcast(whole, src=0)
         setattr(model.get_submodule(owner), leaf, whole)
+
+
+def _gather_products(engine: Any, dtype: torch.dtype) -> None:
+    """Weights of products are gathered in the products' type, and still reduced in fp32.
+
+    Gathering asks the parameter for its type (partition_parameters.py, get_allgather_dtype). Reduction would too if
+    DeepSpeed's own autocast were on; without it the setting communication_data_type holds.
+    """
+    for module in engine.module.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if is_product_weight(module, name):
+                parameter.comm_dtype = dtype
 
 
 @contextlib.contextmanager

@@ -30,6 +30,10 @@ class Task(Protocol):
     def order_sha256(self) -> str:
         """Of all samples handed out so far, in their order."""
 
+    @property
+    def held_bytes(self) -> int:
+        """Of the data set, in the memory of the device that computes."""
+
     def build_model(self, empty: bool) -> Learner:
         """The model, which knows its loss, with the weights that training starts from; without any where `empty`."""
 

@@ -64,6 +64,10 @@ class ImageTask:
     def order_sha256(self) -> str:
         return self._order.sha256
 
+    @property
+    def held_bytes(self) -> int:
+        return self._source.held_bytes if self._source else 0
+
     def build_model(self, empty: bool) -> Learner:
         return build_model(
             self._config,
@@ -87,19 +91,9 @@ class ImageTask:
             self._order.batch(step, self._config.global_batch_size)
 
     def next_batch(self, step: int) -> Batch:
-        config = self._config
         assert self._source is not None, "not started"
         return build_batch(
-            self._source,
-            self._order,
-            step,
-            config.global_batch_size,
-            config.micro_batch_size,
-            share=self._share,
-            device=self._device,
-            augment=config.augment,
-            seed=config.seed,
-            how=self._how,
+            self._source, self._order, step, self._config, self._share, self._device, self._how
         )
 
     def evaluate(self, engine: Engine, split: str) -> Evaluation:

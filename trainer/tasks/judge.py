@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainer.engine import as_sums
 from trainer.models.learner import Learner
+from trainer.models.low_precision import apply_low_precision
 from trainer.settings.config import Config
 from trainer.settings.precision import resolve_precision
 
@@ -23,9 +24,11 @@ def open_judge(
     device_type = torch.device(device).type
     precision = resolve_precision(config, device_type)
     dtype = torch.bfloat16 if precision.name == "bf16_native" else precision.autocast_dtype
+    if dtype is not None:
+        apply_low_precision(model, dtype)
 
     def judge(inputs: Tensor, labels: Tensor) -> Tensor:
-        with torch.no_grad(), torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
+        with torch.no_grad():
             return as_sums(*model(inputs, labels))
 
     return judge, {"precision": precision.name, "parameters": parameters}

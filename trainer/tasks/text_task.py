@@ -16,6 +16,7 @@ from trainer.engine import Engine
 from trainer.models.decoder_build import build_decoder
 from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
 from trainer.models.learner import Learner
+from trainer.models.packing import Bounds
 from trainer.models.weight_sources import open_weights
 from trainer.settings.config import Config
 from trainer.shapes.decoder_json import read_shape
@@ -51,8 +52,17 @@ class TextTask:
     def order_sha256(self) -> str:
         return self._order.sha256
 
+    @property
+    def held_bytes(self) -> int:
+        return 0  # its files are mapped into the host's memory
+
     def build_model(self, empty: bool) -> Learner:
-        return build_decoder(self._config, empty=empty)
+        splits = (self._data.train, self._data.validation, self._data.test)
+        bounds = Bounds(
+            documents=max(rows.most_documents() for rows in splits),
+            longest=max(rows.longest_document() for rows in splits),
+        )
+        return build_decoder(self._config, empty=empty, bounds=bounds if self._config.packing else None)
 
     def hash_weights(self, model: nn.Module) -> str:
         rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -20,7 +20,7 @@ KERNEL_KINDS = (  # of a compute kernel, by its name; the first that matches
     ("elementwise", re.compile(r"elementwise|vectorized|pointwise", re.I)),
 )
 SETTINGS = (
-    *("strategy", "offload", "compile", "grad_checkpointing", "micro_batch_size", "profile_memory"),
+    *("strategy", "offload", "compile", "activation_checkpointing", "micro_batch_size", "profile_memory"),
     *("grad_accum_steps", "world_size", "nodes", "processes_per_node", "data_residence", "precision"),
 )
 

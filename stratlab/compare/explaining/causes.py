@@ -41,14 +41,14 @@ CAUSES: dict[str, Cause] = {
         "compute",
         "less compute",
         "compare the kernels of both reports; run.config.compile=true, run.config.precision=bf16, and "
-        "run.config.grad_checkpointing=false where memory allows",
+        "run.config.activation_checkpointing=none where memory allows",
     ),
     "more_communication": Cause(
         "slower link or more communication",
         "exposed {what} ({why})",
         "less exposed {what}",
         "send less or nearer: where memory allows a run.config.strategy that shards less (zero3 or fsdp, then zero2, "
-        "then ddp), or hsdp with run.config.dp_shard = the devices of one node; run.config.precision=bf16_native",
+        "then ddp), or hsdp with run.config.dp_shard = the devices of one node; run.config.precision=bf16",
     ),
     "less_overlap": Cause(
         "less overlap",
@@ -102,7 +102,7 @@ CAUSES: dict[str, Cause] = {
 }
 SLOW_LINK = (
     "check the link between the devices, its topology, and who else uses it; where it stays slow, hsdp with "
-    "run.config.dp_shard = the devices of one node, or run.config.precision=bf16_native"
+    "run.config.dp_shard = the devices of one node, or run.config.precision=bf16"
 )
 WHY_MORE = {"link": "the same bytes, slower", "bytes": "more bytes", "new": "", "": "more of it in total"}
 SAME_BYTES = 0.05  # relative

@@ -11,7 +11,13 @@ from typing import Any
 
 Path = tuple[str, ...]
 
+KNOBS = (
+    *("accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_bucket_mib", "gather_bucket_mib"),
+    *("overlap_reduction", "persistent_elements", "reduce_dtype", "static_graph"),
+)
+"""What a strategy can be tuned by (trainer/settings/knob_table.py); not every strategy has each."""
 IMPLIED = {
+    *KNOBS,
     "run",
     "comparison",
     "results",
@@ -62,8 +68,8 @@ def _setting(name: str, why: str, matters: bool = True, task: str = "") -> Rule:
     return Rule(name, "config", ("config", name), matters, why, task=task)
 
 
-def _resolved(name: str, why: str, matters: bool = True, task: str = "") -> Rule:
-    return Rule(name, "config", ("resolved", name), matters, why, task=task)
+def _resolved(name: str, why: str, matters: bool = True, task: str = "", absent: str = "") -> Rule:
+    return Rule(name, "config", ("resolved", name), matters, why, task=task, absent=absent)
 
 
 def _decided(name: str, why: str, matters: bool = True, absent: str = "", task: str = "") -> Rule:
@@ -130,6 +136,15 @@ RULES: tuple[Rule, ...] = (
     _resolved("flops_per_sample", "another amount of work per sample"),
     _resolved("flops_per_token", "another amount of work per token", task="text"),
     _resolved("flops_per_token_literature", "follows from the model and seq_len", matters=False, task="text"),
+    Rule(
+        "attention",
+        "config",
+        ("resolved", "attention"),
+        False,
+        "follows from precision, packing, layout, device and torch",
+        absent="not told: a mask in every layer",
+        task="text",
+    ),
     _resolved("initial_weights_sha256", "training started elsewhere"),
     _setting("seed", "other initial weights and another order of the data"),
     # work
@@ -149,7 +164,7 @@ RULES: tuple[Rule, ...] = (
     _setting("precision", "asked for; what the device made of it decides", matters=False),
     _decided("precision", "other kernels, other rounding, other memory"),
     _resolved("tf32", "products of fp32 numbers with 10 bits instead of 23"),
-    _setting("grad_checkpointing", "more computation, less memory"),
+    _setting("activation_checkpointing", "more computation, less memory"),
     _setting("compile", "other kernels"),
     _setting("label_smoothing", "another loss"),
     _setting("clip_norm", "other updates, and a norm to compute"),
@@ -167,6 +182,20 @@ RULES: tuple[Rule, ...] = (
         True,
         "as observed: other traffic and rounding",
         absent="nothing was added up",
+    ),
+    Rule(
+        "product dtypes",
+        "ranks",
+        ("dtypes", "products"),
+        True,
+        "as observed: other kernels and rounding",
+        absent="no step was watched",
+    ),
+    _resolved(
+        "knobs",
+        "how each strategy is tuned, part of what is compared; the observed types tell of rounding",
+        matters=False,
+        absent="not recorded",
     ),
     # place
     _resolved("world_size", "more devices"),

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from stratlab.compare.judging.facts import UNKNOWN, read_fact
-from stratlab.compare.judging.rules import RULES
+from stratlab.compare.judging.rules import KNOBS, RULES
 from stratlab.run_directory.record import RunRecord
 
 # what another seed changes; a repeat may or may not have one
 SEED = {"seed", "repeat", "initial_weights_sha256", "data_order_sha256"}
 # settings that say what a strategy is; the audit leaves them out, because they are what is compared
-STRATEGY = ("strategy", "offload", "zeropp")
+STRATEGY = ("strategy", "offload", "zeropp", *KNOBS)
 # how a layout was asked for: what it became decides, but where the number of processes may differ
 LAYOUT = ("layout", "dimensions", "sequence_parallel")
 AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")

@@ -13,7 +13,8 @@ from stratlab.run_directory.record import RunRecord
 PHASE_TIMES = ("data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 FROM_SUMMARY = (
     *("samples_per_s", "step_time_ms_p50", "step_time_ms_p95", "measured_steps", "mfu_pct"),
-    *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct"),  # of text
+    *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct"),  # of text
+    *("mfu_literature_pct", "mfu_useful_pct"),
     *(f"{name}_p50" for name in PHASE_TIMES),
 )
 
@@ -40,11 +41,11 @@ def build_step_times(run: RunRecord) -> dict[str, Any]:
     seconds = sum(counted) / 1e3
     samples, tokens, useful = (_sum(kept, name) for name in ("samples", "tokens", "useful_tokens"))
     samples_per_s, tokens_per_s = _divide(samples, seconds), _divide(tokens, seconds)
-    useful_share = _divide(useful, tokens)
+    useful_per_s, useful_share = _divide(useful, seconds), _divide(useful, tokens)
     return {
         "samples_per_s": samples_per_s,
         "tokens_per_s": tokens_per_s,
-        "useful_tokens_per_s": _divide(useful, seconds),
+        "useful_tokens_per_s": useful_per_s,
         "useful_tokens_pct": None if useful_share is None else 100 * useful_share,
         "step_time_ms_p50": statistics.median(counted),
         "step_time_ms_p95": find_quantile(counted, 0.95),
@@ -52,6 +53,7 @@ def build_step_times(run: RunRecord) -> dict[str, Any]:
         "measured_steps": len(counted),
         "mfu_pct": _mfu_pct(run.summary, samples_per_s, "flops_per_sample"),
         "mfu_literature_pct": _mfu_pct(run.summary, tokens_per_s, "flops_per_token_literature"),
+        "mfu_useful_pct": _mfu_pct(run.summary, useful_per_s, "flops_per_useful_token"),
         **{f"{name}_p50": _median([line.get(name) for line in kept]) for name in PHASE_TIMES},
         "step_times_from": "metrics.jsonl",
         "warmup": {

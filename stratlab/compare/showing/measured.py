@@ -34,6 +34,10 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
         Column("useful_tokens_per_s", "useful tokens", "per s", 0),
         Column("useful_tokens_pct", "useful", "%", 1),
     ]
+    of_text: list[Column | str] = [
+        Column("mfu_useful_pct", "MFU, useful work alone", "%", 1),
+        Column("mfu_literature_pct", "MFU, attention not causal", "%", 1),
+    ]
     text = any(row["task"] == "text" for row in rows)
     columns: list[Column | str] = [
         *("run", "strategy", "status", Column("samples_per_s", "rows" if text else "samples", "per s", 1)),
@@ -43,7 +47,7 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
         Column("step_time_ms_p95", "p95", "ms", 2),
         *(Column(f"{phase}_ms_p50", phase, "ms", 2) for phase in PHASES),
         Column("mfu_pct", "MFU", "%", 1),
-        *([Column("mfu_literature_pct", "MFU, attention not causal", "%", 1)] if text else []),
+        *(of_text if text else []),
         Column("measured_steps", "steps timed"),
     ]
     table = html_table([{**row, "status": _status(row)} for row in rows], columns) + note(_say_noise(noise))
@@ -96,6 +100,10 @@ def build_memory(rows: Rows) -> Section:
         Column("optimizer_memory_gib", "optimizer state", "GiB"),
         Column("state_memory_gib", "held by the state", "GiB"),
         Column("peak_memory_gib", "peak on the device", "GiB", 3),
+        Column("peak_memory_phase", "peak in"),
+        Column("peak_reserved_gib", "reserved on the device", "GiB", 3),
+        Column("alloc_retries", "allocator's retries"),
+        Column("data_set_memory_gib", "data set", "GiB", 3),
         Column("peak_host_memory_gib", "peak on the host", "GiB", 3),
     ]
     bars = {
@@ -104,7 +112,9 @@ def build_memory(rows: Rows) -> Section:
     }
     remark = note(
         "Parameters, gradients and optimizer state are counted from the tensors of the rank that holds most: "
-        "exact on any hardware. Activations, buffers and caches are in the peaks only."
+        "exact on any hardware. Activations, buffers and caches are in the peaks only. The device's peak is that of "
+        "training steps behind the warm-up, without evaluation, checkpoints, export and the data set, which has a "
+        "column of its own; the host's is the whole process's."
     )
     return Section("Memory per rank", html_table(rows, columns) + stacked_bars(bars, "GiB per rank") + remark)
 

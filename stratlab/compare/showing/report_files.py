@@ -30,6 +30,7 @@ CSV_FIELDS = (
     *("state_memory_gib", "memory_fragmentation_pct", "trace_source", "trace_steps", *TRACE_FIELDS),
     *("trace_findings", "mlflow_run_id"),
     *("task", *TEXT_FIELDS, "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct"),
+    "mfu_useful_pct",
     *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
     *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
 )

@@ -32,7 +32,7 @@ def test_real_tensors_over_the_group_that_moves_nothing(settings):
 @pytest.mark.parametrize(
     ("settings", "rank"),
     [
-        ("strategy=fsdp grad_checkpointing=true global_batch_size=16", 1),
+        ("strategy=fsdp activation_checkpointing=blocks global_batch_size=16", 1),
         ("strategy=hsdp dp_replicate=2 dp_shard=4 global_batch_size=16 precision=fp16", 3),
     ],
 )

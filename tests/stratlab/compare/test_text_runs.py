@@ -122,6 +122,7 @@ def test_mfu_counts_attention_both_ways(tmp_path: Path) -> None:
     row = compare(load_runs(tmp_path))["runs"][0]
     assert row["mfu_pct"] == pytest.approx(100 * row["samples_per_s"] * 1.1e8 / 8e12)
     assert row["mfu_literature_pct"] == pytest.approx(100 * row["tokens_per_s"] * 3.2e6 / 8e12)
+    assert row["mfu_useful_pct"] == pytest.approx(100 * row["useful_tokens_per_s"] * 2.9e6 / 8e12)
 
 
 def test_an_image_run_has_no_numbers_of_text(tmp_path: Path) -> None:
@@ -131,6 +132,7 @@ def test_an_image_run_has_no_numbers_of_text(tmp_path: Path) -> None:
         "tokens_per_s",
         "useful_tokens_pct",
         "mfu_literature_pct",
+        "mfu_useful_pct",
         "test_perplexity",
         "layout",
         "dimensions",

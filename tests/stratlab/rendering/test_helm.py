@@ -57,7 +57,8 @@ def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
         render_chart(find_helm(), Path("charts/ddp"), "r", settings=["run.config.clip_nrom=1,run.nodez=2"])
     text = str(failure.value)
     assert (
-        "  clip_nrom: did you mean clip_norm? allowed are augment, checkpoint_every, checkpoint_keep," in text
+        "  clip_nrom: did you mean clip_norm? allowed are accumulate, activation_checkpointing, augment,"
+        in text
     )
     assert "  nodez: did you mean nodes? allowed are accelerator," in text
     with pytest.raises(ValueError) as failure:

@@ -25,9 +25,12 @@ def problems(ranks=8, rank=0, per_node=8, **settings):
     ("settings", "named"),
     [
         ({"strategy": "zero2", "offload": "optimizer"}, "TRAINER_OFFLOAD=optimizer"),
+        (
+            {"strategy": "ddp", "reduce_dtype": "bf16"},
+            "TRAINER_REDUCE_DTYPE=bf16: cannot be counted with ddp",
+        ),
         ({"strategy": "fsdp", "compile": "true"}, "TRAINER_COMPILE=True"),
-        ({"strategy": "fsdp", "model": "qwen_moe_tiny"}, "TRAINER_STRATEGY=fsdp"),
-        ({"strategy": "nd", "model": "qwen_moe_tiny", "precision": "fp32"}, "TRAINER_PRECISION=fp32"),
+        ({"strategy": "fsdp", "model": "qwen_moe_tiny", "precision": "fp32"}, "TRAINER_PRECISION=fp32"),
         ({"strategy": "fsdp", "mode": "evaluate"}, "TRAINER_MODE='evaluate'"),
         ({"strategy": "fsdp", "model": "cnn_lstm", "dataset": "digits"}, "TRAINER_MODEL='cnn_lstm'"),
         ({"strategy": "zeropp", "zeropp": "qgz"}, "TRAINER_ZEROPP='qgz'"),

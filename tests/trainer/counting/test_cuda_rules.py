@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.counting.cuda_rules import as_on_cuda
 from trainer.counting.storages import StorageWatch
+from trainer.models.attention import causal_attention
+from trainer.models.packing import Bounds, build_packing
 
 ORIGINAL = F.scaled_dot_product_attention
 ROWS, HEADS, TOKENS, DIM = 2, 4, 64, 16
@@ -64,6 +66,39 @@ def test_a_mask_becomes_a_bias_in_the_type_of_q_for_all_heads_at_once(watch):
     assert "_scaled_dot_product_efficient_attention" in operators(watch)
     held = watch.timeline.moment(len(watch.timeline.events)).by_cause()
     assert held["masks"] == ROWS * TOKENS * TOKENS * 2 and kept is not None
+
+
+def pack(dtype):
+    documents = torch.zeros(ROWS, TOKENS, dtype=torch.int64)
+    return build_packing(documents, (0, 1), dtype, Bounds(documents=3, longest=TOKENS))
+
+
+def test_packed_rows_in_sixteen_bits_keep_neither_mask_nor_repeated_heads(watch):
+    sizes = [(ROWS, TOKENS, heads, DIM) for heads in (HEADS, 2, 2)]  # as a layer's products give them
+    given = [torch.empty(s, dtype=torch.bfloat16, requires_grad=True).transpose(1, 2) for s in sizes]
+    packing = pack(torch.bfloat16)
+    before = len(watch.timeline.events)
+    attended = causal_attention(*given, packing, 0.0, None)
+    made = {storage.label.shape for _, storage in watch.timeline.events[before:]}
+    assert attended.shape == (ROWS, HEADS, TOKENS, DIM)
+    assert operators(watch) >= {"_varlen_attn"} and not any("attention" in name for name in operators(watch))
+    output, per_token, without_dropout = (ROWS * TOKENS, HEADS, DIM), (HEADS, ROWS * TOKENS), (2,)
+    assert made == {output, per_token, without_dropout}
+    watch.phase = "backward"
+    before = len(watch.timeline.events)
+    gradients = torch.autograd.grad(attended.sum(), given)
+    assert [gradient.shape for gradient in gradients] == [part.shape for part in given]
+    assert not any(TOKENS in s.label.shape[-1:] for _, s in watch.timeline.events[before:])
+
+
+def test_packed_rows_in_fp32_keep_one_bias_for_all_calls(watch):
+    with watch.region("masks", final=True):
+        packing = pack(torch.float32)
+    q, k, v = parts(torch.float32, 2)
+    kept = [causal_attention(q.requires_grad_(), k, v, packing, 0.0, None) for _ in range(3)]
+    assert "_scaled_dot_product_efficient_attention" in operators(watch) and kept
+    held = watch.timeline.moment(len(watch.timeline.events)).by_cause()
+    assert held["masks"] == ROWS * TOKENS * TOKENS * 4
 
 
 def test_fp32_with_fewer_key_heads_holds_all_scores(watch):

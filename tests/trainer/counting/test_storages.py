@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from trainer.counting.alone import _equal_splits
 from trainer.counting.answers import OrdinaryValues
 from trainer.counting.causes import _nodes_between
 from trainer.counting.storages import NODE_CAUSE, StorageWatch
@@ -105,10 +106,6 @@ def test_values_are_those_of_an_ordinary_step(watch):
     assert not bool(torch.ones(3).isinf().any())
 
 
-def test_experts_get_equal_parts(watch):
-    chosen = torch.zeros(10, dtype=torch.int64)
-    counts = torch.bincount(chosen, minlength=8)
-    assert counts.shape == (8,)
-    per_rank = counts.view(4, 2).sum(1).tolist()
-    assert sorted(per_rank) == [2, 2, 3, 3] and sum(per_rank) == 10
-    assert torch.arange(8).repeat_interleave(counts).shape == (10,)
+def test_experts_get_equal_parts():
+    given, taken = _equal_splits([[0] * 4] * 2, 10)
+    assert given == taken and sorted(given) == [2, 2, 3, 3]

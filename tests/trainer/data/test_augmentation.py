@@ -11,10 +11,23 @@ from trainer.data.augmentation import COLUMNS, augment_images, draw_looks, resiz
 from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
-from trainer.data.residence import Source, build_source, resolve_residence
+from trainer.data.residence import (
+    DeviceSource,
+    HostSource,
+    Source,
+    StreamSource,
+    build_source,
+    resolve_residence,
+)
+from trainer.settings.config import Config
 
 CHOICES = ("none", "crop_flip", "randaugment", "mixup", "all")
 GLOBAL, SAMPLES = 24, 50
+
+
+def settings(augment: str, micro: int = 24, seed: int = 3) -> Config:
+    sizes = {"global_batch_size": GLOBAL, "micro_batch_size": micro}
+    return Config(run="try", augment=augment, seed=seed, **sizes)
 
 
 def pictures(edge: int = 8, channels: int = 3, image_size: int = 12, slow: bool = False) -> Images:
@@ -27,7 +40,7 @@ def batch(
     source: Images | Source, augment: str, step: int = 1, rank: int = 0, ranks: int = 1, micro: int = 24
 ) -> Batch:
     order = SampleOrder(3, SAMPLES)
-    return build_batch(source, order, step, GLOBAL, micro, Share(rank, ranks), "cpu", augment, seed=3)
+    return build_batch(source, order, step, settings(augment, micro), Share(rank, ranks), "cpu")
 
 
 def joined(source: Images | Source, augment: str, step: int = 1, ranks: int = 1, micro: int = 24):
@@ -65,7 +78,7 @@ def test_streaming_decodes_ahead_what_the_next_steps_want():
     order = SampleOrder(3, SAMPLES)
 
     def take(step):
-        build_batch(source, order, step, GLOBAL, 8, Share(1, 2), "cpu", "mixup", seed=3)
+        build_batch(source, order, step, settings("mixup", 8), Share(1, 2), "cpu")
 
     take(1)
     source._threads.shutdown(wait=True)
@@ -81,8 +94,7 @@ def test_streaming_decodes_ahead_what_the_next_steps_want():
 def test_a_step_does_not_depend_on_the_steps_before(augment):
     source, order = pictures(), SampleOrder(3, SAMPLES)
     through = [
-        build_batch(source, order, step, GLOBAL, 24, Share(0, 1), "cpu", augment, seed=3)
-        for step in range(1, 8)
+        build_batch(source, order, step, settings(augment, 24), Share(0, 1), "cpu") for step in range(1, 8)
     ]
     restarted = batch(pictures(), augment, 7)
     assert torch.equal(through[6].micro[0][0], restarted.micro[0][0])
@@ -90,12 +102,12 @@ def test_a_step_does_not_depend_on_the_steps_before(augment):
 
 
 def test_looks_differ_by_step_seed_and_sample():
-    one = draw_looks("all", 3, 1, 8)
-    for other in (draw_looks("all", 3, 2, 8), draw_looks("all", 4, 1, 8)):
+    one = draw_looks(settings("all"), 1)
+    for other in (draw_looks(settings("all"), 2), draw_looks(settings("all", seed=4), 1)):
         assert not np.array_equal(one.numbers, other.numbers)
-    assert len(np.unique(one.numbers)) == 8 * COLUMNS
+    assert len(np.unique(one.numbers)) == GLOBAL * COLUMNS
     assert np.array_equal(
-        one.numbers, draw_looks("none", 3, 1, 8).numbers
+        one.numbers, draw_looks(settings("none"), 1).numbers
     )  # a crop is the same under every choice
 
 
@@ -114,16 +126,20 @@ def coloured(edge: int = 16) -> torch.Tensor:
 
 def test_nothing_drawn_is_a_plain_resize():
     stored = coloured()
-    assert torch.allclose(augment_images(stored, numbers(), "crop_flip", 16), stored.float(), atol=1e-3)
-    larger = augment_images(stored, numbers(), "crop_flip", 48)
+    assert torch.allclose(
+        augment_images(stored, numbers(), settings("crop_flip"), 16), stored.float(), atol=1e-3
+    )
+    larger = augment_images(stored, numbers(), settings("crop_flip"), 48)
     assert torch.allclose(larger, resize(stored, 48), atol=1e-2)
 
 
 def test_a_flip_mirrors_and_a_shift_moves_whole_pixels_with_black_behind():
     stored = coloured()
-    flipped = augment_images(stored, numbers(flip=0.1), "crop_flip", 16)
+    flipped = augment_images(stored, numbers(flip=0.1), settings("crop_flip"), 16)
     assert torch.allclose(flipped, stored.float().flip(3), atol=1e-3)
-    moved = augment_images(stored, numbers(x=0.999), "crop_flip", 16)  # the largest: an eighth of the edge
+    moved = augment_images(
+        stored, numbers(x=0.999), settings("crop_flip"), 16
+    )  # the largest: an eighth of the edge
     assert torch.allclose(moved[..., :14], stored[..., 2:].float(), atol=1e-3)
     assert moved[..., 14:].abs().max() == 0
 
@@ -131,9 +147,11 @@ def test_a_flip_mirrors_and_a_shift_moves_whole_pixels_with_black_behind():
 def test_a_crop_of_a_large_image_is_a_part_of_it():
     ramp = torch.arange(128, dtype=torch.uint8).expand(1, 1, 128, 128).contiguous()
     area = (0.25 - 0.08) / 0.92  # a quarter of the area: half an edge
-    whole = augment_images(ramp, numbers(x=0.5, y=0.5, area=area, flip=0.9), "crop_flip", 64)[0, 0, 0]
+    whole = augment_images(ramp, numbers(x=0.5, y=0.5, area=area, flip=0.9), settings("crop_flip"), 64)[
+        0, 0, 0
+    ]
     assert torch.allclose(whole, torch.arange(32, 96).float(), atol=0.6)
-    left = augment_images(ramp, numbers(x=0.0, area=area, flip=0.9), "crop_flip", 64)[0, 0, 0]
+    left = augment_images(ramp, numbers(x=0.0, area=area, flip=0.9), settings("crop_flip"), 64)[0, 0, 0]
     assert torch.allclose(left, torch.arange(0, 64).float(), atol=0.6)
 
 
@@ -144,7 +162,7 @@ def test_every_operation_of_randaugment_does_what_pil_does(name):
     stored = coloured(32)
     image = Image.fromarray(stored[0].permute(1, 2, 0).numpy())
     which = (randaugment.OPERATIONS.index(name) + 0.5) / len(randaugment.OPERATIONS)
-    found = augment_images(stored, numbers(first=which), "randaugment", 32)[0]
+    found = augment_images(stored, numbers(first=which), settings("randaugment"), 32)[0]
     more = 1 + randaugment.BLEND
     expected = {
         "identity": lambda: image,
@@ -170,7 +188,7 @@ def test_mixup_gives_shares_of_classes_that_fit_the_pixels():
     plain, hard = joined(source, "crop_flip")
     mixed, shares = joined(source, "mixup")
     assert shares.shape == (GLOBAL, 5) and torch.allclose(shares.sum(1), torch.ones(GLOBAL))
-    looks = draw_looks("mixup", 3, 1, GLOBAL)
+    looks = draw_looks(settings("mixup"), 1)
     own = torch.from_numpy(looks.own_share).view(-1, 1, 1, 1)
     assert torch.allclose(mixed, own * plain + (1 - own) * plain[looks.partners], atol=1e-5)
     for i, partner in enumerate(looks.partners):
@@ -193,3 +211,21 @@ def test_auto_residence_goes_by_size(monkeypatch):
     assert resolve_residence("auto", small, "cpu") == "device"
     assert resolve_residence("auto", large, "cpu") == "stream"
     assert resolve_residence("device", large, "cpu") == "device"
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.049, "device"), (0.051, "stream")])
+def test_of_a_gpu_s_memory_auto_takes_a_twentieth(monkeypatch, share, expected):
+    split = pictures()
+    total = int(split.bytes_stored / share)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (total // 2, total))
+    assert resolve_residence("auto", split, "cuda") == expected
+
+
+def test_the_bytes_of_the_data_set_in_the_device_s_memory_are_known():
+    images, labels = SAMPLES * 3 * 8 * 8, SAMPLES * 8
+    assert DeviceSource(pictures(), "cpu").held_bytes == images + labels
+    assert StreamSource(pictures(), "cpu").held_bytes == 0
+    kept = HostSource(pictures(), "cpu")
+    assert kept.held_bytes == 0
+    kept.load(np.arange(10))
+    assert kept.held_bytes == 10 * 3 * 8 * 8

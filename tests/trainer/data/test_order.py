@@ -5,6 +5,7 @@ import numpy as np
 from trainer.data.batches import IGNORED, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
+from trainer.settings.config import Config
 
 
 def numbered(count: int) -> Images:
@@ -14,9 +15,10 @@ def numbered(count: int) -> Images:
 
 def labels(ranks: int, micro: int, step: int) -> list[int]:
     images = numbered(100)
+    sizes = Config(run="try", global_batch_size=24, micro_batch_size=micro)
     found = []
     for rank in range(ranks):
-        batch = build_batch(images, SampleOrder(7, 100), step, 24, micro, Share(rank, ranks), "cpu")
+        batch = build_batch(images, SampleOrder(7, 100), step, sizes, Share(rank, ranks), "cpu")
         assert batch.global_samples == 24 and all(len(y) == micro for _, y in batch.micro)
         found += [int(y) for _, ys in batch.micro for y in ys]
     return found

@@ -30,7 +30,9 @@ def test_every_seed_epoch_and_step_has_a_stream_of_its_own(monkeypatch):
         for epoch in range(5):
             order.indices(epoch + 1, 10)
         for step in range(1, 6):
-            draw_looks("all", seed, step, 4)
+            draw_looks(
+                Config(run="try", augment="all", seed=seed, global_batch_size=4, micro_batch_size=4), step
+            )
     assert len(begun) == 5 * (5 + 5) and set(begun.values()) == {1}
 
 
@@ -51,9 +53,8 @@ def test_the_run_s_seed_reaches_the_augmentation(augment):
 
     def with_looks_of(seed: int) -> torch.Tensor:
         order = SampleOrder(3, task.train_samples)
-        return build_batch(
-            task._data.train, order, 2, 16, 16, Share(0, 1), "cpu", augment=augment, seed=seed
-        ).micro[0][0]
+        other = config.model_copy(update={"seed": seed})
+        return build_batch(task._data.train, order, 2, other, Share(0, 1), "cpu").micro[0][0]
 
     assert torch.equal(found, with_looks_of(3))
     assert not any(torch.equal(found, with_looks_of(seed)) for seed in (0, 1, 2))

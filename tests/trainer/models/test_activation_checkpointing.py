@@ -54,7 +54,7 @@ def test_equal_gradients_and_statistics_with_less_memory(name):
         config = Config(run="r", model=name, **values)
         return build_model(config, image_size=32, channels=1, num_labels=5)
 
-    compare(build(), build(grad_checkpointing=True), torch.rand(4, 1, 32, 32))
+    compare(build(), build(activation_checkpointing="blocks"), torch.rand(4, 1, 32, 32))
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin", "convnext", "resnet"])
@@ -65,11 +65,11 @@ def test_a_model_of_transformers(tmp_path, images, kind):
         config = Config(run="r", model_path=str(tmp_path), **values)
         return build_model(config, image_size=16, channels=3, num_labels=5)
 
-    compare(build(), build(grad_checkpointing=True), images)
+    compare(build(), build(activation_checkpointing="blocks"), images)
 
 
 def test_nothing_is_recomputed_in_an_evaluation():
-    config = Config(run="r", model="cnn", grad_checkpointing=True)
+    config = Config(run="r", model="cnn", activation_checkpointing="blocks")
     model = build_model(config, image_size=32, channels=1, num_labels=5).eval()
     calls = []
     model.stages[0][0].register_forward_hook(lambda *_: calls.append(1))
@@ -84,7 +84,7 @@ def test_nothing_is_recomputed_in_an_evaluation():
 def test_blocks_can_be_compiled(name):
     gradients = []
     for compiled in (False, True):
-        config = Config(run="r", model=name, grad_checkpointing=True, compile=compiled)
+        config = Config(run="r", model=name, activation_checkpointing="blocks", compile=compiled)
         model = build_model(config, image_size=32, channels=1, num_labels=5)
         for block in model.blocks() if compiled else ():
             block.compile(backend="aot_eager")
@@ -96,19 +96,20 @@ def test_blocks_can_be_compiled(name):
 
 def test_batch_norm_cannot_be_compiled_and_recomputed(tmp_path):
     write_model(tmp_path, "resnet")
-    both = {"grad_checkpointing": True, "compile": True}
+    both = {"activation_checkpointing": "blocks", "compile": True}
     for values in ({"model": "mobilenet"}, {"model_path": str(tmp_path)}):
         config = Config(run="r", **values, **both)
         with pytest.raises(ConfigError) as caught:
             build_model(config, image_size=32, channels=3, num_labels=5)
         assert caught.value.problems == [
-            f"TRAINER_COMPILE=True, TRAINER_GRAD_CHECKPOINTING=True: not both with {config.model_name}, which has "
+            "TRAINER_COMPILE=True, TRAINER_ACTIVATION_CHECKPOINTING=blocks: not both with "
+            f"{config.model_name}, which has "
             "batch norm (torch.compile takes no such recomputation)"
         ]
 
 
 def test_vgg_recomputes_stages():
-    config = Config(run="r", model="vgg", grad_checkpointing=True)
+    config = Config(run="r", model="vgg", activation_checkpointing="blocks")
     model = build_model(config, image_size=32, channels=1, num_labels=5, empty=True)
     plain = build_model(Config(run="r", model="vgg"), image_size=32, channels=1, num_labels=5, empty=True)
     assert [len(list(block.children())) for block in model.blocks()] == [5, 5, 7, 7, 7, 0, 0]

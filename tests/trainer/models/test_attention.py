@@ -16,9 +16,10 @@ from tests.trainer.models.small_decoder import (
     moved,
     row_of,
 )
-from trainer.models import attention
-from trainer.models.attention import causal_attention, document_mask
+from trainer.models import attention, packing
+from trainer.models.attention import causal_attention
 from trainer.models.decoder import documents_of
+from trainer.models.packing import Bounds, build_packing
 
 LENGTHS = (5, 9, 7)  # and three places of padding
 
@@ -37,6 +38,10 @@ def by_hand(q, k, v, documents):
     return out
 
 
+def pack(documents, dtype=torch.float32):
+    return None if documents is None else build_packing(documents, (0, 1), dtype, Bounds(12, 12))
+
+
 def random_heads(kv_heads=2, dtype=torch.float32):
     source = torch.Generator().manual_seed(3)
     sizes = [(2, 4, 12, 8), (2, kv_heads, 12, 8), (2, kv_heads, 12, 8)]
@@ -48,9 +53,9 @@ def random_heads(kv_heads=2, dtype=torch.float32):
 def test_it_is_the_softmax_over_the_earlier_tokens_of_the_document(kv_heads, packed):
     q, k, v = random_heads(kv_heads)
     documents = torch.tensor([[0] * 5 + [5] * 7, [0] * 1 + [1] * 2 + [3] * 9]) if packed else None
-    out = causal_attention(q, k, v, documents, 0.0, None)
+    out = causal_attention(q, k, v, pack(documents), 0.0, None)
     assert (out - by_hand(q, k, v, documents)).abs().max() < 1e-6
-    scaled = causal_attention(q, k, v, documents, 0.0, 0.5)
+    scaled = causal_attention(q, k, v, pack(documents), 0.0, 0.5)
     assert (scaled - by_hand(q * 0.5 * math.sqrt(8), k, v, documents)).abs().max() < 1e-6
 
 
@@ -58,14 +63,9 @@ def test_it_is_the_softmax_over_the_earlier_tokens_of_the_document(kv_heads, pac
 def test_bf16_stays_bf16_and_close(packed):
     q, k, v = random_heads(dtype=torch.bfloat16)
     documents = torch.tensor([[0] * 5 + [5] * 7] * 2) if packed else None
-    out = causal_attention(q, k, v, documents, 0.0, None)
+    out = causal_attention(q, k, v, pack(documents, torch.bfloat16), 0.0, None)
     assert out.dtype == torch.bfloat16
     assert (out - by_hand(q, k, v, documents)).abs().max() < 0.02  # 8 bits of mantissa, values up to 3
-
-
-def test_the_mask():
-    seen = document_mask(torch.tensor([[0, 0, 2, 2]]))
-    assert seen.int().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]]
 
 
 def test_documents_are_where_positions_begin():
@@ -107,8 +107,10 @@ def test_packed_documents_are_as_if_alone(model):
 @pytest.mark.parametrize("model", FAMILIES)
 def test_a_leak_between_documents_is_caught(model, monkeypatch):
     """The comparison above, where the mask forgets the documents: it must see that."""
-    causal = attention.document_mask
-    monkeypatch.setattr(attention, "document_mask", lambda documents: causal(torch.zeros_like(documents)))
+    whole = packing.build_mask
+    monkeypatch.setitem(
+        packing.BUILDERS, packing.MASK, lambda documents, *others: whole(torch.zeros_like(documents), *others)
+    )
     logits, loss, gradient = compare_packed(model)
     assert logits > 1e-2 and loss > 1e-4 and gradient > 1e-2
 

@@ -57,7 +57,7 @@ def moved(model):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_comes_back_with_equal_logits(tmp_path, name):
-    config, model = build(model=name, grad_checkpointing=True)
+    config, model = build(model=name, activation_checkpointing="blocks")
     files = write(tmp_path, config, moved(model))
     assert files == {"config.json", "model.safetensors", "preprocessor_config.json"}
     _, again = build(model_path=str(tmp_path), init="pretrained", seed=9)

@@ -150,7 +150,7 @@ def test_a_model_for_something_else_is_missing(tmp_path):
 
 def test_a_copy_computes_with_its_own_weights(tmp_path, images):
     write_model(tmp_path, "vit")
-    model = build(tmp_path, grad_checkpointing=True)
+    model = build(tmp_path, activation_checkpointing="blocks")
     twin = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -60,7 +60,7 @@ def test_adapters_are_the_same_whatever_the_base_drew_before(tmp_path):
 
 
 def test_only_adapters_and_the_head_get_gradients():
-    model = build(grad_checkpointing=True)
+    model = build(activation_checkpointing="blocks")
     model(torch.rand(2, 3, 32, 32)).square().sum().backward()
     moved = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
     assert (

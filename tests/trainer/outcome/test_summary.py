@@ -9,11 +9,12 @@ import pytest
 
 from trainer.layout.world import World
 from trainer.measuring import memory
-from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib, peak_reserved_memory_gib
+from trainer.measuring.memory import DeviceCounters, Reading, peak_device_memory_gib, peak_host_memory_gib
 from trainer.measuring.observation import Observed
 from trainer.outcome.summary import build_summary
 from trainer.outcome.tracking import TIMES, Work
 from trainer.settings.config import Config
+from trainer.shapes.decoder_shapes import SHAPES, count_flops_per_token
 from trainer.tasks.measures import Classification, LanguageModelling
 
 GPU = "NVIDIA H200"
@@ -29,8 +30,11 @@ LAST = {"train_loss": 0.5, "validation_loss": 0.6, "skipped_steps": 1, "train_ti
 def rank(number: int, state: tuple[float, float, float], **facts: Any) -> dict[str, Any]:
     plain = {
         "rank": number, "peak_memory_gib": 1.0, "peak_reserved_gib": 2.0, "peak_host_memory_gib": 3.0,
+        "data_set_memory_gib": 0.5, "alloc_retries": number, "training_memory": None,
         "state_memory_gib": dict(zip(("parameters", "gradients", "optimizer"), state, strict=True)),
-        "dtypes": {kind: ["float32"] for kind in ("parameters", "gradients", "optimizer", "reductions")},
+        "dtypes": {
+            kind: ["float32"] for kind in ("parameters", "gradients", "optimizer", "reductions", "products")
+        },
         "wire_bytes_per_step": 10.0, "wire_bytes_per_axis": {"dp_replicate": 10.0},
         "collectives_per_step": {"all_reduce": [2, 80], "broadcast": [1, 8]},
         "data_order_sha256": "a", "initial_weights_sha256": "b",
@@ -45,10 +49,18 @@ RANKS = [
         (4.0, 2.0, 3.0),
         peak_memory_gib=7.0,
         peak_host_memory_gib=9.0,
+        data_set_memory_gib=0.75,
+        training_memory={"peak_gib": 7.75, "peak_steps": [11, 20], "peak_phase": "backward"},
         wire_bytes_per_step=30.0,
         wire_bytes_per_axis={"dp_replicate": 4.0, "tp": 26.0},
     ),
-    rank(2, (2.0, 1.0, 6.0), peak_reserved_gib=8.0, wire_bytes_per_axis={"dp_replicate": 12.0, "tp": 1.0}),
+    rank(
+        2,
+        (2.0, 1.0, 6.0),
+        peak_reserved_gib=8.0,
+        wire_bytes_per_axis={"dp_replicate": 12.0, "tp": 1.0},
+        training_memory={"peak_gib": 1.5, "peak_steps": [21, 30], "peak_phase": "forward"},
+    ),
 ]
 
 
@@ -57,11 +69,13 @@ def steps(*milliseconds: float) -> list[tuple[float, ...]]:
     return [(time, *(time / 10 for _ in TIMES[1:])) for time in milliseconds]
 
 
-def summarise(measured: list[tuple[float, ...]], work: Work, **settings: Any) -> dict[str, Any]:
+def summarise(
+    measured: list[tuple[float, ...]], work: Work, facts: dict[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
     config = Config(**{"run": "try", "global_batch_size": 96, "micro_batch_size": 32} | settings)
     text = config.is_text
     test = LanguageModelling(1.5, 10, 40) if text else Classification(0.7, [[3, 1], [2, 4]], ["a", "b"])
-    resolved = copy.deepcopy(RESOLVED)
+    resolved = copy.deepcopy(RESOLVED) | (facts or {})
     return build_summary(config, resolved, RANKS, measured, work, dict(LAST), test)
 
 
@@ -75,14 +89,34 @@ def test_utilisation_counts_every_device():
 
 def test_text_has_two_counts_of_attention():
     """1500 tokens in 2.5 s; by the literature's 989e9 FLOP each 20 %; a sample costs what config.json says."""
-    work = Work(samples=250, tokens=1500, useful_tokens=1200)
-    found = summarise(steps(500, 1000, 1000), work, model="qwen_tiny", seq_len=64)
+    work = Work(samples=250, tokens=1500, useful_tokens=1200, token_pairs=1200 * 30)
+    found = summarise(steps(500, 1000, 1000), work, {"flops_per_token": 9e11}, model="qwen_tiny", seq_len=64)
     assert (found["tokens_per_s"], found["useful_tokens_per_s"]) == pytest.approx((600, 480))
     assert found["useful_tokens_pct"] == pytest.approx(80)
-    assert (found["flops_per_token"], found["flops_per_token_literature"]) == (3e12, 989e9)
+    assert (found["flops_per_token"], found["flops_per_token_literature"]) == (9e11, 989e9)
     assert found["mfu_literature_pct"] == pytest.approx(100 * 600 * 989e9 / (3 * 989e12))
     assert found["mfu_literature_pct"] == pytest.approx(20)
     assert found["test_perplexity"] == pytest.approx(4.4816890703)
+    assert found["flops_per_useful_token"] is not None and found["mfu_useful_pct"] > 0
+
+
+def test_useful_work_is_that_of_the_documents_alone():
+    """By the documents' lengths one by one, weights and attention; a row as one document costs what it did before."""
+    shape, seq_len, lengths = SHAPES["qwen_tiny"], 64, (10, 20, 30, 5)
+    one_by_one = sum(n * count_flops_per_token(shape, n, causal=True) for n in lengths)
+    costs = {
+        name: count_flops_per_token(shape, seq_len, causal=causal)
+        for name, causal in (("flops_per_token", True), ("flops_per_token_literature", False))
+    }
+    work = Work(samples=2, tokens=128, useful_tokens=sum(lengths), token_pairs=sum(n * n for n in lengths))
+    found = summarise(steps(500, 1000, 1000), work, costs, model="qwen_tiny", seq_len=seq_len)
+    assert found["flops_per_useful_token"] * sum(lengths) == pytest.approx(one_by_one)
+    assert found["mfu_useful_pct"] == pytest.approx(100 * one_by_one / 2.5 / (3 * 989e12))
+    whole = Work(samples=2, tokens=128, useful_tokens=128, token_pairs=2 * 64 * 64)
+    found = summarise(steps(500, 1000, 1000), whole, costs, model="qwen_tiny", seq_len=seq_len)
+    assert found["flops_per_useful_token"] == pytest.approx(costs["flops_per_token"])
+    nothing = summarise([], Work(), costs, model="qwen_tiny", seq_len=seq_len)
+    assert nothing["flops_per_useful_token"] is nothing["mfu_useful_pct"] is None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +141,9 @@ def test_a_run_without_measured_steps_knows_no_times():
 def test_of_unequal_ranks_the_largest_counts():
     found = summarise(steps(10), Work(samples=1))
     assert found["peak_memory_gib"] == 7 and found["peak_reserved_gib"] == 8
-    assert found["peak_host_memory_gib"] == 9
+    assert found["peak_host_memory_gib"] == 9 and found["data_set_memory_gib"] == 0.75
+    assert found["alloc_retries"] == 0 + 1 + 2
+    assert (found["peak_memory_step"], found["peak_memory_phase"]) == (20, "backward")  # of rank 1
     assert found["parameter_memory_gib"] == 4  # of rank 1
     assert found["gradient_memory_gib"] == 5  # of rank 0
     assert found["optimizer_memory_gib"] == 6  # of rank 2
@@ -143,6 +179,17 @@ def test_the_system_s_kilobytes_become_gib(monkeypatch):
 
 def test_torch_s_bytes_become_gib(monkeypatch):
     monkeypatch.setattr(memory.torch.cuda, "max_memory_allocated", lambda device: 5 << 30)
-    monkeypatch.setattr(memory.torch.cuda, "max_memory_reserved", lambda device: 7 << 30)
     world = World(0, 0, 1, 1, "cuda", "cuda:0", GPU, "here")
-    assert (peak_device_memory_gib(world), peak_reserved_memory_gib(world)) == (5.0, 7.0)
+    assert peak_device_memory_gib(world) == 5.0
+
+
+def test_torch_s_counters_are_told_apart(monkeypatch):
+    stats = {  # as torch gives it, in part
+        "allocated_bytes": {"all": {"current": 1, "peak": 3}, "large_pool": {"current": 9, "peak": 9}},
+        "reserved_bytes": {"all": {"current": 4, "peak": 5}},
+        "num_alloc_retries": 2,
+        "num_ooms": 7,
+    }
+    monkeypatch.setattr(memory.torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
+    expected = Reading(held=1, peak=3, reserved=4, peak_reserved=5, retries=2)
+    assert DeviceCounters("cuda:0").read() == expected

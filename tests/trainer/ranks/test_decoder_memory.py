@@ -61,11 +61,11 @@ def _hold(chosen, shape, layout, ranks):
         held = trained = before = 0
         for index in range(meshes.pp.get_local_rank(), stages, axes.pp):
             module = copy.deepcopy(whole)
-            apply_stage(module, index, stages, ("cpu", None))
+            apply_stage(module, index, stages)
             apply_tensor(module, meshes.tp, layout.sequence_parallel)
             apply_experts(list(layers_of(module).values()), meshes.ep)
             before += sum(local_part(p).numel() for p in module.parameters())
-            apply_sharding(module, meshes, Precision(chosen.precision))
+            apply_sharding(module, meshes, chosen, Precision(chosen.precision))
             parts = [(local_part(p), p.requires_grad) for p in module.parameters()]
             assert all(part.dtype == torch.float32 for part, _ in parts)
             held += sum(part.numel() for part, _ in parts)
@@ -133,7 +133,7 @@ def test_given_layouts_adapters_and_uneven_parts():
         (given(pp=2, tp=2, pp_schedule="interleaved1f1b"), 8, dataclasses.replace(SHAPES[DENSE], layers=5)),
         (given(MOE, tp=2, dp_replicate=2, ep=3), 12, _narrowed(MOE, experts=129)),
         (given(MOE, tp=2, ep=2), 6, _narrowed(MOE)),
-        (given(cp=3, cp_kind="allgather", seq_len=2049, precision="bf16_native"), 6, _narrowed(DENSE)),
+        (given(cp=3, cp_kind="allgather", seq_len=2049, precision="bf16"), 6, _narrowed(DENSE)),
         (given(tp=2, pp=2, global_batch_size=35), 20, _narrowed(DENSE, tied=False)),
     ]
     run_ranks(lambda: _compare(cases), 1, timeout_s=300)
@@ -174,5 +174,5 @@ def test_gradients_and_state_of_what_is_trained_only():
     assert adapters.trained == adapters.parameters - whole.parameters < whole.parameters // 100
     assert (adapters.gradient_bytes, adapters.optimizer_bytes) == (4 * adapters.trained, 8 * adapters.trained)
     assert describe(8, config(dimensions=3, optimizer="sgd"))[0].optimizer_bytes == 0
-    native = describe(8, config(dimensions=3, precision="bf16_native"))[0]
+    native = describe(8, config(dimensions=3, precision="bf16"))[0]
     assert native == whole

@@ -104,6 +104,9 @@ def check_files(folder: Path) -> None:
     assert [line["step"] for line in train] == list(range(1, STEPS + 1))
     assert {line["tokens"] for line in train} == {ROWS * 128}
     assert all(0 < line["useful_tokens"] <= line["tokens"] for line in train)
+    assert all(line["useful_tokens"] < line["token_pairs"] <= 128 * line["useful_tokens"] for line in train)
+    assert config["resolved"]["attention"] == ("mask" if config["config"]["packing"] else "causal")
+    assert 0 < summary["flops_per_useful_token"] < summary["flops_per_token"]
     assert {"validation_loss", "validation_perplexity"} <= lines(folder, "eval")[0].keys()
     ranks = [json.loads(path.read_text()) for path in folder.glob("ranks/*.json")]
     assert all(rank["done"] and rank["coordinates"] for rank in ranks)

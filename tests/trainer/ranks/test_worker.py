@@ -136,6 +136,7 @@ def test_the_summary_agrees_with_the_other_files(finished, strategy):
     judged |= {
         "state_memory_gib",
         "peak_host_memory_gib",
+        "data_set_memory_gib",
         "wire_bytes_per_step",
         "comm_exposed_pct",
         "train_time_s",
@@ -150,6 +151,27 @@ def test_the_summary_agrees_with_the_other_files(finished, strategy):
     assert summary["mfu_pct"] is None and summary["backend"] == "gloo"  # no peak is known for a CPU
     promised = Path("docs/architecture.md").read_text()
     assert [name for name in summary if f'"{name}"' not in promised] == []
+
+
+@every_strategy
+def test_the_peak_of_training_has_its_moment_and_its_parts(finished, strategy):
+    facts = json.loads((finished(strategy) / "ranks" / "rank0.json").read_text())
+    summary = json.loads((finished(strategy) / "summary.json").read_text())
+    memory = facts["training_memory"]
+    assert memory["source"].startswith("resident set of the process")
+    assert (memory["from_step"], memory["to_step"]) == (6, STEPS)
+    first, last = memory["peak_steps"]
+    assert 6 <= first <= last <= STEPS
+    assert set(memory["phases_gib"]) == {"between", "data", "forward", "backward", "optimizer"}
+    assert memory["peak_phase"] in (None, *memory["phases_gib"])
+    assert max(memory["phases_gib"].values()) <= memory["peak_gib"] <= facts["peak_host_memory_gib"] * 1.001
+    held = memory["held_gib"]
+    assert sum(held.values()) == pytest.approx(memory["peak_gib"])
+    for kind in ("parameters", "optimizer"):
+        assert held[kind] == facts["state_memory_gib"][kind]
+    assert held["data_set"] == facts["data_set_memory_gib"] > 0
+    assert facts["peak_memory_gib"] is facts["alloc_retries"] is None, "a CPU has no device's memory"
+    assert summary["peak_memory_step"] in range(6, STEPS + 1)
 
 
 def test_what_a_rank_holds_is_what_its_strategy_promises(finished):

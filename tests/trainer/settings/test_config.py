@@ -95,7 +95,6 @@ ND = {"TRAINER_STRATEGY": "nd", "TRAINER_MODEL": "qwen_tiny"}
             {"TRAINER_TP": "2", "TRAINER_DP_SHARD": "4"},
             "TRAINER_LAYOUT=auto, TRAINER_DP_SHARD=4, TRAINER_TP=2: auto",
         ),
-        ({"TRAINER_PRECISION": "fp16"}, "TRAINER_PRECISION=fp16: strategy nd"),
         ({"TRAINER_COMPILE": "true"}, "TRAINER_COMPILE=true: not with strategy nd"),
         ({"TRAINER_OFFLOAD": "all"}, "TRAINER_OFFLOAD=all: strategy nd can keep there only none"),
     ],
@@ -108,6 +107,7 @@ def test_what_nd_cannot_do_is_refused(settings, sentence):
 def test_nd_takes_degrees_that_are_given():
     assert read(**ND, TRAINER_LAYOUT="given", TRAINER_TP="2", TRAINER_DIMENSIONS="3").tp == 2
     assert read(**ND, TRAINER_TP="0", TRAINER_LABEL_SMOOTHING="0.1").layout == "auto"
+    assert read(**ND, TRAINER_PRECISION="fp16").precision == "fp16"
 
 
 @pytest.mark.parametrize(

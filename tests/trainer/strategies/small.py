@@ -18,10 +18,10 @@ from tests.trainer.runs import run_of
 from trainer.data.batches import Batch
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
-from trainer.models.learner import ClassLoss, Learner
+from trainer.models.classifier import ImageClassifier
+from trainer.models.learner import ClassLoss
 from trainer.settings.config import Config
 from trainer.settings.precision import Precision
-from trainer.settings.strategy_table import STRATEGIES
 from trainer.strategies import build_engine, builds_empty
 
 GLOBAL_BATCH, CLASSES, WIDTH = 16, 8, 24
@@ -38,7 +38,7 @@ class Block(nn.Module):
         return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
 
 
-class SmallNet(Learner):
+class SmallNet(ImageClassifier):
     """Images [batch, 1, 4, 4] -> logits [batch, CLASSES]."""
 
     flops_per_sample = 1.0
@@ -98,10 +98,7 @@ def start(config: Config, *, frozen: bool = False, processes_per_node: int = 0) 
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     net = build_net(config, empty=builds_empty(config, dist.get_rank()), frozen=frozen)
-    name = config.precision
-    own = STRATEGIES[config.strategy].own_bf16_recipe
-    precision = Precision(name, own_recipe=name == "bf16_native" and own)
-    return build_engine(run_of(config, precision, processes_per_node), net, Phases("cpu"))
+    return build_engine(run_of(config, Precision(config.precision), processes_per_node), net, Phases("cpu"))
 
 
 def steps(engine: Engine, config: Config, first: int, last: int) -> list[tuple[float, float]]:

@@ -3,21 +3,25 @@ from __future__ import annotations
 import json
 
 import pytest
+from torch import nn
 
-from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO, build_settings
+from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO, ModelSizes, build_settings, measure_sizes
 from trainer.engines.deepspeed_keys import KNOWN, check_keys
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.precision import Precision
 
+SMALL = ModelSizes(parameters=1000, block=300, outside=100)
+HUGE = ModelSizes(parameters=10**10, block=10**8, outside=10**9)
 
-def settings_of(strategy="zero2", *, precision="fp32", zero=None, device_type="cpu", **settings):
+
+def settings_of(strategy="zero2", *, precision="fp32", zero=None, device_type="cpu", sizes=SMALL, **settings):
     config = Config(**{"run": "try", "strategy": strategy} | settings)
     return build_settings(
         config,
-        Precision(precision, own_recipe=precision == "bf16_native"),
+        Precision(precision),
         world_size=2,
         processes_per_node=2,
-        parameters=1000,
+        sizes=sizes,
         device_type=device_type,
         zero=zero,
     )
@@ -142,13 +146,12 @@ def test_the_parts_of_zero_plus_plus_are_what_was_asked_for():
     assert settings_of("zero3")["zero_optimization"]["zero_hpz_partition_size"] == 1
 
 
-def test_only_one_kind_of_mixed_precision_is_on():
+def test_bf16_and_fp16_are_the_model_s_own_affair():
     on = {}
     for name in ("fp32", "bf16", "bf16_native", "fp16"):
         settings = settings_of(precision=name)
         on[name] = [key for key in ("torch_autocast", "fp16", "bf16") if settings[key]["enabled"]]
-    assert on == {"fp32": [], "bf16": ["torch_autocast"], "bf16_native": ["bf16"], "fp16": ["torch_autocast"]}
-    assert settings_of(precision="fp16")["torch_autocast"]["dtype"] == "float16"
+    assert on == {"fp32": [], "bf16": [], "bf16_native": ["bf16"], "fp16": []}
 
 
 def test_the_settings_can_be_written_to_the_run_directory():
@@ -166,15 +169,50 @@ def test_the_stages_differ_in_the_table_alone():
 def test_what_makes_a_step_fast_is_on():
     """By hand, not by the table: stage 3 fetches the next layers ahead and reduces beside the backward pass."""
     for strategy in ("zero3", "zeropp"):
-        zero = settings_of(strategy)["zero_optimization"]
-        assert zero["overlap_comm"] is True, "reductions beside the backward pass"
-        assert zero["stage3_prefetch_bucket_size"] == 50_000_000, "elements that are gathered ahead"
-        assert zero["stage3_max_live_parameters"] == zero["stage3_max_reuse_distance"] == 10**9
+        zero = settings_of(strategy, sizes=HUGE)["zero_optimization"]
+        assert zero["overlap_comm"] is True
+        assert zero["stage3_prefetch_bucket_size"] == 10**8, "one block is gathered ahead"
+        assert zero["stage3_max_live_parameters"] == 12 * 10**8, "what is in no block, and two blocks"
+        assert zero["stage3_max_reuse_distance"] == 10**8, "kept for what comes within one block"
         assert zero["stage3_param_persistence_threshold"] == 100_000, "small parameters stay whole"
     for strategy in ("zero1", "zero2", "zero3"):
         zero = settings_of(strategy)["zero_optimization"]
+        assert zero["overlap_comm"] is True, "reductions beside the backward pass"
         assert zero["contiguous_gradients"] is True and zero["reduce_scatter"] is True
         assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 1000  # of a model this small
+
+
+def test_knobs_become_deepspeeds_numbers():
+    def zero(strategy="zero3", **settings):
+        return settings_of(strategy, sizes=HUGE, **settings)["zero_optimization"]
+
+    assert zero()["reduce_bucket_size"] == 192 * 2**18 == zero("zero1")["allgather_bucket_size"]
+    assert zero(reduce_bucket_mib=3)["reduce_bucket_size"] == 3 * 2**18, "elements of 4 bytes"
+    assert zero("zero2", gather_bucket_mib=5)["allgather_bucket_size"] == 5 * 2**18
+    assert zero(overlap_reduction=False)["overlap_comm"] is False
+    assert zero(persistent_elements=7)["stage3_param_persistence_threshold"] == 7
+    ahead = zero(prefetch_blocks=3)
+    assert (ahead["stage3_prefetch_bucket_size"], ahead["stage3_max_live_parameters"]) == (
+        3 * 10**8,
+        14 * 10**8,
+    )
+    kept = zero(reshard_after_forward="off")
+    assert min(kept["stage3_max_live_parameters"], kept["stage3_max_reuse_distance"]) >= HUGE.parameters
+    assert zero(activation_checkpointing="blocks")["stage3_max_reuse_distance"] == 2 * 10**8
+    assert settings_of(reduce_dtype="bf16")["communication_data_type"] == "bf16"
+
+
+def test_sizes_of_a_model():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(2, 3, bias=False), nn.Linear(2, 5, bias=False)])
+            self.head = nn.Linear(7, 1, bias=False)
+
+        def blocks(self):
+            return list(self.layers)
+
+    assert measure_sizes(Two()) == ModelSizes(parameters=23, block=10, outside=7)
 
 
 def test_every_optimizer_is_told_its_weight_decay():

@@ -7,7 +7,8 @@ import torch
 
 from trainer.data.batches import IGNORED, Batch
 from trainer.engine import add_up, as_sums, build_result
-from trainer.models.learner import ClassLoss, TokenLoss
+from trainer.models.learner import ClassLoss
+from trainer.models.token_loss import TokenLoss
 from trainer.tasks.measures import Classification, read_classification
 
 
@@ -51,7 +52,7 @@ def test_a_step_counts_what_it_tells_right() -> None:
 
 
 def test_text_is_not_counted() -> None:
-    _, counted = TokenLoss()(torch.zeros(2, 4, 9), torch.zeros(2, 4, dtype=torch.int64))
+    counted = TokenLoss().measure(torch.zeros(2, 4, dtype=torch.int64))
     batch = Batch([], 2, 8)
     assert build_result(batch, torch.zeros(()), counted, 1.0, 0).correct is None
     assert build_result(batch, torch.zeros(()), torch.tensor([3]), 1.0, 0).correct == 3

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainer.data.batches import IGNORED
 from trainer.engine import as_sums
-from trainer.models.learner import ClassLoss, TokenLoss
+from trainer.models.learner import ClassLoss
 from trainer.tasks.measures import add_up_split, read_classification, read_language_modelling
 
 # true class -> predicted class, and how often: no class is taken for another as often as the other for it
@@ -55,12 +55,3 @@ def test_a_language_model_s_loss_is_a_mean_over_tokens_and_not_over_batches():
     found = read_language_modelling(total, 5)
     assert (found.loss, found.labels, found.samples) == (2.0, 16, 5)
     assert found.perplexity == pytest.approx(math.e**2)
-
-
-def test_tokens_that_count_and_no_smoothing_in_an_evaluation():
-    logits = torch.log(torch.tensor([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.1, 0.1, 0.8]]]))
-    labels = torch.tensor([[0, 0, IGNORED]])
-    loss, count = TokenLoss(0.3).eval()(logits, labels)
-    assert float(loss) == pytest.approx(math.log(2) + math.log(4)) and count.tolist() == [2]
-    smoothed, none = TokenLoss(0.3).train()(logits, labels)
-    assert float(smoothed) > float(loss) and len(none) == 0

@@ -39,6 +39,7 @@ def build_text_batch(
         global_labels=rows.label_counts(indices),
         tokens=global_size * rows.seq_len,
         useful_tokens=rows.token_counts(indices),
+        token_pairs=rows.pair_counts(indices),
     )
 
 

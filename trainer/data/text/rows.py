@@ -61,6 +61,21 @@ class TokenRows:
         """Places of these rows that hold a document."""
         return self._count(indices, TOKENS)
 
+    def pair_counts(self, indices: NDArray[np.int64]) -> int:
+        """Pairs of tokens of one document in these rows: the sum of the documents' squared lengths."""
+        return int(np.square(self._places(indices)[1]).sum())
+
+    def most_documents(self) -> int:
+        """Of any row; its padding, if it has some, counts as one."""
+        return int((np.diff(self._rows[:, DOCUMENTS]) + (self._padding() > 0)).max())
+
+    def longest_document(self) -> int:
+        """Tokens of the longest document or padding."""
+        return int(max(self.documents[:, LENGTH].max(), self._padding().max()))
+
+    def _padding(self) -> NDArray[np.int64]:
+        return self.seq_len - np.diff(self._rows[:, TOKENS])
+
     def _count(self, indices: NDArray[np.int64], column: int) -> int:
         return int((self._rows[indices + 1, column] - self._rows[indices, column]).sum())
 

@@ -42,9 +42,9 @@ COMMUNICATION = (
                 (("strategy", "is", "fsdp"), ("nodes", ">", 1), ("processes_per_node", ">", 1)),
             ),
             Remedy(
-                "bf16_native gathers parameters as bf16, half the bytes; it is another numerical recipe.",
-                {"run.config.precision": "bf16_native"},
-                (("strategy", "in", GATHERING), ("precision", "is", "bf16")),
+                "bf16 gathers the weights of products in bf16, half the bytes, and multiplies in bf16.",
+                {"run.config.precision": "bf16"},
+                (("strategy", "in", GATHERING), ("precision", "is", "fp32")),
             ),
             Remedy(
                 "zero2 reduces gradients after every micro-batch, zero1 once per step.",
@@ -52,15 +52,14 @@ COMMUNICATION = (
                 (("strategy", "is", "zero2"), ("grad_accum_steps", ">", 1)),
             ),
             Remedy(
-                "DeepSpeed's stages 1 and 2 run here without overlap_comm. ddp overlaps its all-reduce with the "
-                "backward pass, and half of the device's memory is free.",
+                "ddp gathers no weights after the update, and half of the device's memory is free.",
                 {"run.config.strategy": "ddp"},
                 (("strategy", "in", ("zero1", "zero2")), ("memory_pct", "<", MEMORY_FREE_PCT)),
             ),
             Remedy(
                 "More samples per step hide more of it, at the same bytes (a larger global batch is another training). "
-                "Sizes of buckets (bucket_cap_mb of ddp, reduce_bucket_size of DeepSpeed) and prefetching of fsdp "
-                "are no settings of the trainer; larger buckets use the links better, smaller ones start earlier.",
+                "Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links better, smaller ones "
+                "start earlier; run.config.prefetch_blocks gathers further ahead.",
             ),
         ),
         HIGH_PCT,

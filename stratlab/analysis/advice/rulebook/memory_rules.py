@@ -27,9 +27,15 @@ MEMORY = (
         "high",
         (
             Remedy(
-                "Recompute activations block by block: about a third more forward time for much less memory.",
-                {"run.config.grad_checkpointing": "true"},
-                (("grad_checkpointing", "is", False),),
+                "Recompute what is cheap, norms and activation functions: little more time for about half of the "
+                "activations.",
+                {"run.config.activation_checkpointing": "selective"},
+                (("activation_checkpointing", "is", "none"),),
+            ),
+            Remedy(
+                "Recompute activations block by block: about a third more time for much less memory.",
+                {"run.config.activation_checkpointing": "blocks"},
+                (("activation_checkpointing", "is not", "blocks"),),
             ),
             Remedy(
                 "{next_strategy} holds less state per rank.",
@@ -55,8 +61,8 @@ MEMORY = (
             Remedy("There is room for larger micro-batches.", LARGER_MICRO_BATCH, (CAN_DOUBLE,)),
             Remedy(
                 "There is room for activations: recompute nothing.",
-                {"run.config.grad_checkpointing": "false"},
-                (("grad_checkpointing", "is", True),),
+                {"run.config.activation_checkpointing": "none"},
+                (("activation_checkpointing", "is not", "none"),),
             ),
             Remedy(
                 "{previous_strategy} holds more state per rank and communicates less.",

@@ -180,7 +180,7 @@ MUST_MATTER = {
         "seed": 7,
         "global_batch_size": 8,
         "micro_batch_size": 4,
-        "grad_checkpointing": True,
+        "activation_checkpointing": "blocks",
         "compile": True,
         "augment": "mixup",
         "model": "cnn",
@@ -291,6 +291,20 @@ def test_an_image_stands_in_for_the_commit_and_the_commit_for_an_image(tmp_path:
 def test_a_rank_without_facts_makes_the_observed_facts_unknown(root: Path) -> None:
     (root / "fsdp" / "ranks" / "rank1.json").unlink()
     assert _difference(_report(root), "gradient dtypes")["values"]["fsdp"] == "unknown"
+
+
+def test_strategies_that_multiply_in_different_types_are_not_compared(root: Path) -> None:
+    for file in (root / "fsdp" / "ranks").glob("*.json"):
+        facts = json.loads(file.read_text())
+        facts["dtypes"]["products"] = ["bfloat16"]
+        file.write_text(json.dumps(facts))
+    report = _report(root)
+    assert report["fairness"]["verdict"] == "not comparable"
+    assert _difference(report, "product dtypes")["values"] == {
+        "ddp": ["float32"],
+        "fsdp": ["bfloat16"],
+        "zero2": ["float32"],
+    }
 
 
 def test_ranks_on_different_devices_are_seen(root: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer.data.text.token_caches import PAD, build, text_config
+from tests.trainer.data.text.token_caches import PAD, START, build, text_config
 from trainer.data.batches import IGNORED, Share
 from trainer.data.order import SampleOrder
 from trainer.data.text.row_batches import build_text_batch, text_evaluation_batches
@@ -23,6 +23,13 @@ def batches(rows, ranks, step, size=48, micro=3, seed=4):
         build_text_batch(rows, SampleOrder(seed, len(rows)), step, size, micro, Share(rank, ranks), "cpu")
         for rank in range(ranks)
     ], order
+
+
+def lengths_of(inputs):
+    """Of each document, by where a chat begins: with the turn of a user. Padding is none."""
+    for ids, _ in inputs.numpy():
+        begins = np.flatnonzero((ids[:-1] == START) & (ids[1:] == ord("u")))
+        yield from np.diff([*begins, (ids != PAD).sum()]).tolist()
 
 
 def joined(shares):
@@ -47,6 +54,8 @@ def test_eight_ranks_have_disjoint_shares_of_the_same_global_batch(data, step):
         assert batch.global_samples == 48 and batch.tokens == 48 * 128
         assert batch.global_labels == (labels != IGNORED).sum()
         assert batch.useful_tokens == (inputs[:, 0] != PAD).sum()
+        assert batch.token_pairs == sum(length**2 for length in lengths_of(inputs))
+        assert batch.token_pairs > batch.useful_tokens
 
 
 def test_an_epoch_is_every_row_once(data):

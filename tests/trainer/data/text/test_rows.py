@@ -75,6 +75,18 @@ def test_positions_say_what_attention_may_see(cache):
     assert starts.sum(axis=1).max() >= 4
 
 
+def test_bounds_are_those_of_the_fullest_row_and_the_longest_document(cache):
+    """Of what the rows hold, padding included: no micro-batch has more, and one has as many."""
+    config, data = cache
+    if not config.packing:
+        return
+    for rows in (data.train, data.validation, data.test):
+        inputs, _ = rows.rows(np.arange(len(rows)))
+        starts = inputs[:, 1] == 0
+        assert rows.most_documents() == starts.sum(axis=1).max()
+        assert rows.longest_document() == 1 + inputs[:, 1].max()
+
+
 def leaks(inputs, truth):
     """Pairs (i, j <= i) of places that attention lets see each other although their documents differ."""
     documents = documents_of(inputs)

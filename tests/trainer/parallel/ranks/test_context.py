@@ -1,26 +1,15 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from tests.ranks import run_ranks
-from trainer.parallel.context import visible_columns
+from tests.trainer.models.varlen_stand_in import on_varlen
+from trainer.models.packing import Bounds, build_packing
 
 DOCUMENTS = torch.tensor([[0, 0, 0, 3, 3, 3, 3, 7], [0, 1, 1, 1, 1, 1, 1, 1]])
-
-
-@pytest.mark.parametrize(("first", "end"), [(0, 4), (4, 8)])
-def test_a_token_sees_its_document_up_to_itself(first, end):
-    seen = visible_columns(first, end, torch.device("cpu"), DOCUMENTS)
-    for row, documents in enumerate(DOCUMENTS.tolist()):
-        for token in range(first, end):
-            wanted = [column <= token and documents[column] == documents[token] for column in range(end)]
-            assert seen[row, 0, token - first].tolist() == wanted
-
-
-def test_without_documents_a_token_sees_all_before_it():
-    seen = visible_columns(2, 4, torch.device("cpu"), None)
-    assert seen.tolist() == [[True, True, True, False], [True, True, True, True]]
 
 
 def test_exchanges_are_inverse_and_move_what_they_say():
@@ -43,9 +32,10 @@ def test_exchanges_are_inverse_and_move_what_they_say():
     run_ranks(run, 2)
 
 
+@pytest.mark.parametrize("way", [nullcontext, on_varlen], ids=["mask", "varlen"])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("kind", ["ulysses", "allgather"])
-def test_attention_over_two_ranks_is_that_of_one(kind, packed):
+def test_attention_over_two_ranks_is_that_of_one(kind, packed, way):
     def run() -> None:
         import torch.distributed as dist
         from torch import nn
@@ -54,15 +44,20 @@ def test_attention_over_two_ranks_is_that_of_one(kind, packed):
         from trainer.models.attention import causal_attention
         from trainer.parallel import context
 
+        def pack(part):
+            documents = DOCUMENTS if packed else torch.zeros_like(DOCUMENTS)
+            return build_packing(
+                documents, part, torch.float32, Bounds(documents=3, longest=7 + (not packed))
+            )
+
         assert context.apply_context
         dist.init_process_group("gloo")
         rank = dist.get_rank()
         generator = torch.Generator().manual_seed(0)
         # one key head for four heads: ulysses must repeat it
         whole = [torch.randn(2, heads, 8, 4, generator=generator) for heads in (4, 1, 1)]
-        documents = DOCUMENTS if packed else None
         tracked = [tensor.clone().requires_grad_() for tensor in whole]
-        wanted = causal_attention(*tracked, documents, 0.0, 0.3).transpose(1, 2)
+        wanted = causal_attention(*tracked, pack((0, 1)) if packed else None, 0.0, 0.3).transpose(1, 2)
         wanted.square().sum().backward()
 
         at = slice(4 * rank, 4 * rank + 4)
@@ -70,7 +65,9 @@ def test_attention_over_two_ranks_is_that_of_one(kind, packed):
         module = nn.Module()
         module.context_group = dist.group.WORLD
         attend = AttentionInterface().get_interface(f"stratlab_{kind}", None)
-        found, _ = attend(module, *mine, None, scaling=0.3, documents=documents)
+        with way():
+            given = pack((rank, 2) if kind == "allgather" else (0, 1))
+            found, _ = attend(module, *mine, None, scaling=0.3, packing=given)
         found.square().sum().backward()
         torch.testing.assert_close(found, wanted[:, at])
         for part, tensor in zip(mine, tracked, strict=True):

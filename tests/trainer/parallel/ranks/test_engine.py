@@ -1,16 +1,9 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from tests.ranks import run_ranks
 from tests.trainer.parallel.small import make_config
-from trainer.measuring.phases import Phases
-from trainer.models.decoder_build import build_decoder
-from trainer.settings.config import ConfigError
-from trainer.settings.precision import Precision
-from trainer.strategies import nd
 
 MESHES = {
     "pp2": (2, {"pp": 2}),
@@ -92,12 +85,3 @@ def test_steps_and_evaluations_in_any_order(name):
                 torch.testing.assert_close(state[key], value, atol=2e-4, rtol=1e-4)
 
     run_ranks(run, ranks)
-
-
-def test_fp16_is_refused():
-    """Also where it is what `auto` comes to."""
-    decoder = build_decoder(make_config(), empty=True)
-    placement = SimpleNamespace(layout=SimpleNamespace())
-    run = SimpleNamespace(config=make_config(), precision=Precision("fp16"), placement=placement)
-    with pytest.raises(ConfigError, match="TRAINER_PRECISION=auto: fp16 here"):
-        nd.build(run, decoder, Phases("cpu"))

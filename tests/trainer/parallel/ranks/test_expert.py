@@ -1,3 +1,5 @@
+"""Experts dealt out to ranks: the answers of one process, and no more waiting than for the sizes of what travels."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,7 +8,7 @@ from tests.ranks import run_ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_experts_on_several_ranks_answer_as_transformers_do(ranks):
+def test_experts_on_several_ranks_answer_as_those_of_one_do(ranks):
     """Tokens spread unevenly: some experts, and with 4 ranks whole ranks, get none."""
 
     def run() -> None:
@@ -50,5 +52,38 @@ def test_experts_on_several_ranks_answer_as_transformers_do(ranks):
             assert gradient.shape[0] == 8 // ranks
             expected = theirs[name].grad.chunk(ranks)[rank]
             torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-5)
+
+    run_ranks(run, ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_host_waits_once_for_forward_and_backward(ranks):
+    """For the sizes of what travels, in one copy; without a rank to travel to it does not wait at all."""
+
+    def run() -> None:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+
+        from tests.trainer.models.test_experts import Waits
+        from tests.trainer.parallel.small import make_config, whole_decoder
+        from trainer.parallel.expert import apply_experts
+
+        dist.init_process_group("gloo")
+        layer = whole_decoder(make_config(model="qwen_moe_tiny")).hf.model.layers[0]
+        ep = init_device_mesh("cpu", (ranks,), mesh_dim_names=("ep",))
+        apply_experts([layer], ep)
+        copies, copy_out = [], torch.Tensor.tolist
+
+        def counted(tensor):
+            copies.append(tuple(tensor.shape))
+            return copy_out(tensor)
+
+        torch.Tensor.tolist = counted  # on a CPU no operator tells of it
+        tokens = torch.randn(6, 64, requires_grad=True)
+        with Waits() as waits:
+            layer.mlp(tokens[None]).sum().backward()
+        assert copies == ([(2, ranks)] if ranks > 1 else []) and waits.found == []
+        assert tokens.grad.abs().sum() > 0
 
     run_ranks(run, ranks)

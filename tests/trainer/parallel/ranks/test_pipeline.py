@@ -15,7 +15,7 @@ from trainer.parallel.pipeline import apply_stage, layers_of
 def split(decoder, stages):
     parts = [copy.deepcopy(decoder) for _ in range(stages)]
     for index, part in enumerate(parts):
-        apply_stage(part, index, stages, ("cpu", None))
+        apply_stage(part, index, stages)
     return parts
 
 
@@ -47,7 +47,7 @@ def test_a_tied_head_on_a_stage_of_its_own_keeps_its_name():
 
 
 def test_gradient_checkpointing_belongs_to_the_copied_layers():
-    decoder = build_decoder(make_config(grad_checkpointing=True))
+    decoder = build_decoder(make_config(activation_checkpointing="blocks"))
     (part,) = split(decoder, 1)
     layer = layers_of(part)["0"]
     assert layer.forward.args[0] is layer

@@ -24,7 +24,7 @@ def test_the_plan_covers_every_parameter_but_the_experts(model, sequence_paralle
 
 def planned(model, sequence_parallel):
     decoder = build_decoder(make_config(model=model, lora_rank=2), empty=True)
-    apply_stage(decoder, 0, 1, ("cpu", None))
+    apply_stage(decoder, 0, 1)
     return decoder, build_plan(decoder, sequence_parallel)
 
 
@@ -39,7 +39,7 @@ def test_cut_parameters_stay_tied_and_frozen():
         decoder = build_decoder(make_config(lora_rank=2), empty=True)
         trained = {name: p.requires_grad for name, p in decoder.named_parameters()}
         assert len(set(trained.values())) == 2
-        apply_stage(decoder, 0, 1, ("cpu", None))
+        apply_stage(decoder, 0, 1)
         apply_tensor(decoder, init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)), True)
         assert {name: p.requires_grad for name, p in decoder.named_parameters()} == trained
         assert decoder.hf.lm_head.weight is decoder.hf.model.embed_tokens.weight

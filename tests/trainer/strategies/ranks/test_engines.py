@@ -155,16 +155,21 @@ def test_bf16_reduces_and_gathers_in_fp32(strategy):
     run_ranks(watched, 2)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "zero1", "zero2", "zero3"])
-def test_bf16_native_reduces_in_fp32(strategy):
-    """Parameters may be gathered in bf16; what is added up over ranks is fp32 (trainer/settings/precision.py)."""
+@pytest.mark.parametrize(
+    ("strategy", "precision"),
+    [
+        *(("fsdp", "bf16"), ("hsdp", "bf16"), ("zero3", "bf16")),
+        *((f"zero{stage}", "bf16_native") for stage in (1, 2, 3)),
+    ],
+)
+def test_what_is_gathered_in_bf16_is_reduced_in_fp32(strategy, precision):
 
     def watched() -> None:
         from tests.trainer.strategies.small import make_config, start, steps
         from trainer.measuring.wire import WireCounter
 
         shape = {"dp_replicate": 2, "dp_shard": 2} if strategy == "hsdp" else {}
-        config = make_config(strategy, 4 if shape else 2, precision="bf16_native", **shape)
+        config = make_config(strategy, 4 if shape else 2, precision=precision, **shape)
         engine = start(config)
         steps(engine, config, 1, 1)
         with WireCounter() as wire:
@@ -206,8 +211,6 @@ def test_every_engine_judges_in_evaluation_mode_and_goes_on_training_in_the_same
 
 
 OWN_RECIPES = {
-    "ddp": ["float32"],
-    "fsdp": ["float32"],
     "zero1": ["bfloat16", "float32"],
     "zero3": ["bfloat16", "float32"],
 }
@@ -221,8 +224,7 @@ def test_bf16_native_is_the_strategys_own_recipe(strategy, reference, tmp_path):
     assert dtypes["parameters"] == OWN_RECIPES[strategy] and dtypes["optimizer"] == ["float32"]
     weight = final["head.weight"]
     assert not torch.equal(weight, weight.bfloat16().float()), "the state is the fp32 copy"
-    if "bfloat16" in OWN_RECIPES[strategy]:
-        initial_alone = {name: tensor.bfloat16().float() for name, tensor in initial_alone.items()}
+    initial_alone = {name: tensor.bfloat16().float() for name, tensor in initial_alone.items()}
     assert largest_difference(initial, initial_alone) == 0.0
     assert all(a[0] == pytest.approx(b[0], abs=0.05) for a, b in zip(seen, plain, strict=True))
     assert seen[0][0] != pytest.approx(plain[0][0], abs=1e-6)

@@ -59,7 +59,7 @@ def start(strategy: str, **values: Any):
     named = {"run": "try", "model": "qwen_tiny", "task": "text", "precision": "fp32", "lr": 0.01}
     config = Config(**named | sizes | {"strategy": strategy, "clip_norm": 0.5} | values)
     decoder = build_decoder(config, empty=builds_empty(config, dist.get_rank()))
-    precision = Precision(config.precision, own_recipe=False)
+    precision = Precision(config.precision)
     return build_engine(run_of(config, precision), decoder, Phases("cpu")), config
 
 

@@ -1,0 +1,168 @@
+"""The courses of training that are compared, and one rank that runs some of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from trainer.settings.config import Config
+from trainer.settings.strategy_table import STRATEGIES
+
+SEEDS = (0, 1, 2)
+PRECISIONS = ("fp32", "bf16")
+STEPS = 300
+FAULT = 1.05
+"""What every gradient is multiplied with in the courses that must not pass."""
+MODELS: dict[str, dict[str, Any]] = {
+    "vit_tiny": {
+        "dataset": "digits",
+        "image_size": 16,
+        "global_batch_size": 32,
+        "lr": 5e-4,
+        "warmup_steps": 10,
+    },
+    "qwen_tiny": {
+        "dataset": "arithmetic",
+        "seq_len": 64,
+        "global_batch_size": 8,
+        "lr": 1e-3,
+        "warmup_steps": 10,
+    },
+}
+SGD_RATE = {"vit_tiny": 0.05, "qwen_tiny": 0.2}
+"""Adam's update does not know the gradients' size: the fault shows with SGD."""
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "single": {},
+    **{name: {} for name in ("ddp", "fsdp", "zero1", "zero2", "zero3")},
+    "hsdp": {"dp_replicate": 2, "dp_shard": 2},
+    "zeropp": {"zeropp": "hpz"},
+    "nd dp2.tp2": {"layout": "given", "dp_shard": 2, "tp": 2},
+    "nd pp2.cp2": {"layout": "given", "pp": 2, "cp": 2},
+}
+"""Strategy, and for nd a mesh, with the settings that make it."""
+assert {name.split()[0] for name in LAYOUTS} == set(STRATEGIES), "every strategy takes part"
+
+
+@dataclass(frozen=True)
+class Course:
+    """One training to its end."""
+
+    model: str
+    layout: str
+    """Of LAYOUTS."""
+    precision: str
+    seed: int
+    optimizer: str = "adamw"
+    faulty: bool = False
+    steps: int = STEPS
+
+    @property
+    def name(self) -> str:
+        marks = [self.optimizer] * (self.optimizer != "adamw") + ["gradients x 1.05"] * self.faulty
+        return " ".join([self.model, self.layout, self.precision, f"seed {self.seed}", *marks])
+
+    @property
+    def world_size(self) -> int:
+        sizes = {"single": 1, "hsdp": 4, "zeropp": 4}
+        return sizes.get(self.layout, 4 if self.layout.startswith("nd") else 2)
+
+    def config(self, results: Path) -> Config:
+        """The settings of its run; the tokens of a data set lie in `results`."""
+        settings = dict(MODELS[self.model]) | LAYOUTS[self.layout]
+        if self.optimizer == "sgd":
+            settings |= {"lr": SGD_RATE[self.model], "weight_decay": 0.0}
+        ranks_of_data = (
+            1 if self.layout == "nd pp2.cp2" else self.world_size // (2 if "tp2" in self.layout else 1)
+        )
+        micro = max(1, settings["global_batch_size"] // ranks_of_data // 2)
+        return Config(
+            run="convergence", results=str(results), model=self.model, strategy=self.layout.split()[0],
+            precision=self.precision, optimizer=self.optimizer, seed=self.seed, steps=self.steps,
+            micro_batch_size=micro, **settings,
+        )  # fmt: skip
+
+    def key(self, tree: str) -> str:
+        """Changes with what is run, and with the tree's state `tree`."""
+        return hashlib.sha256(json.dumps([asdict(self), tree]).encode()).hexdigest()[:16]
+
+
+def list_courses(steps: int = STEPS) -> Iterator[Course]:
+    """Every model, precision and seed; one process first, which the others are compared with."""
+    for model in MODELS:
+        for precision in PRECISIONS:
+            for layout in LAYOUTS:
+                if layout.startswith("nd") and model == "vit_tiny":
+                    continue  # trains language models
+                for seed in SEEDS:
+                    yield Course(model, layout, precision, seed, steps=steps)
+        for faulty in (False, True):
+            for seed in SEEDS:
+                yield Course(model, "single", "fp32", seed, "sgd", faulty, steps)
+
+
+def run_course(course: Course, results: Path, out: Path) -> None:
+    """On one rank; rank 0 writes {loss: of the validation split at the end, first: of the first step} to `out`."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    local_size = {"zeropp": "2"}.get(course.layout, os.environ["WORLD_SIZE"])  # hpz: two nodes
+    with mock.patch.dict(os.environ, LOCAL_WORLD_SIZE=local_size), _plant(course):
+        found = _train(course.config(results))
+    if dist.get_rank() == 0:
+        out.write_text(json.dumps(found))
+    dist.barrier()
+
+
+def _plant(course: Course) -> AbstractContextManager[Any]:
+    if not course.faulty:
+        return nullcontext()
+    from trainer.engines import torch_engine
+
+    whole = torch_engine.TorchEngine.__init__
+
+    def scaled(self: Any, *given: Any, **named: Any) -> None:
+        whole(self, *given, **named)
+        self._loss_factor *= FAULT
+
+    return mock.patch.object(torch_engine.TorchEngine, "__init__", scaled)
+
+
+def _train(config: Config) -> dict[str, float]:
+    import torch.distributed as dist
+
+    from trainer.data.batches import Share
+    from trainer.layout.world import read_world
+    from trainer.measuring.phases import Phases
+    from trainer.run import build_run, resolve_placement
+    from trainer.settings.precision import resolve_precision
+    from trainer.settings.schedule import learning_rate
+    from trainer.strategies import build_engine, builds_empty
+    from trainer.tasks import open_task
+
+    world = read_world(os.environ)
+    placement = resolve_placement(config, world)
+    share = Share(placement.axes.dp_rank(world.rank), placement.axes.dp)
+    task = open_task(config, share, world.device)
+    run = build_run(config, world, placement, resolve_precision(config, "cpu"), task.train_samples)
+    engine = build_engine(run, task.build_model(builds_empty(config, world.rank)), Phases("cpu"))
+    task.start(0)
+    first = 0.0
+    for step in range(1, config.steps + 1):
+        result = engine.train_step(task.next_batch(step), learning_rate(config, step, config.steps))
+        if step == 1:
+            loss = result.loss.clone()
+            dist.all_reduce(loss)
+            first = float(loss)
+    found = {"loss": task.evaluate(engine, "validation").loss, "first": first}
+    engine.close()
+    return found

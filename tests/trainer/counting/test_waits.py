@@ -1,0 +1,144 @@
+"""The rules of what makes a host wait, one by one; and the way of a batch to a device, over which nothing waits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tests.trainer.counting.ranks.real_steps import make_config
+from tests.trainer.data.text.token_caches import build, text_config
+from trainer.counting import waits
+from trainer.counting.answers import OrdinaryValues
+from trainer.counting.waits import WaitWatch
+from trainer.data import open_data
+from trainer.data.batches import Share, build_batch
+from trainer.data.order import SampleOrder
+from trainer.data.residence import build_source
+from trainer.data.text.row_batches import build_text_batch
+from trainer.shapes.preprocessing import PLAIN, Preprocessing
+
+FLAGS = torch.tensor([True, False, True])
+NUMBERS = torch.arange(3)
+COLOURS = Preprocessing(
+    mean=(0.4, 0.5, 0.6), std=(0.2, 0.2, 0.3), image_size=0, resize=0, interpolation="bilinear", source="x"
+)
+
+
+@pytest.mark.parametrize(
+    ("asks", "why"),
+    [
+        (lambda: NUMBERS.sum().item(), waits.READS),
+        (lambda: bool(FLAGS.any()), waits.READS),
+        (lambda: float(NUMBERS[0]), waits.READS),
+        (lambda: NUMBERS.tolist(), waits.READS),
+        (lambda: torch.equal(NUMBERS, NUMBERS), waits.READS),
+        (lambda: FLAGS.nonzero(), waits.SIZES),
+        (lambda: NUMBERS.masked_select(FLAGS), waits.SIZES),
+        (lambda: torch.ops.aten._unique2(NUMBERS), waits.SIZES),
+        (lambda: NUMBERS.repeat_interleave(NUMBERS), waits.SIZES),
+        (lambda: NUMBERS[FLAGS], waits.MASKS),
+        (lambda: NUMBERS.clone().index_put_((FLAGS,), torch.tensor([1, 2])), waits.MASKS),
+        (lambda: NUMBERS.bincount(), waits.COUNTS),
+        (lambda: torch.tensor(1.0), waits.MADE),
+        (lambda: NUMBERS[[0, 2]], waits.MADE),
+        (lambda: NUMBERS.cpu(), waits.TO_HOST),
+        (lambda: NUMBERS.numpy(), waits.TO_HOST),
+        (lambda: torch.cuda.synchronize(), waits.ALL),
+    ],
+)
+def test_what_waits_is_counted_once(asks, why, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with WaitWatch() as watch:
+        asks()
+    if why is waits.MASKS and len(watch.found) == 2:  # the values that the test itself puts there
+        watch.found = {wait: n for wait, n in watch.found.items() if wait.why is not waits.MADE}
+    assert [(wait.why, number) for wait, number in watch.found.items()] == [(why, 1)]
+    (wait,) = watch.found
+    assert wait.asked_by.startswith("tests/trainer/counting/test_waits.py:") and wait.line == ""
+
+
+def _fill_where() -> None:
+    some = NUMBERS.clone()
+    some[FLAGS] = 0
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda: NUMBERS.repeat_interleave(NUMBERS, output_size=3),
+        lambda: NUMBERS.repeat_interleave(2),
+        lambda: NUMBERS[NUMBERS],
+        _fill_where,
+        lambda: NUMBERS.masked_fill(FLAGS, 0),
+        lambda: torch.where(FLAGS, NUMBERS, 0),
+        lambda: torch.zeros(3) + 1.0,
+        lambda: NUMBERS.to(torch.float32),
+        lambda: NUMBERS.sort(),
+    ],
+)
+def test_what_does_not_wait_is_not_counted(asks):
+    with WaitWatch() as watch:
+        asks()
+    assert not watch.found
+
+
+def test_fake_tensors_are_told_alike_and_a_list_of_numbers_is_one_wait():
+    with FakeTensorMode(allow_non_fake_inputs=True), OrdinaryValues(), WaitWatch() as watch:
+        torch.empty(3).tolist()
+        assert sum(watch.found.values()) == 1
+        float(torch.empty(3).norm())
+    assert [wait.why for wait in watch.found] == [waits.READS] * 2
+
+
+def test_what_is_replaced_meanwhile_is_taken_back():
+    before = torch.tensor, torch.Tensor.tolist, torch.Tensor.cpu, torch.cuda.synchronize
+    with WaitWatch() as watch:
+        pass
+    with watch:
+        NUMBERS.tolist()
+    NUMBERS.tolist()
+    assert sum(watch.found.values()) == 1
+    assert before == (torch.tensor, torch.Tensor.tolist, torch.Tensor.cpu, torch.cuda.synchronize)
+
+
+def test_between_host_and_device_only_pinned_memory_is_fetched_without_waiting():
+    def found(work):
+        with FakeTensorMode(allow_non_fake_inputs=True), WaitWatch(one_device=False) as watch:
+            work(torch.from_numpy(np.arange(3)))
+        return [wait.why for wait in watch.found]
+
+    assert found(lambda host: host.pin_memory().to("cuda", non_blocking=True)) == []
+    assert found(lambda host: host.pin_memory().to("cuda")) == [waits.TO_DEVICE]
+    assert found(lambda host: host.to("cuda", non_blocking=True)) == [waits.TO_DEVICE]
+    assert found(lambda host: torch.empty(3, device="cuda").copy_(host)) == [waits.TO_DEVICE]
+    assert found(lambda _: torch.empty(3, device="cuda").cpu()) == [waits.TO_HOST]
+    assert found(lambda _: torch.empty(3, device="cuda").double()) == []
+
+
+@pytest.mark.parametrize("how", [PLAIN, COLOURS])
+@pytest.mark.parametrize("residence", ["device", "stream"])
+@pytest.mark.parametrize("augment", ["none", "randaugment", "all"])
+def test_images_reach_a_device_without_a_wait(augment, residence, how):
+    sizes = f"global_batch_size=16 micro_batch_size=4 augment={augment}"
+    config = make_config(f"model=vit_tiny dataset=digits strategy=single {sizes}")
+    data = open_data(config, 32)
+    with FakeTensorMode(allow_non_fake_inputs=True), WaitWatch(one_device=False) as watch:
+        source = build_source(data.train, residence, "cuda")
+        watch.found.clear()  # to put them there is no step's work
+        order = SampleOrder(0, len(data.train))
+        for step in (1, 2, 3):
+            share = Share(0, 2)
+            batch = build_batch(source, order, step, config, share, "cuda", how)
+    assert batch.micro[0][0].device.type == "cuda" and len(batch.micro) == 2
+    assert dict(watch.found) == {}
+
+
+def test_packed_text_reaches_a_device_without_a_wait(tmp_path):
+    data = build(text_config(tmp_path, packing=True))
+    with FakeTensorMode(allow_non_fake_inputs=True), WaitWatch(one_device=False) as watch:
+        order = SampleOrder(0, len(data.train))
+        batch = build_text_batch(data.train, order, 1, 8, 2, share=Share(0, 2), device="cuda")
+    assert batch.micro[0][0].device.type == "cuda" and len(batch.micro) == 2
+    assert dict(watch.found) == {}

@@ -1,0 +1,64 @@
+"""What a step multiplies in, as a rank records it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trainer.data.batches import IGNORED
+from trainer.measuring.product_types import ProductTypes
+from trainer.models.decoder_build import build_decoder
+from trainer.models.low_precision import apply_low_precision
+from trainer.settings.config import Config
+
+
+def test_products_of_every_kind_are_counted_by_hand():
+    rows, ends = torch.randn(6, 16), torch.tensor([4, 6], dtype=torch.int32)
+    with ProductTypes() as seen:
+        torch.ones(2, 3) @ torch.ones(3, 5)
+        F.linear(torch.ones(2, 3).bfloat16(), torch.ones(5, 3).bfloat16(), torch.ones(5).bfloat16())
+        F.grouped_mm(rows.double().float(), torch.randn(2, 16, 8), offs=ends)
+        F.conv2d(torch.ones(1, 1, 4, 4).half(), torch.ones(2, 1, 3, 3).half())
+        torch.ones(100) * torch.ones(100)  # no product of matrices
+    convolution = 2 * (2 * 2) * 2 * 9
+    assert seen.operations == {
+        "float32": 2 * 2 * 3 * 5 + 2 * 6 * 16 * 8,
+        "bfloat16": 2 * 2 * 3 * 5,
+        "float16": convolution,
+    }
+
+
+def test_a_type_counts_from_a_twentieth_on():
+    with ProductTypes() as seen:
+        torch.ones(1, 94) @ torch.ones(94, 1)
+        torch.ones(1, 6).double() @ torch.ones(6, 1).double()
+        assert seen.dtypes() == ["float32", "float64"]
+        torch.ones(1, 26) @ torch.ones(26, 1)
+    assert seen.dtypes() == ["float32"]
+    assert ProductTypes().dtypes() == []
+
+
+@pytest.mark.parametrize("model", ["qwen_tiny", "qwen_moe_tiny"])
+@pytest.mark.parametrize("fault", [False, True])
+def test_of_a_language_model_in_bf16(model, fault):
+    """Attention and experts, forward and backward; one product of each layer in fp32 is seen."""
+    decoder = build_decoder(Config(run="try", model=model, dataset="arithmetic", seq_len=32, packing=False))
+    apply_low_precision(decoder, torch.bfloat16)
+    for layer in decoder.blocks() if fault else ():
+        layer.self_attn.o_proj.forward = partial(multiply_in_fp32, layer.self_attn.o_proj)
+    ids = torch.arange(32).repeat(2, 1)
+    labels = ids.clone()
+    labels[:, -1] = IGNORED
+    with ProductTypes() as seen:
+        loss, _ = decoder(torch.stack([ids, ids], 1), labels)
+        loss.backward()
+    assert seen.dtypes() == (["bfloat16", "float32"] if fault else ["bfloat16"])
+
+
+def multiply_in_fp32(layer: nn.Linear, given: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return F.linear(given.float(), layer.weight)

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import mmap
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainer.data.batches import Batch
+from trainer.engine import StepResult
+from trainer.layout.world import World
+from trainer.loop import train
+from trainer.measuring.gpu import Meter
+from trainer.measuring.memory import GIB, HostCounters, Reading, peak_host_memory_gib
+from trainer.measuring.observation import Observed
+from trainer.measuring.phases import Phases
+from trainer.measuring.training_memory import TrainingMemory
+from trainer.outcome.tracking import Recorder
+from trainer.settings.config import Config
+from trainer.settings.schedule import Plan
+
+MIB = 2**20
+
+
+class Allocator:
+    """Counters as a device's, of what a test takes and gives back."""
+
+    source = "a test"
+    on_device = True
+
+    def __init__(self):
+        self.held = self.peak = 0
+        self.retries = self.asked = 0
+
+    def take(self, size):
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+    def use(self, size):
+        """Takes for a moment."""
+        self.take(size)
+        self.held -= size
+
+    def read(self):
+        self.asked += 1
+        return Reading(self.held, self.peak, self.held, 2 * self.peak, self.retries)
+
+    def reset(self):
+        self.asked += 1
+        self.peak = self.held
+
+
+class Training:
+    """Steps with phases, as the loop and an engine take them; a write every `log_every` steps."""
+
+    def __init__(self, first=1, last=100, log_every=4):
+        self.allocator, self.phases, self.log_every = Allocator(), Phases("cpu"), log_every
+        self.memory = TrainingMemory(self.allocator, self.phases, first, last)
+        self.step = first - 1
+        self.readings = []
+
+    def run(self, steps, forward=30, backward=40, optimizer=10):
+        for _ in range(steps):
+            self.step += 1
+            self.memory.begin_step(self.step)
+            with self.phases.begin_step(self.step):
+                for phase, size in ((self.phases.forward, forward), (self.phases.backward, backward)):
+                    with phase:
+                        self.allocator.use(size)
+                with self.phases.optimizer:
+                    self.allocator.use(optimizer)
+            if self.step % self.log_every == 0:
+                self.readings.append(self.memory.end_window())
+
+    def describe(self, observed=None, data_set=0, micro_batches=1):
+        return self.memory.describe(observed or Observed(), data_set, micro_batches)
+
+
+def test_the_peak_is_that_of_the_steps_behind_the_warm_up():
+    training = Training()
+    training.run(5, backward=1000)
+    training.run(11)
+    assert training.memory.peak_bytes() == 40
+    assert training.describe()["from_step"] == 6 and training.describe()["to_step"] == 16
+
+
+@pytest.mark.parametrize("steps", [12, 13])  # right behind a write, and in the middle of a window
+def test_what_comes_behind_a_write_counts_for_nothing(steps):
+    training = Training()
+    training.run(steps)
+    if steps % 4:
+        training.memory.end_window()  # the loop writes before it evaluates
+    training.allocator.use(5000)  # evaluation, checkpoint, export
+    training.allocator.retries += 3
+    training.memory.end_window()  # a second write in a row, as that of a checkpoint
+    training.run(20 - steps)
+    assert training.memory.peak_bytes() == 40
+    assert training.describe()["alloc_retries"] == 0
+    training.allocator.use(5000)
+    assert training.memory.peak_bytes() == 40
+
+
+def test_retries_of_training_are_counted():
+    training = Training()
+    training.allocator.retries = 7  # while the model was built
+    training.run(8)
+    training.run(1)
+    training.allocator.retries += 2  # inside of steps: no write in between
+    training.run(3)
+    assert training.describe()["alloc_retries"] == 2
+
+
+def test_the_moment_of_the_peak_has_its_phase():
+    training = Training()
+    training.allocator.take(100)
+    training.run(16)
+    found = training.describe()
+    assert found["peak_phase"] == "backward" and found["phases_step"] == 6
+    phases = {name: size * GIB for name, size in found["phases_gib"].items()}
+    assert phases == pytest.approx({"between": 100, "forward": 130, "backward": 140, "optimizer": 110})
+    assert found["peak_gib"] * GIB == pytest.approx(140) and found["peak_steps"] == [6, 8]
+
+
+def test_a_larger_window_has_its_next_step_taken_apart():
+    training = Training()
+    training.run(8)
+    training.run(4, forward=90)
+    assert training.describe()["peak_phase"] is None, "no step that was looked into has held as much"
+    training.run(4, forward=90)
+    found = training.describe()
+    assert (found["peak_phase"], found["phases_step"], found["peak_steps"]) == ("forward", 13, [9, 12])
+
+
+def test_a_step_that_is_taken_apart_last_counts_as_well():
+    training = Training(log_every=3)
+    training.run(6, forward=70)  # step 6 is the first of its window and the last
+    assert training.memory.peak_bytes() == 70 and training.describe()["peak_phase"] == "forward"
+    training.run(3)
+    assert training.readings[-1].peak == 40
+
+
+def test_phases_inside_another_are_told_apart():
+    training = Training(last=1)
+    training.memory.begin_step(1)
+    with training.phases.backward:
+        training.allocator.use(20)
+        with training.phases.forward:
+            training.allocator.use(50)
+        training.allocator.use(10)
+    training.memory.end_window()
+    phases = {name: round(size * GIB) for name, size in training.describe()["phases_gib"].items()}
+    assert phases == {"between": 0, "backward": 20, "forward": 50}
+
+
+def test_short_runs_and_later_attempts_count_their_last_step():
+    training = Training(first=41, last=42, log_every=100)
+    training.run(1, forward=500)
+    training.run(1)
+    training.memory.end_window()
+    assert training.memory.peak_bytes() == 40 and training.describe()["from_step"] == 42
+    nothing = Training()
+    nothing.run(2)
+    nothing.memory.end_window()
+    assert nothing.memory.peak_bytes() is None and nothing.describe() is None
+
+
+def test_nothing_is_asked_between_the_writes():
+    training = Training(log_every=50)
+    training.run(7)
+    before = training.allocator.asked
+    training.run(40)
+    assert training.allocator.asked == before
+
+
+def test_what_holds_the_peak_adds_up_to_it():
+    observed = Observed(
+        bytes_held={"parameters": 20, "gradients": 10, "optimizer": 35, "buckets": 5},
+        on_host={"parameters": 0, "gradients": 0, "optimizer": 30, "buckets": 0},
+    )
+
+    def held(forward, micro_batches):
+        training = Training()
+        training.allocator.take(60)
+        training.run(8, forward=forward)
+        found = training.describe(observed, data_set=3, micro_batches=micro_batches)
+        assert sum(found["held_gib"].values()) == pytest.approx(found["peak_gib"])
+        return {name: round(size * GIB) for name, size in found["held_gib"].items()}
+
+    state = {"data_set": 3, "parameters": 20, "optimizer": 5}  # the rest of the optimizer is offloaded
+    assert held(0, 1) == state | {"gradients": 10, "buckets": 5, "rest": 100 - 43}
+    assert held(90, 1) == state | {"rest": 150 - 28}, "no gradients in the only forward pass"
+    assert held(90, 2) == state | {"gradients": 10, "buckets": 5, "rest": 150 - 43}
+
+
+def touch(size):
+    """Pages of the process's own, given back at once."""
+    with mmap.mmap(-1, size) as pages:
+        for at in range(0, size, mmap.PAGESIZE):
+            pages[at] = 1
+
+
+def test_on_a_cpu_the_process_s_own_peak_is_set_back():
+    counters = HostCounters()
+    assert counters.source == "resident set of the process", "this system lets nobody set the peak back"
+    touch(300 * MIB)
+    whole = peak_host_memory_gib(counters)
+    before = counters.read()
+    counters.reset()
+    after = counters.read()
+    assert before.peak - after.peak > 250 * MIB
+    assert abs(after.peak - after.held) < 50 * MIB
+    touch(100 * MIB)
+    assert 90 * MIB < counters.read().peak - after.peak < 150 * MIB
+    assert peak_host_memory_gib(counters) == pytest.approx(whole, rel=0.02), (
+        "the whole process keeps its peak"
+    )
+
+
+def test_without_clear_refs_the_source_says_so(monkeypatch):
+    opened = __import__("os").open
+
+    def refuse(path, *flags):
+        if path == "/proc/self/clear_refs":
+            raise PermissionError(path)
+        return opened(path, *flags)
+
+    monkeypatch.setattr("trainer.measuring.memory.os.open", refuse)
+    counters = HostCounters()
+    assert "since the start" in counters.source
+    counters.reset()
+    assert counters.read().peak > 0
+
+
+class Engine:
+    """Takes memory in its phases, and nothing else."""
+
+    def __init__(self, allocator, phases):
+        self.allocator, self.phases = allocator, phases
+
+    def train_step(self, batch, lr):
+        with self.phases.forward:
+            self.allocator.use(30)
+        with self.phases.backward:
+            self.allocator.use(40)
+        return StepResult(torch.tensor(0.5), torch.tensor(1.0), 2)
+
+
+@pytest.mark.parametrize("log_every", [4, 7])
+def test_evaluation_and_checkpoints_of_the_real_loop_count_for_nothing(tmp_path, monkeypatch, log_every):
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    config = Config(run="x", results=str(tmp_path), log_every=log_every, steps=20)
+    run = SimpleNamespace(config=config, plan=Plan(20, evaluate_every=6, profile_first=0))
+    allocator, phases = Allocator(), Phases("cpu")
+    memory = TrainingMemory(allocator, phases, 1, 20)
+    meter = Meter(World(0, 0, 1, 1, "cpu", "cpu", "a processor", "here"), memory)
+    path = tmp_path / "metrics.jsonl"
+    recorder = Recorder(path, 1, log_every, read_system=meter.read)
+    profiler = SimpleNamespace(begin_step=lambda step: None, end_step=lambda step: None, active=False)
+
+    def after_step(step):  # as Checkpoints.after_step
+        if step % 9 == 0:
+            recorder.flush()
+            allocator.use(7000)
+
+    train(
+        run, 1, Engine(allocator, phases), lambda step: Batch([], 2, 2), phases, memory, recorder, profiler,
+        validate=lambda step: allocator.use(5000), after_step=after_step,
+    )  # fmt: skip
+    recorder.close()
+    meter.close()
+    assert memory.peak_bytes() == 40
+    assert memory.describe(Observed(), 0, 1)["peak_phase"] == "backward"

@@ -1,0 +1,188 @@
+"""Experts of one rank and their router: transformers' answers, in the products' element type, without waiting."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainer.models.decoder import build_hugging_face, describe
+from trainer.models.decoder_build import build_decoder
+from trainer.models.experts import Experts, sort_by_expert
+from trainer.models.router import Router
+from trainer.settings.config import Config
+from trainer.shapes.decoder_shapes import SHAPES
+
+SHAPE = SHAPES["qwen_moe_tiny"]
+TOKENS, K = 24, 2
+
+
+@pytest.fixture
+def block() -> Any:
+    """transformers' mixture of experts with weights that are neither small nor alike."""
+    generator = torch.Generator().manual_seed(3)
+    whole = build_hugging_face(SHAPE).model.layers[0].mlp
+    with torch.no_grad():
+        for weight in whole.parameters():
+            weight.normal_(0.0, 0.1, generator=generator)
+    return whole
+
+
+def draw(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """(tokens, chosen, shares); nobody chooses the experts 3, 6 and 7."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randn(TOKENS, SHAPE.hidden, generator=generator)
+    chosen = torch.randint(0, 3, (TOKENS, K), generator=generator)
+    chosen[:, 1] = 4 + chosen[:, 1] % 2
+    return tokens, chosen, torch.rand(TOKENS, K, generator=generator)
+
+
+def outcome(experts: nn.Module, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """Answers and all gradients."""
+    tokens, chosen, shares = draw()
+    tokens, shares = tokens.requires_grad_(), shares.requires_grad_()
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        answers = experts(tokens, chosen, shares)
+    answers.float().square().sum().backward()
+    weights = [experts.gate_up_proj.grad, experts.down_proj.grad]
+    return [answers.detach(), tokens.grad, shares.grad, *weights]
+
+
+def test_in_fp32_they_are_those_of_transformers(block: Any) -> None:
+    theirs = outcome(copy.deepcopy(block.experts))
+    ours = outcome(Experts(block.experts))
+    for mine, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, wanted, atol=2e-6, rtol=1e-5)
+    for gradient in ours[3:]:
+        zero = [expert for expert in range(SHAPE.experts) if not gradient[expert].any()]
+        assert zero == [3, 6, 7]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_every_product_is_in_its_precision(
+    block: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = outcome(Experts(copy.deepcopy(block.experts)))
+    products = []
+    compute = F.grouped_mm
+
+    def watch(rows: Tensor, weights: Tensor, **given: Any) -> Tensor:
+        products.append((rows.dtype, weights.dtype))
+        return compute(rows, weights, **given)
+
+    monkeypatch.setattr(F, "grouped_mm", watch)
+    found = outcome(Experts(block.experts), dtype)
+    assert products == [(dtype, dtype)] * 6  # gate and up in one, then down; backward twice as many
+    assert [t.dtype for t in found] == [dtype, *[torch.float32] * 4]
+    for rounded, whole in zip(found, exact, strict=True):
+        assert 1e-5 < float((rounded.float() - whole).norm() / whole.norm()) < 0.02
+
+
+def test_copies_of_weights_and_rows_are_not_kept(block: Any) -> None:
+    """From forward to backward: tokens, what the first product gave, weights themselves, a few numbers per row."""
+    experts, (tokens, chosen, shares) = Experts(block.experts), draw()
+    tokens = tokens.bfloat16().requires_grad_()
+    held: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
+        experts(tokens, chosen, shares.requires_grad_())
+    for known in (tokens, shares, *experts.parameters()):
+        held.pop(known.untyped_storage().data_ptr())
+    rows = TOKENS * K
+    first_product = rows * 2 * SHAPE.expert_intermediate * 2
+    sorting = rows * 8 * 2 + SHAPE.experts * 4
+    assert sum(held.values()) == first_product + sorting
+
+
+WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::bincount", "aten::item", "aten::masked_select"}
+"""Operators whose answer the host needs, or whose result is as large as what they find on the device."""
+
+
+class Waits(TorchDispatchMode):
+    """Which operators would make the host wait for its device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, given = func._schema.name, kwargs or {}
+        if name in WAITS or (name == "aten::repeat_interleave" and given.get("output_size") is None):
+            self.found.append(name)
+        return func(*args, **given)
+
+
+def test_nothing_waits_for_the_device(block: Any) -> None:
+    router, experts, tokens = Router(block.gate), Experts(block.experts), draw()[0].requires_grad_()
+    with Waits() as ours:
+        _, shares, chosen = router(tokens)
+        experts(tokens, chosen, shares).sum().backward()
+    assert ours.found == []
+    with Waits() as theirs:
+        block.experts.config._experts_implementation = "eager"
+        block.experts(tokens, chosen, shares.detach())
+    assert theirs.found, "the watch sees nothing"
+
+
+def test_rows_are_sorted_by_expert_and_each_finds_back() -> None:
+    chosen = torch.tensor([[5, 0], [0, 2], [5, 2]])
+    order, places, ends = sort_by_expert(chosen, 7)
+    assert chosen.flatten()[order].tolist() == [0, 0, 2, 2, 5, 5]
+    assert order.tolist() == [1, 2, 3, 5, 0, 4]  # those of one expert in their old order
+    assert order[places].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert ends.tolist() == [2, 2, 4, 4, 4, 6, 6] and ends.dtype == torch.int32
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_in_fp32_the_router_is_that_of_transformers(block: Any, scaled: bool) -> None:
+    block.gate.norm_topk_prob = scaled
+    found = []
+    for gate in (copy.deepcopy(block.gate), Router(block.gate)):
+        tokens = draw()[0].requires_grad_()
+        logits, shares, chosen = gate(tokens.view(2, -1, SHAPE.hidden))
+        (shares * torch.arange(1, 1 + shares.numel()).view_as(shares)).sum().backward()
+        found.append([logits, shares, chosen, tokens.grad, gate.weight.grad])
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_token_is_routed_in_fp32_whatever_the_products_are_in(block: Any, dtype: torch.dtype) -> None:
+    router, tokens = Router(block.gate), draw()[0].to(dtype)
+    logits, shares, chosen = router(tokens)
+    with torch.autocast("cpu", dtype=dtype):
+        found = router(tokens)
+    assert [t.dtype for t in found] == [torch.float32, torch.float32, torch.int64]
+    for lowered, whole in zip(found, (logits, shares, chosen), strict=True):
+        assert torch.equal(lowered, whole)
+    exact = tokens.double() @ router.weight.double().T
+    assert (
+        float((logits.detach() - exact.detach()).abs().max()) < 1e-5
+    )  # the products' type would be off by some 1e-3
+
+
+def test_every_decoder_with_experts_has_these() -> None:
+    config = Config(run="try", model="qwen_moe_tiny", dataset="arithmetic", seq_len=16)
+    decoder = build_decoder(config, empty=True)
+    layers = decoder.blocks()
+    assert len(layers) == SHAPE.layers
+    assert all(isinstance(layer.mlp.experts, Experts) for layer in layers)
+    assert all(isinstance(layer.mlp.gate, Router) for layer in layers)
+    with torch.device("meta"):
+        theirs = build_hugging_face(SHAPE)
+    ours = {name.removeprefix("hf."): p.shape for name, p in decoder.named_parameters()}
+    assert list(ours.items()) == [(name, p.shape) for name, p in theirs.named_parameters()]
+    # what the grouped product has built in
+    assert describe(SHAPE).hidden_act == "silu"

@@ -1,0 +1,220 @@
+"""What bf16 makes of a model: in which types it computes, and what it keeps for the backward pass."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trainer.models import build_model
+from trainer.models.decoder_build import build_decoder
+from trainer.models.low_precision import apply_low_precision
+from trainer.models.norms import ProductLayerNorm, ProductRmsNorm
+from trainer.models.products import ProductEmbedding, ProductLinear, is_product_weight
+from trainer.settings.config import Config
+
+BF16 = torch.bfloat16
+
+
+def vit():
+    model = build_model(Config(run="x"), image_size=8, channels=1, num_labels=10)
+    return model, torch.randn(4, 1, 8, 8), torch.arange(4)
+
+
+def qwen(name="qwen_tiny"):
+    model = build_decoder(Config(run="x", model=name, dataset="arithmetic", seq_len=16))
+    ids = torch.randint(0, 300, (2, 16))
+    inputs = torch.stack([ids, torch.arange(16).expand(2, -1)], 1)
+    return model, inputs, torch.randint(0, 300, (2, 16))
+
+
+MODELS = {"vit": vit, "qwen": qwen}
+
+
+def gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[float, dict[str, Tensor]]:
+    loss, _ = model(inputs, labels)
+    loss.backward()
+    return float(loss.detach()), {name: p.grad for name, p in model.named_parameters()}
+
+
+def saved(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[int, Tensor]:
+    """What autograd keeps from forward to backward, by storage, but for the parameters themselves."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(inputs, labels)[0].backward()
+    return kept
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_it_computes_what_plain_autocast_computes_but_for_roundings(kind):
+    """Norm, loss and every gradient, against torch's autocast of the same model, and both against fp32."""
+    torch.manual_seed(0)
+    model, inputs, labels = MODELS[kind]()
+    plain, ours = copy.deepcopy(model), copy.deepcopy(model)
+    plain.products_dtype = BF16
+    apply_low_precision(ours, BF16)
+    exact_loss, exact = gradients(model, inputs, labels)
+    plain_loss, theirs = gradients(plain, inputs, labels)
+    loss, found = gradients(ours, inputs, labels)
+    assert loss == pytest.approx(exact_loss, rel=5e-3) and loss != exact_loss
+    assert loss == pytest.approx(plain_loss, rel=5e-3)
+    for name, gradient in found.items():
+        assert gradient.dtype == torch.float32, name
+        if "k_proj.bias" in name:
+            continue  # softmax does not see it: rounding alone
+        size = exact[name].norm()
+        assert (gradient - exact[name]).norm() < 0.06 * size + 1e-4, name
+        assert (gradient - theirs[name]).norm() < 0.06 * size + 1e-4, name
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_no_copy_of_a_weight_and_no_fp32_copy_of_the_stream_is_kept(kind):
+    torch.manual_seed(0)
+    model, inputs, labels = MODELS[kind]()
+    plain = copy.deepcopy(model)
+    plain.products_dtype = BF16
+    apply_low_precision(model, BF16)
+    weights = [p.detach().to(BF16) for p in model.parameters() if p.ndim == 2]
+
+    def copies(of: nn.Module) -> int:
+        halves = [t for t in saved(of, inputs, labels).values() if t.dtype == BF16 and t.ndim == 2]
+        return sum(any(torch.equal(t, w) or torch.equal(t, w.T) for w in weights) for t in halves)
+
+    def streams(of: nn.Module) -> int:
+        kept = saved(of, inputs, labels).values()
+        return sum(t.dtype == torch.float32 and t.ndim == 3 and t.shape[-1] == 64 for t in kept)
+
+    assert copies(model) == 0 < copies(plain)
+    assert streams(model) <= 1 < streams(plain)
+
+
+def test_an_input_of_several_products_is_kept_once():
+    torch.manual_seed(0)
+    model, inputs, labels = qwen()
+    plain = copy.deepcopy(model)
+    plain.products_dtype = BF16
+    apply_low_precision(model, BF16)
+    bytes_of = {}
+    for name, one in (("ours", model), ("plain", plain)):
+        bytes_of[name] = sum(t.untyped_storage().nbytes() for t in saved(one, inputs, labels).values())
+    assert bytes_of["ours"] < 0.7 * bytes_of["plain"], bytes_of
+
+
+def test_types_of_stream_products_norms_and_loss():
+    model, inputs, labels = qwen()
+    apply_low_precision(model, BF16)
+    seen: dict[str, set[torch.dtype]] = {}
+
+    def watch(name):
+        return lambda module, given, answer: seen.setdefault(name, set()).add(
+            (answer[0] if isinstance(answer, tuple) else answer).dtype
+        )
+
+    for block in model.blocks():
+        block.register_forward_hook(watch("stream"))
+        block.mlp.up_proj.register_forward_hook(watch("product"))
+        block.input_layernorm.register_forward_hook(watch("norm"))
+    model.hf.lm_head.register_forward_hook(watch("loss"))
+    model(inputs, labels)
+    assert seen == {"stream": {BF16}, "product": {BF16}, "norm": {BF16}, "loss": {torch.float32}}
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_names_and_weights_stay_and_fp32_is_untouched():
+    model, inputs, _ = qwen()
+    before = {name: p.data_ptr() for name, p in model.named_parameters()}
+    reference = model(inputs).detach()
+    apply_low_precision(model, BF16)
+    assert {name: p.data_ptr() for name, p in model.named_parameters()} == before
+    model.products_dtype = None
+    torch.testing.assert_close(model(inputs), reference)  # nothing but autocast makes the difference
+
+
+class _Alone(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, given: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=BF16):
+            return self.layer(given)
+
+
+def _rms(width: int) -> nn.Module:
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+    norm = Qwen2RMSNorm(width)
+    return norm
+
+
+@pytest.mark.parametrize(("build", "kind"), [(nn.LayerNorm, ProductLayerNorm), (_rms, ProductRmsNorm)])
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+def test_a_norm_is_that_of_fp32_rounded_once(build, kind, dtype):
+    torch.manual_seed(0)
+    plain = build(24)
+    plain.weight.data.uniform_(0.5, 1.5)
+    ours = copy.deepcopy(plain)
+    ours.__class__ = kind
+    given = (3 * torch.randn(2, 5, 24) + 1).to(dtype)
+    a, b = (given.clone().requires_grad_() for _ in range(2))
+    wanted, found = plain(a.float()), _Alone(ours)(b)
+    assert found.dtype == BF16 and torch.equal(found, wanted.to(BF16))
+    gradient = torch.randn_like(wanted).to(BF16)
+    wanted.backward(gradient.float())
+    found.backward(gradient)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(b.grad.float(), a.grad.float(), rtol=tolerance, atol=tolerance)
+    for theirs, mine in zip(plain.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours(given.float()), plain(given.float()))  # without autocast as before
+
+
+def test_a_product_casts_its_weight_and_a_look_up_its_row():
+    linear, table = ProductLinear(8, 4), ProductEmbedding(6, 8)
+    with torch.autocast("cpu", dtype=BF16):
+        row = table(torch.tensor([2]))
+        product = linear(row)
+    assert torch.equal(row, table.weight[2:3].to(BF16)) and product.dtype == BF16
+    exact = row.float() @ linear.weight.to(BF16).float().T + linear.bias.to(BF16).float()
+    torch.testing.assert_close(product.float(), exact, rtol=1e-2, atol=1e-2)
+    product.float().sum().backward()
+    assert linear.weight.grad.dtype == table.weight.grad.dtype == torch.float32
+
+
+def test_frozen_weights_get_no_gradient_and_pass_one_on():
+    linear = ProductLinear(3, 2).requires_grad_(False)
+    given = torch.randn(4, 3, requires_grad=True)
+    with torch.autocast("cpu", dtype=BF16):
+        linear(given).sum().backward()
+    wanted = linear.weight.to(BF16).float().sum(0).expand(4, 3)
+    torch.testing.assert_close(given.grad, wanted, rtol=1e-2, atol=1e-2)
+    assert linear.weight.grad is None and linear.bias.grad is None
+
+
+def test_which_parameters_enter_products_only():
+    model = build_decoder(
+        Config(run="x", model="qwen_moe_tiny", dataset="arithmetic", seq_len=16), empty=True
+    )
+    found = {}
+    for owner_name, owner in model.named_modules():
+        for name, _ in owner.named_parameters(recurse=False):
+            found[f"{owner_name}.{name}".split("layers.0.")[-1]] = is_product_weight(owner, name)
+    layer = {name: kind for name, kind in found.items() if "layers" not in name}
+    assert {name for name, kind in layer.items() if kind} == {
+        *("hf.model.embed_tokens.weight", "hf.lm_head.weight"),
+        *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
+        *("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
+    } - ({"hf.lm_head.weight"} if model.shape.tied else set())
+    assert not layer["mlp.gate.weight"], "the router"
+    assert is_product_weight(nn.Conv2d(1, 1, 1), "weight") and not is_product_weight(
+        nn.BatchNorm2d(1), "weight"
+    )

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import varlen
+
+from tests.trainer.models.small_decoder import FAMILIES, build, document, loss_of, moved, row_of
+from tests.trainer.models.varlen_stand_in import on_varlen, varlen_attn
+from trainer.models import decoder as decoders
+from trainer.models import packing
+from trainer.models.attention import causal_attention
+from trainer.models.packing import (
+    MASK,
+    VARLEN,
+    Bounds,
+    Offer,
+    Spans,
+    build_mask,
+    build_packing,
+    build_spans,
+    choose_path,
+    describe_attention,
+)
+from trainer.settings.config import Config
+
+GPU = Offer("cuda", (9, 0), varlen=True)
+TOKENS = 12
+DOCUMENTS = {
+    "one": [[0] * 12, [0] * 12],
+    "many": [[0, 1, 1, 3, 3, 3, 6, 6, 8, 9, 9, 9], [0, 0, 0, 0, 4, 5, 6, 7, 7, 7, 10, 10]],
+    "padding": [[0] * 5 + [5] * 4 + [9] * 3, [0] * 11 + [11]],
+}
+BOUNDS = Bounds(documents=9, longest=TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("offer", "dtype", "path"),
+    [
+        (GPU, torch.bfloat16, VARLEN),
+        (GPU, torch.float16, VARLEN),
+        (GPU, torch.float32, MASK),
+        (dataclasses.replace(GPU, capability=(8, 0)), torch.bfloat16, VARLEN),
+        (dataclasses.replace(GPU, capability=(7, 5)), torch.float16, MASK),
+        (dataclasses.replace(GPU, varlen=False), torch.bfloat16, MASK),
+        (Offer("cpu", (0, 0), varlen=True), torch.bfloat16, MASK),
+    ],
+)
+def test_the_path_is_chosen_by_device_type_and_what_torch_has(offer, dtype, path):
+    assert choose_path(offer, dtype) == path
+
+
+def test_a_cpu_offers_no_kernel_whatever_torch_has():
+    assert packing.read_offer(torch.device("cpu")) == Offer("cpu", (0, 0), True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cp", "path"),
+    [
+        ({}, 1, MASK),
+        ({"packing": False}, 1, "causal"),
+        ({"packing": False}, 2, "causal"),
+        ({"packing": False, "cp_kind": "allgather"}, 1, "causal"),
+        ({"packing": False, "cp_kind": "allgather"}, 2, MASK),
+    ],
+)
+def test_a_run_says_which_path_it_takes(settings, cp, path, monkeypatch):
+    config = Config(run="r", task="text", model="qwen_tiny", seq_len=64, strategy="nd", **settings)
+    assert describe_attention(config, "cpu", torch.bfloat16, cp) == path
+    monkeypatch.setattr(packing, "read_offer", lambda device: GPU)
+    assert describe_attention(config, "cuda:0", torch.bfloat16, cp) == (VARLEN if path == MASK else path)
+    assert describe_attention(config, "cuda:0", torch.float32, cp) == path
+
+
+def test_the_mask_of_a_part_is_that_part_of_the_mask():
+    documents = torch.tensor([[0, 0, 2, 2], [0, 1, 1, 3]])
+    whole = build_mask(documents, 0, torch.float32, BOUNDS).bias
+    assert whole.shape == (2, 1, 4, 4) and whole.dtype is torch.float32
+    seen = (whole == 0).int().tolist()
+    assert seen[0] == [[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]
+    assert seen[1] == [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]]
+    assert whole[whole != 0].unique().tolist() == [float("-inf")]
+    part = build_packing(documents, (1, 2), torch.bfloat16, BOUNDS)
+    assert torch.equal(part.bias, whole[:, :, 2:].bfloat16())
+    first = build_packing(documents, (0, 2), torch.float32, BOUNDS)
+    assert torch.equal(first.bias, whole[:, :, :2, :2])
+
+
+def test_spans_count_documents_through_all_rows_and_fill_up_with_empty_ones():
+    documents = torch.tensor([[0, 0, 2, 2], [0, 1, 1, 1]])
+    spans = build_spans(documents, 0, torch.bfloat16, Bounds(documents=3, longest=3))
+    assert spans.of_keys.tolist() == spans.of_queries.tolist() == [0, 2, 4, 5, 8, 8, 8]
+    assert spans.of_keys.dtype is torch.int32 and spans.longest == 3
+
+
+def test_a_document_before_the_part_has_keys_and_no_queries():
+    documents = torch.tensor([[0, 0, 2, 2, 2, 5], [0, 0, 0, 0, 0, 0]])
+    spans = build_spans(documents[:, :5], 3, torch.bfloat16, Bounds(documents=3, longest=6))
+    assert spans.of_keys.tolist() == [0, 2, 5, 10, 10, 10, 10]
+    assert spans.of_queries.tolist() == [0, 0, 2, 4, 4, 4, 4]
+    assert spans.longest == 5  # no more than there are keys
+
+
+def test_more_documents_than_were_promised_are_refused():
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        build_spans(torch.arange(4)[None], 0, torch.bfloat16, Bounds(documents=3, longest=4))
+
+
+def test_nothing_waits_for_the_device():
+    """A tensor without values cannot be asked for one."""
+    with FakeTensorMode():
+        spans = build_spans(torch.zeros(2, 8, dtype=torch.int64), 4, torch.bfloat16, BOUNDS)
+        assert spans.of_keys.shape == (19,)
+
+
+def compare(documents, part=(0, 1), kv_heads=2, scaling=None, spans=None):
+    """Output and gradients of q, k, v by varlen, each as its largest difference from the mask's."""
+    source = torch.Generator().manual_seed(5)
+    queries, end = TOKENS // part[1], TOKENS // part[1] * (part[0] + 1)
+    sizes = [(2, 4, queries, 8), (2, kv_heads, end, 8), (2, kv_heads, end, 8)]
+    given = [torch.randn(size, generator=source) for size in sizes]
+    upstream = torch.randn(sizes[0], generator=source)
+    found = []
+    for path in (MASK, VARLEN):
+        parts = [tensor.clone().requires_grad_() for tensor in given]
+        made = packing.BUILDERS[path](documents[:, :end], end - queries, torch.float32, BOUNDS)
+        with on_varlen():
+            out = causal_attention(*parts, spans(made) if spans and path == VARLEN else made, 0.0, scaling)
+        out.backward(upstream)
+        found.append([out.detach(), *(tensor.grad for tensor in parts)])
+    return [float((a - b).abs().max()) for a, b in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize("part", [(0, 1), (0, 2), (1, 2), (2, 4)])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_varlen_is_the_mask_forward_and_backward(name, kv_heads, part):
+    documents = torch.tensor(DOCUMENTS[name])
+    assert max(compare(documents, part, kv_heads)) < 1e-5
+    assert max(compare(documents, part, kv_heads, scaling=0.7)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda s: dataclasses.replace(s, of_keys=s.of_keys + (s.of_keys == 5), of_queries=s.of_queries),
+        lambda s: dataclasses.replace(
+            s, of_keys=s.of_keys + (s.of_keys == 5), of_queries=s.of_queries + (s.of_queries == 5)
+        ),
+        lambda s: dataclasses.replace(s, longest=s.longest - 2),
+        lambda s: dataclasses.replace(
+            s, of_keys=s.of_keys.clamp(max=12), of_queries=s.of_queries.clamp(max=12)
+        ),
+    ],
+    ids=["keys one off", "documents one off", "longest too short", "the second row forgotten"],
+)
+def test_wrong_spans_are_seen(fault):
+    apart = compare(torch.tensor(DOCUMENTS["padding"]), spans=fault)
+    assert not max(apart) < 1e-2  # NaN too
+
+
+def test_the_stand_in_takes_what_torch_takes(monkeypatch):
+    """Its arguments are torch's, and those that torch 2.11 does not know are left out there."""
+    import inspect
+
+    own, of_torch = (list(inspect.signature(f).parameters) for f in (varlen_attn, varlen.varlen_attn))
+    assert own == [name for name in of_torch if name in own]
+
+    def older(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+        given.append(window_size)
+        return query
+
+    given = []
+    monkeypatch.setattr(varlen, "varlen_attn", older)
+    q, kv = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8)
+    spans = Spans(torch.tensor([0, 3]).int(), torch.tensor([0, 3]).int(), 3)
+    assert causal_attention(q, kv, kv, spans, 0.0, None).shape == q.shape and given == [(-1, 0)]
+
+
+LENGTHS = (5, 9, 7)
+
+
+def step(model, bounds=None, **settings):
+    """Loss and gradients of a packed row, and how often something was made of the documents."""
+    made = []
+    decoder = moved(build(model, packing=True, **settings))
+    decoder.bounds = bounds or decoder.bounds
+    whole = decoders.build_packing
+    inputs, labels = row_of([document(length, length) for length in LENGTHS])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoders, "build_packing", lambda *given: made.append(whole(*given)) or made[-1])
+        loss = loss_of(decoder, inputs, labels, 18)
+        loss.backward()
+    return loss.detach(), {n: p.grad for n, p in decoder.named_parameters()}, made
+
+
+@pytest.mark.parametrize("settings", [{}, {"activation_checkpointing": "blocks"}], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("model", FAMILIES)
+def test_a_model_on_varlen_is_that_on_the_mask(model, settings):
+    loss, gradients, masks = step(model, **settings)
+    with on_varlen():
+        again, theirs, spans = step(model, Bounds(documents=4, longest=9), **settings)
+    assert len(masks) == len(spans) == 1 and isinstance(spans[0], Spans)  # for four layers, once
+    torch.testing.assert_close(again, loss, rtol=1e-6, atol=1e-6)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(theirs[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_compiled_layers_hold_the_kernel_in_one_graph_each(monkeypatch):
+    from trainer.models.low_precision import apply_low_precision
+
+    class Seen(Exception):
+        pass
+
+    def stop(graph, inputs):
+        graphs.append(graph)
+        raise Seen  # it cannot run here
+
+    graphs: list[torch.fx.GraphModule] = []
+    monkeypatch.setattr(packing, "read_offer", lambda device: GPU)
+    decoder = build(packing=True)
+    apply_low_precision(decoder, torch.bfloat16)
+    decoder.blocks()[0].compile(backend=stop, fullgraph=True)
+    with pytest.raises(Exception, match="Seen"):
+        decoder(*row_of([document(length, length) for length in LENGTHS]))
+    called = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
+    assert [name for name in called if "varlen" in name] == ["torch_attn._varlen_attn"]
+    assert not any("repeat" in name or "arange" in name for name in called)
+
+
+def test_other_documents_need_no_other_graph():
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    graphs: list[torch.fx.GraphModule] = []
+    decoder = moved(build(packing=True))
+    alone = moved(build(packing=True))
+    for block in decoder.blocks():
+        block.compile(backend=keep, fullgraph=True)
+    for lengths in ((5, 9, 7), (20,), (3, 3, 3, 3)):
+        given = row_of([document(length, length) for length in lengths])
+        torch.testing.assert_close(decoder(*given)[0], alone(*given)[0])
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_one_mask_is_kept_for_all_layers(precision):
+    from trainer.models.low_precision import apply_low_precision
+
+    decoder = build(packing=True)
+    if precision == "bf16":
+        apply_low_precision(decoder, torch.bfloat16)
+    inputs, labels = row_of([document(length, length) for length in LENGTHS])
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = decoder(inputs, labels)[0]
+    square = [t for t in kept if t.shape[-2:] == (24, 24)]
+    assert len(square) >= 4 and len({t.untyped_storage().data_ptr() for t in square}) == 1
+    loss.backward()

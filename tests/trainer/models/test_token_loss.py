@@ -1,0 +1,119 @@
+"""The loss of a language model in chunks, against torch's of all logits at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainer.data.batches import IGNORED
+from trainer.models import token_loss as losses
+from trainer.models.token_loss import Head, TokenLoss, token_loss
+
+ROWS, TOKENS, HIDDEN, WORDS = 2, 5, 8, 12
+
+
+def draw_case() -> tuple[Tensor, Tensor, Tensor]:
+    """States, weight of the head, labels of which two do not count."""
+    generator = torch.Generator().manual_seed(3)
+    states = torch.randn(ROWS, TOKENS, HIDDEN, generator=generator).requires_grad_()
+    weight = torch.randn(WORDS, HIDDEN, generator=generator).requires_grad_()
+    labels = torch.randint(0, WORDS, (ROWS, TOKENS), generator=generator)
+    labels[0, :2] = IGNORED
+    return states, weight, labels
+
+
+def plain_loss(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    logits = (states @ weight.T).float().flatten(0, 1)
+    return F.cross_entropy(
+        logits, labels.flatten(), reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize(("chunk_tokens", "rows_at_once"), [(3, 2), (4, 256), (1, 1), (4096, 3)])
+def test_loss_and_gradients_are_torchs(monkeypatch, chunk_tokens, rows_at_once, smoothing):
+    monkeypatch.setattr(losses, "ROWS_AT_ONCE", rows_at_once)
+    states, weight, labels = draw_case()
+    theirs = plain_loss(states, weight, labels, smoothing)
+    wanted = torch.autograd.grad(2 * theirs, (states, weight))
+    ours = token_loss(states, weight, labels, None, smoothing, chunk_tokens)
+    found = torch.autograd.grad(2 * ours, (states, weight))
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    for mine, plain in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk_tokens", [3, 4096])
+@pytest.mark.parametrize("autocast", [True, False])
+def test_in_16_bits_the_loss_is_fp32_and_gradients_have_the_types_of_what_they_are_of(chunk_tokens, autocast):
+    states, weight, labels = draw_case()
+    if not autocast:  # gathered in 16 bits
+        states, weight = (t.detach().bfloat16().requires_grad_() for t in (states, weight))
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        loss = token_loss(states, weight, labels, chunk_tokens=chunk_tokens)
+    (loss / 3).backward()
+    exact = [t.detach().float().requires_grad_() for t in (states, weight)]
+    theirs = plain_loss(*exact, labels)
+    (theirs / 3).backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, theirs, rtol=1e-2, atol=0)
+    for ours, plain in zip((states, weight), exact, strict=True):
+        assert ours.grad.dtype == ours.dtype
+        torch.testing.assert_close(ours.grad.float(), plain.grad, rtol=0.05, atol=0.02)
+
+
+class _Largest(TorchDispatchMode):
+    """The most elements that any operator has given, but for those of the shapes that are known."""
+
+    def __init__(self, known: set[tuple[int, ...]]) -> None:
+        super().__init__()
+        self._known, self.found = known, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = func(*args, **(kwargs or {}))
+        if isinstance(given, Tensor) and tuple(given.shape) not in self._known:
+            self.found = max(self.found, given.numel())
+        return given
+
+
+@pytest.mark.parametrize("chunk_tokens", [2, 5])
+def test_no_more_than_a_chunk_of_logits_is_ever_there(chunk_tokens):
+    states, weight, labels = draw_case()
+    sizes = {(WORDS, HIDDEN), (HIDDEN, WORDS), (ROWS * TOKENS, HIDDEN), (ROWS, TOKENS, HIDDEN)}
+    with _Largest(sizes) as largest:
+        token_loss(states, weight, labels, chunk_tokens=chunk_tokens).backward()
+    assert largest.found == chunk_tokens * WORDS
+
+
+def test_a_frozen_head_gets_no_gradient_and_nothing_is_left_where_nothing_is_trained():
+    states, weight, labels = draw_case()
+    token_loss(states, weight.detach(), labels, chunk_tokens=3).backward()
+    wanted = torch.autograd.grad(plain_loss(states, weight, labels), states)[0]
+    torch.testing.assert_close(states.grad, wanted)
+    judged = token_loss(states.detach(), weight.detach(), labels, chunk_tokens=3)
+    torch.testing.assert_close(judged, plain_loss(states, weight, labels).detach())
+    assert not judged.requires_grad
+
+
+def test_labels_of_which_none_counts_cost_and_teach_nothing():
+    states, weight, labels = draw_case()
+    loss = token_loss(states, weight, torch.full_like(labels, IGNORED))
+    loss.backward()
+    assert float(loss) == 0 and not states.grad.any() and not weight.grad.any()
+
+
+def test_an_evaluation_counts_labels_and_smoothes_nothing():
+    head = Head(2, 3, bias=False)
+    head.loss = TokenLoss(0.3)
+    head.weight.data = torch.log(torch.tensor([[0.5, 0.25], [0.25, 0.5], [0.25, 0.25]]))
+    states = torch.eye(2)[None, [0, 1, 1]]
+    labels = torch.tensor([[0, 0, IGNORED]])
+    judged = float(head.eval()(states, labels=labels))
+    assert judged == pytest.approx(torch.log(torch.tensor(8.0)).item())
+    assert head.loss.measure(labels).tolist() == [2]
+    head.train()
+    assert float(head(states, labels=labels)) > judged and len(head.loss.measure(labels)) == 0
+    torch.testing.assert_close(head(states)[0, 0].exp(), torch.tensor([0.5, 0.25, 0.25]))

@@ -1,0 +1,104 @@
+"""Knobs: each is a setting, known to the strategies that have it, refused to others, recorded as what it came to."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratlab.compare.judging.rules import KNOBS as AUDITED
+from trainer.layout.mesh import broken_rules
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.knob_table import KNOBS, pipeline_problems, reduce_bucket_bytes, resolve_knobs
+from trainer.settings.strategy_table import STRATEGIES
+
+TEXT = {"model": "qwen_tiny", "dataset": "arithmetic", "precision": "fp32"}
+GIVEN = {
+    "accumulate": "whole",
+    "reshard_after_forward": "off",
+    "prefetch_blocks": 2,
+    "reduce_bucket_mib": 10,
+    "gather_bucket_mib": 10,
+    "overlap_reduction": False,
+    "persistent_elements": 0,
+    "reduce_dtype": "bf16",
+    "static_graph": True,
+}
+HAVING = {
+    "accumulate": {"fsdp", "hsdp", "nd"},
+    "reshard_after_forward": {"fsdp", "hsdp", "zero3", "zeropp", "nd"},
+    "prefetch_blocks": {"fsdp", "hsdp", "zero3", "zeropp", "nd"},
+    "reduce_bucket_mib": {"ddp", "zero1", "zero2", "zero3", "zeropp"},
+    "gather_bucket_mib": {"zero1", "zero2"},
+    "overlap_reduction": {"zero1", "zero2", "zero3", "zeropp"},
+    "persistent_elements": {"zero3", "zeropp"},
+    "reduce_dtype": set(STRATEGIES) - {"single"},
+    "static_graph": {"ddp"},
+}
+
+
+def config_of(strategy: str, **settings) -> Config:
+    given = {"run": "r", "strategy": strategy, **(TEXT if strategy == "nd" else {}), **settings}
+    return Config.from_env({f"TRAINER_{name.upper()}": str(value) for name, value in given.items()})
+
+
+def test_every_knob_is_a_setting_that_the_audit_knows():
+    assert set(KNOBS) == set(GIVEN) == set(HAVING) == set(AUDITED)
+    assert set(KNOBS) <= set(Config.model_fields)
+    for name in KNOBS:
+        assert Config.model_fields[name].default != GIVEN[name]
+
+
+@pytest.mark.parametrize("name", KNOBS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_knob_is_refused_where_there_is_none(strategy: str, name: str) -> None:
+    if strategy in HAVING[name]:
+        assert resolve_knobs(config_of(strategy, **{name: GIVEN[name]}))[name] == GIVEN[name]
+        return
+    with pytest.raises(ConfigError) as caught:
+        config_of(strategy, **{name: GIVEN[name]})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"TRAINER_{name.upper()}={GIVEN[name]}: strategy {strategy} has no such knob (")
+    assert all(other in problem for other in HAVING[name])
+
+
+def test_what_is_left_open_is_decided():
+    shared = {"prefetch_blocks": 1, "reduce_dtype": "fp32"}
+    alone = {"accumulate": "sharded", "reshard_after_forward": "on", **shared}
+    for strategy in ("fsdp", "hsdp", "nd"):
+        assert resolve_knobs(config_of(strategy)) == alone
+    assert resolve_knobs(config_of("nd"), 2) == alone | {
+        "accumulate": "whole",
+        "reshard_after_forward": "off",
+    }
+    assert resolve_knobs(config_of("ddp"))["reduce_bucket_mib"] == 25
+    assert resolve_knobs(config_of("zero2"))["reduce_bucket_mib"] == 192
+    assert resolve_knobs(config_of("zero1"))["overlap_reduction"] is True
+    assert resolve_knobs(config_of("single")) == {}
+    assert reduce_bucket_bytes(config_of("ddp", reduce_bucket_mib=3)) == 3 * 2**20
+
+
+def test_a_pipeline_leaves_no_choice():
+    assert not list(pipeline_problems(config_of("nd")))
+    problems = list(pipeline_problems(config_of("nd", accumulate="sharded", reshard_after_forward="on")))
+    assert [text.split("=")[0] for text in problems] == [
+        "TRAINER_ACCUMULATE",
+        "TRAINER_RESHARD_AFTER_FORWARD",
+    ]
+    given = {"layout": "given", "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "ep": 1}
+    piped = config_of("nd", accumulate="sharded", pp=2, **given)
+    assert any("not with a pipeline" in problem for problem in broken_rules(piped, 2))
+    assert not any("not with a pipeline" in p for p in broken_rules(config_of("nd", accumulate="sharded"), 2))
+
+
+def test_a_static_graph_is_not_learnt_while_gradients_accumulate():
+    sizes = {"static_graph": True, "global_batch_size": 64}
+    assert broken_rules(config_of("ddp", micro_batch_size=32, **sizes), 2) == []
+    (problem,) = broken_rules(config_of("ddp", micro_batch_size=16, **sizes), 2)
+    assert problem.startswith("TRAINER_STATIC_GRAPH=True: ") and "TRAINER_MICRO_BATCH_SIZE=32" in problem
+
+
+def test_the_optimizer_alone_stays_with_fully_shard():
+    for strategy in ("fsdp", "hsdp"):
+        with pytest.raises(ConfigError, match="OFFLOAD=optimizer.*only none, all .torch's optimizer"):
+            config_of(strategy, offload="optimizer")
+    with pytest.raises(ConfigError, match="OFFLOAD=optimizer: strategy nd can keep there only none"):
+        config_of("nd", offload="optimizer")

@@ -1,0 +1,159 @@
+"""The most memory that training holds, when that was, and what for.
+
+    steps 1 to 5       warm-up: nothing counts
+    step 6             counters are set back; taken apart: they are read where a phase begins or ends
+    step 7 ...         nothing is asked, the counters go on
+    metrics' write     counters are read: the peak of the steps since the last write. Where no step that was taken
+                       apart has held as much, the next one is taken apart
+    next step          counters are set back
+
+Evaluation, checkpoints, export and the write itself come between a write and the next step: nothing of them counts.
+What they leave in the allocator's reserve is in `reserved`, because it is not there for others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from trainer.measuring.memory import GIB, Counters, Reading
+from trainer.measuring.observation import Observed
+
+WARM_UP_STEPS = 5
+ALIKE = 0.99
+"""A step that has held this share of the peak tells what the peak was made of."""
+BETWEEN = "between"
+"""What a step holds outside of its phases."""
+AFTER_FORWARD = ("backward", "optimizer")
+
+
+class Watched(Protocol):
+    """The phases of a step; tells `enter` and `leave` of who watches."""
+
+    def watch(self, by: TrainingMemory | None) -> None:
+        """From now on; None = nobody."""
+
+
+class TrainingMemory:
+    """Asked for in windows of steps, from one write of the metrics to the next.
+
+    Args:
+        first_step: of this attempt.
+        last_step: counts in any case, however short the run.
+    """
+
+    def __init__(self, counters: Counters, phases: Watched, first_step: int, last_step: int) -> None:
+        self.counters = counters
+        self._phases = phases
+        self._first = self._due = min(first_step + WARM_UP_STEPS, last_step)
+        self._step = 0
+        self._opened = 0  # first step of the window; 0 = there is none
+        self._top = 0  # of the window, as far as it was read
+        self._reserved = 0
+        self._retries = 0
+        self._retries_before = 0
+        self._peak = 0
+        self._peak_steps = (0, 0)
+        self._stack: list[str] = []
+        self._parts: dict[str, int] | None = None  # of the step that is taken apart just now
+        self._known: dict[str, int] = {}  # of the one that held most
+        self._known_step = 0
+
+    def begin_step(self, step: int) -> None:
+        """Before a step; two stores and a comparison, but for the first step of a window and the one after it."""
+        self._step = step
+        if step == self._due:
+            self._begin(step)
+
+    def _begin(self, step: int) -> None:
+        if self._parts is not None:
+            self._put_together(step - 1)
+        if self._opened:
+            return
+        self.counters.reset()
+        self._opened, self._top = step, 0
+        self._retries_before = self.counters.read().retries or 0
+        if not self._known or max(self._known.values()) < ALIKE * self._peak:
+            self._parts = {}
+            self._phases.watch(self)
+            self._due = step + 1
+
+    def enter(self, phase: str) -> None:
+        """In a step that is taken apart: `phase` begins, maybe inside another."""
+        self._note()
+        self._stack.append(phase)
+
+    def leave(self) -> None:
+        """The newest phase ends."""
+        self._note()
+        self._stack.pop()
+
+    def _note(self) -> None:
+        assert self._parts is not None, "nobody watches"
+        phase, reading = self._stack[-1] if self._stack else BETWEEN, self.counters.read()
+        self._parts[phase] = max(self._parts.get(phase, 0), reading.peak)
+        self._top = max(self._top, reading.peak)
+        self._reserved = max(self._reserved, reading.peak_reserved or 0)
+        self.counters.reset()
+
+    def _put_together(self, step: int) -> None:
+        assert self._parts is not None
+        self._note()
+        self._phases.watch(None)
+        parts, self._parts = self._parts, None
+        if max(parts.values()) > max(self._known.values(), default=0):
+            self._known, self._known_step = parts, step
+
+    def end_window(self) -> Reading:
+        """At a write of the metrics, before it takes anything; the peak is that of the steps since the last one."""
+        reading = self.counters.read()
+        reading = reading._replace(peak=max(reading.peak, self._top))
+        if not self._opened:
+            return reading
+        if self._parts is not None:
+            self._put_together(self._step)
+        self._reserved = max(self._reserved, reading.peak_reserved or 0)
+        self._retries += (reading.retries or 0) - self._retries_before
+        if reading.peak > self._peak:
+            self._peak, self._peak_steps = reading.peak, (self._opened, self._step)
+        self._opened, self._due = 0, self._step + 1
+        return reading
+
+    def peak_bytes(self) -> int | None:
+        """Of all windows; None where no step has counted."""
+        return self._peak or None
+
+    def describe(self, observed: Observed, data_set: int, micro_batches: int) -> dict[str, Any] | None:
+        """What the run directory keeps (docs/memory.md); None where no step has counted.
+
+        Args:
+            data_set: bytes of it that lie on the device.
+            micro_batches: of a step.
+        """
+        if not self._peak:
+            return None
+        phase = None
+        if self._known and max(self._known.values()) >= ALIKE * self._peak:
+            phase = max(self._known, key=self._known.__getitem__)
+        held = {"data_set": data_set}
+        # gradients are not there yet in the forward pass of a step's only micro-batch
+        left_out = () if phase in AFTER_FORWARD or micro_batches > 1 else ("gradients", "buckets")
+        elsewhere = observed.on_host if self.counters.on_device else {}
+        held |= {
+            kind: size - elsewhere.get(kind, 0)
+            for kind, size in observed.bytes_held.items()
+            if kind not in left_out
+        }
+        held["rest"] = self._peak - sum(held.values())
+        return {
+            "source": self.counters.source,
+            "from_step": self._first,
+            "to_step": self._step,
+            "peak_gib": self._peak / GIB,
+            "reserved_gib": self._reserved / GIB if self.counters.on_device else None,
+            "alloc_retries": self._retries if self.counters.on_device else None,
+            "peak_steps": list(self._peak_steps),
+            "peak_phase": phase,
+            "phases_step": self._known_step,
+            "phases_gib": {name: size / GIB for name, size in self._known.items()},
+            "held_gib": {kind: size / GIB for kind, size in held.items()},
+        }

@@ -1,0 +1,144 @@
+"""Experts of a mixture, with one grouped product for all of them: the same under every strategy.
+
+    tokens ─▶ rows sorted by expert ─▶ gate, up ─▶ silu(gate) up ─▶ down ─▶ each token's answers, weighted and added up
+
+Nothing in here waits for the device: how many rows an expert has stays there. Kept for the backward pass are the tokens
+as they came and what the first product gave; rows, copies of weights in 16 bits and answers are made anew or not
+needed. The gradient of an answer's weight, which is <gradient, answer>, is taken before the second product instead of
+behind it: <down^T gradient, inner>.
+
+Where torch has no kernel for a grouped product (anything but bf16 on compute capability 9.0 or 10.0, torch 2.13) its
+own fallback reads the counts and takes one product per expert.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.models.products import EXPERTS, cast_to_products
+
+
+class Experts(nn.Module):
+    """transformers' fused experts (Qwen3MoeExperts): gate_up_proj [expert, 2 x intermediate, hidden], down_proj
+    [expert, hidden, intermediate], with silu.
+
+    Args:
+        given: whose parameters it takes, under their names.
+    """
+
+    gate_up_proj: nn.Parameter
+    down_proj: nn.Parameter
+
+    def __init__(self, given: nn.Module) -> None:
+        super().__init__()
+        self.experts: int = given.num_experts  # type: ignore[assignment]
+        for name in EXPERTS:
+            self.register_parameter(name, getattr(given, name))
+
+    @torch.compiler.disable
+    def forward(self, tokens: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        """Sum over each token's experts, weighted: [token, hidden], under autocast in its element type.
+
+        Args:
+            tokens: [token, hidden].
+            chosen: int64 [token, k], experts.
+            shares: fp32 [token, k], their weights.
+        """
+        return answer_tokens(cast_to_products(tokens), chosen, shares, self.gate_up_proj, self.down_proj)
+
+
+def answer_tokens(tokens: Tensor, chosen: Tensor, shares: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """`Experts.forward` with weights given; products are in the element type of the tokens. An expert without tokens
+    gets a gradient of zero."""
+    order, places, ends = sort_by_expert(chosen, len(gate_up))
+    found: Tensor = _Answers.apply(tokens, shares, gate_up, down, order, places, ends)  # type: ignore[no-untyped-call]
+    return found
+
+
+def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of int64 [token, k]: (order, places, ends).
+
+    Returns:
+        order: int64 [token x k], for each sorted row its place in `chosen`, flat.
+        places: int64 [token, k], for each place in `chosen` its sorted row.
+        ends: int32 [experts], where each expert's rows end.
+    """
+    names, order = chosen.flatten().sort(stable=True)
+    rows = torch.arange(len(order), device=order.device)
+    places = torch.empty_like(order).scatter_(0, order, rows).view_as(chosen)
+    ends = torch.searchsorted(names, torch.arange(experts, device=names.device), right=True, out_int32=True)
+    return order, places, ends
+
+
+def add_answers(answers: Tensor, places: Tensor, shares: Tensor | None = None) -> Tensor:
+    """[row, n] -> [token, n]: the sum of each token's rows, weighted, added up in fp32 and in the same order always.
+
+    Args:
+        places: int64 [token, k], rows.
+        shares: fp32 [token, k]; None = 1.
+    """
+    k = places.shape[1]
+    if k == 1 and shares is None:
+        return answers[places[:, 0]]
+    total = answers.new_zeros((len(places), answers.shape[1]), dtype=torch.float32)
+    for i in range(k):
+        row = answers[places[:, i]]
+        total = total.add_(row) if shares is None else total.addcmul_(row, shares[:, i, None])
+    return total.to(answers.dtype)
+
+
+class _Answers(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tokens: Tensor,
+        shares: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+        order: Tensor,
+        places: Tensor,
+        ends: Tensor,
+    ) -> Tensor:
+        rows, dtype = tokens[_origin(order, places)], tokens.dtype
+        entered = F.grouped_mm(rows, gate_up.to(dtype).transpose(1, 2), offs=ends)
+        del rows
+        gate, value = entered.chunk(2, dim=1)
+        answers = F.grouped_mm(F.silu(gate) * value, down.to(dtype).transpose(1, 2), offs=ends)
+        ctx.save_for_backward(tokens, shares, gate_up, down, order, places, ends, entered)
+        return add_answers(answers, places, shares)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tokens, shares, gate_up, down, order, places, ends, entered = ctx.saved_tensors
+        dtype, origin = tokens.dtype, _origin(order, places)
+        weights = shares.flatten()[order, None]
+        gate, value = entered.chunk(2, dim=1)
+        opened = F.silu(gate)
+        inner = opened * value
+        of_answers = gradients[0].to(dtype)[origin]  # not weighted yet
+        of_inner = F.grouped_mm(of_answers, down.to(dtype), offs=ends)
+        of_shares = of_down = of_gate_up = of_tokens = None
+        if ctx.needs_input_grad[1]:
+            of_shares = (of_inner.float() * inner).sum(1)[places]
+        if ctx.needs_input_grad[3]:
+            of_down = F.grouped_mm(of_answers.T, inner.mul_(weights), offs=ends).to(down.dtype)
+        del of_answers, inner
+        of_inner = of_inner.mul_(weights)
+        of_gate = torch.ops.aten.silu_backward(of_inner * value, gate)
+        of_entered = torch.cat([of_gate, of_inner.mul_(opened)], 1)
+        del of_gate, of_inner, opened
+        if ctx.needs_input_grad[2]:
+            of_gate_up = F.grouped_mm(of_entered.T, tokens[origin], offs=ends).to(gate_up.dtype)
+        if ctx.needs_input_grad[0]:
+            of_rows = F.grouped_mm(of_entered, gate_up.to(dtype), offs=ends)
+            of_tokens = add_answers(of_rows, places)
+        return of_tokens, of_shares, of_gate_up, of_down, None, None, None
+
+
+def _origin(order: Tensor, places: Tensor) -> Tensor:
+    """The token of each sorted row."""
+    return order // places.shape[1]
