@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.compare.judging.noise import Band
+from stratlab.compare.judging.noise import Band, build_band
 from stratlab.compare.judging.winners import LEAST_LEAD_PCT
 
 Knobs = Mapping[str, Any]
@@ -75,15 +75,13 @@ def search(
     measured: Mapping[str, Measured],
     most: int,
     metric: Metric,
-    band: Band | None,
 ) -> Search:
-    """Follows a search as far as it is measured.
+    """Follows a search as far as it is measured. The noise is that of the repeats of what was tried by then.
 
     Args:
         values: knob -> what to try of it, in the order of the search.
         measured: `name_knobs` of a candidate -> what became of it; a candidate that is not in it was not run yet.
         most: candidates in all.
-        band: the noise of one run; None without repeats.
     """
     tried: list[tuple[Knobs, Measured]] = []
     best: Knobs = {}
@@ -95,6 +93,7 @@ def search(
         if unknown := tuple(each for each in asked if name_knobs(each) not in measured):
             return Search(tuple(tried), best, unknown)
         tried += [(each, measured[name_knobs(each)]) for each in asked]
+        band = find_band(tried)
         results = {name_knobs(each): result for each, result in tried}
         for each in asked:
             lead = compute_lead(results[name_knobs(each)], results[name_knobs(best)], metric, band)
@@ -106,6 +105,11 @@ def search(
                 better = lead.is_real
             best = each if better else best
     return Search(tuple(tried), best, ())
+
+
+def find_band(tried: Sequence[tuple[Knobs, Measured]]) -> Band | None:
+    """How far repeats of one candidate lie apart; None without repeats."""
+    return build_band([measured.values for _, measured in tried])
 
 
 def compute_lead(one: Measured, other: Measured, metric: Metric, band: Band | None) -> Lead | None:
