@@ -90,7 +90,7 @@ def compare(
     from stratlab.compare.mlflow_entry import log_for_user
     from stratlab.compare.reading.comparison_folder import load_runs
     from stratlab.compare.reading.experiment import load_experiment
-    from stratlab.compare.reading.tuning import keep_tuning, parse_tuning, read_tuning
+    from stratlab.compare.reading.kept_tuning import keep_tuning, parse_tuning, read_tuning
     from stratlab.compare.showing.report_files import write_report
 
     output = output or (folder / "report" if folder else Path(f"{experiment}-report"))

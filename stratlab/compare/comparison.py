@@ -17,10 +17,10 @@ from stratlab.compare.judging.scaling import build_scaling
 from stratlab.compare.judging.tuned import say_tuning
 from stratlab.compare.judging.variants import build_variants
 from stratlab.compare.judging.winners import ON_CPU, name_group_winners, name_winners
+from stratlab.compare.reading.kept_tuning import apply_tuning
 from stratlab.compare.reading.layouts import find_repeated_layouts
 from stratlab.compare.reading.run_rows import apply_others, build_row, is_compared, name_variant
 from stratlab.compare.reading.surroundings import apply_place
-from stratlab.compare.reading.tuning import apply_tuning
 from stratlab.compare.reading.warmup import TRAINERS_OWN
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
@@ -40,7 +40,7 @@ def compare(
     Args:
         baseline: the run that the others are explained against; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within"; None = no such goal.
-        tuning: of `reading.tuning.read_tuning`; None = the strategies were not tuned by a sweep.
+        tuning: of `reading.kept_tuning.read_tuning`; None = the strategies were not tuned by a sweep.
 
     Raises:
         UserError: there is no run, no such baseline, or the limit is none.

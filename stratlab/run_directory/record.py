@@ -47,7 +47,7 @@ class RunRecord:
     place: dict[str, Any] = field(default_factory=dict)
     """Filled in by `compare.reading.surroundings.apply_place`, which sees the other runs."""
     tuning: str = ""
-    """Filled in by `compare.reading.tuning.apply_tuning`; "" = nothing is known of a tuning."""
+    """Filled in by `compare.reading.kept_tuning.apply_tuning`; "" = nothing is known of a tuning."""
 
     @property
     def strategy(self) -> str | None:

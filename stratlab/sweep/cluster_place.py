@@ -16,7 +16,7 @@ from stratlab.sweep.work import Site, work
 
 @dataclass(frozen=True)
 class ClusterPlace:
-    """See `place.Place`. `parallel`: releases at work at the same time."""
+    """See `sweep_place.Place`. `parallel`: releases at work at the same time."""
 
     site: Site
     parallel: int

@@ -78,7 +78,7 @@ def sweep(
     from stratlab.sweep.sweep_display import SweepDisplay
     from stratlab.sweep.sweep_tables import build_plan_table, count_steps, print_result, say_tuning_plan
     from stratlab.sweep.tuning.candidates import name_tuning
-    from stratlab.sweep.tuning.tuning import Workbench, check_candidates, tune_strategies
+    from stratlab.sweep.tuning.tuning_loop import Workbench, check_candidates, tune_strategies
     from stratlab.user_error import UserError
 
     asked = read_sweep(file)

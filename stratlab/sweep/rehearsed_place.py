@@ -16,7 +16,7 @@ from typing import Any
 
 from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.reading.tuning import keep_tuning, read_tuning
+from stratlab.compare.reading.kept_tuning import keep_tuning, read_tuning
 from stratlab.compare.showing.report_files import write_report
 from stratlab.machine.processes import free_port, tail
 from stratlab.rehearse.folders import make_folder
@@ -33,7 +33,7 @@ from stratlab.user_error import UserError
 
 @dataclass(frozen=True)
 class RehearsedPlace:
-    """See `place.Place`. `tracking_uri`: of the server that runs beside it."""
+    """See `sweep_place.Place`. `tracking_uri`: of the server that runs beside it."""
 
     folder: Path
     tracking_uri: str

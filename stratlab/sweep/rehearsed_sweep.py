@@ -10,7 +10,7 @@ from stratlab.sweep.rehearsed_place import rehearsed_place
 from stratlab.sweep.state import only_one, read_state
 from stratlab.sweep.sweep import Result, conclude
 from stratlab.sweep.tuning.candidates import name_tuning
-from stratlab.sweep.tuning.tuning import Workbench, tune_strategies
+from stratlab.sweep.tuning.tuning_loop import Workbench, tune_strategies
 
 NO_CLUSTER = "rehearsal"
 """Stands for the namespace in the state of a rehearsed sweep."""

@@ -213,6 +213,7 @@ TABLE: dict[str, Row] = {
     ),
     "stratlab sweep examples/sweep.yaml --dry-run": row(PARSES, "tests/stratlab/sweep/test_command.py::*"),
     "stratlab sweep examples/tuned.yaml --rehearse tuned-rehearsal": row(PARSES, TUNED),
+    "stratlab sweep examples/tuned.yaml --dry-run": row(PARSES, TUNED),
     "stratlab sweep examples/tuned.yaml": row(
         PARSES, TUNED, instead="needs a cluster; the rehearsal does the same without one"
     ),

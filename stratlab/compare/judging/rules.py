@@ -42,7 +42,7 @@ class Rule:
     Attributes:
         field: its name in the report.
         source: `config` (config.json), `summary` (summary.json), `ranks` (the distinct values over all
-            ranks/rank*.json), `attempts` (how many have started), `place` (surroundings.py) or `tuning` (tuning.py).
+            ranks/rank*.json), `attempts` (how many have started), `place` (surroundings.py), `tuning` (kept_tuning.py).
         path: keys below the source.
         matters: a difference forbids naming a winner.
         expected: the only value that is in order, even when all runs agree on another one; None = any.

@@ -16,7 +16,7 @@ from stratlab.compare.showing import measured, verdict
 from stratlab.compare.showing.layout_page import build_layouts
 from stratlab.compare.showing.learning import build_classes, build_learning
 from stratlab.compare.showing.tradeoffs import build_choice
-from stratlab.compare.showing.tuning import build_tuning
+from stratlab.compare.showing.tuning_section import build_tuning
 from stratlab.compare.showing.why import build_why
 from stratlab.drawing import build_page
 from stratlab.run_directory.files import is_run, read_object

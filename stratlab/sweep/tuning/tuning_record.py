@@ -1,4 +1,4 @@
-"""What is kept of a tuning, as plain JSON beside the runs of its comparison (compare/reading/tuning.py reads it)."""
+"""What is kept of a tuning, as JSON beside the runs of its comparison (read by compare/reading/kept_tuning.py)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.reading.tuning import keep_tuning, read_tuning
+from stratlab.compare.reading.kept_tuning import keep_tuning, read_tuning
 from stratlab.compare.showing.report_files import render_page
 from tests.stratlab.example_run import build_run_dir
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from stratlab.sweep.definition import Sweep
 from stratlab.sweep.matrix import Release, expand
-from stratlab.sweep.place import Place
 from stratlab.sweep.planned_release import build_plan, check_settings
 from stratlab.sweep.state import ENDED, State
 from stratlab.sweep.sweep_display import SweepDisplay
+from stratlab.sweep.sweep_place import Place
 from stratlab.sweep.tuning.candidates import apply_choice, build_candidate, name_tuning
 from stratlab.sweep.tuning.knobs import check_knobs, find_strategy
-from stratlab.sweep.tuning.record import build_record, find_disturbed, read_measured
 from stratlab.sweep.tuning.search import METRICS, Knobs, Measured, Search, name_knobs, search
+from stratlab.sweep.tuning.tuning_record import build_record, find_disturbed, read_measured
 from stratlab.sweep.tuning_definition import Tune
 from stratlab.user_error import UserError
 

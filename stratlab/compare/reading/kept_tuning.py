@@ -18,7 +18,7 @@ PARTS = ("metric", "searches", "steps", "repeats", "tuning")
 
 
 def read_tuning(folder: Path) -> dict[str, Any] | None:
-    """The record in the folder of a comparison (stratlab/sweep/tuning/record.py has its fields); None where none is.
+    """The record in the folder of a comparison (its fields: stratlab/sweep/tuning/tuning_record.py), or None.
 
     Raises:
         UserError: there is a file of this name that is something else.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratlab.sweep.tuning.record import read_measured
 from stratlab.sweep.tuning.search import METRICS, Measured
+from stratlab.sweep.tuning.tuning_record import read_measured
 
 
 def read(row: dict[str, Any] | None, beside: str = "none") -> Measured:
