@@ -54,6 +54,10 @@ def compare(
     image: Annotated[
         str, typer.Option(help="With --on-cluster: image of the pod; that of the runs' analysis if left out.")
     ] = "",
+    tuning: Annotated[
+        str,
+        typer.Option(metavar="JSON", help="How a sweep has tuned; kept as DIR/tuning.json.", hidden=True),
+    ] = "",
 ) -> None:
     """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
 
@@ -86,6 +90,7 @@ def compare(
     from stratlab.compare.mlflow_entry import log_for_user
     from stratlab.compare.reading.comparison_folder import load_runs
     from stratlab.compare.reading.experiment import load_experiment
+    from stratlab.compare.reading.kept_tuning import keep_tuning, parse_tuning, read_tuning
     from stratlab.compare.showing.report_files import write_report
 
     output = output or (folder / "report" if folder else Path(f"{experiment}-report"))
@@ -94,7 +99,10 @@ def compare(
     else:
         assert experiment
         runs = load_experiment(experiment, tracking_uri, output / "runs")
-    report = compare_runs(runs, baseline=baseline, memory_limit_gib=memory_limit_gib)
+    if folder and tuning:
+        keep_tuning(folder, parse_tuning(tuning))
+    known = read_tuning(folder) if folder else None
+    report = compare_runs(runs, baseline=baseline, memory_limit_gib=memory_limit_gib, tuning=known)
     page = write_report(report, runs, output)
     logged = log_for_user(report, runs, output, experiment, tracking_uri, mlflow_store)
     _show(report, page, as_json)

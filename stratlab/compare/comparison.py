@@ -14,8 +14,10 @@ from stratlab.compare.judging.goals import build_goals
 from stratlab.compare.judging.noise import build_noise, get_band
 from stratlab.compare.judging.pareto import build_pareto
 from stratlab.compare.judging.scaling import build_scaling
+from stratlab.compare.judging.tuned import say_tuning
 from stratlab.compare.judging.variants import build_variants
 from stratlab.compare.judging.winners import ON_CPU, name_group_winners, name_winners
+from stratlab.compare.reading.kept_tuning import apply_tuning
 from stratlab.compare.reading.layouts import find_repeated_layouts
 from stratlab.compare.reading.run_rows import apply_others, build_row, is_compared, name_variant
 from stratlab.compare.reading.surroundings import apply_place
@@ -27,18 +29,23 @@ ORIGIN_FIELDS = ("backend", "device_type", "device_name", "world_size", "nodes",
 
 
 def compare(
-    runs: Sequence[RunRecord], *, baseline: str | None = None, memory_limit_gib: float | None = None
+    runs: Sequence[RunRecord],
+    *,
+    baseline: str | None = None,
+    memory_limit_gib: float | None = None,
+    tuning: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that can be said about the runs of a comparison; every value is plain JSON.
 
     Args:
         baseline: the run that the others are explained against; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within"; None = no such goal.
+        tuning: of `reading.kept_tuning.read_tuning`; None = the strategies were not tuned by a sweep.
 
     Raises:
         UserError: there is no run, no such baseline, or the limit is none.
     """
-    records = apply_place([run for run in runs if run.status != "not a run"])
+    records = apply_tuning(apply_place([run for run in runs if run.status != "not a run"]), tuning)
     if not records:
         why = "; ".join(f"{run.name}: {run.ending}" for run in runs)
         raise UserError(f"no run to compare{': ' if why else ''}{why}")
@@ -79,7 +86,8 @@ def compare(
         "scaling": scaling,
         "pareto": build_pareto(rows, fairness["groups"]),
         "goals": build_goals(rows, fairness, memory_limit_gib),
-        "remarks": [*_remarks(rows), *_say_places(records)],
+        "tuning": tuning,
+        "remarks": [*_remarks(rows), *_say_places(records), *say_tuning(tuning)],
     }
     return _plain(report)
 

@@ -52,7 +52,7 @@ def rehearse(
     try:
         with start_server(request.mlflow, port, progress=display.say):
             for run in plan:
-                ends.append(_rehearse_run(run, request, display))
+                ends.append(rehearse_run(run, request, display))
                 if ends[-1].code and not request.keep_going:
                     break
     finally:
@@ -82,7 +82,8 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
         raise Refused(list_refusals(answers, len(runs)), min(code for code, _ in answers.refused.values()))
 
 
-def _rehearse_run(run: PlannedRun, request: Request, display: Display) -> RunEnd:
+def rehearse_run(run: PlannedRun, request: Request, display: Display) -> RunEnd:
+    """One run and its analysis, with the server that its plan names; leaves no process behind."""
     created: list[Path] = []
     try:
         with replaced(run.run_dir, replace=request.replace):

@@ -46,6 +46,8 @@ class RunRecord:
     problems: list[str] = field(default_factory=list)
     place: dict[str, Any] = field(default_factory=dict)
     """Filled in by `compare.reading.surroundings.apply_place`, which sees the other runs."""
+    tuning: str = ""
+    """Filled in by `compare.reading.kept_tuning.apply_tuning`; "" = nothing is known of a tuning."""
 
     @property
     def strategy(self) -> str | None:
@@ -114,7 +116,10 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         folder=folder,
         status=status,
         ending=ending,
-        **files,
+        config=config,
+        summary=files["summary"],
+        evaluation=files["evaluation"],
+        analysis=files["analysis"],
         attempts=attempts,
         metrics=read_lines(folder / "metrics.jsonl", problems, METRIC),
         ranks=[rank for rank in ranks if rank],

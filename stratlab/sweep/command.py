@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from stratlab.sweep.decision import Decision
-    from stratlab.sweep.planned_release import Planned
-    from stratlab.sweep.state import State
 
 
 def sweep(
@@ -52,25 +44,41 @@ def sweep(
         Path | None,
         typer.Option(metavar="FOLDER", help="Where the report goes; COMPARISON-report if left out."),
     ] = None,
+    rehearse: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Run all of it on this machine, without a cluster; runs, state and reports go there.",
+        ),
+    ] = None,
 ) -> None:
     """Run a matrix of strategies and settings on the cluster, one helm release each, and compare them.
 
     What is done is kept in FILE.state.json: after Ctrl-C or a crash the same command goes on. Runs that have
     succeeded are not repeated, running ones are joined. Exit code 1: a run failed, or the comparison.
 
+    With the key `tune` in FILE each strategy is tuned first, by short runs that form a comparison of their own, and
+    the best of each is compared.
+
     Example: stratlab sweep examples/sweep.yaml --dry-run
+
+    Example: stratlab sweep examples/tuned.yaml --rehearse tuned-rehearsal
     """
     from rich.console import Console
 
     from stratlab.cluster.connection import connect
-    from stratlab.compare.showing.terminal_table import terminal_table
     from stratlab.machine.interruption import Interrupted, signals_raise
     from stratlab.rendering.helm import find_helm
+    from stratlab.sweep.cluster_place import ClusterPlace
     from stratlab.sweep.definition import read_sweep
     from stratlab.sweep.planned_release import build_plan, check_settings
-    from stratlab.sweep.state import only_one, read_state, state_file
+    from stratlab.sweep.rehearsed_sweep import rehearse_sweep
+    from stratlab.sweep.state import only_one, read_state, state_file, tuning_file
     from stratlab.sweep.sweep import Choices, Site, decide_all, run_sweep, uninstall_ended
     from stratlab.sweep.sweep_display import SweepDisplay
+    from stratlab.sweep.sweep_tables import build_plan_table, count_steps, print_result, say_tuning_plan
+    from stratlab.sweep.tuning.candidates import name_tuning
+    from stratlab.sweep.tuning.tuning_loop import Workbench, check_candidates, tune_strategies
     from stratlab.user_error import UserError
 
     asked = read_sweep(file)
@@ -78,34 +86,54 @@ def sweep(
     helm = find_helm()
     console = Console(width=None if Console().is_terminal else 160)
     with SweepDisplay(console) as display, signals_raise(), ExitStack() as until_the_end:
+        bench = Workbench(asked, file.parent, helm, display)
         plan = build_plan(asked, file.parent, helm, display.pass_by)
         display.pass_by("checking the settings of every release")
-        if reason := check_settings(plan, os.environ):
+        reasons = [check_settings(plan, os.environ), check_candidates(bench) if asked.tune else ""]
+        for reason in dict.fromkeys(filter(None, reasons)):
             display.say(f"the settings could not be checked beforehand: {reason}")
+        if rehearse and not dry_run:
+            result = rehearse_sweep(
+                bench, rehearse, output, retry_failed=retry_failed, stop_on_failure=stop_on_failure
+            )
+            print_result(console, plan, result, output or rehearse / "report")
+            raise typer.Exit(1 if result.problems else 0)
         if not dry_run:
             until_the_end.enter_context(only_one(state_file(file)))
         state = read_state(state_file(file), asked.comparison, space)
+        tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), space)
         try:
-            site = Site(connect(namespace=space), space, helm)
+            site = None if rehearse else Site(connect(namespace=space), space, helm)
         except UserError as missing:
             if not dry_run:
                 raise
             display.say(f"the cluster was not looked at: {missing}")
             site = None
-        todo = decide_all(plan, state, site, retry_failed, display.pass_by) if site else []
         if dry_run or site is None:
+            todo = decide_all(plan, state, site, retry_failed, display.pass_by) if site else []
             display.print(build_plan_table(plan, todo))
+            if asked.tune:
+                display.say(say_tuning_plan(asked.tune, bench.combinations))
             display.say(
                 f"{len(plan)} releases, all charts render, no setting is refused; nothing was started"
             )
             return
-        display.say(count_steps(todo))
-        choices = Choices(
-            parallel=parallel or asked.parallel,
-            stop_on_failure=stop_on_failure,
-            output=output or Path(f"{asked.comparison}-report"),
-        )
+        record = None
+        output = output or Path(f"{asked.comparison}-report")
+        most = parallel or asked.parallel
         try:
+            if asked.tune:
+                releases, record = tune_strategies(
+                    bench,
+                    ClusterPlace(site, most, display),
+                    tuning_state,
+                    Path(f"{output}-tuning"),
+                    retry_failed=retry_failed,
+                )
+                plan = build_plan(asked, file.parent, helm, display.pass_by, releases)
+            todo = decide_all(plan, state, site, retry_failed, display.pass_by)
+            display.say(count_steps(todo))
+            choices = Choices(most, stop_on_failure, output, record)
             result = run_sweep(todo, state, site, choices, display)
         except Interrupted:
             display.say(
@@ -115,73 +143,7 @@ def sweep(
         problems = list(result.problems)
         if uninstall:
             problems += uninstall_ended(plan, result.state, site, display.say)
-    console.print(build_result_table(plan, result.state))
-    if result.report:
-        console.print(terminal_table(result.report))
-        print(f"report: {choices.output / 'report.html'}")
+    print_result(console, plan, replace(result, problems=problems), output)
     if not uninstall:
         print("remove the releases, results stay: stratlab sweep", file, "--uninstall")
-    for problem in problems:
-        print(f"problem: {problem}")
     raise typer.Exit(1 if problems else 0)
-
-
-def count_steps(todo: Sequence[tuple[Planned, Decision]]) -> str:
-    """`12 releases: 3 skip, 1 join, 8 install`, and why the skipped ones are skipped."""
-    steps = [decision.step for _, decision in todo]
-    counts = ", ".join(f"{steps.count(step)} to {step}" for step in dict.fromkeys(steps))
-    reasons = [f"  {p.release.name} {d.reason}" for p, d in todo if d.step in ("skip", "join", "reinstall")]
-    return "\n".join([f"{len(steps)} releases: {counts}", *reasons])
-
-
-def build_plan_table(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Decision]]) -> Table:
-    """What would be started, one row per release; the last column only where a cluster was looked at."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title="dry run")
-    paths = [path for path in plan[0].release.point if path != "strategy"]
-    for header in (
-        "release",
-        "strategy",
-        *(path.rpartition(".")[2] for path in paths),
-        "repeat",
-        "processes",
-    ):
-        table.add_column(header)
-    if todo:
-        table.add_column("what would happen")
-    for number, planned in enumerate(plan):
-        release = planned.release
-        cells = [
-            release.name,
-            release.strategy,
-            *(str(release.point[path]) for path in paths),
-            str(release.repeat),
-        ]
-        cells.append(str(planned.facts.processes or ""))
-        if todo:
-            decision = todo[number][1]
-            cells.append(f"{decision.step}: {decision.reason}")
-        table.add_row(*map(escape, cells))
-    return table
-
-
-def build_result_table(plan: Sequence[Planned], state: State) -> Table:
-    """How each release ended."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from stratlab.progress.run_progress import format_seconds
-
-    table = Table(title=escape(f"sweep {state.comparison}"))
-    for header in ("release", "result", "time", "what was seen"):
-        table.add_column(header)
-    for planned in plan:
-        entry = state.releases.get(planned.release.name)
-        if entry is None:
-            table.add_row(planned.release.name, "not started", "", "")
-            continue
-        time = format_seconds(entry.ended - entry.started) if entry.ended else ""
-        table.add_row(*map(escape, (planned.release.name, entry.stage, time, entry.sentence)))
-    return table

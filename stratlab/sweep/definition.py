@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
+from stratlab.sweep.tuning_definition import Tune
 from stratlab.user_error import UserError
 
 StrictStr = Annotated[str, Strict()]
@@ -49,6 +50,8 @@ class Sweep(BaseModel):
     """Combinations to leave out: those that agree with all keys of an entry."""
     parallel: int = Field(default=1, ge=1, le=64, strict=True)
     """How many releases are at work at the same time."""
+    tune: Tune | None = None
+    """Each strategy is tuned first, by short runs that form the comparison `<comparison>-tuning`."""
 
 
 def read_sweep(file: Path) -> Sweep:
@@ -103,6 +106,21 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
                 yield f"exclude: {path} is not in the matrix{_nearest(str(path), map(str, matrix))}"
             elif isinstance(values, list) and not any(same(value, other) for other in values):
                 yield f"exclude: {path} is never {value!r}, it is one of {values}"
+    yield from _wrong_tuning(content.get("tune"), matrix)
+
+
+def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
+    knobs = tune.get("knobs") if isinstance(tune, dict) else None
+    charts = matrix.get(STRATEGY)
+    for chart, tried in knobs.items() if isinstance(knobs, dict) else []:
+        if isinstance(charts, list) and chart not in charts:
+            near = _nearest(str(chart), map(str, charts))
+            yield f"tune: {chart} is no strategy of the matrix, there are {', '.join(map(str, charts))}{near}"
+        for knob, values in tried.items() if isinstance(tried, dict) else []:
+            if f"run.config.{knob}" in matrix:
+                yield f"tune: {chart}: run.config.{knob} is in the matrix as well: compared, or tuned, not both"
+            if isinstance(values, list) and any(same(a, b) for i, a in enumerate(values) for b in values[:i]):
+                yield f"tune: {chart}: {knob} has the same value twice"
 
 
 def _wrong_path(key: str, path: str, also: tuple[str, ...]) -> Iterator[str]:
@@ -119,8 +137,9 @@ def _sentences(failure: ValidationError) -> list[str]:
     for error in failure.errors(include_url=False):
         place = ".".join(str(part) for part in error["loc"] if str(part) not in KINDS)
         if error["type"] == "extra_forbidden":
-            known = list(Sweep.model_fields)
-            sentence = f"{place}: no such key{_nearest(place, known)}; there are {', '.join(known)}"
+            known = list((Tune if error["loc"][0] == "tune" else Sweep).model_fields)
+            near = _nearest(place.rpartition(".")[2], known)
+            sentence = f"{place}: no such key{near}; there are {', '.join(known)}"
         elif error["type"] == "missing":
             sentence = f"{place}: is missing"
         elif error["loc"][-1] in KINDS:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,17 @@ HASH_LENGTH = 8
 
 @dataclass(frozen=True)
 class Release:
-    """One helm release = one run. `point` is its place in the matrix; `values` are those of `set` and `matrix`."""
+    """One helm release = one run. `point` is its place in the matrix; `values` are those of `set` and `matrix`.
+
+    `without`: settings of run.config that are taken out of the values files.
+    """
 
     name: str
     strategy: str
     point: Mapping[str, Scalar]
     repeat: int
     values: Mapping[str, Any]
+    without: Sequence[str] = ()
 
 
 def expand(sweep: Sweep) -> list[Release]:

@@ -46,16 +46,23 @@ class Planned:
         return self.workload.facts
 
 
-def build_plan(sweep: Sweep, folder: Path, helm: Path, progress: Callable[[str], None]) -> list[Planned]:
+def build_plan(
+    sweep: Sweep,
+    folder: Path,
+    helm: Path,
+    progress: Callable[[str], None],
+    releases: Sequence[Release] | None = None,
+) -> list[Planned]:
     """Renders every release.
 
     Args:
         folder: of the sweep's file, to which the paths in it are relative.
+        releases: instead of those of the matrix.
 
     Raises:
         UserError: with one line per mistake: charts and files that are missing, values that a chart refuses.
     """
-    releases = expand(sweep)
+    releases = expand(sweep) if releases is None else releases
     charts, problems = _find_charts(sweep, folder)
     base, wrong = _read_values([folder / name for name in sweep.values])
     problems += wrong
@@ -67,7 +74,12 @@ def build_plan(sweep: Sweep, folder: Path, helm: Path, progress: Callable[[str],
         progress(f"rendering {number} of {len(releases)}: {release.name}")
         try:
             planned.append(
-                _render(helm, charts[release.strategy], release, merge_values(base, release.values))
+                _render(
+                    helm,
+                    charts[release.strategy],
+                    release,
+                    _take_out(merge_values(base, release.values), release.without),
+                )
             )
         except UserError as refusal:
             refusals.setdefault(str(refusal).replace(release.name, "<release>"), []).append(release.name)
@@ -86,6 +98,14 @@ def merge_values(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
             value = merge_values(old, value)
         merged[key] = value
     return merged
+
+
+def _take_out(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Values without these settings of run.config."""
+    if not settings:
+        return values
+    kept = {name: value for name, value in values["run"]["config"].items() if name not in settings}
+    return {**values, "run": {**values["run"], "config": kept}}
 
 
 def hash_asked(chart: str, values: Mapping[str, Any]) -> str:

@@ -54,6 +54,11 @@ def state_file(sweep_file: Path) -> Path:
     return sweep_file.with_name(sweep_file.name + ".state.json")
 
 
+def tuning_file(sweep_file: Path) -> Path:
+    """The state of its tuning, which is a comparison of its own."""
+    return sweep_file.with_name(sweep_file.name + ".tuning.state.json")
+
+
 def read_state(file: Path, comparison: str, namespace: str) -> State:
     """The state on disk, or an empty one.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
-from stratlab.compare.comparison_pod import check_output, compare_on_cluster
+from stratlab.compare.comparison_pod import build_options, check_output, compare_on_cluster
 from stratlab.sweep.decision import Decision, Seen, decide
 from stratlab.sweep.helm_release import HelmFailed, look_at, uninstall
 from stratlab.sweep.planned_release import Planned
@@ -21,11 +22,12 @@ from stratlab.user_error import UserError
 
 @dataclass(frozen=True)
 class Choices:
-    """The options of one start. `output` is where the report of the comparison goes."""
+    """The options of one start. `output` is where the report goes; `tuning` is kept beside the runs."""
 
     parallel: int
     stop_on_failure: bool
     output: Path
+    tuning: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,30 +106,68 @@ def run_sweep(
         parallel=choices.parallel,
         stop_on_failure=choices.stop_on_failure,
     )
-    for planned, _ in todo:
+    plan = [planned for planned, _ in todo]
+    return conclude(
+        plan,
+        state,
+        problems,
+        lambda: compare_there(site, plan, state.comparison, choices.output, choices.tuning, progress.say),
+    )
+
+
+def conclude(
+    plan: Sequence[Planned], state: State, problems: Sequence[str], compare: Callable[[], dict[str, Any]]
+) -> Result:
+    """What came of the runs, and their comparison where there is anything to compare.
+
+    Args:
+        problems: known already.
+        compare: returns the report.
+    """
+    found = list(problems)
+    for planned in plan:
         entry = state.releases.get(planned.release.name)
         if entry is None:
-            problems.append(f"{planned.release.name}: was not started")
+            found.append(f"{planned.release.name}: was not started")
         elif entry.stage == "failed":
-            problems.append(f"{planned.release.name}: {entry.sentence}")
-    plan = [planned for planned, _ in todo]
+            found.append(f"{planned.release.name}: {entry.sentence}")
     if not any(entry.stage == "succeeded" for entry in state.releases.values()):
-        return Result(state, None, [*problems, "no run has succeeded, so there is nothing to compare"])
-    facts = plan[0].facts
+        return Result(state, None, [*found, "no run has succeeded, so there is nothing to compare"])
     try:
-        report = compare_on_cluster(
-            site.connection,
-            site.namespace,
-            state.comparison,
-            claim=facts.results_claim or CLAIM,
-            mount=facts.results_mount or MOUNT,
-            image=facts.lab_image or IMAGE,
-            output=choices.output,
-            progress=progress.say,
-        )
+        return Result(state, compare(), found)
     except (UserError, ClusterError) as failure:
-        return Result(state, None, [*problems, f"comparison: {failure}"])
-    return Result(state, report, problems)
+        return Result(state, None, [*found, f"comparison: {failure}"])
+
+
+def compare_there(
+    site: Site,
+    plan: Sequence[Planned],
+    comparison: str,
+    output: Path,
+    tuning: Mapping[str, Any] | None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Compares in a pod that mounts the results; the report comes to `output`.
+
+    Args:
+        plan: of the comparison; the first release names volume and image.
+        tuning: how the strategies were tuned, kept beside the runs.
+
+    Raises:
+        UserError, ClusterError: as `compare_on_cluster`.
+    """
+    facts = plan[0].facts
+    return compare_on_cluster(
+        site.connection,
+        site.namespace,
+        comparison,
+        claim=facts.results_claim or CLAIM,
+        mount=facts.results_mount or MOUNT,
+        image=facts.lab_image or IMAGE,
+        output=output,
+        progress=say,
+        options=build_options({"tuning": json.dumps(tuning, separators=(",", ":")) if tuning else None}),
+    )
 
 
 def uninstall_ended(

@@ -14,6 +14,7 @@ PARSES = f"{HERE}test_stratlab_knows_every_option"
 TARGET = f"{HERE}test_make_has_the_target"
 DEMO = "tests/nightly/rehearsals/test_demo.py::test_the_demo_ends_with_its_answer"
 LLM = "tests/nightly/rehearsals/test_llm.py::test_every_layout_is_complete_and_says_what_it_is"
+TUNED = "tests/nightly/rehearsals/test_tuned.py::test_the_best_of_each_is_compared_and_the_report_says_how"
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,11 @@ TABLE: dict[str, Row] = {
         "tests/cluster/parts/test_sweep.py::*",
     ),
     "stratlab sweep examples/sweep.yaml --dry-run": row(PARSES, "tests/stratlab/sweep/test_command.py::*"),
+    "stratlab sweep examples/tuned.yaml --rehearse tuned-rehearsal": row(PARSES, TUNED),
+    "stratlab sweep examples/tuned.yaml --dry-run": row(PARSES, TUNED),
+    "stratlab sweep examples/tuned.yaml": row(
+        PARSES, TUNED, instead="needs a cluster; the rehearsal does the same without one"
+    ),
     "helm install ddp charts/ddp -n stratlab --values my-values.yaml": row(RENDERS, instead=PLACEHOLDER),
     "stratlab watch ddp -n stratlab": row(PARSES, INSTALL),
     "stratlab logs ddp -n stratlab --rank 1": row(PARSES, "tests/stratlab/logs/test_rank_log.py::*"),
@@ -248,5 +254,6 @@ FILES: dict[str, tuple[str, ...]] = {
         f"{EXAMPLES_HERE}test_the_trainer_takes_every_release_of_the_sweep",
         f"{REHEARSED}test_a_release_of_the_sweep_as_it_is",
     ),
+    "tuned.yaml": (TUNED,),
 }
 """Files of examples/ and the tests that execute them."""

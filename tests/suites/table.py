@@ -65,7 +65,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "rehearsals", "`make demo` and the examples as they are; language models in eight processes, compared",
-        command=(*PYTEST, "tests/nightly/rehearsals"), smallest=("-k", "a_release_of_the_sweep"), minutes=15,
+        command=(*PYTEST, "tests/nightly/rehearsals"), smallest=("-k", "a_release_of_the_sweep"), minutes=20,
         folders=("tests/nightly/rehearsals",),
     ),
     Suite(

@@ -154,8 +154,8 @@ for _name, _row in STRATEGIES.items():
 
 
 def describe_for_advice() -> str:
-    """JSON of the columns that stratlab's advice reads, which may not import the trainer."""
-    columns = ("gathers", "holds_less", "sends_less")
+    """JSON of the columns that stratlab's advice and sweeps read, which may not import the trainer."""
+    columns = ("gathers", "holds_less", "sends_less", "knobs")
     found = {name: {each: getattr(row, each) for each in columns} for name, row in STRATEGIES.items()}
     return json.dumps(found, indent=1) + "\n"
 

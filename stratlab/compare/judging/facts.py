@@ -32,6 +32,8 @@ def read_task(run: RunRecord) -> str:
 def _read(run: RunRecord, rule: Rule) -> Any:
     if rule.source == "attempts":
         return sum(line.get("event") == "started" for line in run.attempts) or None
+    if rule.source == "tuning":
+        return run.tuning
     if rule.source == "ranks":
         world_size = run.config.get("resolved", {}).get("world_size")
         found = [read_path(rank, rule.path) for rank in run.ranks]

@@ -42,7 +42,7 @@ class Rule:
     Attributes:
         field: its name in the report.
         source: `config` (config.json), `summary` (summary.json), `ranks` (the distinct values over all
-            ranks/rank*.json), `attempts` (how many have started) or `place` (surroundings.py).
+            ranks/rank*.json), `attempts` (how many have started), `place` (surroundings.py), `tuning` (kept_tuning.py).
         path: keys below the source.
         matters: a difference forbids naming a winner.
         expected: the only value that is in order, even when all runs agree on another one; None = any.
@@ -196,6 +196,14 @@ RULES: tuple[Rule, ...] = (
         "how each strategy is tuned, part of what is compared; the observed types tell of rounding",
         matters=False,
         absent="not recorded",
+    ),
+    Rule(
+        "tuning",
+        "tuning",
+        (),
+        True,
+        "the best of one strategy against another one as it comes",
+        absent="not tuned",
     ),
     # place
     _resolved("world_size", "more devices"),

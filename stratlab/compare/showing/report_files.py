@@ -16,6 +16,7 @@ from stratlab.compare.showing import measured, verdict
 from stratlab.compare.showing.layout_page import build_layouts
 from stratlab.compare.showing.learning import build_classes, build_learning
 from stratlab.compare.showing.tradeoffs import build_choice
+from stratlab.compare.showing.tuning_section import build_tuning
 from stratlab.compare.showing.why import build_why
 from stratlab.drawing import build_page
 from stratlab.run_directory.files import is_run, read_object
@@ -114,6 +115,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
         *build_choice(report),
         measured.build_traces(rows),
         build_learning(rows, records),
+        *build_tuning(report),
         verdict.build_fairness(report),
         verdict.build_agreement(report),
         *build_classes(records),

@@ -96,3 +96,32 @@ def test_yaml_that_is_none(tmp_path: Path) -> None:
 def test_one_is_not_true() -> None:
     assert same(1, 1.0) and same("a", "a") and same(True, True)
     assert not same(1, True) and not same(0, False) and not same("1", 1)
+
+
+def test_what_is_wrong_with_a_tuning(tmp_path: Path) -> None:
+    text = """
+        comparison: x
+        matrix: {strategy: [ddp, fsdp], run.config.prefetch_blocks: [1, 2]}
+        tune:
+          stps: 30
+          steps: 5
+          candidates: 1
+          metric: speed
+          knobs:
+            dpd: {static_graph: [true]}
+            ddp: {reduce_bucket_mib: [50, 50]}
+            fsdp: {prefetch_blocks: [2], accumulate: []}
+    """
+    lines = refused(tmp_path, text)
+    for part in (
+        "tune.stps: no such key, did you mean steps?; there are knobs, steps",
+        "tune.steps=5: Input should be greater than or equal to 10",
+        "tune.candidates=1: Input should be greater than or equal to 2",
+        "tune.metric='speed': Input should be 'throughput', 'step_time' or 'memory'",
+        "tune.knobs.fsdp.accumulate=[]: List should have at least 1 item",
+        "tune: dpd is no strategy of the matrix, there are ddp, fsdp, did you mean ddp?",
+        "tune: ddp: reduce_bucket_mib has the same value twice",
+        "tune: fsdp: run.config.prefetch_blocks is in the matrix as well: compared, or tuned, not both",
+    ):
+        assert any(line.startswith(part) for line in lines), part
+    assert len(lines) == 8

@@ -15,8 +15,8 @@ Report = dict[str, Any]
 
 OF_IMAGES = [rule for rule in RULES if rule.task != "text"]  # those of text: test_text_runs.py
 PLANTED = [
-    r for r in OF_IMAGES if r.source != "place" and r.path[:1] != ("gpu",)
-]  # these two: test_surroundings.py
+    r for r in OF_IMAGES if r.source not in ("place", "tuning") and r.path[:1] != ("gpu",)
+]  # these: test_surroundings.py, test_kept_tuning.py
 
 
 @pytest.fixture

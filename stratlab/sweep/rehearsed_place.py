@@ -1,0 +1,117 @@
+"""A sweep on this machine: its releases as local processes, one after the other, as `stratlab rehearse` runs charts.
+
+In the folder of the rehearsal: runs/<comparison>/<release>, mlflow/, and the state of the sweep.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab.compare.comparison import compare
+from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.reading.kept_tuning import keep_tuning, read_tuning
+from stratlab.compare.showing.report_files import write_report
+from stratlab.machine.processes import free_port, tail
+from stratlab.rehearse.folders import make_folder
+from stratlab.rehearse.planned_run import PlannedRun, Request, build_plan
+from stratlab.rehearse.rehearsal import rehearse_run
+from stratlab.run_directory.record import read_run
+from stratlab.sweep.decision import Seen, decide
+from stratlab.sweep.planned_release import Planned
+from stratlab.sweep.state import State
+from stratlab.sweep.sweep_display import SweepDisplay
+from stratlab.tracking.server import run_server
+from stratlab.user_error import UserError
+
+
+@dataclass(frozen=True)
+class RehearsedPlace:
+    """See `sweep_place.Place`. `tracking_uri`: of the server that runs beside it."""
+
+    folder: Path
+    tracking_uri: str
+    display: SweepDisplay
+
+    def bring(
+        self, plan: Sequence[Planned], state: State, *, retry_failed: bool, stop_on_failure: bool
+    ) -> tuple[State, list[str]]:
+        decisions = [
+            decide(state.releases.get(each.release.name), Seen(), each.asked, retry_failed=retry_failed)
+            for each in plan
+        ]
+        names = [each.release.name for each in plan]
+        refused = [
+            f"{name}: {each.reason}"
+            for name, each in zip(names, decisions, strict=True)
+            if each.step == "refuse"
+        ]
+        if refused:
+            raise UserError("\n  ".join(["the sweep cannot start:", *refused]))
+        for planned, decision in zip(plan, decisions, strict=True):
+            if decision.step == "skip":
+                continue
+            state, succeeded = self._run(planned, state)
+            if stop_on_failure and not succeeded:
+                self.display.say(f"stopped after a failure of {planned.release.name}")
+                break
+        return state, []
+
+    def compare(
+        self, plan: Sequence[Planned], comparison: str, output: Path, tuning: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        folder = self.folder / "runs" / comparison
+        runs = load_runs(folder)
+        if tuning:
+            keep_tuning(folder, tuning)
+        report = compare(runs, tuning=read_tuning(folder))
+        write_report(report, runs, output)
+        return report
+
+    def _run(self, planned: Planned, state: State) -> tuple[State, bool]:
+        """One release to its end: what is left of an earlier attempt at it goes, for a restarted run is not judged."""
+        name = planned.release.name
+        with tempfile.TemporaryDirectory() as folder:
+            values = Path(folder) / "values.json"
+            values.write_text(json.dumps(planned.values))
+            request = Request(
+                charts=[planned.chart],
+                results=self.folder / "runs",
+                mlflow=self.folder / "mlflow",
+                values=[values],
+                name=name,
+                analysis=planned.values["run"]["config"].get("profile_steps") != 0,
+                replace=name in state.releases,
+            )
+            (run,) = build_plan(request, self.tracking_uri)
+            state = state.record(
+                name, stage="running", asked=planned.asked, sentence="", started=time.time(), ended=0.0
+            )
+            end = rehearse_run(run, request, self.display.display)
+        sentence = "" if end.code == 0 else _say_failure(run, end.code)
+        stage = "succeeded" if end.code == 0 else "failed"
+        return state.record(name, stage=stage, sentence=sentence, ended=time.time()), end.code == 0
+
+
+@contextmanager
+def rehearsed_place(folder: Path, display: SweepDisplay) -> Iterator[RehearsedPlace]:
+    """The place, with its MLflow server for as long as it lasts."""
+    make_folder(folder / "mlflow")
+    port = free_port()
+    with run_server(folder / "mlflow", port, progress=display.say):
+        yield RehearsedPlace(folder, f"http://127.0.0.1:{port}", display)
+
+
+def _say_failure(run: PlannedRun, code: int) -> str:
+    found = read_run(run.run_dir) if run.run_dir.is_dir() else None
+    if found and found.status == "failed":
+        return found.ending
+    logs = sorted(run.logs.glob("*.log")) if run.logs.is_dir() else []
+    last = tail(logs[0]).splitlines()[-1:] if logs else []
+    return ": ".join([f"exit code {code}", *last])
