@@ -40,6 +40,8 @@ class Run:
     """Of this strategy's axes over all processes."""
     plan: Plan
     folder: RunDirectory
+    compile_backend: str
+    """Of torch.compile, where the setting `compile` asks for it."""
 
     @property
     def axes(self) -> Axes:
@@ -65,9 +67,18 @@ def resolve_placement(config: Config, world: World) -> Placement:
 
 
 def build_run(
-    config: Config, world: World, placement: Placement, precision: Precision, train_samples: int
+    config: Config,
+    world: World,
+    placement: Placement,
+    precision: Precision,
+    train_samples: int,
+    compile_backend: str = "inductor",
 ) -> Run:
-    """The run on this rank; the process group must exist."""
+    """The run on this rank; the process group must exist.
+
+    Args:
+        compile_backend: `aot_eager` traces and differentiates like inductor and generates no code, for tests.
+    """
     return Run(
         config=config,
         world=world,
@@ -76,4 +87,5 @@ def build_run(
         mesh=build_mesh(placement.axes, world.device_type, mesh_names(config)),
         plan=build_plan(config, train_samples),
         folder=RunDirectory(config.results, config.comparison, config.run),
+        compile_backend=compile_backend,
     )

@@ -16,8 +16,8 @@ def make_world(rank: int = 0, size: int = 1, per_node: int = 0) -> World:
 
 
 def run_of(config: Config, precision: Precision | None = None, per_node: int = 0) -> Run:
-    """On the rank that RANK and WORLD_SIZE name, whose process group is there."""
+    """On the rank that RANK and WORLD_SIZE name, whose process group is there; what is compiled needs no compiler."""
     world = make_world(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), per_node)
     placement = resolve_placement(config, world)
     precision = precision or resolve_precision(config, "cpu")
-    return build_run(config, world, placement, precision, config.global_batch_size)
+    return build_run(config, world, placement, precision, config.global_batch_size, "aot_eager")

@@ -21,12 +21,6 @@ from trainer.run import Run
 from trainer.settings.precision import LossScale
 
 
-def apply_compile(model: nn.Module, backend: str = "inductor") -> None:
-    """torch.compile for each block, in place: after activation checkpointing, before anything is sharded."""
-    for block in model.blocks():  # type: ignore[operator]
-        block.compile(backend=backend)
-
-
 class TorchEngine:
     """Forward and backward per micro-batch, then one update.
 

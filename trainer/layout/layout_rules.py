@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from trainer.settings.compile_rules import refused_compositions
 from trainer.settings.config import Config
 from trainer.settings.knob_table import pipeline_problems
 
@@ -34,6 +35,7 @@ def broken_layout_rules(
         *_experts(config, axes, shape),
         *_batch(config, axes),
         *_adapters(config, shape),
+        *refused_compositions(config, experts=shape.experts > 0, cp=axes.cp, tp=axes.tp),
     ]
 
 

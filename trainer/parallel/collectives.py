@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 Splits = list[int] | None
 
@@ -44,6 +45,22 @@ class _Gather(torch.autograd.Function):
         part = whole.new_empty((whole.shape[0] // ctx.group.size(), *whole.shape[1:]))
         dist.reduce_scatter_tensor(part, whole, group=ctx.group)
         return part.movedim(0, ctx.dim), None, None
+
+
+class _Wait(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, coming: Tensor) -> Tensor:
+        return coming.wait() if isinstance(coming, AsyncCollectiveTensor) else coming.view_as(coming)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+def wait_for(coming: Tensor) -> Tensor:
+    """A plain tensor with the history of `coming`, which one of torch's own collectives may not have filled yet."""
+    result: Tensor = _Wait.apply(coming)  # type: ignore[no-untyped-call]
+    return result
 
 
 # Inside a compiled block an autograd function of ours loses its gradient (torch 2.11), so it stays outside.

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from trainer.engines.compilation import apply_compile
 from trainer.engines.optimizer import build_optimizer
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
 from trainer.layout.resolve import count_stages
@@ -71,6 +72,8 @@ def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights)
         apply_context(module, layers, meshes.cp, config.cp_kind)
         apply_tensor(module, meshes.tp, layout.sequence_parallel)
         apply_experts(layers, meshes.ep)
+        if config.compile:
+            apply_compile(layers, run.compile_backend)
         apply_sharding(module, meshes, config, run.precision)
         module.to_empty(device=meshes.device_type)
         restore_buffers(module, meshes.device_type)

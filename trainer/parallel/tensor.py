@@ -27,6 +27,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from trainer.parallel.adapters import plan_column, plan_row
+from trainer.parallel.collectives import wait_for
 from trainer.parallel.pipeline import layers_of
 from trainer.parallel.replication import replicate_parameters
 
@@ -53,7 +54,7 @@ def build_plan(decoder: nn.Module, sequence_parallel: bool) -> Plan:
     stream: Placement = Shard(1) if sequence_parallel else Replicate()
     plan: Plan = {}
     if core.embed_tokens is not None:
-        plan["model.embed_tokens"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
+        plan["model.embed_tokens"] = SplitEmbedding(input_layouts=Replicate(), output_layouts=stream)
     for index, layer in layers_of(decoder).items():
         plan |= _plan_layer(f"model.layers.{index}.", layer, stream)
     if decoder.hf.lm_head is not None:
@@ -89,6 +90,22 @@ def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
     for name in ("gate_proj", "up_proj"):
         plan |= plan_column(f"{at}mlp.{name}", getattr(layer.mlp, name))
     return plan | plan_row(f"{at}mlp.down_proj", layer.mlp.down_proj, stream)
+
+
+class SplitEmbedding(RowwiseParallel):
+    """Cut by words; its sum over tp has arrived when it comes out.
+
+    A sum that is still on its way is a tensor of another class, and a compiled layer takes what is inside without its
+    history: the embedding then has no gradient from the layers, silently (torch 2.13, AOTAutograd's runtime wrappers;
+    2.11 does not).
+    """
+
+    @staticmethod
+    def _prepare_output_fn(
+        output_layouts: Any, use_local_output: bool, mod: Any, outputs: Any, mesh: Any
+    ) -> Any:
+        stream = RowwiseParallel._prepare_output_fn(output_layouts, use_local_output, mod, outputs, mesh)
+        return wait_for(stream)
 
 
 class SplitHead(ColwiseParallel):

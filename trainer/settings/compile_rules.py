@@ -1,4 +1,4 @@
-"""What torch.compile needs of the machine, checked without torch: its first step would fail minutes later.
+"""What torch.compile needs of settings and of the machine, checked without torch: its first step would fail later.
 
 On a CPU it writes C++ and calls CXX, else g++ (torch 2.13, torch/_inductor/config.py `cpp.cxx`). On a GPU Triton builds
 a starter for its kernels with CC, else gcc or clang (triton 3.7, triton/runtime/build.py). Both include Python.h.
@@ -9,13 +9,73 @@ from __future__ import annotations
 import shlex
 import shutil
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.settings.config import Config
+from trainer.settings.recomputation import NONE, SELECTIVE
 
 # by whether there is a GPU: the variable that names the compiler, and what is looked for without it
 COMPILERS = {False: ("CXX", ("g++",)), True: ("CC", ("gcc", "clang"))}
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What a block is made of, as far as it matters to a compiler."""
+
+    recomputed: str
+    """The setting activation_checkpointing."""
+    experts: bool
+    cp: int = 1
+    tp: int = 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Compiled blocks that are wrong, fail, or stay as they were."""
+
+    holds: Callable[[Composition], bool]
+    reason: str
+
+
+REFUSALS = (
+    # both: a call that stays outside compiled code breaks the graph inside of torch's checkpoint, which then runs whole
+    # as it was, without a word (torch 2.13: no graph at all)
+    Refusal(
+        lambda block: block.experts and block.recomputed != NONE,
+        "the experts' dispatch is never compiled, and a recomputed block around it is not compiled at all",
+    ),
+    Refusal(
+        lambda block: block.cp > 1 and block.recomputed != NONE,
+        "the exchanges of context parallelism are never compiled, and a recomputed block around them is not compiled "
+        "at all",
+    ),
+    # AssertionError: expected all tensors_saved_with_vc_check to be Tensors, got types: [.., DeviceMesh]
+    Refusal(
+        lambda block: block.tp > 1 and block.recomputed not in (NONE, SELECTIVE),
+        "a compiled block that is split over tp and recomputed fails at once (torch 2.13); selective does not",
+    ),
+)
+"""Others: zero3 and zeropp in deepspeed_rules.py, batch norm in trainer/shapes/model_shapes.py."""
+
+
+def refused_compositions(config: Config, *, experts: bool, cp: int = 1, tp: int = 1) -> Iterator[str]:
+    """One sentence per row of `REFUSALS` that holds; none without `compile`.
+
+    Args:
+        experts: the model has some.
+        cp, tp: ranks on these axes.
+    """
+    if not config.compile:
+        return
+    block = Composition(config.activation_checkpointing, experts, cp, tp)
+    for refusal in REFUSALS:
+        if refusal.holds(block):
+            yield (
+                f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={block.recomputed}: not both here, "
+                f"{refusal.reason}; leave one of them out"
+            )
 
 
 def compile_problems(

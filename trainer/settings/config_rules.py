@@ -78,11 +78,6 @@ def _nd(config: Settings) -> Iterator[str]:
             f"TRAINER_LAYOUT=auto, {', '.join(given)}: auto chooses the degrees itself; "
             "set TRAINER_LAYOUT=given, or leave them out"
         )
-    if config.compile:
-        yield (
-            "TRAINER_COMPILE=true: not with strategy nd, where compiled layers lose gradients in some layouts; "
-            "leave it out"
-        )
 
 
 def _work(config: Settings) -> Iterator[str]:

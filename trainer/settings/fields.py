@@ -234,7 +234,10 @@ class Settings(BaseModel):
         description="What is computed again in the backward pass instead of kept: none, every_N = every Nth block "
         "(every_2, every_3, ...), blocks = each, selective = each, but for its products and attention.",
     )
-    compile: bool = Field(default=False, description="torch.compile, block by block.")
+    compile: bool = Field(
+        default=False,
+        description="torch.compile, block by block; not with zero3, zeropp, nor some blocks that are recomputed.",
+    )
     clip_norm: float = Field(default=0.0, ge=0, description="Clip the global gradient norm; 0 = off.")
     label_smoothing: float = Field(
         default=0.0, ge=0, lt=1, description="Share of the target spread over all classes."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.failures import DataMissing
+from trainer.settings.compile_rules import refused_compositions
 from trainer.settings.config import Config, ConfigError
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import TEXT_HUB_IDS, hub_id
@@ -28,6 +29,8 @@ def decoder_problems(config: Config) -> list[str]:
         problems.append(
             f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} knows {shape.max_positions} positions"
         )
+    if shape and config.strategy != "nd":  # there with the axes: trainer/layout/layout_rules.py
+        problems += list(refused_compositions(config, experts=shape.experts > 0))
     problems += list(_weights_problems(config))
     if any(target.split(".")[-1] == "lm_head" for target in config.lora_targets.split(",")):
         problems.append("TRAINER_LORA_TARGETS: lm_head gets no adapters, expected projections of the layers")

@@ -20,7 +20,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.engine import Engine
-from trainer.engines.torch_engine import TorchEngine, apply_compile
+from trainer.engines.compilation import apply_compile
+from trainer.engines.torch_engine import TorchEngine
 from trainer.measuring.phases import Phases
 from trainer.run import Run
 from trainer.settings.knob_table import MIB, reduce_bucket_bytes
@@ -37,7 +38,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     """The model replicated over the axis dp_replicate."""
     axis = run.mesh["dp_replicate"]
     if run.config.compile:
-        apply_compile(model)
+        apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
     model.to(run.mesh.device_type)
     accumulates = run.config.global_batch_size > run.config.micro_batch_size * axis.size()
     if accumulates:

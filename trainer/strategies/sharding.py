@@ -18,7 +18,8 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.engine import Engine
-from trainer.engines.torch_engine import TorchEngine, apply_compile
+from trainer.engines.compilation import apply_compile
+from trainer.engines.torch_engine import TorchEngine
 from trainer.measuring.phases import Phases
 from trainer.parallel.gathered_types import apply_gathered_types, build_mixed_precision
 from trainer.parallel.gradient_sync import apply_sync
@@ -36,7 +37,7 @@ def build_sharded(run: Run, mesh: DeviceMesh, model: nn.Module, phases: Phases) 
     """
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if run.config.compile:
-        apply_compile(model)
+        apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
     model.to("meta")
     tie_weights(model)
     apply_sharding(model, mesh, run)

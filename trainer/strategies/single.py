@@ -10,7 +10,8 @@ from __future__ import annotations
 from torch import nn
 
 from trainer.engine import Engine
-from trainer.engines.torch_engine import TorchEngine, apply_compile
+from trainer.engines.compilation import apply_compile
+from trainer.engines.torch_engine import TorchEngine
 from trainer.measuring.phases import Phases
 from trainer.run import Run
 
@@ -18,5 +19,5 @@ from trainer.run import Run
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     """The plain model."""
     if run.config.compile:
-        apply_compile(model)
+        apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
     return TorchEngine(run, model.to(run.mesh.device_type), phases)

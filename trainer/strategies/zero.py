@@ -30,8 +30,8 @@ import torch
 from torch import nn
 
 from trainer.engine import Engine
+from trainer.engines.compilation import apply_compile
 from trainer.engines.deepspeed_config import build_settings, measure_sizes
-from trainer.engines.torch_engine import apply_compile
 from trainer.engines.zero_engine import DeepSpeedEngine
 from trainer.measuring.phases import Phases
 from trainer.models.products import is_product_weight
@@ -76,7 +76,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
         device_type=device_type,
     )
     if config.compile:
-        apply_compile(model)
+        apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
     with _timeout_for_groups(config.collective_timeout_s):
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         if settings["zero_optimization"]["stage"] == 3:

@@ -20,7 +20,7 @@ from tests.trainer.models.small_decoder import (
     row_of,
     settings,
 )
-from trainer.engines.torch_engine import apply_compile
+from trainer.engines.compilation import apply_compile
 from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
 from trainer.settings.config import ConfigError
@@ -111,7 +111,7 @@ def test_recomputed_blocks_give_the_same_gradients(model, lora_rank):
 def test_compiled_blocks_give_the_same_gradients():
     """Dense only: which experts get tokens is not for the compiler."""
     plain, compiled = build(), build(activation_checkpointing="blocks")
-    apply_compile(compiled, backend="aot_eager")
+    apply_compile(compiled.blocks(), backend="aot_eager")
     compare_gradients(moved(plain), moved(compiled))
 
 

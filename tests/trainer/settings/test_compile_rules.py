@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from trainer.launch.preflight import check
-from trainer.settings.compile_rules import compile_problems
+from trainer.layout.mesh import broken_rules
+from trainer.settings.compile_rules import compile_problems, refused_compositions
 from trainer.settings.config import Config, ConfigError
+from trainer.shapes.model_shapes import model_problems
 
 
 @pytest.fixture
@@ -97,3 +99,30 @@ def test_the_image_is_what_it_is_about(tmp_path):
     assert done.returncode == 2 and "TRAINER_COMPILE=true" in done.stdout + done.stderr
     assert "| torch\n" not in done.stderr
     assert Path(sysconfig.get_paths()["include"]).name.startswith("python3")
+
+
+@pytest.mark.parametrize("recomputed", ["none", "selective", "every_2", "blocks"])
+def test_recomputed_blocks_that_cannot_be_compiled_are_refused_with_the_reason(recomputed):
+    config = Config(run="try", compile=True, activation_checkpointing=recomputed)
+
+    def refused(**block) -> list[str]:
+        return list(refused_compositions(config, **({"experts": False} | block)))
+
+    assert refused() == []
+    for block, reason in (({"experts": True}, "experts' dispatch"), ({"cp": 2}, "context parallelism")):
+        assert len(refused(**block)) == (recomputed != "none")
+        assert all(
+            reason in sentence and f"={recomputed}: not both" in sentence for sentence in refused(**block)
+        )
+    assert len(refused(tp=2)) == (recomputed not in ("none", "selective"))
+    eager = config.model_copy(update={"compile": False})
+    assert list(refused_compositions(eager, experts=True, cp=2, tp=2)) == []
+
+
+def test_layout_and_model_ask_for_these_rules():
+    given = {"run": "try", "dataset": "arithmetic", "compile": True, "activation_checkpointing": "blocks"}
+    nd = {"model": "qwen_tiny", "strategy": "nd", "layout": "given", "seq_len": 64}
+    found = broken_rules(Config(**given, **nd, cp=2), 2)
+    assert [sentence for sentence in found if "TRAINER_COMPILE=true" in sentence and "context" in sentence]
+    found = model_problems(Config(**given, model="qwen_moe_tiny", strategy="fsdp"))
+    assert [sentence for sentence in found if "TRAINER_COMPILE=true" in sentence and "experts" in sentence]

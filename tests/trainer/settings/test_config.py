@@ -95,7 +95,6 @@ ND = {"TRAINER_STRATEGY": "nd", "TRAINER_MODEL": "qwen_tiny"}
             {"TRAINER_TP": "2", "TRAINER_DP_SHARD": "4"},
             "TRAINER_LAYOUT=auto, TRAINER_DP_SHARD=4, TRAINER_TP=2: auto",
         ),
-        ({"TRAINER_COMPILE": "true"}, "TRAINER_COMPILE=true: not with strategy nd"),
         ({"TRAINER_OFFLOAD": "all"}, "TRAINER_OFFLOAD=all: strategy nd can keep there only none"),
     ],
 )

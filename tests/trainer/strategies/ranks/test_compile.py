@@ -10,21 +10,17 @@ from tests.ranks import run_ranks
 @pytest.mark.parametrize(("strategy", "world_size"), [("single", 1), ("ddp", 2), ("fsdp", 2), ("zero2", 2)])
 def test_compiled_blocks_have_the_same_gradients(strategy, world_size):
     def run() -> None:
-        from unittest import mock
-
         import torch._dynamo.utils
         import torch.distributed as dist
 
         from tests.trainer.strategies.small import largest_difference, make_config, start, steps
-        from trainer.engines import torch_engine as engines
 
         dist.init_process_group("gloo")
         found = []
         for compiled in (False, True):
             # sgd: a step of its size follows the gradient
             config = make_config(strategy, world_size, optimizer="sgd", lr=0.1, compile=compiled)
-            with mock.patch.object(engines.apply_compile, "__defaults__", ("aot_eager",)):
-                engine = start(config)
+            engine = start(config)
             before = torch._dynamo.utils.counters["stats"]["calls_captured"]
             seen = steps(engine, config, 1, 2)
             captured = torch._dynamo.utils.counters["stats"]["calls_captured"] > before
