@@ -89,9 +89,8 @@ class QuantizedReduction:
         columns = shards.view(self._ranks, -1).split(lengths, dim=1)
         for parameter, column in zip(parameters, columns, strict=True):
             _fill(column, parameter.grad.reshape(-1))
-        sums = self._add_up(
-            shards.transpose(0, 1), self._inside
-        )  # to each place of the node its shards of all nodes
+        # to each place of the node its shards of all nodes
+        sums = self._add_up(shards.transpose(0, 1), self._inside)
         mean = self._add_up(sums, self._between) / self._ranks
         found = []
         for parameter, part in zip(parameters, mean.split(lengths), strict=True):
