@@ -110,6 +110,8 @@ lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproje
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml $(TRAINER_DIST)/pyproject.toml \
 	    --extra hta --extra server --group dev -o requirements/dev.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/quantizer.in -c requirements/dev.txt \
+	    -o requirements/quantizer.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/scan.in -o requirements/scan.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.12 requirements/bare.in \
 	    --overrides requirements/bare_overrides.in -o requirements/bare.txt

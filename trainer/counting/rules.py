@@ -24,7 +24,7 @@ def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int)
     except ConfigError as failure:
         raise ConfigError(failure.problems + problems) from None
     problems += broken_rules(config, ranks, per_node) + model_problems(config)
-    problems += broken_deepspeed_rules(config, ranks, per_node, num_labels=0, env=env, gpu=False)
+    problems += broken_deepspeed_rules(config, ranks, per_node, env=env, gpu=False)
     if not config.is_text:
         size = image_size_problem(config, config.image_size or default_image_size(config))
         problems += [size] if size else []

@@ -180,10 +180,8 @@ def _zero_section(
     if config.offload == "all":
         section["offload_param"] = dict(pinned)
     if config.strategy == "zeropp":
-        parts = config.zeropp.split(",")
-        section["zero_hpz_partition_size"] = processes_per_node if "hpz" in parts else 1
-        section["zero_quantized_weights"] = "qwz" in parts
-        section["zero_quantized_gradients"] = "qgz" in parts
+        # qwz and qgz are not DeepSpeed's (engines/quantized_gathers.py, quantized_reduction.py): its switches stay off
+        section["zero_hpz_partition_size"] = processes_per_node if "hpz" in config.zeropp.split(",") else 1
     return section
 
 

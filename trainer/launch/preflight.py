@@ -132,7 +132,7 @@ def _check_text(
 ) -> None:
     problems = problems + text_problems(config)
     problems += broken_deepspeed_rules(
-        config, world_size, read_pods(env).processes_per_node, num_labels=0, env=env, gpu=has_gpu()
+        config, world_size, read_pods(env).processes_per_node, env=env, gpu=has_gpu()
     )
     if problems:
         raise ConfigError(problems)
@@ -161,10 +161,7 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
     if not size_problem and (scale := scale_problem(config, data.source_edge, image_size)):
         problems.append(scale)
     problems += plan_problems(config, len(data.train))
-    labels = len(data.class_names)
-    problems += broken_deepspeed_rules(
-        config, world_size, per_node, num_labels=labels, env=env, gpu=has_gpu()
-    )
+    problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
     if problems:
         raise ConfigError(problems)
     for split in (data.train, data.validation, data.test):

@@ -6,7 +6,7 @@ Each function gives sentences; the texts of DeepSpeed that they spare the user a
 
 from __future__ import annotations
 
-import math
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,8 @@ from trainer.settings.strategy_table import STRATEGIES
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 COMPILERS = ("c++", "nvcc", "ninja")
+PREBUILT_QUANTIZER = "deepspeed.ops.quantizer.quantizer_op"
+"""DeepSpeed's own name for it (op_builder/quantizer.py); images/trainer/quantizer.py builds it."""
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
@@ -32,14 +34,12 @@ def broken_deepspeed_rules(
     world_size: int,
     processes_per_node: int,
     *,
-    num_labels: int,
     env: Mapping[str, str],
     gpu: bool,
 ) -> list[str]:
     """One sentence per broken rule; none for strategies that are not DeepSpeed's.
 
     Args:
-        num_labels: classes of the data set; 0 = not known, its rule is left out.
         gpu: of `has_gpu`.
     """
     if not STRATEGIES[config.strategy].deepspeed_stage:
@@ -49,8 +49,8 @@ def broken_deepspeed_rules(
         problems += cache_problems(env)
     if config.strategy == "zeropp":
         problems += _partition(config, world_size, processes_per_node)
-        problems += _quantized(config, world_size, processes_per_node, num_labels, gpu)
-        if gpu and _quantizes(config):
+        problems += _quantized(config, world_size, processes_per_node, gpu)
+        if gpu and _quantizes(config) and find_quantizer() is None:
             problems += toolchain_problems(env)
     return problems
 
@@ -98,9 +98,7 @@ def _partition(config: Config, world_size: int, processes_per_node: int) -> Iter
         )
 
 
-def _quantized(
-    config: Config, world_size: int, processes_per_node: int, num_labels: int, gpu: bool
-) -> Iterator[str]:
+def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bool) -> Iterator[str]:
     parts = config.zeropp.split(",")
     for part in ("qwz", "qgz"):
         if part in parts and not gpu:  # ValueError: This op had not been implemented on CPU backend.
@@ -108,41 +106,25 @@ def _quantized(
                 f"TRAINER_ZEROPP={config.zeropp!r}: {part} needs DeepSpeed's CUDA quantizer and there is no GPU "
                 "here; use hpz"
             )
-    # AssertionError: Cannot enable both torch autocast and zero quantized weights
-    if "qwz" in parts and config.precision in ("auto", "bf16", "fp16"):
+    if "qgz" in parts and world_size % processes_per_node:
         yield (
-            f"TRAINER_PRECISION={config.precision}: qwz cannot be combined with autocast; use fp32 or bf16_native"
+            f"TRAINER_ZEROPP={config.zeropp!r}: qgz reduces inside the nodes first, but {processes_per_node} processes "
+            f"per node do not divide {world_size} processes"
         )
-    step = 8 * world_size
-    if (
-        "qwz" in parts and num_labels % step
-    ):  # Qantized weight requires the number of weights be a multiple of 8
+    elif "qgz" in parts and world_size == processes_per_node:
         yield (
-            f"TRAINER_ZEROPP={config.zeropp!r}: qwz needs a number of classes that is a multiple of "
-            f"8 x {world_size} processes = {step}, and the data set has {num_labels}; leave out qwz"
-        )
-    if "qgz" in parts and world_size // processes_per_node == 1:  # plain reduce-scatter, without a word
-        yield (
-            f"TRAINER_ZEROPP={config.zeropp!r}: qgz has no effect on one node; leave it out, or use more nodes"
+            f"TRAINER_ZEROPP={config.zeropp!r}: qgz saves bytes between nodes, and this is one node; leave it out, or "
+            "use more nodes"
         )
 
 
-def unquantizable(sizes: Mapping[str, int], world_size: int) -> list[str]:
-    """A sentence for the parameters whose shards DeepSpeed's quantizer cannot cut into groups of eights; [] = none.
-
-    AssertionError: Qantized weight requires the number of weights be a multiple of 8. Yet 51 cannot be divided by 8*50
-
-    Args:
-        sizes: elements by name.
-    """
-    bad = [name for name, elements in sizes.items() if math.ceil(elements / world_size) % 8]
-    if not bad:
-        return []
-    return [
-        f"TRAINER_ZEROPP: qwz quantizes shards of a multiple of 8 elements; of {len(bad)} of {len(sizes)} parameters "
-        f"they are others on {world_size} processes, first {bad[0]} with {sizes[bad[0]]}; leave out qwz, or take "
-        "another number of processes"
-    ]
+def find_quantizer() -> Path | None:
+    """The CUDA quantizer that an image has been built with, found without importing DeepSpeed."""
+    top, *folders, name = PREBUILT_QUANTIZER.split(".")
+    package = importlib.util.find_spec(top)
+    if package is None or package.origin is None:
+        return None
+    return next(Path(package.origin).parent.joinpath(*folders).glob(f"{name}*.so"), None)
 
 
 def toolchain_problems(env: Mapping[str, str]) -> list[str]:
@@ -151,7 +133,7 @@ def toolchain_problems(env: Mapping[str, str]) -> list[str]:
     if missing := [name for name in COMPILERS if not shutil.which(name, path=env.get("PATH", ""))]:
         problems.append(
             f"TRAINER_ZEROPP: qwz and qgz are compiled at the first start, and {', '.join(missing)} cannot be found "
-            "on PATH; use an image with the CUDA toolkit, or leave out qwz and qgz"
+            "on PATH; use an image with the CUDA toolkit or with the quantizer built, or leave out qwz and qgz"
         )
     for lock in sorted(
         _caches(env)["TORCH_EXTENSIONS_DIR"].glob("**/lock")

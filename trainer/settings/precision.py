@@ -12,9 +12,9 @@
 How a model computes in 16 bits: trainer/models/low_precision.py. The exception: zero1 and zero2 hold all parameters in
 fp32 on every rank, and gather them in fp32 after the update (DeepSpeed gathers in the type that it holds).
 
-bf16_native is DeepSpeed's own recipe (its section `bf16`), the only one that the quantized gathers of ZeRO++ take. Its
-fp32 copy is made from parameters that are bf16 already: these runs start from rounded weights, and their buffers
-(running statistics) stay bf16. Elsewhere it would be another name for bf16.
+bf16_native is DeepSpeed's own recipe (its section `bf16`). Its fp32 copy is made from parameters that are bf16
+already: these runs start from rounded weights, and their buffers (running statistics) stay bf16. Elsewhere it would be
+another name for bf16.
 
 Reduced in fp32 unless the setting reduce_dtype says bf16.
 

@@ -6,7 +6,7 @@ zero2     GO   and gradients                   reduce G, every backward; all-gat
 zero3     PGO  and parameters                  all-gather P per module in forward and
                                                backward, reduce-scatter G                   3 (n-1)/n
 zeropp    PGO  as zero3; hpz: a second copy    all-gather P in backward stays in the node;
-          of P per node; qwz, qgz: int8        qwz quarters gathers, qgz reductions
+          of P per node                        qwz: 8 bits of P, qgz: 4 bits of G, in two steps
 
 dp_shard ─▶  ┌──────────────┐ ┌──────────────┐
      zero1   │ P   G   O/2  │ │ P   G   O/2  │     P parameters  G gradients  O optimizer state
@@ -22,7 +22,7 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -32,12 +32,13 @@ from torch import nn
 from trainer.engine import Engine
 from trainer.engines.compilation import apply_compile
 from trainer.engines.deepspeed_config import build_settings, measure_sizes
+from trainer.engines.quantized_gathers import apply_quantized_gathers
+from trainer.engines.quantized_reduction import apply_quantized_reduction
+from trainer.engines.quantizer import load_quantizer
 from trainer.engines.zero_engine import DeepSpeedEngine
 from trainer.measuring.phases import Phases
 from trainer.models.products import is_product_weight
 from trainer.run import Run
-from trainer.settings.config import ConfigError
-from trainer.settings.deepspeed_rules import unquantizable
 from trainer.strategies.sharding import tie_weights
 
 
@@ -47,15 +48,8 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     Stages 1 and 2 hold it whole on every rank. In stage 3 rank 0's is dealt out parameter by parameter, so that no
     device ever holds more than its shards and one parameter. deepspeed.zero.Init as a context around a Hugging Face
     constructor gives wrong initial weights silently; on a finished module it does what it says.
-
-    Raises:
-        ConfigError: qwz with parameters that its quantizer does not take.
     """
     config, device_type, world_size = run.config, run.mesh.device_type, run.axes.dp_shard
-    if config.strategy == "zeropp" and "qwz" in config.zeropp.split(","):
-        sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-        if problems := unquantizable(sizes, world_size):
-            raise ConfigError(problems)
     if device_type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read at import; there is no argument for it
     import deepspeed
@@ -85,6 +79,8 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
             model.to(device_type)
         trainable = [p for p in model.parameters() if p.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
+        if config.strategy == "zeropp":
+            _quantize(engine, config.zeropp.split(","), run.world.local_size)
     if settings["zero_optimization"]["stage"] == 3 and run.precision.autocast_dtype is not None:
         _gather_products(engine, run.precision.autocast_dtype)
     return DeepSpeedEngine(run, engine, phases, settings)
@@ -100,9 +96,9 @@ def _deal_out(model: nn.Module, settings: dict[str, Any], device_type: str) -> N
         tie_weights(model)
     if settings["bf16"]["enabled"]:
         model.to(torch.bfloat16)
-    node = (
-        groups._get_zero_param_intra_parallel_group()
-    )  # hpZ's, of an earlier engine: it may exist only once
+    # hpZ's, of an earlier engine: it may exist only once
+    hpz = settings["zero_optimization"]["zero_hpz_partition_size"] > 1
+    node = groups._get_zero_param_intra_parallel_group() if hpz else None
     deepspeed.zero.Init(module=model, config_dict_or_path=settings, zero_param_parallel_group=node)
     for name, buffer in list(model.named_buffers()):
         owner, _, leaf = name.rpartition(".")
@@ -121,6 +117,16 @@ def _gather_products(engine: Any, dtype: torch.dtype) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if is_product_weight(module, name):
                 parameter.comm_dtype = dtype
+
+
+def _quantize(engine: Any, parts: Sequence[str], per_node: int) -> None:
+    if not {"qwz", "qgz"} & set(parts):
+        return
+    quantizer = load_quantizer()
+    if "qwz" in parts:
+        apply_quantized_gathers(engine.module.parameters(), quantizer)
+    if "qgz" in parts:
+        apply_quantized_reduction(engine.optimizer, quantizer, per_node)
 
 
 @contextlib.contextmanager
