@@ -10,10 +10,12 @@ from pathlib import Path
 CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # version 2, version 1
 CGROUP_USES = ("memory.stat", "memory/memory.stat")
 HELD = frozenset({"anon", "shmem", "total_rss", "total_shmem"})  # of these; page cache can go
-# Python, numpy, the loader of libraries, C++, OpenBLAS; a thread's stack counts as well, and the kernel says -9
+# Python, numpy, the loader of libraries, C++, OpenBLAS; a thread's stack counts as well, the kernel says -9, and a
+# library in C whose allocation failed may return nothing without saying why, which Python calls a SystemError
 NO_MEMORY = re.compile(
     r"MemoryError|cannot allocate memory|bad_alloc|memory allocation|failed to map segment"
-    r"|can't start new thread|pthread_create failed|ended with -9\b",
+    r"|can't start new thread|pthread_create failed|ended with -9\b"
+    r"|SystemError: .*without (setting an )?exception",
     re.IGNORECASE,
 )
 # of HTA's process. Reading whole texts it took 4.6 to 6.4 times the unpacked size and kept 1.3 times (traces of 5 to
