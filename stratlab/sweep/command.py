@@ -142,7 +142,11 @@ def sweep(
             raise
         problems = list(result.problems)
         if uninstall:
-            problems += uninstall_ended(plan, result.state, site, display.say)
+            if asked.tune:  # the state as the candidates left it
+                tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), space)
+                problems += uninstall_ended(tuning_state.releases, tuning_state, site, display.say)
+            names = [planned.release.name for planned in plan]
+            problems += uninstall_ended(names, result.state, site, display.say)
     print_result(console, plan, replace(result, problems=problems), output)
     if not uninstall:
         print("remove the releases, results stay: stratlab sweep", file, "--uninstall")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,15 +171,14 @@ def compare_there(
 
 
 def uninstall_ended(
-    plan: Sequence[Planned], state: State, site: Site, say: Callable[[str], None]
+    names: Iterable[str], state: State, site: Site, say: Callable[[str], None]
 ) -> list[str]:
     """Removes the releases whose run has ended, well or not; results and logs of the ranks stay on the volume.
 
     Returns what did not go.
     """
     problems = []
-    for planned in plan:
-        name = planned.release.name
+    for name in names:
         entry = state.releases.get(name)
         if entry and entry.stage in ENDED:
             say(f"uninstalling {name}")

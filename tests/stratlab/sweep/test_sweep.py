@@ -188,5 +188,5 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(
     for name, stage in (("a", "succeeded"), ("b", "failed"), ("c", "succeeded"), ("d", "running")):
         state = state.record(name, stage=stage, asked="asked")
     site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
-    assert uninstall_ended([plan(name) for name in "abcde"], state, site, silent) == ["c: no right"]
+    assert uninstall_ended("abcde", state, site, silent) == ["c: no right"]
     assert gone == ["a", "b"]
