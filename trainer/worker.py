@@ -41,6 +41,7 @@ from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import missing_rank_variables
 from trainer.settings.knob_table import resolve_knobs
 from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
+from trainer.settings.quantized_shares import describe_quantized
 from trainer.settings.schedule import profile_first_from
 from trainer.strategies import build_engine, builds_empty
 from trainer.tasks import Task, open_task
@@ -151,6 +152,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         **task.cost(model),
         **({"attention": _describe_attention(run)} if config.is_text else {}),
+        **({"quantized": _describe_zeropp(run, model)} if config.strategy == "zeropp" else {}),
         "initial_weights_sha256": task.hash_weights(model),
         "device_type": world.device_type,
         "device_name": world.device_name,
@@ -162,6 +164,12 @@ def _describe_attention(run: Run) -> str:
     from trainer.models.packing import describe_attention
 
     return describe_attention(run.config, run.world.device, run.precision.products_dtype, run.axes.cp)
+
+
+def _describe_zeropp(run: Run, model: nn.Module) -> dict[str, dict[str, Any]]:
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    parts = run.config.zeropp.split(",")
+    return describe_quantized(parts, sizes, run.axes.dp_shard, run.config.persistent_elements)
 
 
 def main() -> int:

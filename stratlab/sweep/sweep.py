@@ -170,9 +170,7 @@ def compare_there(
     )
 
 
-def uninstall_ended(
-    names: Iterable[str], state: State, site: Site, say: Callable[[str], None]
-) -> list[str]:
+def uninstall_ended(names: Iterable[str], state: State, site: Site, say: Callable[[str], None]) -> list[str]:
     """Removes the releases whose run has ended, well or not; results and logs of the ranks stay on the volume.
 
     Returns what did not go.

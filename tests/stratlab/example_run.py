@@ -142,7 +142,7 @@ def _rank(rank: int, config: dict[str, Any]) -> dict[str, Any]:
         "peak_memory_gib": None if resolved["device_type"] == "cpu" else 1.5 * held[2] + 0.3,
         "peak_host_memory_gib": 0.8,
         "state_memory_gib": {k: 4 * n * share / GIB for k, n, share in zip(kinds, words, held, strict=True)},
-        "dtypes": {kind: ["float32"] for kind in (*kinds, "reductions", "products")},
+        "dtypes": {kind: ["float32"] for kind in (*kinds, "reductions", "gathers", "exchanges", "products")},
         "data_order_sha256": "6b" * 32,
         "initial_weights_sha256": resolved["initial_weights_sha256"],
         "samples_seen": 64 * resolved["steps"] // resolved["world_size"],

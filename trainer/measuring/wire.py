@@ -55,6 +55,12 @@ KINDS = {
     **dict.fromkeys(("send", "isend"), "send"),
 }
 NAMESPACES = ("c10d", "_c10d_functional")
+# Collective -> under which name its element types are told.
+DTYPES = {
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "reduce"), "reductions"),
+    "all_gather": "gathers",
+    "all_to_all": "exchanges",
+}
 # What a rank gives is called so in the operators' schemas; the first name that is there counts.
 PAYLOAD = (
     "input_tensors",
@@ -109,8 +115,9 @@ class WireCounter(TorchDispatchMode):
         """axis -> its part of `wire_bytes`."""
         self.wire_bytes = 0.0
         """Bytes that this rank sends, by the formulas above."""
-        self.reduced_dtypes: set[str] = set()
-        """Element types of what was added up over ranks; single numbers (norms, flags) are left out."""
+        self.dtypes: dict[str, set[str]] = {name: set() for name in dict.fromkeys(DTYPES.values())}
+        """reductions, gathers, exchanges -> the element types sent; without single numbers (norms, flags) and without
+        whole numbers that are added up (counts)."""
 
     @property
     def collectives(self) -> int:
@@ -119,7 +126,7 @@ class WireCounter(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled blocks stay compiled; they hold no collectives."""
+        """Compiled blocks stay compiled: the collectives that they hold (tp) are called by generated code as well."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -144,9 +151,11 @@ class WireCounter(TorchDispatchMode):
         if ranks == 1:  # an axis of the mesh that nobody is on
             return
         tensors = list(_tensors(payload))
-        if kind in ("all_reduce", "reduce_scatter", "reduce"):
-            added = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel() > 1]
-            self.reduced_dtypes |= {str(tensor.dtype).removeprefix("torch.") for tensor in added}
+        if kind in DTYPES:
+            shown = [each for each in tensors if each.numel() > 1]
+            if DTYPES[kind] == "reductions":
+                shown = [each for each in shown if each.is_floating_point()]
+            self.dtypes[DTYPES[kind]] |= {str(each.dtype).removeprefix("torch.") for each in shown}
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         axis = _axis(group.group_desc, self._world)
         for operations in (self.operations, self.axes.setdefault(axis, {})):

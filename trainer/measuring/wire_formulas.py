@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainer.settings.quantized_shares import block_bytes, count_blocks, is_quantized
 from trainer.settings.strategy_table import STRATEGIES
 
 ELEMENT = 4  # bytes of fp32
@@ -163,3 +164,40 @@ def sharded_traffic(
 def gathered_bytes(group: Sequence[Parameter], product_element: int, shards: int = 1) -> int:
     """All of them once, padded to `shards`: weights of products with so many bytes per element, others in fp32."""
     return sum(p.padded(shards) * (product_element if p.is_product_weight else ELEMENT) for p in group)
+
+
+def zeropp_bytes(
+    parameters: Sequence[Parameter],
+    *,
+    ranks: int,
+    per_node: int,
+    micro_batches: int,
+    parts: Sequence[str],
+    product_element: int = ELEMENT,
+) -> float:
+    """Bytes that a rank sends per step under zeropp, where every parameter is gathered anew for each pass.
+
+    The step's first gather crosses nodes; with hpz all others stay in the node, and are as they were gathered. qwz and
+    qgz send whole blocks. Not in it: the filling of shards that are sent as they are, and the norm's 8 bytes.
+
+    Args:
+        per_node: ranks of a node.
+        parts: of the setting zeropp.
+        product_element: bytes per element of gathered weights of products without qwz.
+    """
+    nodes = ranks // per_node
+    everywhere, inside = (ranks - 1) / ranks, (per_node - 1) / per_node
+    in_two_steps = inside + (nodes - 1) / nodes / per_node
+    local = 2 * micro_batches - 1 if "hpz" in parts else 0
+    sent = 0.0
+    for parameter in parameters:
+        blocks = ranks * count_blocks(parameter.elements, ranks)
+        few = is_quantized(parameter.elements, ranks)
+        plain = parameter.elements * (product_element if parameter.is_product_weight else ELEMENT)
+        gathered = blocks * block_bytes("qwz") if few and "qwz" in parts else plain
+        sent += (2 * micro_batches - local) * everywhere * gathered + local * inside * plain
+        if parameter.trainable and few and "qgz" in parts:
+            sent += micro_batches * in_two_steps * blocks * block_bytes("qgz")
+        elif parameter.trainable:
+            sent += micro_batches * everywhere * parameter.elements * ELEMENT
+    return sent

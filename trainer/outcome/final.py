@@ -21,6 +21,9 @@ from trainer.tasks.measures import Evaluation
 
 log = logging.getLogger("trainer")
 
+SENT = ("reductions", "gathers", "exchanges")
+"""Of what goes over the wire the element types are told, by these names of trainer.measuring.wire.DTYPES."""
+
 
 def write_results(
     run: Run,
@@ -55,7 +58,7 @@ def write_results(
         "state_memory_gib": engine.observed.memory_gib(),
         "dtypes": {
             **engine.observed.dtypes,
-            "reductions": sorted(recorder.wire.reduced_dtypes) if recorder.wire else [],
+            **{name: sorted(recorder.wire.dtypes[name]) if recorder.wire else [] for name in SENT},
             "products": recorder.products.dtypes() if recorder.products else [],
         },
         "collectives_per_step": recorder.wire.operations if recorder.wire else None,

@@ -144,7 +144,10 @@ class Settings(BaseModel):
         default="none", description="Keep the optimizer, or parameters and optimizer, in host memory."
     )
     zeropp: str = Field(
-        default="hpz", pattern=COMMA_LIST, description="Parts of ZeRO++: hpz, qwz, qgz, separated by commas."
+        default="hpz",
+        pattern=COMMA_LIST,
+        description="Parts of ZeRO++, separated by commas: hpz = a second copy inside each "
+        "node, qwz = weights gathered in 8 bits, qgz = gradients reduced in 4; the last two on GPUs alone.",
     )
     dp_replicate: int = Field(
         default=0, ge=0, description="Replicas of the model; 0 = every process the other axes leave."

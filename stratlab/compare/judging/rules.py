@@ -184,6 +184,22 @@ RULES: tuple[Rule, ...] = (
         absent="nothing was added up",
     ),
     Rule(
+        "gather dtypes",
+        "ranks",
+        ("dtypes", "gathers"),
+        False,
+        "as observed, what each strategy is made of: other traffic",
+        absent="nothing was gathered",
+    ),
+    Rule(
+        "exchange dtypes",
+        "ranks",
+        ("dtypes", "exchanges"),
+        False,
+        "as observed, what each strategy is made of: other traffic",
+        absent="nothing was exchanged",
+    ),
+    Rule(
         "product dtypes",
         "ranks",
         ("dtypes", "products"),
@@ -196,6 +212,12 @@ RULES: tuple[Rule, ...] = (
         "how each strategy is tuned, part of what is compared; the observed types tell of rounding",
         matters=False,
         absent="not recorded",
+    ),
+    _resolved(
+        "quantized",
+        "how many bits zeropp sends of which parameters, part of what is compared",
+        matters=False,
+        absent="nothing",
     ),
     Rule(
         "tuning",

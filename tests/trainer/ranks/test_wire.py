@@ -17,6 +17,8 @@ DeepSpeed 0.19.8 against the textbook, vit_tiny on 16x16 images (P = 547,624 byt
     zeropp, the same, 4 ranks as 2 nodes of 2                0.833  only the step's first gather crosses nodes, all
                                                                     others take hpZ's copy inside the node
 
+qwz and qgz, with a stand-in for the kernel: blocks as zeropp_bytes has them, whatever the precision.
+
 The extra all-reduce is the gradient norm: 4 bytes, 8 with zero3. Flat vectors are padded to a multiple of twice the
 ranks; zero3 pads each parameter to a multiple of the ranks.
 
@@ -46,6 +48,7 @@ from trainer.measuring.wire_formulas import (
     sharded_traffic,
     single_traffic,
     textbook_bytes,
+    zeropp_bytes,
 )
 
 GLOBAL = 16
@@ -114,6 +117,14 @@ FORCED = [
     for strategy, ranks in (("zero3", 2), ("zero3", 4), ("zeropp", 4))
     for micro in (1, 2)
 ]
+QUANTIZED = [
+    Run("zeropp", 4, micro, (("zeropp", parts), *precision), forced_gathers=True)
+    for parts, micro, precision in (
+        ("qwz", 1, ()),
+        ("qgz", 2, ()),
+        ("hpz,qwz,qgz", 2, (("precision", "bf16"),)),
+    )
+]
 SHIPPED = [Run(strategy, ranks, 2) for strategy in ("zero1", "zero2", "zero3") for ranks in (2, 4)]
 
 
@@ -121,6 +132,7 @@ def measure(run: Run, out: Path) -> None:
     """One rank: step 4 under the counter; leaves what it saw, and the parameters' shapes."""
     import torch.distributed as dist
 
+    from tests.quantizer_stand_in import load_stand_in
     from tests.trainer.runs import run_of
     from trainer.data import open_data
     from trainer.data.batches import Share, build_batch
@@ -156,7 +168,8 @@ def measure(run: Run, out: Path) -> None:
     }
     placed = run_of(config, per_node=per_node)
     changed = ZERO.get(run.strategy, {}) | (FORCED_GATHERS if run.forced_gathers else {})
-    with mock.patch.dict(ZERO, {run.strategy: changed}):
+    stand_in = mock.patch("trainer.strategies.zero.load_quantizer", load_stand_in)  # no CPU has the kernel
+    with mock.patch.dict(ZERO, {run.strategy: changed}), stand_in:
         engine = build_engine(placed, model, Phases("cpu"))
     order, share = SampleOrder(0, len(data.train)), Share(rank, placed.axes.dp)
     for step in (1, 2, 3):  # in the third, DDP with a static graph agrees on its buckets
@@ -165,7 +178,8 @@ def measure(run: Run, out: Path) -> None:
     with WireCounter() as wire:
         engine.train_step(batch, 0.01)
     engine.close()
-    found = {"operations": wire.operations, "wire_bytes": wire.wire_bytes, "shapes": shapes}
+    dtypes = {name: sorted(types) for name, types in wire.dtypes.items()}
+    found = {"operations": wire.operations, "wire_bytes": wire.wire_bytes, "dtypes": dtypes, "shapes": shapes}
     (out / f"{run.file} rank{rank}.json").write_text(json.dumps(found))
     dist.barrier()
 
@@ -184,7 +198,18 @@ def read_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Found]
         for run in runs:
             measure(run, out)
 
-    every = [Run("single", 1, 2), *DDP, *FSDP, *HSDP, *KNOBS, *IN_16_BITS, *DDP_KNOBS, *SHIPPED, *FORCED]
+    every = [
+        Run("single", 1, 2),
+        *DDP,
+        *FSDP,
+        *HSDP,
+        *KNOBS,
+        *IN_16_BITS,
+        *DDP_KNOBS,
+        *SHIPPED,
+        *FORCED,
+        *QUANTIZED,
+    ]
     forks = Forks(every, measure_all)
 
     def read(run: Run) -> Found:
@@ -199,17 +224,19 @@ def read_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Found]
             Traffic(operations, ranks[0]["wire_bytes"]),
             _parameters(shapes["root"]),
             [_parameters(block) for block in shapes["blocks"]],
+            ranks[0]["dtypes"],
         )
 
     return read
 
 
 class Found(NamedTuple):
-    """Traffic of a rank, the parameters outside of blocks, and those of each block."""
+    """Traffic of a rank, the parameters outside of blocks, those of each block, and the element types sent."""
 
     traffic: Traffic
     root: list[Parameter]
     blocks: list[list[Parameter]]
+    dtypes: dict[str, list[str]]
 
 
 def _parameters(rows: list[Any]) -> list[Parameter]:
@@ -230,7 +257,7 @@ def test_a_single_process_sends_nothing(read_run):
 
 @pytest.mark.parametrize("run", DDP, ids=by_file)
 def test_ddp(run, read_run):
-    found, root, blocks = read_run(run)
+    found, root, blocks, _ = read_run(run)
     parameters = trainable(root, blocks)
     assert found == ddp_traffic(parameters, run.world_size)
     size = sum(p.elements for p in parameters if p.trainable) * 4
@@ -239,7 +266,7 @@ def test_ddp(run, read_run):
 
 @pytest.mark.parametrize("run", FSDP, ids=by_file)
 def test_fsdp(run, read_run):
-    found, root, blocks = read_run(run)
+    found, root, blocks, _ = read_run(run)
     ranks, micro_batches = run.world_size, run.micro_batches
     formula = sharded_traffic(root, blocks, shards=ranks, micro_batches=micro_batches)
     assert found == formula and found.wire_bytes / formula.wire_bytes == 1.0
@@ -249,7 +276,7 @@ def test_fsdp(run, read_run):
 
 @pytest.mark.parametrize("run", HSDP, ids=by_file)
 def test_hsdp(run, read_run):
-    found, root, blocks = read_run(run)
+    found, root, blocks, _ = read_run(run)
     axes = dict(run.settings)
     assert found == sharded_traffic(
         root, blocks, shards=axes["dp_shard"], replicas=axes["dp_replicate"], micro_batches=run.micro_batches
@@ -258,7 +285,7 @@ def test_hsdp(run, read_run):
 
 @pytest.mark.parametrize("run", KNOBS, ids=by_file)
 def test_the_knobs_of_fully_shard(run, read_run):
-    found, root, blocks = read_run(run)
+    found, root, blocks, _ = read_run(run)
     given = dict(run.settings)
     shards = given.get("dp_shard", run.world_size)
     assert found == sharded_traffic(
@@ -274,7 +301,7 @@ def test_the_knobs_of_fully_shard(run, read_run):
 
 @pytest.mark.parametrize("run", IN_16_BITS, ids=by_file)
 def test_weights_of_products_are_gathered_in_16_bits_and_gradients_reduced_in_32(run, read_run):
-    found, root, blocks = read_run(run)
+    found, root, blocks, _ = read_run(run)
     given, ranks, micro_batches = dict(run.settings), run.world_size, run.micro_batches
     everything = trainable(root, blocks)
     gathered, size = gathered_bytes(everything, 2), sum(p.elements for p in everything) * 4
@@ -295,7 +322,7 @@ def test_weights_of_products_are_gathered_in_16_bits_and_gradients_reduced_in_32
 
 @pytest.mark.parametrize("run", DDP_KNOBS, ids=by_file)
 def test_the_knobs_of_ddp(run, read_run):
-    found, root, blocks = read_run(run)
+    found, root, blocks, _ = read_run(run)
     given = dict(run.settings)
     assert found == ddp_traffic(
         trainable(root, blocks),
@@ -324,7 +351,7 @@ DEEPSPEED = {
 
 @pytest.mark.parametrize("run", FORCED, ids=by_file)
 def test_forced_gathers_are_the_formula(run, read_run):
-    found, root, blocks = read_run(run)
+    found, root, blocks, _ = read_run(run)
     ranks, micro_batches = run.world_size, run.micro_batches
     size = sum(p.elements for p in trainable(root, blocks)) * 4
     node = 2 if run.strategy == "zeropp" else ranks
@@ -335,10 +362,30 @@ def test_forced_gathers_are_the_formula(run, read_run):
         assert formula == pytest.approx(textbook_bytes("zero3", size, ranks, micro_batches))
 
 
+@pytest.mark.parametrize("run", QUANTIZED, ids=by_file)
+def test_quantized_gathers_and_reductions_are_the_formula(run, read_run):
+    found, root, blocks, dtypes = read_run(run)
+    given, everything = dict(run.settings), trainable(root, blocks)
+    parts = given["zeropp"].split(",")
+    formula = zeropp_bytes(
+        everything,
+        ranks=run.world_size,
+        per_node=2,
+        micro_batches=run.micro_batches,
+        parts=parts,
+        product_element=2 if given.get("precision") == "bf16" else 4,
+    )
+    assert found.wire_bytes / formula == pytest.approx(1, abs=1e-3)  # padding and the norm's 8 bytes
+    plain = sum(p.elements for p in everything) * 4 * 3 * run.micro_batches * 3 / 4
+    assert formula < {"qwz": 0.6, "qgz": 0.75, "hpz,qwz,qgz": 0.4}[given["zeropp"]] * plain
+    assert ("int8" in dtypes["gathers"]) == ("qwz" in parts)
+    assert dtypes["exchanges"] == (["float32", "int8"] if "qgz" in parts else [])
+
+
 @pytest.mark.parametrize("run", SHIPPED, ids=by_file)
 def test_what_deepspeed_sends_beyond_the_formula(run, read_run):
     operations, excess = DEEPSPEED[run.strategy, run.world_size]
-    found, root, blocks = read_run(run)
+    found, root, blocks, _ = read_run(run)
     size = sum(p.elements for p in trainable(root, blocks)) * 4
     assert size == 547_624 and found.operations == operations
     textbook = textbook_bytes(run.strategy, size, run.world_size, run.micro_batches)
@@ -431,7 +478,7 @@ def test_every_collective_is_counted_with_its_own_formula(tmp_path):
     run_ranks(call_everything, 4)
 
 
-def test_the_element_types_that_are_added_up_are_kept():
+def test_the_element_types_that_are_sent_are_kept():
     def call() -> None:
         import torch
         import torch.distributed as dist
@@ -444,6 +491,9 @@ def test_the_element_types_that_are_added_up_are_kept():
             dist.all_reduce(torch.ones(1, dtype=torch.float64))  # a single number: a norm, a flag
             dist.all_reduce(torch.ones(4, dtype=torch.int64))
             dist.broadcast(torch.ones(4, dtype=torch.float16), 0)
-        assert wire.reduced_dtypes == {"bfloat16"}
+            whole, part = torch.ones(4, dtype=torch.int8), torch.ones(2, dtype=torch.int8)
+            dist.all_gather_into_tensor(whole, part)
+            dist.all_to_all_single(torch.ones(2), torch.ones(2))
+        assert wire.dtypes == {"reductions": {"bfloat16"}, "gathers": {"int8"}, "exchanges": {"float32"}}
 
     run_ranks(call, 2)

@@ -25,6 +25,7 @@ def test_first_gradients_are_those_of_eager_layers(name):
         from tests.trainer.parallel import small
         from tests.trainer.runs import run_of
         from trainer.measuring.phases import Phases
+        from trainer.measuring.wire import WireCounter
         from trainer.models import weight_sources
         from trainer.models.decoder_build import build_decoder
         from trainer.strategies import build_engine
@@ -32,7 +33,8 @@ def test_first_gradients_are_those_of_eager_layers(name):
         weight_sources.RandomWeights = small.Louder
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
-        found = []
+        found: list[dict[str, torch.Tensor]] = []
+        sent = []
         for compiled in (False, True):
             config = make_config(**CASES[name], compile=compiled)
             # as a run does, with its recipe of bf16
@@ -42,6 +44,10 @@ def test_first_gradients_are_those_of_eager_layers(name):
                 engine.train_step(small.share_of(config, 1, 0), 1e-3)
             assert (counters["stats"]["unique_graphs"] > 0) == compiled
             found.append(gradients)
+            with WireCounter() as wire:  # the second step: everything is compiled
+                engine.train_step(small.share_of(config, 1, 0), 1e-3)
+            sent.append((wire.operations, wire.axes))
+        assert sent[0] == sent[1], sent
         eager, other = found
         assert eager.keys() == other.keys()
         for parameter, gradient in eager.items():

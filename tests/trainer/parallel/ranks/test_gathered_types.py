@@ -24,7 +24,7 @@ def test_weights_of_products_travel_in_16_bits_all_others_and_all_gradients_in_3
             steps(engine, make_config(strategy, 2, precision=precision), 1, 1)
             with WireCounter() as wire:
                 steps(engine, make_config(strategy, 2, precision=precision), 2, 2)
-            assert wire.reduced_dtypes == {"float32"}
+            assert wire.dtypes["reductions"] == {"float32"}
             sent[precision] = {name: size for name, (_, size) in wire.operations.items()}
             assert all(p.dtype == torch.float32 for p in engine.module.parameters())
             engine.close()

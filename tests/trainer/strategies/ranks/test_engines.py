@@ -174,7 +174,7 @@ def test_what_is_gathered_in_bf16_is_reduced_in_fp32(strategy, precision):
         steps(engine, config, 1, 1)
         with WireCounter() as wire:
             steps(engine, config, 2, 2)
-        assert wire.reduced_dtypes == {"float32"}, wire.operations
+        assert wire.dtypes["reductions"] == {"float32"}, wire.operations
         engine.close()
 
     run_ranks(watched, 4 if strategy == "hsdp" else 2)
