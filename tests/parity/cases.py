@@ -33,6 +33,10 @@ class Gates:
 
 # bf16 keeps 8 bits: one process differs from itself with another micro-batch by about as much.
 BF16 = Gates(loss=1e-2, grad_norm=5e-2, gradient=5e-2)
+# 8 bits of each gathered weight; 4 bits of each gradient, rounded once on 2 processes and twice on 4, and in losses and
+# norms the mean of many such roundings. A sum instead of a mean is outside, and so is a scale left out.
+QWZ = Gates(loss=5e-2, grad_norm=5e-2, gradient=1e-1)
+QGZ = Gates(loss=5e-2, grad_norm=1e-1, gradient=6e-1)
 # Each strategy's own recipe against the common one: parameters and activations are rounded elsewhere.
 BF16_NATIVE = Gates(loss=2e-2, grad_norm=2e-1, gradient=2e-1)
 
@@ -46,6 +50,8 @@ class Variant:
         settings: of the run, on top of the case's.
         changes_result: settings that the reference has as well.
         only: strategies that have it; empty = all.
+        models: that have it; empty = all.
+        nightly: in the full table alone; every change has a test of its own for it.
         world_sizes: where it is tried; one thing at a time on 2 processes, all at once on every number.
         force_gathers: ZeRO-3 gathers every parameter anew instead of keeping the small ones.
     """
@@ -54,6 +60,8 @@ class Variant:
     settings: dict[str, Any] = field(default_factory=dict)
     changes_result: dict[str, Any] = field(default_factory=dict)
     only: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    nightly: bool = False
     world_sizes: tuple[int, ...] = WORLD_SIZES
     force_gathers: bool = False
     gates: Gates = Gates()
@@ -64,6 +72,7 @@ GATHERING = tuple(name for name, row in TABLE.items() if "prefetch_blocks" in ro
 FULLY_SHARD = ("fsdp", "hsdp")
 REDUCING = tuple(name for name in STRATEGIES if "reduce_dtype" in TABLE[name].knobs)
 DEEPSPEED = tuple(name for name, row in TABLE.items() if row.deepspeed_stage)
+COMPILED = tuple(name for name, row in TABLE.items() if row.deepspeed_stage != 3 and name != "nd")
 OWN_BF16 = tuple(name for name, row in TABLE.items() if row.has_bf16_native)
 VARIANTS: dict[str, Variant] = {
     "plain": Variant(),
@@ -101,6 +110,34 @@ VARIANTS: dict[str, Variant] = {
         only=OWN_BF16,
         world_sizes=(2,),
         gates=BF16_NATIVE,
+    ),
+    "compiled": Variant(
+        accumulate=2,
+        settings={"compile": True},
+        only=COMPILED,
+        models=("vit_tiny", "vit_tiny + LoRA"),
+        nightly=True,
+        world_sizes=(2,),
+    ),
+    "qwz": Variant(
+        accumulate=2,
+        settings={"zeropp": "qwz"},
+        only=("zeropp",),
+        world_sizes=(2, 4),
+        force_gathers=True,
+        gates=QWZ,
+    ),
+    "qgz": Variant(
+        settings={"zeropp": "qgz"}, only=("zeropp",), world_sizes=(4,), force_gathers=True, gates=QGZ
+    ),
+    "hpz,qwz,qgz in bf16": Variant(
+        accumulate=2,
+        settings={"zeropp": "hpz,qwz,qgz"},
+        changes_result={"precision": "bf16"},
+        only=("zeropp",),
+        world_sizes=(4,),
+        force_gathers=True,
+        gates=QGZ,
     ),
 }
 
@@ -165,5 +202,6 @@ def cases_of(strategy: str, world_size: int) -> list[Case]:
         for model in MODELS
         for name, variant in VARIANTS.items()
         if (not variant.only or strategy in variant.only)
+        and (not variant.models or model in variant.models)
         and (world_size in variant.world_sizes or strategy == "single")
     ]

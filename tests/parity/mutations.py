@@ -146,6 +146,30 @@ def _buckets_not_emptied() -> AbstractContextManager[Any]:
     return mock.patch.object(torch.optim.Optimizer, "zero_grad", lazy)
 
 
+def _mean_of_the_nodes() -> AbstractContextManager[Any]:
+    """What DeepSpeed's own qgz does: sums of nodes, divided by the nodes."""
+    from trainer.engines.quantized_reduction import QuantizedReduction
+
+    whole = QuantizedReduction._reduce
+    return mock.patch.object(
+        QuantizedReduction,
+        "_reduce",
+        lambda self, parameters: [part * self._per_node for part in whole(self, parameters)],
+    )
+
+
+def _one_scale_for_all() -> AbstractContextManager[Any]:
+    """Every block in the unit of the first one."""
+    from trainer.engines import quantized_gathers
+
+    whole = quantized_gathers.dequantize
+    return mock.patch.object(
+        quantized_gathers,
+        "dequantize",
+        lambda numbers, scales, bits: whole(numbers, scales.reshape(-1)[:1].expand(scales.numel()), bits),
+    )
+
+
 MUTATIONS = (
     Mutation(
         "gradients averaged instead of summed", Case("fsdp", "vit_tiny", 2, "plain"), _averaged_gradients
@@ -179,4 +203,6 @@ MUTATIONS = (
         Case("ddp", "cnn", 2, "accumulated"),
         _buckets_not_emptied,
     ),
+    Mutation("qgz divides by the nodes", Case("zeropp", "vit_tiny", 4, "qgz"), _mean_of_the_nodes),
+    Mutation("qwz with one scale for all blocks", Case("zeropp", "vit_tiny", 2, "qwz"), _one_scale_for_all),
 )
