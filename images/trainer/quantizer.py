@@ -41,9 +41,9 @@ def build(toolkit: Path, folder: Path) -> None:
     """Writes FOLDER/quantizer_op.so, and imports it."""
     os.environ["CUDA_HOME"] = str(toolkit)  # read when torch's module is imported
     import torch
-    from deepspeed.ops.op_builder.quantizer import (
-        QuantizerBuilder,
-    )  # by its file: without a GPU the package gives another
+
+    # by its file: without a GPU the package gives another one
+    from deepspeed.ops.op_builder.quantizer import QuantizerBuilder
     from torch.utils.cpp_extension import load
 
     os.environ["TORCH_CUDA_ARCH_LIST"] = read_architectures(torch._C._cuda_getArchFlags())

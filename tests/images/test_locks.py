@@ -11,6 +11,7 @@ LOCKS = [
     *sorted(Path("images").glob("*/requirements.txt")),
     Path("requirements/uv.txt"),
     Path("requirements/build.txt"),
+    Path("requirements/quantizer.txt"),
 ]
 SHARED = Path("requirements/dev.txt")
 

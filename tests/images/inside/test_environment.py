@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import re
@@ -80,3 +81,19 @@ print("all of them")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip().endswith("all of them"), done.stderr[-2000:]
+
+
+def test_an_image_for_gpus_compiles_and_quantizes():
+    """The one for CPUs has neither compiler nor kernel, and the trainer refuses what needs them."""
+    import torch  # noqa: F401  # the kernel is linked against it
+
+    from trainer.settings.compile_rules import compile_problems
+    from trainer.settings.config import Config
+    from trainer.settings.deepspeed_rules import PREBUILT_QUANTIZER, find_quantizer
+
+    is_for_gpus = os.environ["STRATLAB_VARIANT"] == "cuda"
+    problems = compile_problems(Config(run="r", compile=True), os.environ, gpu=True)
+    assert (problems == []) == is_for_gpus, problems
+    assert (find_quantizer() is not None) == is_for_gpus
+    if is_for_gpus:
+        assert callable(importlib.import_module(PREBUILT_QUANTIZER).quantize)

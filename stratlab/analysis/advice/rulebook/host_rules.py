@@ -23,7 +23,7 @@ STREAMS = ("data_residence", "is", "stream")
 LAUNCHES = (
     Remedy(
         "torch.compile fuses kernels block by block, so that the host launches fewer. Its first steps compile, which "
-        "takes an image with a compiler and Python's headers; the project's own has neither, and refuses.",
+        "takes a compiler and Python's headers; the project's own image for GPUs has both.",
         {"run.config.compile": "true"},
         COMPILES,
     ),
