@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratlab import cli
+from stratlab.cluster import connection
 from stratlab.rendering.helm import REPOSITORY
-from stratlab.sweep.state import only_one, state_file
+from stratlab.sweep import cluster_place, sweep, sweep_tables
+from stratlab.sweep.state import State, only_one, state_file, tuning_file
+from stratlab.sweep.sweep import Result
 from tests.stratlab.cluster.fake_api import FakeApi, serve
 
 SWEEP = """
@@ -105,3 +110,42 @@ def test_a_second_sweep_of_the_file_is_refused(
     with only_one(state_file(file)):
         assert call(monkeypatch, str(file)) == 2
     assert "another `stratlab sweep` is at work on it" in capsys.readouterr().err
+
+
+def test_a_tuned_sweep_ends_with_no_release_left(
+    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Candidates and comparison; what is done to the cluster has stand-ins, which note it."""
+    gone: list[str] = []
+    tuned: list[Any] = []
+    reported = {"runs": [], "origin": {}}
+
+    def bring(self: Any, plan: Any, state: State, **options: Any) -> tuple[State, list[str]]:
+        for planned in plan:
+            name = planned.release.name
+            if name not in state.releases:
+                state = state.record(name, stage="failed", asked=planned.asked, sentence="badly")
+        return state, []
+
+    def run_sweep(todo: Any, state: State, site: Any, choices: Any, display: Any) -> Result:
+        tuned.append(choices.tuning)
+        for planned, _ in todo:
+            state = state.record(planned.release.name, stage="succeeded", asked=planned.asked)
+        return Result(state, reported, [])
+
+    monkeypatch.setattr(connection, "connect", lambda namespace: None)
+    monkeypatch.setattr(cluster_place.ClusterPlace, "bring", bring)
+    monkeypatch.setattr(sweep, "decide_all", lambda plan, *rest: [(each, None) for each in plan])
+    monkeypatch.setattr(sweep, "run_sweep", run_sweep)
+    monkeypatch.setattr(sweep, "uninstall", lambda helm, namespace, name: gone.append(name))
+    monkeypatch.setattr(sweep_tables, "count_steps", lambda todo: "")
+    monkeypatch.setattr(sweep_tables, "print_result", lambda *given: None)
+    file.write_text(
+        file.read_text().replace(", run.nodes: [1, 2]", "").replace('"",', '"", run.nodes: 2,')
+        + "tune: {knobs: {ddp: {reduce_bucket_mib: [50]}}, steps: 20}\n"
+    )
+    assert call(monkeypatch, str(file), "--uninstall") == 0
+    candidates = sorted(json.loads(tuning_file(file).read_text())["releases"])
+    assert candidates == ["demo-ddp-defaults", "demo-ddp-reduce-bucket-mib-50"]
+    assert sorted(gone) == sorted([*candidates, "demo-ddp", "demo-fsdp"])
+    assert tuned[0]["searches"][0]["why_not"] == "none of its candidates gave a number"

@@ -1,0 +1,54 @@
+"""A sweep's place on a cluster: what has ended is not brought again, and who compares gets the tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.sweep import cluster_place as module
+from stratlab.sweep.cluster_place import ClusterPlace
+from stratlab.sweep.decision import Decision
+from stratlab.sweep.state import State, read_state
+from stratlab.sweep.work import Site
+from tests.stratlab.sweep.test_work import Silent, plan
+
+
+class Display(Silent):
+    """Says what passes by to nobody."""
+
+    def pass_by(self, text: str) -> None:
+        pass
+
+
+def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def decide_all(plans: Any, state: State, site: Site, retry_failed: bool, progress: Any) -> list[Any]:
+        given["retry_failed"] = retry_failed
+        return [(each, Decision("skip" if each.release.name == "a" else "install", "")) for each in plans]
+
+    def work(todo: Any, state: State, site: Site, display: Any, **options: Any) -> tuple[State, list[str]]:
+        given.update(options, names=[planned.release.name for planned, _ in todo])
+        return state, ["b: not known"]
+
+    monkeypatch.setattr(module, "decide_all", decide_all)
+    monkeypatch.setattr(module, "work", work)
+    display: Any = Display()
+    place = ClusterPlace(Site(None, "lab", Path("helm")), 3, display)  # type: ignore[arg-type]
+    state = read_state(tmp_path / "s.json", "demo-tuning", "lab")
+    plans = [plan(name) for name in "abc"]
+    found = place.bring(plans, state, retry_failed=True, stop_on_failure=False)
+    assert found == (state, ["b: not known"])
+    assert given == {"retry_failed": True, "parallel": 3, "stop_on_failure": False, "names": ["b", "c"]}
+
+
+def test_the_comparison_happens_where_the_runs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(module, "compare_there", lambda *arguments: given.extend(arguments) or {"runs": []})
+    display: Any = Display()
+    site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
+    plans, tuning = [plan("a")], {"searches": []}
+    report = ClusterPlace(site, 1, display).compare(plans, "demo", tmp_path, tuning)
+    assert report == {"runs": []} and given[:5] == [site, plans, "demo", tmp_path, tuning]
