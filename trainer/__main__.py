@@ -41,6 +41,8 @@ with packages_needed():
     from trainer.launch.peers import Peers, wait_for_host
     from trainer.launch.sender import Sender
     from trainer.launch.termination import end
+    from trainer.launch.watchdog import Watchdog
+    from trainer.layout.node import read_node
     from trainer.record.run_directory import RunDirectory
     from trainer.settings.config import Config, ConfigError
     from trainer.settings.deepspeed_rules import has_gpu
@@ -98,12 +100,22 @@ def _run(config: Config) -> int:
     peers = Peers(
         folder, ledger.pod, pods.nodes, ledger.wait_left(config), lambda: ledger.record_met(launcher)
     )
+    watchdog = Watchdog(
+        folder,
+        ledger.pod,
+        read_node(os.environ),
+        pods.nodes,
+        pods.processes_per_node,
+        config.collective_timeout_s,
+    )
+    watchdog.set_environment(os.environ)
     deadline = _Deadline(lambda: ledger.seconds_left(config))
     try:
         ledger.record_start(launcher)
         if sender:
             sender.start()
         peers.start()
+        watchdog.start()
         code, text = _launch(pods, launcher, peers)
     except Stopped:
         code, text = failures.TERMINATED, failures.reason(failures.TERMINATED)
@@ -113,6 +125,10 @@ def _run(config: Config) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes seconds, and must not undo the outcome
     if peers.ident is not None:
         peers.stop()
+    if watchdog.ident is not None:
+        watchdog.stop()
+    if watchdog.verdict and (watchdog.ended or code == failures.PEER_LOST):
+        code, text = failures.PEER_LOST, watchdog.verdict.sentence
     if peers.in_vain:
         code, text = failures.PEER_LOST, peers.in_vain
     elif code == failures.PEER_LOST and peers.met_at is None and ledger.wait_left(config) <= 0:
@@ -122,7 +138,7 @@ def _run(config: Config) -> int:
             failures.DEADLINE_PASSED,
             Ledger(folder, ledger.pod).deadline_sentence(config),
         )
-    _write_down(lambda: _record_attempt_end(folder, launcher, code))
+    _write_down(lambda: _record_attempt_end(folder, launcher, code, text))
     _write_down(lambda: ledger.record_end(launcher, code))
     if sender and sender.ident is not None:
         sender.finish(code)
@@ -226,12 +242,14 @@ def read_own_address() -> str | None:
     return None if address.startswith("127.") else address
 
 
-def _record_attempt_end(folder: RunDirectory, launcher: str, code: int) -> None:
+def _record_attempt_end(folder: RunDirectory, launcher: str, code: int, text: str) -> None:
     """Closes the attempt that rank 0 opened, if rank 0 was a child of this process."""
     started = [line for line in folder.read_attempts() if line["event"] == "started"]
     if started and started[-1]["launcher"] == launcher:
         attempt = started[-1]["attempt"]
-        folder.append_attempt("ended", attempt, launcher, exit_code=code, reason=failures.reason(code))
+        told = {"text": text[:LONGEST_SENTENCE]} if code and text != failures.reason(code) else {}
+        facts = {"exit_code": code, "reason": failures.reason(code), **told}
+        folder.append_attempt("ended", attempt, launcher, **facts)
 
 
 if __name__ == "__main__":

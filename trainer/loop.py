@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from trainer.data.batches import Batch
 from trainer.engine import Engine
+from trainer.hangs.pulse import STEP
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.measuring.training_memory import TrainingMemory
@@ -35,7 +36,9 @@ def train(
         NotFinite: when a written loss is not finite.
     """
     config, steps, evaluate_every = run.config, run.plan.steps, run.plan.evaluate_every
+    words = run.pulse.words
     for step in range(first_step, steps + 1):
+        words[STEP] = step
         profiler.begin_step(step)
         memory.begin_step(step)
         lr = learning_rate(config, step, steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainer.hangs.pulse import Pulse
 from trainer.layout.axes import Axes
 from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
 from trainer.layout.resolve import Layout, resolve_layout
@@ -42,6 +43,8 @@ class Run:
     folder: RunDirectory
     compile_backend: str
     """Of torch.compile, where the setting `compile` asks for it."""
+    pulse: Pulse
+    """Where this rank says that it goes on."""
 
     @property
     def axes(self) -> Axes:
@@ -73,11 +76,13 @@ def build_run(
     precision: Precision,
     train_samples: int,
     compile_backend: str = "inductor",
+    pulse: Pulse | None = None,
 ) -> Run:
     """The run on this rank; the process group must exist.
 
     Args:
         compile_backend: `aot_eager` traces and differentiates like inductor and generates no code, for tests.
+        pulse: None = one that nobody sees.
     """
     return Run(
         config=config,
@@ -88,4 +93,5 @@ def build_run(
         plan=build_plan(config, train_samples),
         folder=RunDirectory(config.results, config.comparison, config.run),
         compile_backend=compile_backend,
+        pulse=pulse or Pulse(None, world.rank),
     )

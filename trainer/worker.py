@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -21,10 +20,13 @@ from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
+from trainer.hangs.pulse import Pulse, open_pulse
+from trainer.hangs.witness import Witness
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
 from trainer.launch.peers import leave_mark
 from trainer.launch.visibility import refuse
+from trainer.layout.process_group import open_process_group
 from trainer.layout.world import World, read_world
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
@@ -49,24 +51,28 @@ from trainer.tasks import Task, open_task
 log = logging.getLogger("trainer")
 
 
-def train_run(config: Config, world: World, launcher: str) -> None:
+def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None:
     """Trains, evaluates and writes the run directory; collective over all ranks.
 
     Args:
         launcher: identifies the process that started this rank, in attempts.jsonl.
+        pulse: where the rank says that it goes on.
     """
     apply_whole_fp32()
     precision = resolve_precision(config, world.device_type)
-    dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
+    witness = Witness(pulse, config.collective_timeout_s)
+    witness.start()
+    open_process_group(world, config.collective_timeout_s)
     placement = resolve_placement(config, world)
     share = Share(placement.axes.dp_rank(world.rank), placement.axes.dp)
     task = open_task(config, share, world.device)
-    run = build_run(config, world, placement, precision, task.train_samples)
+    run = build_run(config, world, placement, precision, task.train_samples, pulse=pulse)
     model = task.build_model(builds_empty(config, world.rank))
     resolved = describe_resolved(run, task, model)
     attempt = open_attempt(run, resolved, launcher)
 
     phases = Phases(world.device_type)
+    witness.phase = phases.name_open
     engine = build_engine(run, model, phases)
     memory = TrainingMemory(open_counters(world), phases, attempt.from_step + 1, run.plan.steps)
     meter = Meter(world, memory)
@@ -127,6 +133,7 @@ def train_run(config: Config, world: World, launcher: str) -> None:
     meter.close()
     dist.barrier()  # the job counts as succeeded when the first pod ends: nobody leaves before the files are there
     engine.close()
+    witness.stop()
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -153,7 +160,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         **task.cost(model),
         **({"attention": _describe_attention(run)} if config.is_text else {}),
         **({"quantized": _describe_zeropp(run, model)} if config.strategy == "zeropp" else {}),
-        "initial_weights_sha256": task.hash_weights(model),
+        "initial_weights_sha256": task.hash_weights(model, run.pulse),
         "device_type": world.device_type,
         "device_name": world.device_name,
         "backend": world.backend,
@@ -194,7 +201,8 @@ def main() -> int:
         elif config.accelerator:  # whatever could be seen from outside, torch has the last word
             refuse(config.accelerator, world.local_size, f"torch {torch.__version__} finds none it can use")
         work = evaluate_run if config.mode == "evaluate" else train_run
-        work(config, world, os.environ.get("STRATLAB_LAUNCHER", ""))
+        pulse = open_pulse(os.environ, world.local_rank, world.rank)
+        work(config, world, os.environ.get("STRATLAB_LAUNCHER", ""), pulse)
     except Exception as failure:
         code = failures.exit_code(failure)
         expected = code not in (failures.CRASHED, failures.PEER_LOST)

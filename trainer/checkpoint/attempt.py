@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from trainer.checkpoint.folder import CheckpointFolder, Chosen
 from trainer.failures import is_storage_full
+from trainer.hangs.alone import do_alone
 from trainer.record.provenance import describe_run
 from trainer.record.run_directory import write_json
 from trainer.run import Run
@@ -42,10 +43,12 @@ def open_attempt(run: Run, resolved: dict[str, Any], launcher: str) -> Attempt:
     config, world, folder = run.config, run.world, run.folder
     hosts: list[Any] = [None] * world.size
     dist.all_gather_object(hosts, (world.host, world.node))
-    found = [_open(run, resolved, hosts, launcher) if run.writes else None]
-    dist.broadcast_object_list(found)
-    assert found[0] is not None
-    attempt = found[0]
+    attempt = do_alone(  # a checkpoint's hashes take minutes
+        "choosing a checkpoint",
+        lambda: _open(run, resolved, hosts, launcher),
+        run.pulse,
+        config.collective_timeout_s,
+    )
     handler = RankLog(folder.rank_log(world.rank))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
@@ -84,6 +87,8 @@ class RankLog(logging.FileHandler):
 def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str) -> Attempt:
     config, world, folder = run.config, run.world, run.folder
     folder.create()
+    if world.backend == "nccl":  # torch writes its recorder's dump into a folder that is there, or nowhere
+        folder.flight_recorder.mkdir(parents=True, exist_ok=True)
     number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
     if number == 1:
         write_json(folder.config, describe_run(config, resolved, *map(list, zip(*hosts, strict=True))))

@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.engine import Engine
 from trainer.failures import is_storage_full
+from trainer.hangs.alone import do_alone
 from trainer.run import Run
 
 log = logging.getLogger("trainer")
@@ -41,21 +41,28 @@ def export_weights(
 
 
 def _export(run: Run, engine: Engine, model: nn.Module, facts: dict[str, Any], target: Path) -> None:
+    state = engine.gather_state()
+    do_alone(
+        f"writing {target.name}",
+        lambda: _write(run, state, model, facts, target),
+        run.pulse,
+        run.config.collective_timeout_s,
+    )
+
+
+def _write(run: Run, state: dict[str, Tensor], model: nn.Module, facts: dict[str, Any], target: Path) -> None:
     from trainer.models.export import export_model
 
-    state = engine.gather_state()
-    if run.writes:
-        aside = target.with_name(f".tmp-{target.name}")
+    aside = target.with_name(f".tmp-{target.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir()
+        export_model(model, state, run.config, facts, aside)
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(aside, target)
+        log.info("weights in Hugging Face format: %s", target)
+    except Exception as failure:  # safetensors has an error of its own for a full volume
         shutil.rmtree(aside, ignore_errors=True)
-        try:
-            aside.mkdir()
-            export_model(model, state, run.config, facts, aside)
-            shutil.rmtree(target, ignore_errors=True)
-            os.rename(aside, target)
-            log.info("weights in Hugging Face format: %s", target)
-        except Exception as failure:  # safetensors has an error of its own for a full volume
-            shutil.rmtree(aside, ignore_errors=True)
-            if not is_storage_full(failure):
-                raise
-            log.warning("no weights in %s, the run ends without them: %s", target, failure)
-    dist.barrier()
+        if not is_storage_full(failure):
+            raise
+        log.warning("no weights in %s, the run ends without them: %s", target, failure)

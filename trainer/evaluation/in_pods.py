@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -11,6 +10,10 @@ import torch.distributed as dist
 from trainer.checkpoint.attempt import RankLog
 from trainer.data.batches import Share
 from trainer.data.exported import evaluated
+from trainer.hangs.alone import do_alone
+from trainer.hangs.pulse import Pulse
+from trainer.hangs.witness import Witness
+from trainer.layout.process_group import open_process_group
 from trainer.layout.world import World
 from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib
 from trainer.outcome.summary import FROM_CONFIG
@@ -25,14 +28,16 @@ from trainer.tasks.measures import Evaluation
 log = logging.getLogger("trainer")
 
 
-def evaluate_run(config: Config, world: World, launcher: str) -> None:
+def evaluate_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None:
     """Judges exported weights; collective.
 
     The folder of a run that was trained keeps its summary and its attempts: only evaluation.json is written anew.
     """
     config = evaluated(config)
     apply_whole_fp32()
-    dist.init_process_group(world.backend, timeout=timedelta(seconds=config.collective_timeout_s))
+    witness = Witness(pulse, config.collective_timeout_s)
+    witness.start()
+    open_process_group(world, config.collective_timeout_s)
     folder = RunDirectory(config.results, config.comparison, config.run)
     task = open_task(config, Share(world.rank, world.size), world.device)
     resolved: dict[str, Any] = {
@@ -47,13 +52,17 @@ def evaluate_run(config: Config, world: World, launcher: str) -> None:
     }
     hosts: list[Any] = [None] * world.size
     dist.all_gather_object(hosts, world.host)
-    attempt = [_open(config, folder, resolved, hosts, launcher) if world.rank == 0 else None]
-    dist.broadcast_object_list(attempt)
-    if attempt[0]:
+    attempt = do_alone(
+        "opening the attempt",
+        lambda: _open(config, folder, resolved, hosts, launcher),
+        pulse,
+        config.collective_timeout_s,
+    )
+    if attempt:
         logging.getLogger().addHandler(RankLog(folder.rank_log(world.rank)))
     log.info("%s: test split under the weights in %s", config.run, config.model_path)
     found, facts = task.judge()
-    if attempt[0]:
+    if attempt:
         seen = {
             "rank": world.rank,
             "host": world.host,
@@ -66,8 +75,9 @@ def evaluate_run(config: Config, world: World, launcher: str) -> None:
         write_json(folder.rank_facts(world.rank), seen)
     dist.barrier()
     if world.rank == 0:
-        _write(config, folder, attempt[0], resolved | facts, found)
+        _write(config, folder, attempt, resolved | facts, found)
     dist.barrier()
+    witness.stop()
     dist.destroy_process_group()
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from trainer.layout.node import read_node
+
 
 @dataclass(frozen=True)
 class World:
@@ -51,14 +53,6 @@ def read_world(env: Mapping[str, str]) -> World:
         host=socket.gethostname(),
         node=read_node(env),
     )
-
-
-def read_node(env: Mapping[str, str]) -> str:
-    """The name of the machine: that of the cluster's node, which the chart passes on (downward API), or of this
-    computer; empty in a pod whose environment does not say, where the host name is the pod's."""
-    if env.get("STRATLAB_NODE"):
-        return env["STRATLAB_NODE"]
-    return "" if env.get("KUBERNETES_SERVICE_HOST") else socket.gethostname()
 
 
 def processor_name() -> str:

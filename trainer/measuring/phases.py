@@ -42,6 +42,11 @@ class Phase:
         self.on_enter: Callable[[], None] | None = None
         self.on_exit: Callable[[], None] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it was entered and not left."""
+        return self._began != 0
+
     def __enter__(self) -> None:
         if self.on_enter is not None:
             self.on_enter()
@@ -54,6 +59,7 @@ class Phase:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.total_ns += time.perf_counter_ns() - self._began
+        self._began = 0
         if self._record is not None:
             self._record.__exit__(kind, value, trace)
             self._record = None
@@ -106,6 +112,10 @@ class Phases:
         if self.step.recording:
             self.step.label = STEP_LABEL.format(step=step)
         return self.step
+
+    def name_open(self) -> str:
+        """The phase that the main thread is in, seen from another thread; "" = in none."""
+        return next((name for name in LABELS if getattr(self, name).is_open), "")
 
     def record(self, on: bool) -> None:
         """Switches the labels in the trace on or off; call it between two steps."""

@@ -32,6 +32,8 @@ class RunDirectory:
         self.deepspeed = self.path / "deepspeed.json"
         self.evaluation = self.path / "evaluation.json"
         self.summary = self.path / "summary.json"
+        self.hangs = self.path / "hangs"
+        self.flight_recorder = self.hangs / "flight_recorder"
         self.reserve = self.path / ".reserve"
 
     def create(self) -> None:
@@ -67,6 +69,9 @@ class RunDirectory:
 
     def pod_ledger(self, pod: str) -> Path:
         return self.pods / f"{pod}.jsonl"
+
+    def pod_hang(self, pod: str) -> Path:
+        return self.hangs / f"{pod}.json"
 
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}_trace.json"

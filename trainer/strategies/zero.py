@@ -17,13 +17,10 @@ dp_shard ─▶  ┌──────────────┐ ┌───�
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -71,16 +68,15 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     )
     if config.compile:
         apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
-    with _timeout_for_groups(config.collective_timeout_s):
-        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
-        if settings["zero_optimization"]["stage"] == 3:
-            _deal_out(model, settings, device_type)
-        else:
-            model.to(device_type)
-        trainable = [p for p in model.parameters() if p.requires_grad]
-        engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
-        if config.strategy == "zeropp":
-            _quantize(engine, config.zeropp.split(","), run.world.local_size)
+    deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+    if settings["zero_optimization"]["stage"] == 3:
+        _deal_out(model, settings, device_type)
+    else:
+        model.to(device_type)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
+    if config.strategy == "zeropp":
+        _quantize(engine, config.zeropp.split(","), run.world.local_size)
     if settings["zero_optimization"]["stage"] == 3 and run.precision.autocast_dtype is not None:
         _gather_products(engine, run.precision.autocast_dtype)
     return DeepSpeedEngine(run, engine, phases, settings)
@@ -127,14 +123,3 @@ def _quantize(engine: Any, parts: Sequence[str], per_node: int) -> None:
         apply_quantized_gathers(engine.module.parameters(), quantizer)
     if "qgz" in parts:
         apply_quantized_reduction(engine.optimizer, quantizer, per_node)
-
-
-@contextlib.contextmanager
-def _timeout_for_groups(seconds: int) -> Iterator[None]:
-    """The timeout given to the process group does not reach DeepSpeed's sub-groups (TorchBackend.new_group)."""
-    whole = torch.distributed.new_group
-    torch.distributed.new_group = functools.partial(whole, timeout=timedelta(seconds=seconds))
-    try:
-        yield
-    finally:
-        torch.distributed.new_group = whole

@@ -8,6 +8,7 @@ from torch import nn
 
 from trainer.data.batches import Batch, Share
 from trainer.engine import Engine
+from trainer.hangs.pulse import Pulse
 from trainer.models.learner import Learner
 from trainer.settings.config import Config
 from trainer.tasks.measures import Evaluation
@@ -37,7 +38,7 @@ class Task(Protocol):
     def build_model(self, empty: bool) -> Learner:
         """The model, which knows its loss, with the weights that training starts from; without any where `empty`."""
 
-    def hash_weights(self, model: nn.Module) -> str:
+    def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
         """Of the weights that training starts from, equal for every strategy and world size; collective."""
 
     def cost(self, model: nn.Module) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from trainer.data import open_data
@@ -14,6 +13,8 @@ from trainer.data.exported import check_classes
 from trainer.data.order import SampleOrder
 from trainer.data.residence import Source, build_source, resolve_residence
 from trainer.engine import Engine
+from trainer.hangs.alone import do_alone
+from trainer.hangs.pulse import Pulse
 from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics
 from trainer.models.learner import Learner
@@ -77,10 +78,9 @@ class ImageTask:
             empty=empty,
         )
 
-    def hash_weights(self, model: nn.Module) -> str:
-        found = [hash_weights(model) if dist.get_rank() == 0 else ""]
-        dist.broadcast_object_list(found)
-        return found[0]
+    def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
+        timeout_s = self._config.collective_timeout_s
+        return do_alone("hashing the initial weights", lambda: hash_weights(model), pulse, timeout_s)
 
     def cost(self, model: nn.Module) -> dict[str, Any]:
         return {"flops_per_sample": model.flops_per_sample}

@@ -13,6 +13,8 @@ from trainer.data.order import SampleOrder
 from trainer.data.text.row_batches import build_text_batch, text_evaluation_batches
 from trainer.data.text.rows import TokenRows, open_text
 from trainer.engine import Engine
+from trainer.hangs.alone import do_alone
+from trainer.hangs.pulse import Pulse
 from trainer.models.decoder_build import build_decoder
 from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
 from trainer.models.learner import Learner
@@ -64,13 +66,16 @@ class TextTask:
         )
         return build_decoder(self._config, empty=empty, bounds=bounds if self._config.packing else None)
 
-    def hash_weights(self, model: nn.Module) -> str:
+    def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        whole = rank == 0 and not any(p.is_meta for p in model.parameters())
-        found = [hash_of_state(model) if whole else ""]
-        dist.broadcast_object_list(found)
-        if found[0]:
-            return found[0]
+        found = do_alone(
+            "hashing the initial weights",
+            lambda: "" if any(p.is_meta for p in model.parameters()) else hash_of_state(model),
+            pulse,
+            self._config.collective_timeout_s,
+        )
+        if found:
+            return found
         # nobody holds the whole model: every rank hashes some of what it is made from
         weights = open_weights(self._config, self._shape)
         return hash_weights_by_name(weights, [name for name, _ in model.named_parameters()], rank, ranks)

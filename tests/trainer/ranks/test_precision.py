@@ -53,11 +53,15 @@ def test_fp16_on_a_cpu_is_refused_before_the_process_group_starts(tmp_path):
         import torch.distributed as dist
 
         from trainer import worker
+        from trainer.hangs.pulse import open_pulse
         from trainer.layout.world import read_world
 
         try:
             worker.train_run(
-                Config(run="try", precision="fp16", results=str(tmp_path)), read_world(os.environ), ""
+                Config(run="try", precision="fp16", results=str(tmp_path)),
+                read_world(os.environ),
+                "",
+                open_pulse(os.environ, 0, 0),
             )
         except ConfigError:
             assert not dist.is_initialized()

@@ -1,0 +1,91 @@
+"""One rank does not arrive: is it named, with what it was doing, before the collective's time-out ends the others?
+
+The ways in which ranks hang, and runs that are healthy and slow, twenty of each: tests/faults/test_hangs.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.ranks import fork_ranks
+from tests.trainer.planted_hangs import plant
+from trainer.launch.watchdog import Watchdog
+from trainer.record.run_directory import RunDirectory
+
+TIMEOUT_S = 10
+
+
+def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
+    return {
+        "TRAINER_RUN": "try",
+        "TRAINER_RESULTS": str(results),
+        "TRAINER_STRATEGY": strategy,
+        "TRAINER_IMAGE_SIZE": "8",
+        "TRAINER_STEPS": "8",
+        "TRAINER_GLOBAL_BATCH_SIZE": "32",
+        "TRAINER_MICRO_BATCH_SIZE": "8",
+        "TRAINER_PROFILE_STEPS": "0",
+        "TRAINER_COLLECTIVE_TIMEOUT_S": str(TIMEOUT_S),
+        "STRATLAB_LAUNCHER": "test",
+        "STRATLAB_NODE": "node-7",
+    } | more
+
+
+def watch(results: Path, world_size: int) -> Watchdog:
+    folder = RunDirectory(results, "default", "try")
+    return Watchdog(folder, "pod-0", "node-7", 1, world_size, TIMEOUT_S)
+
+
+def train(results: Path, strategy: str, world_size: int, hang: dict | None) -> tuple[Watchdog, list, float]:
+    """(the watchdog, the ranks' ends, seconds) of a run with a planted hang, or without one."""
+
+    def be_worker() -> None:
+        from trainer import worker
+
+        if hang:
+            plant(**hang)
+        raise SystemExit(worker.main())
+
+    watchdog, env = watch(results, world_size), settings(results, strategy)
+    watchdog.set_environment(env)
+    watchdog.start()
+    began = time.monotonic()
+    try:
+        ended = fork_ranks(be_worker, world_size, env=env, timeout_s=120)
+    finally:
+        watchdog.stop()
+    return watchdog, ended, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("way", "strategy", "place", "said"),
+    [
+        ("python", "ddp", "data", "sleep_in_python, called from trainer/loop.py"),
+        ("lock", "fsdp", "data", "it keeps Python's lock"),
+        ("stopped", "zero2", "data", "the process is stopped"),
+        ("python", "ddp", "backward", "sleep_in_python"),
+    ],
+)
+def test_the_rank_that_does_not_arrive_is_named(tmp_path, way, strategy, place, said):
+    watchdog, ended, _ = train(tmp_path, strategy, 2, {"way": way, "rank": 1, "place": place})
+    assert watchdog.verdict, "\n".join(r.output[-2000:] for r in ended)
+    assert watchdog.verdict.ranks == [1], watchdog.verdict.sentence
+    sentence = watchdog.verdict.sentence
+    assert "rank 1 (node node-7, pod pod-0) did not arrive: at step 4" in sentence and said in sentence, (
+        sentence
+    )
+    assert "rank 0 waits in gloo:" in sentence, sentence
+    assert ended[0].exit_code == 134
+    found = json.loads((tmp_path / "default" / "try" / "hangs" / "pod-0.json").read_text())
+    assert found["verdict"]["ranks"] == [1] and "most recent call first" in found["stacks"]["0"]
+
+
+def test_a_healthy_run_raises_no_alarm(tmp_path):
+    watchdog, ended, _ = train(tmp_path, "ddp", 2, None)
+    assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
+    assert watchdog.verdict is None
+    assert not (tmp_path / "default" / "try" / "hangs").exists()

@@ -1,0 +1,235 @@
+"""Watches the ranks of a pod, and says which rank of the run does not arrive before a collective's time-out ends them.
+
+torch ends those that wait; the one that they wait for it cannot name, and gloo not even record. So this thread of the
+launcher, which no rank can hold up, looks at each rank's pulse:
+
+    a rank waits for others, for as long as the time-out but for a margin
+        ─▶ every rank is asked: its witness for groups and collectives, a signal for its Python stack
+        ─▶ hangs/<pod>.json on the results volume, where the other pods' are read
+        ─▶ the verdict, by each pod from the same files
+    time-out: torch ends those that wait
+    and a while later: a pod whose only fault is a rank that does not arrive is ended by its launcher
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import MutableMapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trainer.hangs.pulse import FOLDER, Listener, Reading, answer_file, pulse_file, stack_file
+from trainer.hangs.stacks import ASK, Frame, read_process_state, read_stack
+from trainer.hangs.verdict import Group, RankState, Verdict, judge, state_from
+from trainer.record.run_directory import RunDirectory, read_line, write_json
+
+MARGIN, LEAST_MARGIN_S, MOST_MARGIN_S = 0.25, 2.0, 30.0
+"""Of the time-out, in which everybody is asked."""
+ANSWER_S = 2.5
+"""A witness that has not answered by then does not run."""
+STACK_S = 0.5
+ENOUGH_S = 20.0
+"""After the time-out: torch has ended what it ends."""
+RECORDED = 2000
+"""Collectives that torch's flight recorder keeps."""
+
+log = logging.getLogger("trainer")
+
+
+class Watchdog(threading.Thread):
+    """From the start of a pod's ranks to their end.
+
+    Args:
+        pod, node: where they are.
+        nodes: pods of the run.
+        processes: of this pod.
+        timeout_s: of a collective.
+    """
+
+    def __init__(
+        self, folder: RunDirectory, pod: str, node: str, nodes: int, processes: int, timeout_s: float
+    ) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self.verdict: Verdict | None = None
+        """None as long as nothing hangs."""
+        self.ended = False
+        """Whether the ranks of this pod were ended by it."""
+        self._folder, self._pod, self._node = folder, pod, node
+        self._nodes, self._processes, self._timeout_s = nodes, processes, timeout_s
+        self._margin_s = min(MOST_MARGIN_S, max(LEAST_MARGIN_S, MARGIN * timeout_s))
+        self._poll_s = min(1.0, timeout_s / 20)
+        self._over = threading.Event()
+        self._pulses = Path(tempfile.mkdtemp(prefix="stratlab-pulse-"))
+        self._ranks: dict[int, Listener] = {}
+        self._looked = self._awake = time.monotonic()
+        self._alarm: float | None = None
+        """When the rank began to wait that raised it."""
+        self._stacks: dict[int, str] = {}
+
+    def set_environment(self, env: MutableMapping[str, str]) -> None:
+        """Where the ranks keep their pulse, and where torch's flight recorder goes when a collective times out."""
+        env[FOLDER] = str(self._pulses)
+        env.setdefault("TORCH_FR_BUFFER_SIZE", str(RECORDED))
+        env.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+        env.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(self._folder.flight_recorder / "rank_"))
+
+    def run(self) -> None:
+        own = self._folder.pod_hang(self._pod)
+        with suppress(OSError):  # of an earlier attempt: to the others it would be of this one
+            own.unlink(missing_ok=True)
+        while not self._over.wait(self._poll_s):
+            try:
+                self._look()
+            except Exception:  # what watches must not be what ends a run
+                log.exception("the watchdog could not look")
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._over.set()
+        self.join()
+        shutil.rmtree(self._pulses, ignore_errors=True)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > self._poll_s + self._margin_s:
+            self._awake = now  # this process did not run either: the whole machine stood still
+        self._looked = now
+        self._find_ranks()
+        readings = {rank: listener.read() for rank, listener in self._ranks.items()}
+        limit = self._timeout_s - self._margin_s
+        waits = max((self._since(now, r.waiting_ns) for r in readings.values()), default=0.0)
+        still = max((self._since(now, r.moved_ns) for r in readings.values()), default=0.0)
+        if self._alarm is not None:
+            self._follow(now, readings)
+        elif waits >= limit or (still >= limit / 2 and self._nodes > 1 and self._is_asked()):
+            self._alarm = now - max(waits, limit)
+            self._raise_alarm()
+
+    def _follow(self, now: float, readings: dict[int, Reading]) -> None:
+        """After the alarm: it was none if the ranks go on, and it is over if they do not end by themselves."""
+        assert self._alarm is not None
+        latest = max((r.moved_ns for r in readings.values()), default=0) / 1e9
+        if self._alarm + self._timeout_s - self._margin_s < latest < self._alarm + self._timeout_s - 1.0:
+            log.warning("the ranks go on: %s", self.verdict.sentence if self.verdict else "")
+            self._alarm, self.verdict = None, None
+            with suppress(OSError):
+                self._folder.pod_hang(self._pod).unlink(missing_ok=True)
+        elif now - self._alarm > self._timeout_s + ENOUGH_S and not self.ended:
+            self.ended = True
+            os.kill(os.getpid(), signal.SIGTERM)  # torch's launcher has no other way out
+
+    def _since(self, now: float, then_ns: int) -> float:
+        """Seconds; 0 for what is not."""
+        return now - max(then_ns / 1e9, self._awake) if then_ns else 0.0
+
+    def _find_ranks(self) -> None:
+        for local in range(self._processes):
+            path, known = pulse_file(self._pulses, local), self._ranks.get(local)
+            with suppress(OSError, ValueError):
+                if (
+                    known is None or path.stat().st_ino != known.inode
+                ):  # torch may start the ranks of a pod anew
+                    self._ranks[local] = Listener(path)
+
+    def _is_asked(self) -> bool:
+        return any(content.get("alarm") for content in self._read_pods())
+
+    def _raise_alarm(self) -> None:
+        log.warning(
+            "a rank has waited for others for %.0f s: asking all", time.monotonic() - (self._alarm or 0)
+        )
+        states = self._ask_ranks()
+        until = time.monotonic() + self._margin_s / 2
+        while True:
+            self._write(states)
+            pods = self._read_pods()
+            if len(pods) >= self._nodes or time.monotonic() > until or self._over.wait(self._poll_s):
+                break
+        known = {state.rank: state for pod in pods for state in map(state_from, pod["ranks"])}
+        known |= {
+            state.rank: state for state in states
+        }  # a volume that takes no file keeps nobody from a verdict
+        self.verdict = judge([known[rank] for rank in sorted(known)], self._nodes * self._processes)
+        self._write(states)
+        log.error("%s; stacks: %s", self.verdict.sentence, self._folder.hangs)
+
+    def _ask_ranks(self) -> list[RankState]:
+        """What the ranks of this pod say, and what can be seen of those that do not."""
+        questions = {local: listener.ask() for local, listener in self._ranks.items()}
+        sizes = {local: _size(stack_file(listener.path)) for local, listener in self._ranks.items()}
+        for listener in self._ranks.values():
+            with suppress(OSError):
+                os.kill(listener.read().process, ASK)
+        until = time.monotonic() + ANSWER_S
+        while time.monotonic() < until and any(
+            listener.read().told < questions[local] for local, listener in self._ranks.items()
+        ):
+            time.sleep(0.05)
+        time.sleep(STACK_S)
+        return [
+            self._describe(listener, questions[local], sizes[local])
+            for local, listener in self._ranks.items()
+        ]
+
+    def _describe(self, listener: Listener, question: int, before: int) -> RankState:
+        reading, now = listener.read(), time.monotonic()
+        answers = reading.told >= question
+        told: dict[str, Any] = {}
+        if answers:
+            with suppress(OSError):
+                told = read_line(answer_file(listener.path).read_bytes())
+        text = ""
+        with suppress(OSError):
+            text = stack_file(listener.path).read_text(errors="replace")[before:]
+        self._stacks[reading.rank] = text
+        return RankState(
+            rank=reading.rank,
+            pod=self._pod,
+            node=self._node,
+            step=reading.step,
+            still_s=self._since(now, reading.moved_ns),
+            answers=answers,
+            process_state=read_process_state(reading.process),
+            phase=told.get("phase", ""),
+            waits_s=self._since(now, reading.waiting_ns) if answers else 0.0,
+            pending=told.get("pending", []),
+            groups={name: Group(**group) for name, group in told.get("groups", {}).items()},
+            stack=read_stack(text, reading.thread) or [Frame(*frame) for frame in told.get("stack", [])],
+        )
+
+    def _write(self, states: list[RankState]) -> None:
+        content = {
+            "t": time.time(),
+            "pod": self._pod,
+            "alarm": True,
+            "verdict": asdict(self.verdict) if self.verdict else None,
+            "ranks": [asdict(state) for state in states],
+            "stacks": {str(rank): text for rank, text in self._stacks.items()},
+        }
+        try:
+            self._folder.hangs.mkdir(parents=True, exist_ok=True)
+            write_json(self._folder.pod_hang(self._pod), content)
+        except OSError as failure:
+            log.warning("the stacks are not written down: %s", failure)
+
+    def _read_pods(self) -> list[dict[str, Any]]:
+        found = []
+        for path in sorted(self._folder.hangs.glob("*.json")):
+            with suppress(OSError):
+                found.append(read_line(path.read_bytes()))
+        return [content for content in found if isinstance(content.get("ranks"), list)]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
