@@ -145,6 +145,7 @@ def _status(attempts: list[dict[str, Any]], has_summary: bool) -> tuple[Status, 
     last = attempts[-1] if attempts else {}
     if last.get("event") == "ended":
         ending = f"{last.get('reason', 'no reason given')} (exit code {last.get('exit_code')})"
+        ending += f": {last['text']}" if isinstance(last.get("text"), str) else ""
         if last.get("exit_code") != 0:
             return "failed", ending
         return (

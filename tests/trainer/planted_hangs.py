@@ -1,4 +1,4 @@
-"""Ranks that do not arrive, planted into the real worker: one rank, at one step, in one of the ways in which they come."""
+"""Ranks that do not arrive, planted into the real worker: one rank, at one step, in one of four ways."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def plant(way: str, rank: int, step: int = FROM_STEP, place: str = "data") -> No
     Args:
         place: `data`, where the batch of the step is made, or `backward`, inside its backward pass.
     """
-    if int(os.environ["RANK"]) != rank:
-        return
-    from trainer.tasks.image_task import ImageTask
+    from trainer.tasks.image_task import ImageTask  # by all ranks, so that they start alike
     from trainer.tasks.text_task import TextTask
 
+    if int(os.environ["RANK"]) != rank:
+        return
     for task in (ImageTask, TextTask):
         _wrap(task, WAYS[way], step, place)
 

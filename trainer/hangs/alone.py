@@ -4,8 +4,8 @@
                     progress ─▶ store, every 2 s      │
     other ranks   wait at the store, no collective ───┴─▶ answer
 
-In a collective the others would give up after its time-out, however busy rank 0 is. Here they wait as long as it gets on:
-as long as its main thread computes, or reads and writes. They give up when it has not for as long as that time-out.
+In a collective the others would give up after its time-out, however busy rank 0 is. Here they wait as long as it gets
+on: as long as its main thread computes, or reads and writes. They give up when it has not for as long as that time-out.
 """
 
 from __future__ import annotations

@@ -1,0 +1,101 @@
+"""What rank 0 does alone: waited for as long as it gets on, however short the time-out of a collective is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+
+import pytest
+
+from tests.ranks import fork_ranks, run_ranks
+from tests.trainer.ranks.test_hangs import settings
+
+TIMEOUT_S = 6.0
+
+
+def open_group() -> None:
+    import os
+
+    from trainer.layout.process_group import open_process_group
+    from trainer.layout.world import read_world
+
+    open_process_group(read_world(os.environ), TIMEOUT_S)
+
+
+def hash_for(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        hashlib.sha256(bytes(1 << 20)).digest()
+
+
+def alone(work):
+    import os
+
+    from trainer.hangs.alone import do_alone
+    from trainer.hangs.pulse import Pulse
+
+    return do_alone("a test", work, Pulse(None, int(os.environ["RANK"])), TIMEOUT_S)
+
+
+def test_long_work_is_waited_for_beyond_the_time_out():
+    def be_rank() -> None:
+        import torch
+        import torch.distributed as dist
+
+        open_group()
+        began = time.monotonic()
+        found = [alone(lambda: hash_for(2 * TIMEOUT_S) or "done"), alone(lambda: "again")]
+        assert found == ["done", "again"]
+        assert time.monotonic() - began >= 2 * TIMEOUT_S
+        dist.all_reduce(torch.ones(1))
+
+    run_ranks(be_rank, 2)
+
+
+def test_in_a_collective_the_same_work_ends_the_run():
+    """What it is there for: without it the others give up."""
+
+    def be_rank() -> None:
+        import torch.distributed as dist
+
+        open_group()
+        if dist.get_rank() == 0:
+            hash_for(2 * TIMEOUT_S)
+        dist.broadcast_object_list([None])
+
+    ended = fork_ranks(be_rank, 2, grace_s=0.0)
+    assert ended[1].exit_code == 1 and "Timed out waiting" in ended[1].output
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (lambda: time.sleep(60), "rank 0 has not gone on for 6 s: a test"),
+        (lambda: 1 // 0, "rank 0, a test: ZeroDivisionError: integer division or modulo by zero"),
+    ],
+)
+def test_the_others_end_when_rank_0_stands_still_or_fails(work, said):
+    def be_rank() -> None:
+        open_group()
+        alone(work)
+
+    began = time.monotonic()
+    ended = fork_ranks(be_rank, 2, grace_s=3.0)
+    assert ended[1].exit_code == 1 and f"PeerLost: {said}" in ended[1].output, ended[1].output
+    assert time.monotonic() - began < 40
+
+
+def test_a_checkpoint_may_take_longer_to_choose_than_a_collective_may_hang(tmp_path):
+    def be_worker() -> None:
+        from trainer import worker
+        from trainer.checkpoint.folder import CheckpointFolder
+
+        choose = CheckpointFolder.choose
+        CheckpointFolder.choose = lambda self: hash_for(13.0) or choose(self)  # type: ignore[method-assign]
+        raise SystemExit(worker.main())
+
+    ended = fork_ranks(be_worker, 2, env=settings(tmp_path, "ddp"))
+    assert [r.exit_code for r in ended] == [0, 0], ended[1].output[-2000:]
+    attempts = (tmp_path / "default" / "try" / "attempts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in attempts] == ["started"]

@@ -1,0 +1,133 @@
+"""Who did not arrive, from what ranks say: every rule once, and nobody who waits is blamed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from trainer.hangs.stacks import Frame, read_stack
+from trainer.hangs.verdict import Group, RankState, judge, state_from
+
+WAIT = [Frame("/site-packages/torch/distributed/distributed_c10d.py", 3000, "all_reduce")]
+BACKWARD = [Frame("/site-packages/torch/autograd/graph.py", 800, "_engine_run_backward")]
+READ = [
+    Frame("/usr/lib/python3.11/pathlib.py", 1050, "read_bytes"),
+    Frame("/app/trainer/data/batches.py", 88, "build"),
+]
+PENDING = ["gloo:all_reduce 57 of mesh_dp_shard"]
+
+
+def waiting(rank: int, **more) -> RankState:
+    facts = {
+        "pod": f"w-{rank // 2}",
+        "node": "",
+        "step": 12,
+        "still_s": 450.0,
+        "answers": True,
+        "process_state": "S",
+    }
+    return RankState(**{"rank": rank, **facts, "stack": WAIT, "pending": PENDING} | more)
+
+
+def silent(rank: int, **more) -> RankState:
+    return waiting(rank, **{"answers": False, "pending": [], "stack": []} | more)
+
+
+def groups(begun: int, name: str = "1", ranks=(0, 1, 2, 3)) -> dict[str, Group]:
+    return {name: Group("mesh_dp_shard", list(ranks), begun)}
+
+
+@pytest.mark.parametrize(
+    ("culprit", "said"),
+    [
+        ({"process_state": "T", "answers": False, "stack": [], "pending": []}, "the process is stopped"),
+        ({"answers": False, "stack": READ, "pending": []}, "it keeps Python's lock"),
+        (
+            {"stack": READ, "pending": [], "phase": "data"},
+            "at step 12 (data), still for 450 s, in lib/python3.11/pathlib.py",
+        ),
+        ({"stack": READ}, "called from trainer/data/batches.py:88 build, under way: gloo:all_reduce 57"),
+        ({"stack": BACKWARD, "pending": []}, "torch/autograd/graph.py:800"),
+        ({"step": 11}, "at step 11"),
+        ({"groups": groups(56)}, "did not arrive"),
+    ],
+)
+def test_each_rule_finds_its_rank(culprit, said):
+    others = {"groups": groups(57)}
+    states = [waiting(0, **others), waiting(1, **others), waiting(2, **culprit), waiting(3, **others)]
+    found = judge(states, 4)
+    assert found.ranks == [2], found.sentence
+    assert said in found.sentence and "rank 2 (pod w-1)" in found.sentence
+    assert "ranks 0, 1, 3 wait in gloo:all_reduce 57 of mesh_dp_shard" in found.sentence
+
+
+def test_a_rank_that_waits_inside_of_a_backward_pass_waits():
+    states = [waiting(0, stack=BACKWARD), waiting(1, stack=READ, pending=[])]
+    assert judge(states, 2).ranks == [1]
+
+
+def test_a_rank_that_waits_and_does_not_answer_is_not_the_one():
+    """One that holds the lock inside of a collective: its stack is there, and says so."""
+    states = [silent(0, stack=WAIT), waiting(1, stack=READ, pending=[])]
+    assert judge(states, 2).ranks == [1]
+
+
+def test_two_that_are_stopped_are_both_named():
+    stopped = {"process_state": "T"}
+    found = judge([waiting(0), silent(1, **stopped), silent(2, **stopped)], 3)
+    assert found.ranks == [1, 2]
+
+
+def test_a_rank_beside_something_under_way_is_told_by_its_count():
+    """As on a device: the hosts of those that wait stand elsewhere than in torch.distributed."""
+    states = [waiting(rank, stack=READ, groups=groups(57 - (rank == 3))) for rank in range(4)]
+    assert judge(states, 4).ranks == [3]
+
+
+def test_counts_are_compared_inside_of_a_group_alone():
+    states = [
+        waiting(0, groups=groups(57, "1", (0, 1))),
+        waiting(1, groups=groups(57, "1", (0, 1))),
+        waiting(2, groups=groups(12, "2", (2, 3))),
+        waiting(3, groups=groups(11, "2", (2, 3))),
+    ]
+    assert judge(states, 4).ranks == [3]
+
+
+def test_ranks_of_which_nothing_is_heard_come_first():
+    found = judge([waiting(0), waiting(1)], 4)
+    assert found.ranks == [2, 3]
+    assert found.sentence.startswith("nothing is heard of ranks 2, 3; ranks 0, 1 wait in gloo:all_reduce 57")
+
+
+def test_where_all_wait_alike_nobody_is_blamed():
+    found = judge([waiting(0, groups=groups(57)), waiting(1, groups=groups(57))], 2)
+    assert found.ranks == [] and found.sentence.startswith(
+        "all ranks wait for each other: rank 0: at step 12"
+    )
+
+
+def test_a_state_survives_its_file():
+    state = waiting(3, groups=groups(57), stack=READ, phase="data")
+    assert state_from(json.loads(json.dumps(asdict(state)))) == state
+
+
+DUMP = """Current thread 0x00007f01 (most recent call first):
+  File "/app/trainer/hangs/old.py", line 1 in old
+Thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+Current thread 0x00007f01 (most recent call first):
+  File "/app/trainer/loop.py", line 47 in train
+  File "<string>", line ??? in <module>
+Thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+"""
+
+
+def test_the_newest_dump_of_the_main_thread_is_read():
+    found = read_stack(DUMP, 0x7F01)
+    assert found == [Frame("/app/trainer/loop.py", 47, "train"), Frame("<string>", 0, "<module>")]
+    assert str(found[0]) == "trainer/loop.py:47 train"
+    assert read_stack("", 0x7F01) == read_stack(DUMP, 0x7F03) == []
