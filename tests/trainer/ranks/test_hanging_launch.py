@@ -36,9 +36,18 @@ def start(results: Path, folder: Path, way: str, rank: int, **more: str) -> subp
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def finish(*launchers: subprocess.Popen[str]) -> list[str]:
+    """What each has said; none stays behind."""
+    try:
+        return [launcher.communicate(timeout=300)[1] for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            launcher.kill()
+
+
 def test_the_last_words_name_the_rank_that_did_not_arrive(tmp_path):
     launcher = start(tmp_path / "results", tmp_path / "plant", "data", 1)
-    _, errors = launcher.communicate(timeout=120)
+    (errors,) = finish(launcher)
     said = SAID.format(pod="pod-0")
     assert launcher.returncode == 134, errors
     last = errors.strip().splitlines()[-1]
@@ -69,7 +78,7 @@ def test_two_pods_agree_and_both_end(tmp_path):
         )
         for index in range(2)
     ]
-    errors = [pod.communicate(timeout=180)[1] for pod in pods]
+    errors = finish(*pods)
     assert [pod.returncode for pod in pods] == [134, 134], errors
     for text in errors:
         assert text.strip().splitlines()[-1].startswith(SAID.format(pod="try-worker-1")), text
