@@ -36,6 +36,7 @@ with packages_needed():
     )
     from trainer.launch import preflight
     from trainer.launch import visibility as accelerators
+    from trainer.launch.container_memory import ContainerMemory
     from trainer.launch.ledger import Ledger, read_pod_name
     from trainer.launch.node_rank import read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
@@ -50,6 +51,7 @@ with packages_needed():
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+KILLED = 128 + signal.SIGKILL
 LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 HELP = """python -m trainer: one run, set by environment variables alone.
 
@@ -109,6 +111,7 @@ def _run(config: Config) -> int:
         config.collective_timeout_s,
     )
     watchdog.set_environment(os.environ)
+    memory = ContainerMemory()
     deadline = _Deadline(lambda: ledger.seconds_left(config))
     try:
         ledger.record_start(launcher)
@@ -129,6 +132,8 @@ def _run(config: Config) -> int:
         watchdog.stop()
     if watchdog.verdict and (watchdog.ended or code == failures.PEER_LOST):
         code, text = failures.PEER_LOST, watchdog.verdict.sentence
+    if code == KILLED and (why := memory.explain_kill()):
+        text = f"{text}; {why}"
     if peers.in_vain:
         code, text = failures.PEER_LOST, peers.in_vain
     elif code == failures.PEER_LOST and peers.met_at is None and ledger.wait_left(config) <= 0:

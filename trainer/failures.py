@@ -91,6 +91,10 @@ class NotFinite(Exception):
     """The loss became NaN or infinite."""
 
 
+class OutOfMemory(Exception):
+    """The memory of a device did not suffice."""
+
+
 def exit_code(failure: BaseException) -> int:
     """The exit code that tells the operator whether another attempt is worth it."""
     kind, text = type(failure).__name__, str(failure).lower()
@@ -108,7 +112,7 @@ def exit_code(failure: BaseException) -> int:
         return DEADLINE_PASSED
     if isinstance(failure, StorageFull):
         return STORAGE_FULL
-    if kind == "OutOfMemoryError":  # torch's; torch is not imported here
+    if isinstance(failure, OutOfMemory) or kind == "OutOfMemoryError":  # torch's; torch is not imported here
         return OUT_OF_MEMORY
     if is_storage_full(failure):
         return STORAGE_FULL

@@ -20,7 +20,7 @@ from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
-from trainer.hangs.pulse import Pulse, open_pulse
+from trainer.hangs.pulse import STEP, Pulse, open_pulse
 from trainer.hangs.witness import Witness
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
@@ -35,6 +35,8 @@ from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.measuring.training_memory import TrainingMemory
 from trainer.outcome.final import write_results
+from trainer.outcome.not_finite import Guard
+from trainer.outcome.out_of_memory import Holders, explain_out_of_memory
 from trainer.outcome.progress import Progress
 from trainer.outcome.tracking import Recorder
 from trainer.record.run_directory import write_json
@@ -84,6 +86,9 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         read_system=meter.read,
         world_axis=run.axes.world_axis,
         epoch_samples=task.train_samples,
+        guard=Guard(config.on_not_finite, precision.scales_loss, world.node),
+        nodes=attempt.nodes,
+        waited_share=witness.waited_share if world.device_type == "cpu" else None,
     )
     profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
     profiler = StepProfiler(run, profile_first, phases)
@@ -93,25 +98,34 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     if run.writes and engine.settings:
         write_json(run.folder.deepspeed, engine.settings)
 
+    holders = Holders(
+        memory.counters,
+        engine.observed,
+        data_set=lambda: task.held_bytes,
+        phase=phases.name_open,
+        step=lambda: pulse.words[STEP],
+    )
+
     def validate(step: int) -> None:
         found = task.evaluate(engine, "validation").measures()
         checkpoints.validation = {"step": step, **found}
         values = {f"validation_{name}": value for name, value in found.items()}
         recorder.record("eval", step, **values, train_time_s=checkpoints.train_time_s())
 
-    train(
-        run,
-        attempt.from_step + 1,
-        engine,
-        next_batch=task.next_batch,
-        phases=phases,
-        memory=memory,
-        recorder=recorder,
-        profiler=profiler,
-        validate=validate,
-        after_step=checkpoints.after_step,
-    )
-    last = checkpoints.numbers() if run.writes else {}
+    with explain_out_of_memory(run, holders):
+        train(
+            run,
+            attempt.from_step + 1,
+            engine,
+            next_batch=task.next_batch,
+            phases=phases,
+            memory=memory,
+            recorder=recorder,
+            profiler=profiler,
+            validate=validate,
+            after_step=checkpoints.after_step,
+        )
+    last = checkpoints.numbers() | recorder.describe_straggler() if run.writes else {}
     test = task.evaluate(engine, "test")
     export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
     write_results(

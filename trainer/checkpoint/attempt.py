@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -31,6 +31,8 @@ class Attempt:
     """A sentence for each newer checkpoint that is broken."""
     traces_complete: bool
     """An earlier attempt has recorded its steps."""
+    nodes: list[str] = field(default_factory=list)
+    """The machine of each rank; "" where it is not known."""
 
     @property
     def from_step(self) -> int:
@@ -93,7 +95,7 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str) -
     if number == 1:
         write_json(folder.config, describe_run(config, resolved, *map(list, zip(*hosts, strict=True))))
     chosen, skipped = _choose(config, CheckpointFolder(folder))
-    attempt = Attempt(number, chosen, skipped, folder.has_all_traces())
+    attempt = Attempt(number, chosen, skipped, folder.has_all_traces(), [node for _, node in hosts])
     nodes = sorted({node for _, node in hosts if node})
     facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host, "nodes": nodes}
     folder.append_attempt("started", number, launcher, **facts)

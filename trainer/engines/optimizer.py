@@ -6,9 +6,26 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.settings.config import Config
+
+
+def step_optimizer(optimizer: Any, lr: float, norm: Tensor, skips: bool) -> None:
+    """One update; where `skips` none if the norm of the whole gradient is not finite, so on all ranks alike.
+
+    A fused optimizer looks at a number on the device, and the host never waits. It does for the others, and where
+    parameters are kept elsewhere than the norm (offload).
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    if skips:
+        first = optimizer.param_groups[0]["params"][0]
+        if optimizer.defaults.get("fused") and first.device == norm.device:
+            optimizer.found_inf = (~norm.isfinite()).float()
+        elif not norm.isfinite():
+            return
+    optimizer.step()
 
 
 def build_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> Any:

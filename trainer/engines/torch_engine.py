@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from trainer.checkpoint import native_state
 from trainer.data.batches import Batch
 from trainer.engine import StepResult, add_up, as_sums, build_result
-from trainer.engines.optimizer import build_optimizer
+from trainer.engines.optimizer import build_optimizer, step_optimizer
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.run import Run
@@ -46,6 +46,7 @@ class TorchEngine:
         self.settings: dict[str, Any] = {}
         self.loss_scale = LossScale(run.precision.scales_loss)
         self._clip_norm = run.config.clip_norm
+        self._skips = run.config.on_not_finite == "skip"
         self._forward = forward
         self._phases = phases
         self._device_type = run.mesh.device_type
@@ -84,9 +85,7 @@ class TorchEngine:
         if not skip:
             if self._clip_norm:
                 torch.nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
-            for group in self._optimizer.param_groups:
-                group["lr"] = lr
-            self._optimizer.step()
+            step_optimizer(self._optimizer, lr, norm, self._skips)
             if "optimizer" not in self.observed.dtypes:
                 self.observed.add("optimizer", state_tensors(self._optimizer))
         self._optimizer.zero_grad(set_to_none=not self._keeps_gradients)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 ASK = signal.SIGUSR1
+INNERMOST = 3
+"""Frames: a wait inside of torch is at most so far below the line that waits."""
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 
@@ -70,7 +72,7 @@ def read_stack(text: str, thread: int) -> list[Frame]:
 
 def is_waiting(stack: list[Frame]) -> bool:
     """Whether the innermost frames wait for other ranks."""
-    return any(frame.is_wait for frame in stack[:3])
+    return any(frame.is_wait for frame in stack[:INNERMOST])
 
 
 def read_process_state(process: int) -> str:

@@ -1,14 +1,16 @@
 """A thread of the rank that says whether the main thread goes on, whether it waits for other ranks, and in what.
 
-Every tick it compares a handful of numbers and stores a time: some microseconds a second, and nothing of it in a step.
-Only while the rank stands still it looks closer. What is under way comes from torch's flight recorder, which NCCL and
-gloo fill alike (torch 2.13), and from the main thread's Python frames.
+50 times a second it looks whether a forward pass waits, which tells a slow rank from those that wait for it
+(trainer/outcome/stragglers.py). Every tick it compares a handful of numbers and stores a time. Nothing of it is in a
+step. Only while the rank stands still it looks closer: what is under way comes from torch's flight recorder, which NCCL
+and gloo fill alike (torch 2.13), and from the main thread's Python frames.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import threading
@@ -32,11 +34,14 @@ from trainer.hangs.pulse import (
     answer_file,
     stack_file,
 )
-from trainer.hangs.stacks import Frame, is_waiting, write_stacks_to
+from trainer.hangs.stacks import INNERMOST, Frame, is_waiting, write_stacks_to
 from trainer.hangs.verdict import Group
 
 TICKS = 20
 """Of a time-out."""
+SAMPLE_S = 0.02
+FEWEST = 20
+"""Looks at forward passes that say something."""
 
 
 class Witness(threading.Thread):
@@ -54,6 +59,7 @@ class Witness(threading.Thread):
         self._every_s = min(1.0, max(0.2, timeout_s / TICKS))
         self._over = threading.Event()
         self._seen: tuple[Any, ...] = ()
+        self._forward = self._waited = 0
         self._stacks: IO[str] | None = None
         if pulse.path:
             self._stacks = open(stack_file(pulse.path), "w")  # noqa: SIM115
@@ -62,7 +68,12 @@ class Witness(threading.Thread):
     def run(self) -> None:
         words = self._pulse.words
         words[MOVED_NS] = time.monotonic_ns()
-        while not self._over.wait(self._every_s):
+        due = 0.0
+        while not self._over.wait(SAMPLE_S):
+            self._sample()
+            if time.monotonic() < due:
+                continue
+            due = time.monotonic() + self._every_s
             now = time.monotonic_ns()
             seen = (
                 words[STEP],
@@ -78,6 +89,19 @@ class Witness(threading.Thread):
             if words[ASKED] != words[TOLD]:
                 self._answer(words[ASKED])
             words[ALIVE_NS] = now
+
+    def _sample(self) -> None:
+        if self.phase() == "forward":
+            self._forward += 1
+            self._waited += is_waiting(_main_stack(INNERMOST))
+
+    def waited_share(self) -> float:
+        """Of the forward passes since enough were seen, the share that was waited for other ranks; NaN = too few."""
+        forward, waited = self._forward, self._waited
+        if forward < FEWEST:
+            return math.nan
+        self._forward = self._waited = 0
+        return waited / forward
 
     def stop(self) -> None:
         """Before the process group goes."""
@@ -128,10 +152,11 @@ def _count_begun(group: Any) -> int:
     return 0
 
 
-def _main_stack() -> list[Frame]:
+def _main_stack(most: int = 1000) -> list[Frame]:
+    """The innermost frames of the main thread."""
     frame: Any = sys._current_frames().get(threading.main_thread().ident or 0)
-    found = []
-    while frame is not None:
+    found: list[Frame] = []
+    while frame is not None and len(found) < most:
         found.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     return found

@@ -59,7 +59,8 @@ class Phase:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.total_ns += time.perf_counter_ns() - self._began
-        self._began = 0
+        if kind is None:  # else it stays open, for who asks where it failed
+            self._began = 0
         if self._record is not None:
             self._record.__exit__(kind, value, trace)
             self._record = None

@@ -5,6 +5,7 @@ Nothing here talks to a server: the sender in the launcher's process replays the
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -18,11 +19,12 @@ import torch
 import torch.distributed as dist
 
 from trainer.engine import StepResult
-from trainer.failures import NotFinite
 from trainer.measuring.gpu import NAMES as SYSTEM
 from trainer.measuring.phases import read_ms
 from trainer.measuring.training_memory import WARM_UP_STEPS
 from trainer.outcome.epochs import EpochCount
+from trainer.outcome.not_finite import Guard, Step
+from trainer.outcome.stragglers import OwnTimes, Straggler, Stragglers
 from trainer.record.spool import Spool
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 COUNTED_STEP = 3  # of an attempt: behind what sets itself up in the first ones, before what is measured
 _UNCOUNTED = nullcontext()
+log = logging.getLogger("trainer")
+MOST_WAITING = 20
+"""Steps: by then a loss that is not finite is found, and a slow rank, however seldom lines are asked for."""
 TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 
 
@@ -92,6 +97,10 @@ class Recorder:
         read_system: this rank's memory, utilisation... in the order of `measuring.gpu.NAMES`; None = not recorded.
         world_axis: what a group of all processes stands for where traffic is counted.
         epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
+        guard: against what is not finite; None = the run stops.
+        nodes: the machine of each rank, "" where it is not known; empty = of none.
+        waited_share: of the forward passes since the last call, what this rank waited in collectives; NaN, or no such
+            function = not known.
     """
 
     def __init__(
@@ -103,7 +112,15 @@ class Recorder:
         read_system: Callable[[], list[float]] | None = None,
         world_axis: str = "world",
         epoch_samples: int = 0,
+        guard: Guard | None = None,
+        nodes: Sequence[str] = (),
+        waited_share: Callable[[], float] | None = None,
     ) -> None:
+        self._guard = guard or Guard("stop", scales_loss=False, place="")
+        self._nodes = nodes
+        self._waited_share = waited_share
+        self._own = OwnTimes()
+        self._stragglers = Stragglers()
         self._epochs = EpochCount(epoch_samples) if epoch_samples else None
         self._world_axis = world_axis
         self._spool = Spool(path) if path else None
@@ -137,9 +154,9 @@ class Recorder:
     def record_step(
         self, step: int, lr: float, result: StepResult, taken: tuple[Any, ...], profiled: bool
     ) -> None:
-        """Keeps one step; every `log_every` steps writes all that are waiting."""
+        """Keeps one step; every `log_every` steps, and every 20, writes all that are waiting."""
         self._waiting.append(_Waiting(time.time(), step, lr, result, taken, profiled))
-        if step % self._log_every == 0:
+        if step % self._log_every == 0 or len(self._waiting) >= MOST_WAITING:
             self.flush()
 
     def count_wire(self, profiling: bool) -> AbstractContextManager[Any]:
@@ -165,31 +182,75 @@ class Recorder:
         """Adds up the ranks' losses and writes the waiting steps, and one line of kind system.
 
         Raises:
-            NotFinite: on every rank, after the lines are written.
+            NotFinite: on every rank, after the lines are written, unless the policy is another one.
         """
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        losses, correct, system = self._gather([entry.result for entry in waiting])
+        on_device = not isinstance(waiting[0].taken[0], int)
+        times = [] if on_device else self._read_times(waiting)  # a device would be waited for once more
+        chunks = self._own.take()
+        own_ms = [ms for chunk in chunks for ms in (chunk.data_ms, chunk.own_ms)]
+        own_ms = own_ms if dist.get_world_size() > 1 else []
+        losses, correct, system = self._gather([entry.result for entry in waiting], own_ms)
+        times = times or self._read_times(waiting)
         norms = _numbers([entry.result.grad_norm for entry in waiting])
-        first_bad = None
-        for entry, loss, right, norm in zip(waiting, losses, correct, norms, strict=True):
-            times = read_ms(entry.taken)
-            self._count(entry, times)
-            if not math.isfinite(loss):
-                first_bad = first_bad or entry.step
+        found = list(
+            map(Step, [e.step for e in waiting], losses, norms, [bool(e.result.skipped) for e in waiting])
+        )
+        for entry, step, right, ms in zip(waiting, found, correct, times, strict=True):
+            skipped = self._guard.counts_as_skipped(step)
+            self.skipped_steps += skipped
             if self._spool is not None:
-                self._write_step(entry, loss, right, norm, times)
+                self._write_step(entry, step.loss, right, step.norm, ms, skipped)
         if self._spool is not None:
+            system, own = system[: len(system) - len(own_ms)], system[len(system) - len(own_ms) :]
+            for i, chunk in enumerate(chunks if own else []):
+                slow = self._stragglers.add(chunk.step, own[2 * i], own[2 * i + 1], chunk.step_ms)
+                self._tell(waiting[-1].step, slow)
             if system:
                 self._write_system(waiting[-1].step, system)
             self._flush_spool(waiting[-1].step)
             if self._on_flush:
                 self._on_flush(self.last)
-        if first_bad is not None:
-            raise NotFinite(
-                f"the loss of step {first_bad} is not finite; lower TRAINER_LR or set TRAINER_CLIP_NORM"
+        for number, sentence in self._guard.check(found, [entry.result.loss for entry in waiting]):
+            self.record("event", number, name="not finite", text=sentence)
+
+    def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
+        """Of each step, in ms; what counts is kept."""
+        found = [read_ms(entry.taken) for entry in waiting]
+        waited = self._waited_share() if self._waited_share else math.nan
+        for entry, times in zip(waiting, found, strict=True):
+            if self._count(entry, times):
+                self._own.add(entry.step, times[1], times[1] + times[2] * (1.0 - waited), times[0])
+        return found
+
+    def _tell(self, step: int, stragglers: Sequence[Straggler]) -> None:
+        for slow in stragglers:
+            node = self._nodes[slow.rank] if slow.rank < len(self._nodes) else ""
+            where = f"rank {slow.rank}" + (f" (node {node})" if node else "")
+            text = (
+                f"{where} takes {slow.ratio:.1f} times as long as the others since step {slow.since_step}: "
+                f"they wait {slow.share_pct:.0f} % of each step"
             )
+            log.warning("step %d: %s", step, text)
+            self.record(
+                "event",
+                step,
+                name="straggler",
+                rank=slow.rank,
+                node=node,
+                share_pct=slow.share_pct,
+                text=text,
+            )
+
+    def describe_straggler(self) -> dict[str, Any]:
+        """The slowest rank that was found, for summary.json; on the writing rank."""
+        worst = self._stragglers.worst
+        return {
+            "straggler": f"rank {worst.rank}" if worst else "none",
+            "straggler_share_pct": worst.share_pct if worst else None,
+        }
 
     def _flush_spool(self, step: int) -> None:
         """A volume that was full for too long has cost lines: that is said in the file as soon as it can be."""
@@ -199,11 +260,13 @@ class Recorder:
             self._told_dropped += lost
             self.record("event", step, name="metrics dropped", text=f"{lost} lines, the volume was full")
 
-    def _gather(self, results: list[StepResult]) -> tuple[list[float], Sequence[float | None], list[float]]:
-        """(losses over all ranks, samples told right or None, every rank's system numbers one after the other), in one
-        collective.
+    def _gather(
+        self, results: list[StepResult], own_ms: list[float]
+    ) -> tuple[list[float], Sequence[float | None], list[list[float]]]:
+        """(losses over all ranks, samples told right or None, of each system number and own time that of every rank),
+        in one collective.
 
-        The system's numbers travel as a table [rank, number] that is zero but for one's own row.
+        The last travel as a table [number, rank] that is zero but for one's own column.
         """
         system = (
             self._read_system() if self._read_system else []
@@ -213,36 +276,46 @@ class Recorder:
         counts = [result.correct for result in results if result.correct is not None]
         if counts:  # as many as losses: a task counts in every step or in none
             losses = torch.cat([losses, torch.stack(counts).to(losses.dtype)])
-        if system:
-            table = torch.zeros(ranks, len(SYSTEM), dtype=losses.dtype)
-            table[dist.get_rank()] = torch.tensor(system, dtype=losses.dtype)
+        if mine := [*system, *own_ms]:
+            table = torch.zeros(len(mine), ranks, dtype=losses.dtype)
+            table[:, dist.get_rank()] = torch.tensor(mine, dtype=losses.dtype)
             losses = torch.cat([losses, table.flatten().to(losses.device, non_blocking=True)])
         if ranks > 1:
             dist.all_reduce(losses)
         numbers = losses.tolist()
         end = steps + len(counts)
-        return numbers[:steps], numbers[steps:end] or [None] * steps, numbers[end:]
+        of_ranks = [numbers[i : i + ranks] for i in range(end, len(numbers), ranks)]
+        return numbers[:steps], numbers[steps:end] or [None] * steps, of_ranks
 
-    def _write_system(self, step: int, numbers: list[float]) -> None:
+    def _write_system(self, step: int, numbers: list[list[float]]) -> None:
         values = {
-            f"rank{i // len(SYSTEM)}_{SYSTEM[i % len(SYSTEM)]}": value
-            for i, value in enumerate(numbers)
+            f"rank{rank}_{name}": value
+            for rank, row in enumerate(zip(*numbers, strict=True))
+            for name, value in zip(SYSTEM, row, strict=True)
             if math.isfinite(value)  # NaN: not to be had on this machine
         }
         self.record("system", step, **values)
 
-    def _count(self, entry: _Waiting, times: tuple[float, ...]) -> None:
-        self.skipped_steps += entry.result.skipped
+    def _count(self, entry: _Waiting, times: tuple[float, ...]) -> bool:
+        """Whether this step is one of those that are measured."""
         # the traces are written after the last profiled step, which disturbs the next one
         disturbed = entry.profiled or self._after_profile
         self._after_profile = entry.profiled
         self._steps += 1
-        if self._steps > WARM_UP_STEPS and not disturbed:
+        counts = self._steps > WARM_UP_STEPS and not disturbed
+        if counts:
             self.measured.append(times)
             self.work.add(entry.result)
+        return counts
 
     def _write_step(
-        self, entry: _Waiting, loss: float, right: float | None, norm: float, times: tuple[float, ...]
+        self,
+        entry: _Waiting,
+        loss: float,
+        right: float | None,
+        norm: float,
+        times: tuple[float, ...],
+        skipped: bool,
     ) -> None:
         assert self._spool is not None
         result = entry.result
@@ -255,7 +328,7 @@ class Recorder:
             norm,
             entry.lr,
             result.samples,
-            result.skipped,
+            int(skipped),
             *times,  # type: ignore[arg-type]
             entry.profiled,
             msgspec.UNSET if right is None else 100.0 * right / result.samples,
@@ -302,6 +375,6 @@ def _fields(line: _TrainLine) -> dict[str, Any]:
 
 def _numbers(values: list[Any]) -> list[float]:
     """Tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many."""
-    if torch.is_tensor(values[0]):
+    if all(torch.is_tensor(value) for value in values):
         return torch.stack(values).tolist()
-    return [float(value) for value in values]
+    return [float(value) for value in values]  # DeepSpeed's norm of a step that it has left out is a number

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trainer.data.batches import Batch
 from trainer.engine import StepResult, as_sums, build_result
+from trainer.engines.optimizer import step_optimizer
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
@@ -142,16 +143,14 @@ class ScheduleEngine:
         if not skip:
             if self._config.clip_norm:
                 clip_gradients(gradients, self._config.clip_norm, norm)
-            self._step(lr)
+            self._step(lr, norm)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         return norm, int(skip)
 
-    def _step(self, lr: float) -> None:
+    def _step(self, lr: float, norm: Tensor) -> None:
         for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            optimizer.step()
+            step_optimizer(optimizer, lr, norm, self._config.on_not_finite == "skip")
         if "optimizer" not in self.observed.dtypes:
             self.observed.add("optimizer", [t for o in self.optimizers for t in state_tensors(o)])
 

@@ -73,6 +73,9 @@ class RunDirectory:
     def pod_hang(self, pod: str) -> Path:
         return self.hangs / f"{pod}.json"
 
+    def out_of_memory(self, rank: int) -> Path:
+        return self.ranks / f"rank{rank}.out_of_memory.json"
+
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}_trace.json"
 

@@ -280,7 +280,11 @@ class Settings(BaseModel):
         default="auto", description="auto = a further attempt goes on from the newest checkpoint."
     )
     evaluate_every: int = Field(default=0, ge=0, description="Steps between validations; 0 = once per epoch.")
-    log_every: int = Field(default=10, ge=1, description="Steps between writes of the metrics.")
+    log_every: int = Field(
+        default=10,
+        ge=1,
+        description="Steps between writes of the metrics; they are never further apart than 20.",
+    )
     target_accuracy_pct: float = Field(
         default=0.0, ge=0, le=100, description="Validation accuracy until which training is timed; 0 = none."
     )
@@ -291,6 +295,11 @@ class Settings(BaseModel):
     )
 
     # safety
+    on_not_finite: Literal["stop", "skip", "warn"] = Field(
+        default="stop",
+        description="A loss or gradient that is not finite: stop with exit code 12, leave the update out on all ranks, "
+        "or go on; each is recorded with its rank.",
+    )
     collective_timeout_s: int = Field(
         default=600, ge=10, le=YEAR_S, description="A collective that hangs fails then."
     )

@@ -312,9 +312,21 @@ RULES: tuple[Rule, ...] = (
         "resume", "where a further attempt starts; `attempts` tells whether there was one", matters=False
     ),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
+    _setting(
+        "on_not_finite", "what a fault is met with; `skipped_steps` tells whether it was", matters=False
+    ),
     _setting("max_attempts", "when a run that fails again and again is given up", matters=False),
     _setting("deadline_s", "when a run is stopped", matters=False),
     # course
     Rule("attempts", "attempts", (), True, "a restarted run has other steps in its times", expected=1),
     Rule("skipped_steps", "summary", ("skipped_steps",), True, "a skipped step does less work", expected=0),
+    Rule(
+        "straggler",
+        "summary",
+        ("straggler",),
+        False,
+        "a slow rank has held the others up; the machine's fault, and step times have it in them",
+        expected="none",
+        absent="none",
+    ),
 )

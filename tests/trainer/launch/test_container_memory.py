@@ -1,0 +1,45 @@
+"""The kernel's count of killed processes, in a folder that stands in for a container's cgroup (version 2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainer.launch.container_memory import ContainerMemory
+
+EVENTS = "low 0\nhigh 0\nmax 12\noom {oom}\noom_kill {oom}\noom_group_kill 0\n"
+
+
+def write(folder: Path, oom: int, limit: str = str(4 << 30), peak: str = str((4 << 30) - 4096)) -> Path:
+    for name, text in {
+        "memory.events": EVENTS.format(oom=oom),
+        "memory.max": limit,
+        "memory.peak": peak,
+    }.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_kill_by_the_kernel_says_limit_and_use(tmp_path):
+    memory = ContainerMemory(write(tmp_path, 1))
+    write(tmp_path, 2)
+    said = memory.explain_kill()
+    assert said.startswith(
+        "the kernel's OOM killer has ended 1 of this container's processes: 4.00 GiB are allowed, it"
+    )
+    assert "used 4.00 GiB at most; raise run.resources.limits.memory" in said
+
+
+def test_a_kill_by_somebody_else_is_told_apart(tmp_path):
+    memory = ContainerMemory(write(tmp_path, 1, limit="max"))
+    assert memory.explain_kill().startswith(
+        "not for this container's own limit: it has no limit of its own, it used 4.00"
+    )
+
+
+def test_an_older_kernel_and_no_cgroup_say_what_they_can(tmp_path):
+    memory = ContainerMemory(write(tmp_path, 0))
+    (tmp_path / "memory.peak").unlink()
+    write_events = tmp_path / "memory.events"
+    write_events.write_text(EVENTS.format(oom=1))
+    assert "its highest use is not known" in memory.explain_kill()
+    assert ContainerMemory(tmp_path / "none").explain_kill() == ""

@@ -1,0 +1,121 @@
+"""A batch of one rank that is not finite, under each kind of engine: stopped, left out on all ranks alike, or said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.ranks import fork_ranks
+from tests.trainer.ranks import test_text_worker
+from tests.trainer.ranks.test_hangs import settings
+from trainer.prepare.before_ranks import ensure_cache
+from trainer.settings.config import Config
+
+BAD_STEP, BAD_RANK, STEPS = 6, 1, 12
+
+
+def be_worker() -> None:
+    """The real one; on one rank the loss of one step is not a number, and so are the gradients that come of it."""
+    import os
+
+    from trainer import worker
+    from trainer.engines.torch_engine import TorchEngine
+    from trainer.engines.zero_engine import DeepSpeedEngine
+    from trainer.models.learner import ClassLoss
+    from trainer.models.token_loss import TokenLoss
+    from trainer.parallel.nd_engine import ScheduleEngine
+
+    state = {"step": 0, "bad": False}
+    for engine in (TorchEngine, DeepSpeedEngine, ScheduleEngine):
+        _count_steps(engine, int(os.environ["RANK"]), state)
+    for loss in (ClassLoss, TokenLoss):
+        _spoil(loss, state)
+    raise SystemExit(worker.main())
+
+
+def _count_steps(engine, rank: int, state: dict) -> None:
+    whole = engine.train_step
+
+    def train_step(self, batch, lr):
+        state["step"] += 1
+        state["bad"] = rank == BAD_RANK and state["step"] == BAD_STEP
+        try:
+            return whole(self, batch, lr)
+        finally:
+            state["bad"] = False
+
+    engine.train_step = train_step
+
+
+def _spoil(loss, state: dict) -> None:
+    whole = loss.forward
+
+    def forward(self, *given):
+        made = whole(self, *given)
+        if not state["bad"]:
+            return made
+        return (made[0] * float("nan"), *made[1:]) if isinstance(made, tuple) else made * float("nan")
+
+    loss.forward = forward
+
+
+def train(results: Path, strategy: str, policy: str, **more: str):
+    fixed = {
+        "TRAINER_STEPS": str(STEPS),
+        "TRAINER_ON_NOT_FINITE": policy,
+        "TRAINER_COLLECTIVE_TIMEOUT_S": "120",
+    }
+    more = fixed | more
+    if strategy.startswith("nd"):
+        env = test_text_worker.settings(
+            results, strategy, TRAINER_PROFILE_STEPS="0", STRATLAB_NODE="node-7", **more
+        )
+        ensure_cache(Config.from_env(env), print)
+    else:
+        env = settings(results, strategy, **more)
+    return fork_ranks(be_worker, 2, env=env), results / "default" / env["TRAINER_RUN"]
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+SAID = "the loss of step 6 is not finite, first on rank 1 (node node-7)"
+
+
+def test_a_run_stops_and_says_whose_loss_it_was(tmp_path):
+    ended, folder = train(tmp_path, "ddp", "stop")
+    assert [r.exit_code for r in ended] == [12, 12], ended[0].output[-2000:]
+    assert SAID in ended[0].output
+    last = [line for line in lines(folder) if line["kind"] == "train"][-1]
+    assert last["step"] - BAD_STEP < 20
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero2", "zero3", "nd"])
+def test_the_update_is_left_out_on_all_ranks_alike(tmp_path, strategy):
+    ended, folder = train(tmp_path, strategy, "skip")
+    assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
+    found = lines(folder)
+    train_lines = {line["step"]: line for line in found if line["kind"] == "train"}
+    assert [step for step, line in train_lines.items() if line["skipped"]] == [BAD_STEP]
+    assert "loss" not in train_lines[BAD_STEP] and all("loss" in train_lines[s] for s in range(7, STEPS + 1))
+    events = [
+        line["text"] for line in found if line.get("name") == "not finite" and "first on" in line["text"]
+    ]
+    assert len(events) == 1 and events[0].startswith(SAID)
+    assert json.loads((folder / "summary.json").read_text())["skipped_steps"] == 1
+
+
+def test_sgd_leaves_it_out_too(tmp_path):
+    ended, folder = train(tmp_path, "fsdp", "skip", TRAINER_OPTIMIZER="sgd")
+    assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
+    assert json.loads((folder / "summary.json").read_text())["skipped_steps"] == 1
+
+
+def test_a_warning_lets_it_go_on(tmp_path):
+    ended, folder = train(tmp_path, "ddp", "warn", TRAINER_STEPS="7")
+    assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
+    assert any(SAID in line.get("text", "") for line in lines(folder))
+    assert json.loads((folder / "summary.json").read_text())["skipped_steps"] == 0

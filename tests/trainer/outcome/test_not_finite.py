@@ -1,0 +1,80 @@
+"""What a run does about a number that is not finite, on one rank; of several ranks: ranks/test_not_finite.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from trainer.failures import NotFinite
+from trainer.outcome.not_finite import LONGEST_SKIP, Guard, Step
+
+NAN = math.nan
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """One rank: torch's own answers without a process group."""
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
+    monkeypatch.setattr("torch.distributed.all_gather_object", lambda into, given: into.__setitem__(0, given))
+
+
+def check(policy, *steps, scales_loss=False, shares=None):
+    guard = Guard(policy, scales_loss, "node-7")
+    return guard.check(steps, [torch.tensor(s) for s in shares or [step.loss for step in steps]])
+
+
+GOOD, BAD = Step(7, 1.0, 1.0, False), Step(8, NAN, NAN, False)
+
+
+def test_what_is_finite_asks_nobody(monkeypatch):
+    monkeypatch.setattr("torch.distributed.all_gather_object", lambda *_: pytest.fail("a collective"))
+    for policy in ("stop", "skip", "warn"):
+        assert check(policy, GOOD, GOOD) == []
+
+
+def test_stop_names_step_rank_and_node():
+    with pytest.raises(
+        NotFinite, match=r"^the loss of step 8 is not finite, first on rank 0 \(node node-7\); lower"
+    ):
+        check("stop", GOOD, BAD)
+
+
+def test_a_gradient_that_is_not_finite_stops_a_run_whose_loss_still_is():
+    with pytest.raises(NotFinite, match="the gradient of step 9 is not finite, on all ranks together"):
+        check("stop", GOOD, Step(9, 1.0, math.inf, False))
+    with pytest.raises(NotFinite, match="the gradient of step 9"):
+        check("stop", Step(9, 1.0, 1.0, True))
+
+
+def test_of_a_loss_scale_gradients_that_are_not_finite_are_no_fault():
+    assert check("stop", Step(9, 1.0, math.inf, True), scales_loss=True) == []
+    with pytest.raises(NotFinite):
+        check("stop", BAD, scales_loss=True)
+
+
+def test_a_sum_that_overflows_is_no_ranks_fault():
+    with pytest.raises(NotFinite, match="it overflows as a sum"):
+        check("stop", Step(9, math.inf, 1.0, False), shares=[1.0])
+
+
+@pytest.mark.parametrize(("policy", "left_out"), [("warn", 0), ("skip", 1)])
+def test_the_others_go_on_and_say_so(policy, left_out):
+    (found,) = check(policy, GOOD, BAD)
+    assert found[0] == 8
+    assert found[1].endswith(f"(node node-7); of these 2 steps 1 are so, {left_out} left out")
+    assert Guard(policy, False, "").counts_as_skipped(BAD) is bool(left_out)
+
+
+def test_skipping_ends_where_it_does_not_help():
+    guard = Guard("skip", False, "")
+    steps = [Step(number, NAN, NAN, False) for number in range(1, LONGEST_SKIP + 1)]
+    shares = [torch.tensor(NAN)] * LONGEST_SKIP
+    guard.check(steps, shares)
+    with pytest.raises(NotFinite, match="20 steps in a row were left out, the last one 21"):
+        guard.check([Step(21, NAN, NAN, False)], shares[:1])
+    guard = Guard("skip", False, "")
+    guard.check(steps, shares)
+    guard.check([GOOD], [torch.tensor(1.0)])
+    guard.check([Step(22, NAN, NAN, False)], shares[:1])

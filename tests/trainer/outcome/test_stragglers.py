@@ -1,0 +1,76 @@
+"""Which rank is slow, from times by hand: the one that does not wait, never by chance."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from trainer.outcome.stragglers import CHUNK, IN_A_ROW, OwnTimes, Stragglers
+
+UNKNOWN = math.nan
+
+
+def feed(
+    ranks, steps=100, data=lambda rank, step: 10.0, forward=lambda rank, step: 40.0, known=True, whole=100.0
+):
+    """[(step at which it is known, Straggler)], and the judge; chunks come when they are whole."""
+    times, judge, found = [OwnTimes() for _ in range(ranks)], Stragglers(), []
+    for step in range(1, steps + 1):
+        for rank, own in enumerate(times):
+            ms = data(rank, step)
+            own.add(step, ms, ms + forward(rank, step) if known else UNKNOWN, whole)
+        chunks = [own.take() for own in times]
+        for of_ranks in zip(*chunks, strict=True):
+            slow = judge.add(
+                of_ranks[0].step, [c.data_ms for c in of_ranks], [c.own_ms for c in of_ranks], whole
+            )
+            found += [(step, each) for each in slow]
+    return found, judge
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
+@pytest.mark.parametrize("begins", [1, 11, 14])
+def test_a_rank_of_twice_the_time_is_found_within_twenty_steps(ranks, begins):
+    found, judge = feed(ranks, forward=lambda rank, step: 80.0 if rank == 1 and step >= begins else 40.0)
+    assert [slow.rank for _, slow in found] == [1]
+    assert found[0][0] - begins < 20 and abs(found[0][1].since_step - begins) < CHUNK
+    assert found[0][1].share_pct == pytest.approx(40.0) and judge.worst and judge.worst.rank == 1
+
+
+def test_slow_data_are_found_though_nothing_is_known_of_the_forward_pass():
+    found, _ = feed(2, data=lambda rank, step: 60.0 if rank == 0 else 10.0, known=False)
+    assert [slow.rank for _, slow in found] == [0] and found[0][0] == CHUNK * IN_A_ROW
+
+
+def test_what_is_slow_and_no_part_of_a_step_is_left_alone():
+    assert feed(4, data=lambda rank, step: 4.0 if rank == 1 else 1.0, forward=lambda rank, step: 0.0)[0] == []
+
+
+def test_a_rank_alone_has_nobody_to_be_slower_than():
+    assert feed(1)[0] == []
+
+
+def test_a_rank_that_recovers_is_said_once_and_again_when_it_is_slow_again():
+    def forward(rank, step):
+        return 80.0 if rank == 1 and (step <= 30 or step > 60) else 40.0
+
+    found, _ = feed(4, steps=120, forward=forward)
+    assert [slow.since_step for _, slow in found] == [1, 61]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_noise_with_heavy_tails_makes_no_straggler(ranks):
+    """Every rank is slow now and then: a tenth of its steps takes up to ten times as long, stretches of five twice."""
+    for seed in range(100):
+        draw = random.Random(seed)
+        stretches = {rank: {draw.randrange(0, 40, 3) for _ in range(4)} for rank in range(ranks)}
+
+        def forward(rank, step, draw=draw, stretches=stretches):
+            slow = 2.0 if step // CHUNK in stretches[rank] else 1.0
+            tail = draw.uniform(1, 10) if draw.random() < 0.1 else 1.0
+            return 40.0 * slow * tail * draw.uniform(0.8, 1.25)
+
+        found, _ = feed(ranks, steps=200, forward=forward)
+        assert found == [], (seed, found)

@@ -1,0 +1,121 @@
+"""A rank that is slower than the others for longer than chance would have it.
+
+All ranks leave a step together, so the time of a step names nobody. What names one is the time in which a rank did not
+wait: its data, and with it its forward pass without what it waited in collectives (on a CPU, where the witness has seen
+enough of it; on a device nobody sees the waiting, and there data alone tell).
+
+    chunk      5 steps; of each rank the second smallest of both: what four of five steps take at least
+    slow       in one of them 1.6 times the median of the other ranks, and the difference is 15 % of a step
+    straggler  slow in 3 chunks in a row
+
+On a busy machine every rank is slow now and then, and none in nearly every step.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+CHUNK = 5
+MOST_CHUNKS = 4
+"""At one write of the metrics: of 20 steps."""
+RATIO, SHARE_PCT, IN_A_ROW = 1.6, 15.0, 3
+MANY = 32
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """One rank, since one step."""
+
+    rank: int
+    since_step: int
+    ratio: float
+    """Of its own time to that of the others."""
+    share_pct: float
+    """Of a step, by which it is slower."""
+
+
+class Chunk(NamedTuple):
+    """Times of one rank, from one step on."""
+
+    step: int
+    data_ms: float
+    own_ms: float
+    step_ms: float
+
+
+class OwnTimes:
+    """This rank's times, made into chunks; all ranks have equally many."""
+
+    def __init__(self) -> None:
+        self._steps: list[Chunk] = []
+
+    def add(self, step: int, data_ms: float, own_ms: float, step_ms: float) -> None:
+        """own_ms: data and forward pass; NaN = not known."""
+        self._steps.append(Chunk(step, data_ms, own_ms, step_ms))
+
+    def take(self) -> list[Chunk]:
+        """The whole chunks, the oldest first."""
+        found: list[Chunk] = []
+        while len(self._steps) >= CHUNK and len(found) < MOST_CHUNKS:
+            chunk, self._steps = self._steps[:CHUNK], self._steps[CHUNK:]
+            known = all(math.isfinite(step.own_ms) for step in chunk)
+            found.append(
+                Chunk(
+                    chunk[0].step,
+                    sorted(step.data_ms for step in chunk)[1],
+                    sorted(step.own_ms for step in chunk)[1] if known else math.nan,
+                    statistics.median(step.step_ms for step in chunk),
+                )
+            )
+        return found
+
+
+class Stragglers:
+    """Judges the chunks of all ranks."""
+
+    def __init__(self) -> None:
+        self.worst: Straggler | None = None
+        """Of the whole run, by its share."""
+        self._slow: dict[int, list[Straggler]] = {}  # of each rank that is slow now
+
+    def add(
+        self, first_step: int, data_ms: Sequence[float], own_ms: Sequence[float], step_ms: float
+    ) -> list[Straggler]:
+        """One chunk of every rank; those that have just become stragglers."""
+        slow = {s.rank: s for times in (own_ms, data_ms) for s in _find_slow(first_step, times, step_ms)}
+        self._slow = {rank: [*self._slow.get(rank, []), s] for rank, s in slow.items()}
+        found = []
+        for rank, chunks in self._slow.items():
+            if len(chunks) < IN_A_ROW:
+                continue
+            last = chunks[-IN_A_ROW:]
+            seen = Straggler(
+                rank,
+                chunks[0].since_step,
+                statistics.median(s.ratio for s in last),
+                statistics.median(s.share_pct for s in last),
+            )
+            if self.worst is None or seen.share_pct > self.worst.share_pct:
+                self.worst = seen
+            if len(chunks) == IN_A_ROW:
+                found.append(seen)
+        return found
+
+
+def _find_slow(first_step: int, own_ms: Sequence[float], step_ms: float) -> list[Straggler]:
+    if len(own_ms) < 2 or step_ms <= 0 or not all(map(math.isfinite, own_ms)):
+        return []
+    whole = statistics.median(own_ms)
+    found = []
+    for rank, own in enumerate(own_ms):
+        if len(own_ms) > MANY and own < RATIO * whole:  # without it the median is about the same
+            continue
+        others = statistics.median([*own_ms[:rank], *own_ms[rank + 1 :]])
+        share_pct = 100.0 * (own - others) / step_ms
+        if own >= RATIO * others and share_pct >= SHARE_PCT:
+            found.append(Straggler(rank, first_step, own / others if others > 0 else math.inf, share_pct))
+    return found
