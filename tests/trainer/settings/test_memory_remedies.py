@@ -9,6 +9,9 @@ from trainer.settings.config import Config
 from trainer.settings.memory_remedies import describe_remedies, find_remedies
 from trainer.settings.strategy_table import STRATEGIES
 
+BLOCKS = {"activation_checkpointing": "blocks"}
+ONE = {"micro_batch_size": 1}
+
 
 def config(**settings) -> Config:
     return Config(**{"run": "try", "global_batch_size": 96, "micro_batch_size": 12} | settings)
@@ -20,43 +23,20 @@ def config(**settings) -> Config:
         (
             {"strategy": "ddp"},
             4,
-            [
-                {"micro_batch_size": 6},
-                {"activation_checkpointing": "blocks"},
-                {"strategy": "zero1"},
-                {"offload": "optimizer"},
-            ],
+            [{"micro_batch_size": 6}, BLOCKS, {"strategy": "zero1"}, {"offload": "optimizer"}],
         ),
+        ({"strategy": "single", "micro_batch_size": 3}, 1, [ONE, BLOCKS]),
         (
-            {"strategy": "single", "micro_batch_size": 3},
-            1,
-            [{"micro_batch_size": 1}, {"activation_checkpointing": "blocks"}],
-        ),
-        (
-            {
-                "strategy": "zero2",
-                "micro_batch_size": 1,
-                "activation_checkpointing": "blocks",
-                "offload": "optimizer",
-            },
+            {"strategy": "zero2", **ONE, **BLOCKS, "offload": "optimizer"},
             4,
             [{"strategy": "zero3"}, {"offload": "all"}],
         ),
         (
-            {"strategy": "fsdp", "micro_batch_size": 1, "activation_checkpointing": "selective"},
+            {"strategy": "fsdp", **ONE, "activation_checkpointing": "selective"},
             4,
-            [{"activation_checkpointing": "blocks"}, {"offload": "all"}],
+            [BLOCKS, {"offload": "all"}],
         ),
-        (
-            {
-                "strategy": "fsdp",
-                "micro_batch_size": 1,
-                "activation_checkpointing": "blocks",
-                "offload": "all",
-            },
-            4,
-            [],
-        ),
+        ({"strategy": "fsdp", **ONE, **BLOCKS, "offload": "all"}, 4, []),
     ],
 )
 def test_the_order(settings, ranks, found):
@@ -71,7 +51,7 @@ def test_they_are_said_as_a_user_types_them():
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "nd"])
 def test_each_rung_is_a_valid_run(strategy):
     ranks = 1 if strategy == "single" else 4
-    now = {"strategy": strategy, "model": "vit_tiny", "zeropp": "hpz"}
+    now = {"strategy": strategy, "model": "vit_tiny"}
     for rung in find_remedies(config(**now), ranks):
         now |= rung
         assert broken_rules(config(**now), ranks, 2) == []
