@@ -17,11 +17,13 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from trainer import failures
 from trainer.agreement.agreement import Agreement
+from trainer.agreement.stop_signal import listen
 from trainer.checkpoint.attempt import open_attempt
 from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
+from trainer.failures import Stopped
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
 from trainer.launch.peers import leave_mark
@@ -95,21 +97,31 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         values = {f"validation_{name}": value for name, value in found.items()}
         recorder.record("eval", step, **values, train_time_s=checkpoints.train_time_s())
 
-    train(
-        run,
-        attempt.from_step + 1,
-        engine,
-        next_batch=task.next_batch,
-        phases=phases,
-        memory=memory,
-        recorder=recorder,
-        profiler=profiler,
-        agreement=agreement,
-        validate=validate,
-        after_step=checkpoints.after_step,
-    )
-    last = checkpoints.numbers() if run.writes else {}
-    test = task.evaluate(engine, "test", agreement.end_batch)
+    listen(agreement)
+    try:
+        if checkpoints.owes_validation():
+            validate(attempt.from_step)
+            checkpoints.after_step(attempt.from_step)
+        train(
+            run,
+            attempt.from_step + 1,
+            engine,
+            next_batch=task.next_batch,
+            phases=phases,
+            memory=memory,
+            recorder=recorder,
+            profiler=profiler,
+            agreement=agreement,
+            validate=validate,
+            after_step=checkpoints.after_step,
+        )
+        last = checkpoints.numbers() if run.writes else {}
+        test = task.evaluate(engine, "test", agreement.end_batch)
+        agreement.ask_now()
+    except Stopped:
+        checkpoints.commit_now(agreement.step)
+        agreement.leave()
+        raise
     export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
     write_results(
         run,

@@ -32,7 +32,7 @@ from trainer.shapes.model_shapes import default_image_size, image_size_problem, 
 BUILT_IN_IMAGES = ("digits", "synthetic")
 SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it
 LOGIN = re.compile(r"[^/?#]*//[^/?#]*@")
-MAY_CHANGE = ("image", "accelerator", "wait_s", "max_attempts", "deadline_s")
+MAY_CHANGE = ("image", "accelerator", "wait_s", "grace_s", "max_attempts", "deadline_s")
 
 
 @dataclass(frozen=True)

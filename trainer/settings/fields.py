@@ -31,6 +31,8 @@ HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 LONGEST_NAME = 200
 """Of what becomes a file name or a part of one: file systems take 255 bytes."""
 YEAR_S = 365 * 24 * 3600
+GRACE_S = (20, 7200)
+"""Least and most of a grace period."""
 COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 
 
@@ -56,6 +58,12 @@ class Settings(BaseModel):
     )
     wait_s: int = _set_by_chart(
         "Longest wait for the other pods of the run; torch's own limit by default.", default=600, ge=0
+    )
+    grace_s: int = _set_by_chart(
+        "From SIGTERM to the end of the pod, as the chart has told Kubernetes.",
+        default=120,
+        ge=GRACE_S[0],
+        le=GRACE_S[1],
     )
     comparison: str = Field(
         default="default",

@@ -23,6 +23,8 @@
   value: {{ include "run.image" $run.image | quote }}
 - name: TRAINER_WAIT_S
   value: {{ include "run.scalar" (int64 $run.scheduling.waitSeconds) | quote }}
+- name: TRAINER_GRACE_S
+  value: {{ include "run.scalar" (int64 $run.graceSeconds) | quote }}
 - name: TRAINER_ACCELERATOR
   value: {{ include "run.literal" $run.accelerator | quote }}
 {{- range $name, $value := $run.config }}

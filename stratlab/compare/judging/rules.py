@@ -24,6 +24,7 @@ IMPLIED = {
     "image",
     "accelerator",
     "wait_s",
+    "grace_s",
     "strategy",
     "dp_replicate",
     "dp_shard",
