@@ -211,6 +211,7 @@ def values_schema() -> Schema:
             "From SIGTERM to the end of a training pod.", minimum=GRACE_S[0], maximum=GRACE_S[1]
         ),
         "scheduling": _scheduling(),
+        "allowFaults": _switch("Whether run.config.fault may be set."),
         "results": _record("Volume of the results; the claim exists already.", results),
         "mlflow": _record("Tracking server.", mlflow),
         "analysis": _analysis(),

@@ -24,6 +24,7 @@ from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
 from trainer.failures import Stopped
+from trainer.faults import plant_faults
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
 from trainer.launch.peers import leave_mark
@@ -106,7 +107,7 @@ def train_run(config: Config, world: World, launcher: str) -> None:
             run,
             attempt.from_step + 1,
             engine,
-            next_batch=task.next_batch,
+            next_batch=plant_faults(run, attempt.number, task.next_batch),
             phases=phases,
             memory=memory,
             recorder=recorder,

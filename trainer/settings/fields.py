@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from trainer.settings.fault import FAULTS, KINDS
 from trainer.settings.network_table import NETWORKS
 from trainer.settings.number_bounds import number_problem
 from trainer.settings.reserved_folders import is_reserved
@@ -65,6 +66,7 @@ class Settings(BaseModel):
         ge=GRACE_S[0],
         le=GRACE_S[1],
     )
+    allow_faults: bool = _set_by_chart("Whether `fault` may be set.", default=False)
     comparison: str = Field(
         default="default",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
@@ -305,6 +307,13 @@ class Settings(BaseModel):
     max_attempts: int = Field(default=3, ge=1, le=1000, description="Starts of a pod that reach no new step.")
     deadline_s: int = Field(
         default=86400, ge=60, le=YEAR_S, description="Longest time from the first start to the end."
+    )
+
+    fault: str = Field(
+        default="",
+        pattern=FAULTS,
+        description="For tests, where run.allowFaults is true: kind@step[:rank], once in the run, or in every attempt "
+        f"with ! behind it; several with commas. Kinds: {', '.join(KINDS)}.",
     )
 
     @field_validator("*", mode="before")
