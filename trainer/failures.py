@@ -60,7 +60,7 @@ STORAGE_FULL_WORDS = (
     "iostream error",  # torch.save to a path (torch 2.13)
     "unexpected pos",  # torch.save, when it closes what it could not write; it takes the place of the one above
 )
-STORAGE_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+STORAGE_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DataMissing(Exception):
@@ -81,6 +81,10 @@ class NoProgress(Exception):
 
 class PeerLost(Exception):
     """Another process has given up, and this one cannot go on without it."""
+
+
+class Stopped(Exception):
+    """Somebody has told a rank to stop, and all of them have agreed on where."""
 
 
 class DeadlinePassed(Exception):
@@ -110,6 +114,8 @@ def exit_code(failure: BaseException) -> int:
         return NO_PROGRESS
     if isinstance(failure, DeadlinePassed):
         return DEADLINE_PASSED
+    if isinstance(failure, Stopped):
+        return TERMINATED
     if isinstance(failure, StorageFull):
         return STORAGE_FULL
     if isinstance(failure, OutOfMemory) or kind == "OutOfMemoryError":  # torch's; torch is not imported here

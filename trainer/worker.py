@@ -15,11 +15,15 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from trainer import failures
+from trainer.agreement.agreement import Agreement
+from trainer.agreement.stop_signal import listen
 from trainer.checkpoint.attempt import open_attempt
 from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
+from trainer.failures import Stopped
+from trainer.faults import plant_faults
 from trainer.hangs.pulse import STEP, Pulse, open_pulse
 from trainer.hangs.witness import Witness
 from trainer.launch.ledger import read_pod_name
@@ -92,6 +96,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     )
     profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
     profiler = StepProfiler(run, profile_first, phases)
+    agreement = Agreement(config.collective_timeout_s, attempt.from_step)
     checkpoints = Checkpoints(run, engine, recorder, attempt)
     checkpoints.load()
     task.start(attempt.from_step)
@@ -107,26 +112,37 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     )
 
     def validate(step: int) -> None:
-        found = task.evaluate(engine, "validation").measures()
+        found = task.evaluate(engine, "validation", agreement.end_batch).measures()
         checkpoints.validation = {"step": step, **found}
         values = {f"validation_{name}": value for name, value in found.items()}
         recorder.record("eval", step, **values, train_time_s=checkpoints.train_time_s())
 
-    with explain_out_of_memory(run, holders):
-        train(
-            run,
-            attempt.from_step + 1,
-            engine,
-            next_batch=task.next_batch,
-            phases=phases,
-            memory=memory,
-            recorder=recorder,
-            profiler=profiler,
-            validate=validate,
-            after_step=checkpoints.after_step,
-        )
-    last = checkpoints.numbers() | recorder.describe_straggler() if run.writes else {}
-    test = task.evaluate(engine, "test")
+    listen(agreement)
+    try:
+        if checkpoints.owes_validation():
+            validate(attempt.from_step)
+            checkpoints.after_step(attempt.from_step)
+        with explain_out_of_memory(run, holders):
+            train(
+                run,
+                attempt.from_step + 1,
+                engine,
+                next_batch=plant_faults(run, attempt.number, task.next_batch),
+                phases=phases,
+                memory=memory,
+                recorder=recorder,
+                profiler=profiler,
+                agreement=agreement,
+                validate=validate,
+                after_step=checkpoints.after_step,
+            )
+        last = checkpoints.numbers() | recorder.describe_straggler() if run.writes else {}
+        test = task.evaluate(engine, "test", agreement.end_batch)
+        agreement.ask_now()
+    except Stopped:
+        checkpoints.commit_now(agreement.step)
+        agreement.leave()
+        raise
     export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
     write_results(
         run,

@@ -70,6 +70,8 @@ class Checkpoints:
         """The newest one, equal on every rank: step, and `Evaluation.measures`."""
         self.best = self._start.best if self._start else None
         """That of the best checkpoint."""
+        self._saved = attempt.from_step
+        """Step of the newest checkpoint, equal on every rank; 0 = none."""
         self._missed = 0
         """Checkpoints in a row that did not fit, equal on every rank."""
 
@@ -113,6 +115,26 @@ class Checkpoints:
             "train_time_s": self.train_time_s(),
         }
 
+    def owes_validation(self) -> bool:
+        """Whether the run was stopped behind the step that it goes on from, and before that step's validation."""
+        step = self._attempt.from_step
+        if not step or (step % self._run.plan.evaluate_every and step != self._steps):
+            return False
+        return self.validation is None or self.validation["step"] != step
+
+    def commit_now(self, step: int) -> None:
+        """Saves `step`, the last one that is done, if it is not saved and the run keeps checkpoints; collective.
+
+        What waits to be written is written in any case. Returns when the checkpoint is committed.
+        """
+        self._recorder.flush()
+        if self._config.checkpoint_every and step != self._saved:
+            self._save_step(step)
+        if self._run.writes:
+            text = f"goes on behind step {self._saved}" if self._saved else "keeps no checkpoint"
+            log.warning("stopped behind step %d, %s", step, text)
+            self._recorder.record("event", step, name="stopped", text=text)
+
     def after_step(self, step: int) -> None:
         """Saves if it is time to; collective.
 
@@ -125,6 +147,11 @@ class Checkpoints:
         improved = validation is not None and validation["step"] == step and is_better(validation, self.best)
         if step % self._config.checkpoint_every and step != self._steps and not improved:
             return
+        self._save_step(step)
+
+    def _save_step(self, step: int) -> None:
+        validation = self.validation
+        improved = validation is not None and validation["step"] == step and is_better(validation, self.best)
         best_before = self.best
         if improved:
             self.best = validation
@@ -136,6 +163,7 @@ class Checkpoints:
         if size is None:
             self.best = best_before
             return
+        self._saved = step
         taken_ms = (time.monotonic() - began) * 1e3
         self._recorder.record("system", step, checkpoint_ms=taken_ms, checkpoint_gib=size / GIB)
 
@@ -236,7 +264,7 @@ class Checkpoints:
         return size
 
     def _train_loss(self) -> float:
-        if self._attempt.from_step >= self._steps and self._start:
+        if self._start and not self._recorder.has_written:
             return self._start.train_loss
         return float(self._recorder.last["loss"])
 

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import IO, NamedTuple
 
-ASK = signal.SIGUSR1
+ASK = signal.SIGUSR2  # the first one tells a rank to stop
 INNERMOST = 3
 """Frames: a wait inside of torch is at most so far below the line that waits."""
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')

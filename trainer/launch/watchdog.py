@@ -124,7 +124,9 @@ class Watchdog(threading.Thread):
                 self._folder.pod_hang(self._pod).unlink(missing_ok=True)
         elif now - self._alarm > self._timeout_s + ENOUGH_S and not self.ended:
             self.ended = True
-            os.kill(os.getpid(), signal.SIGTERM)  # torch's launcher has no other way out
+            for reading in readings.values():
+                with suppress(OSError):  # it has ended
+                    os.kill(reading.process, signal.SIGKILL)
 
     def _since(self, now: float, then_ns: int) -> float:
         """Seconds; 0 for what is not."""

@@ -34,6 +34,7 @@ class RunDirectory:
         self.summary = self.path / "summary.json"
         self.hangs = self.path / "hangs"
         self.flight_recorder = self.hangs / "flight_recorder"
+        self.faults = self.path / "faults"
         self.reserve = self.path / ".reserve"
 
     def create(self) -> None:

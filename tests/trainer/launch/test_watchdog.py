@@ -103,7 +103,7 @@ def test_a_rank_that_waits_too_long_raises_the_alarm(tmp_path, witnesses):
     assert (
         "rank 1 (node node-of-pod-0, pod pod-0) did not arrive: at step 7 (data)" in watchdog.verdict.sentence
     )
-    assert (os.getpid(), signal.SIGUSR1) in sent
+    assert (os.getpid(), signal.SIGUSR2) in sent
     written = json.loads((tmp_path / "default/try/hangs/pod-0.json").read_text())
     assert written["verdict"]["ranks"] == [1] and len(written["ranks"]) == 2
 
@@ -143,7 +143,7 @@ def test_a_pod_is_ended_whose_ranks_stay_after_the_time_out(tmp_path, witnesses)
     assert watchdog._alarm is not None
     watchdog._alarm -= ENOUGH_S + 2.0
     watchdog._look()
-    assert watchdog.ended and (os.getpid(), signal.SIGTERM) in sent
+    assert watchdog.ended and (os.getpid(), signal.SIGKILL) in sent
 
 
 def test_a_machine_that_stood_still_is_no_hang(tmp_path, witnesses):
