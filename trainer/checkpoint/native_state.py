@@ -17,34 +17,25 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
+from trainer.checkpoint.sharded_snapshot import ShardedSnapshot, ShardedStaging
 from trainer.settings.precision import LossScale
 
 # flat: an optimizer's entries are named after its parameters, whatever the number of ranks
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def save(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Every rank writes its shards into `folder`; collective."""
-    write_sharded(_state(module, optimizer, loss_scale), folder)
-
-
-def write_sharded(state: dict[str, Any], folder: Path) -> None:
-    """Writes this rank's shards; collective, and a failure of one rank is raised on every rank.
-
-    Raises:
-        RuntimeError: with what each rank says. torch raises a BaseException, which passes every `except Exception`.
-    """
-    try:
-        dcp.save(state, checkpoint_id=folder)
-    except CheckpointException as failure:
-        raise RuntimeError(str(failure)) from failure
+def snapshot(
+    staging: ShardedStaging, module: nn.Module, optimizer: Any, loss_scale: LossScale
+) -> ShardedSnapshot:
+    """A copy of this rank's part; collective."""
+    return staging.take(_state(module, optimizer, loss_scale))
 
 
 def read_sharded(state: dict[str, Any], folder: Path) -> None:
-    """Fills `state` with what `write_sharded` wrote on any number of ranks; collective.
+    """Fills `state` with what a `ShardedSnapshot` wrote on any number of ranks; collective.
 
     Raises:
-        RuntimeError: as above.
+        RuntimeError: with what each rank says. torch raises a BaseException, which passes every `except Exception`.
     """
     try:
         dcp.load(state, checkpoint_id=folder)
@@ -53,7 +44,7 @@ def read_sharded(state: dict[str, Any], folder: Path) -> None:
 
 
 def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Reads what `save` wrote with any number of ranks; collective."""
+    """Reads what a snapshot wrote with any number of ranks; collective."""
     state = _state(module, optimizer, loss_scale)
     read_sharded(state, folder)
     set_state_dict(

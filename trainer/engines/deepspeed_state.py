@@ -17,40 +17,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.engines.deepspeed_files import plain_files, refuse_code
-from trainer.engines.deepspeed_writes import late_failures
+from trainer.engines.deepspeed_files import refuse_code
+from trainer.engines.deepspeed_snapshot import BUFFERS, FACTS, TAG
 from trainer.failures import StorageFull, is_storage_full
 from trainer.settings.config import ConfigError
 from trainer.settings.precision import LossScale
 
-TAG = "deepspeed"
 UNIVERSAL = "universal"
-FACTS = "deepspeed_facts.json"
-BUFFERS = "deepspeed_buffers.pt"
-
-
-def save(engine: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Every rank writes its shards into `folder`/deepspeed; collective.
-
-    Without universal_checkpoint_info stages 1 and 2 could not be converted for another world size.
-    """
-    client = {
-        "universal_checkpoint_info": {"universal_checkpoint_version": 0.2},
-        "loss_scale": loss_scale.state().tolist(),
-    }
-    try:
-        with plain_files(engine), late_failures(engine):
-            engine.save_checkpoint(str(folder), tag=TAG, save_latest=False, client_state=client)
-        if dist.get_rank() == 0:
-            facts = {"world_size": dist.get_world_size(), "stage": engine.zero_optimization_stage()}
-            (folder / FACTS).write_text(json.dumps(facts) + "\n")
-            torch.save(dict(engine.module.named_buffers()), folder / BUFFERS)
-    finally:
-        dist.barrier()
 
 
 def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Reads what `save` wrote; from another world size through DeepSpeed's universal format; collective.
+    """Reads what a snapshot wrote; from another world size through DeepSpeed's universal format; collective.
 
     Raises:
         ConfigError: no checkpoint, another stage, content that is not plain tensors, or a failed conversion.
