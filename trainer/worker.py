@@ -19,6 +19,7 @@ from trainer import failures
 from trainer.checkpoint.attempt import open_attempt
 from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
+from trainer.checkpoint.together import open_disk_group
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
 from trainer.launch.ledger import read_pod_name
@@ -64,7 +65,8 @@ def train_run(config: Config, world: World, launcher: str) -> None:
     run = build_run(config, world, placement, precision, task.train_samples)
     model = task.build_model(builds_empty(config, world.rank))
     resolved = describe_resolved(run, task, model)
-    attempt = open_attempt(run, resolved, launcher)
+    disk = open_disk_group(config.collective_timeout_s)
+    attempt = open_attempt(run, resolved, launcher, disk)
 
     phases = Phases(world.device_type)
     engine = build_engine(run, model, phases)
@@ -81,7 +83,7 @@ def train_run(config: Config, world: World, launcher: str) -> None:
     )
     profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
     profiler = StepProfiler(run, profile_first, phases)
-    checkpoints = Checkpoints(run, engine, recorder, attempt)
+    checkpoints = Checkpoints(run, engine, recorder, attempt, disk)
     checkpoints.load()
     task.start(attempt.from_step)
     if run.writes and engine.settings:
@@ -106,8 +108,10 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         after_step=checkpoints.after_step,
     )
     last = checkpoints.numbers() if run.writes else {}
-    test = task.evaluate(engine, "test")
-    export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
+    test = task.evaluate(engine, "test")  # beside the last checkpoint
+    checkpoints.finish()
+    if checkpoints.is_kept:
+        export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
     write_results(
         run,
         resolved,

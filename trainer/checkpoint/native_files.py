@@ -69,9 +69,12 @@ def read_metadata(folder: Path) -> metadata.Metadata:
     """What `.metadata` says lies in the folder.
 
     Raises:
+        RuntimeError: it is not there.
         ConfigError: it holds anything but torch's metadata, or names a file outside of the folder.
     """
     path = folder / FILE
+    if not path.is_file():
+        raise RuntimeError(f"{path} is not there")
     with open(path, "rb") as file:
         try:
             found = MetadataUnpickler(file).load()
@@ -127,8 +130,10 @@ def read_sharded(state: dict[str, Any], folder: Path) -> None:
         RuntimeError: with what each rank says. torch raises a BaseException, which passes every `except Exception`.
         ConfigError: refused, on every rank; see above.
     """
+    reader = GuardedReader(folder)
+    reader.read_metadata()  # torch would look for another one where this one is refused
     try:
-        dcp.load(state, storage_reader=GuardedReader(folder), planner=GuardedPlanner())
+        dcp.load(state, storage_reader=reader, planner=GuardedPlanner())
     except CheckpointException as failure:
         refused = [f for f in _causes(failure) if isinstance(f, ConfigError)]
         if refused:

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -19,31 +17,22 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.checkpoint.moved_state import read_state
+from trainer.checkpoint.sharded_snapshot import ShardedSnapshot, ShardedStaging
 from trainer.settings.precision import LossScale
 
 # flat: an optimizer's entries are named after its parameters, whatever the number of ranks
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def save(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Every rank writes its shards into `folder`; collective."""
-    write_sharded(_state(module, optimizer, loss_scale), folder)
-
-
-def write_sharded(state: dict[str, Any], folder: Path) -> None:
-    """Writes this rank's shards; collective, and a failure of one rank is raised on every rank.
-
-    Raises:
-        RuntimeError: with what each rank says. torch raises a BaseException, which passes every `except Exception`.
-    """
-    try:
-        dcp.save(state, checkpoint_id=folder)
-    except CheckpointException as failure:
-        raise RuntimeError(str(failure)) from failure
+def snapshot(
+    staging: ShardedStaging, module: nn.Module, optimizer: Any, loss_scale: LossScale
+) -> ShardedSnapshot:
+    """A copy of this rank's part; collective."""
+    return staging.take(_state(module, optimizer, loss_scale))
 
 
 def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Reads what `save` wrote with any number of ranks, or what another strategy did; collective.
+    """Reads what a snapshot wrote with any number of ranks, or what another strategy did; collective.
 
     Of parameters that are one (a tied head) the first name is read: not every strategy writes both.
     """

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.folder import STEP, CheckpointFolder, Chosen
-from trainer.checkpoint.manifest import MANIFEST, find_problem
+from trainer.checkpoint.manifest import MANIFEST
 from trainer.checkpoint.training_state import TrainingState
 from trainer.record.run_directory import RunDirectory, read_line
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.continuation import continuation_problems, resolved_problems
 
-NAME = "resumed_from"
+RESUMED_FROM = "resumed_from"
 """Its place in `resolved` of config.json."""
 
 
@@ -77,7 +77,11 @@ def open_source(config: Config) -> Source:
 
 
 def choose_origin(
-    config: Config, resolved: Mapping[str, Any], steps: int, known: Mapping[str, Any] | None
+    config: Config,
+    resolved: Mapping[str, Any],
+    steps: int,
+    known: Mapping[str, Any] | None,
+    find_problem: Callable[[Path], str | None],
 ) -> tuple[Origin, list[str]]:
     """The checkpoint to go on from, after reading every byte of it, and a sentence for each newer one that is broken.
 
@@ -85,6 +89,7 @@ def choose_origin(
         resolved: of this run.
         steps: of its plan.
         known: what an earlier attempt of this run went on from: it is that one again, or nothing.
+        find_problem: reads a checkpoint and says what is wrong with it.
 
     Raises:
         ConfigError: nothing whole is there, it is another training, or nothing would be left to do.

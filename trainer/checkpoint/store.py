@@ -1,34 +1,28 @@
-"""Saves and loads the run as a whole; every rank calls the same functions at the same steps.
+"""Decides when the run is saved, and goes on from what was; every rank calls the same functions at the same steps.
 
-    rank 0            every rank              every rank            rank 0
-    .tmp-step_N/  ─▶  engine/, ranks/rank_k  ─▶  names           ─▶  state, manifest, COMMIT, rename, best, prune
-
-A crash anywhere leaves the earlier checkpoints and a temporary folder that nobody reads. After each column the ranks
-tell each other whether the volume is full: then all of them give this checkpoint up, and training goes on. When the
-next one does not fit either, the older checkpoints make room, and when that is not enough the run ends.
+The loop waits while a snapshot is copied into host memory, and for the checkpoint before it, if that is still being
+written (trainer/checkpoint/writing.py). So there is one copy of the state at a time, and the steps that have a
+checkpoint do not depend on the speed of the volume.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+import torch
 from torch.profiler import record_function
 
 from trainer.checkpoint.attempt import Attempt
-from trainer.checkpoint.folder import CheckpointFolder, sync_folder
-from trainer.checkpoint.manifest import list_files, seal
-from trainer.checkpoint.random_state import load_random_state, save_random_state
-from trainer.checkpoint.together import run_together
+from trainer.checkpoint.background import Background
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.random_state import load_random_state, random_state
 from trainer.checkpoint.training_state import TrainingState, hash_config
+from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken
 from trainer.engine import Engine
-from trainer.failures import CRASHED, PeerLost, StorageFull, exit_code
+from trainer.failures import StorageFull
 from trainer.measuring.memory import GIB
 from trainer.models.batch_norm import average_running_statistics
 from trainer.outcome.tracking import Recorder
@@ -42,11 +36,12 @@ log = logging.getLogger("trainer")
 
 
 class Checkpoints:
-    """Decides when to save, and saves.
+    """The checkpoints of one attempt.
 
     Args:
-        run: its last step is always saved.
+        run: its last step is saved, where checkpoints are kept at all.
         attempt: with the checkpoint that it goes on from.
+        group: of all ranks, for the thread that writes (`open_disk_group`).
     """
 
     def __init__(
@@ -55,6 +50,7 @@ class Checkpoints:
         engine: Engine,
         recorder: Recorder,
         attempt: Attempt,
+        group: Any,
     ) -> None:
         self._run = run
         self._config = run.config
@@ -64,14 +60,21 @@ class Checkpoints:
         self._recorder = recorder
         self._attempt = attempt
         self._folder = CheckpointFolder(run.folder)
+        self._writer = CheckpointWriter(self._folder, group, run.world.rank, run.config.checkpoint_keep)
         self._start = attempt.chosen.state if attempt.chosen else None
         self._began = time.monotonic()
         self.validation = self._start.validation if self._start else None
         """The newest one, equal on every rank: step, and `Evaluation.measures`."""
         self.best = self._start.best if self._start else None
-        """That of the best checkpoint."""
+        """That of the best checkpoint, the one that is being written included."""
+        self._best_before = self.best
         self._missed = 0
         """Checkpoints in a row that did not fit, equal on every rank."""
+        self._writing: Background[Outcome] | None = None
+        self._newest = 0
+        """The step that was last taken in this attempt."""
+        self._told = True
+        self._stall_s, self._staging_bytes = 0.0, 0
 
     def load(self) -> None:
         """Puts engine, random numbers and counters back to where the chosen checkpoint was; collective.
@@ -84,7 +87,7 @@ class Checkpoints:
         if self._attempt.chosen is None:
             return
         path, state = self._attempt.chosen.path, self._attempt.chosen.state
-        if state.strategy != self._config.strategy:
+        if state.strategy != self._config.strategy and not self._attempt.is_moved:
             raise ConfigError(
                 [f"{path}: was saved by strategy {state.strategy}, this run has {self._config.strategy}"]
             )
@@ -113,102 +116,115 @@ class Checkpoints:
             "train_time_s": self.train_time_s(),
         }
 
-    def after_step(self, step: int) -> None:
-        """Saves if it is time to; collective.
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run ends with a checkpoint and its weights: if it has settings for it, or is long enough."""
+        return bool(self._config.checkpoint_every or self._start or self._newest)
 
-        Raises:
-            StorageFull: on every rank, if this one does not fit, nor did the one before it.
-        """
-        if not self._config.checkpoint_every:
-            return
-        validation = self.validation
-        improved = validation is not None and validation["step"] == step and is_better(validation, self.best)
-        if step % self._config.checkpoint_every and step != self._steps and not improved:
-            return
-        best_before = self.best
-        if improved:
-            self.best = validation
-        self._recorder.flush()  # a loss that is not finite ends the run here, before it is saved
-        average_running_statistics(self._engine.module)
-        began = time.monotonic()
-        with record_function(LABEL):
-            size = self._save_where_it_fits(step, int(best_before["step"]) if best_before else None)
-        if size is None:
-            self.best = best_before
-            return
-        taken_ms = (time.monotonic() - began) * 1e3
-        self._recorder.record("system", step, checkpoint_ms=taken_ms, checkpoint_gib=size / GIB)
-
-    def _save_where_it_fits(self, step: int, best: int | None) -> int | None:
-        """As `_save`; None on every rank if the volume is full for the first time in a row, or after the last step.
+    def after_step(self, step: int, asked: bool = False) -> None:
+        """Takes a snapshot if it is time to; collective.
 
         Args:
-            best: step of the best checkpoint so far, which makes no room.
-        """
-        try:
-            try:
-                size = self._save(step)
-            except StorageFull as full:
-                if not self._missed:
-                    self._missed += 1
-                    self._tell(step, f"the checkpoint of step {step} is left out, training goes on: {full}")
-                    return None
-                self._tell(step, f"older checkpoints make room for that of step {step}: {full}")
-                if self._run.writes:
-                    self._folder.prune(1, best)
-                dist.barrier()
-                size = self._save(step)
-        except StorageFull as full:
-            if step == self._steps:  # what the run has found out is worth more than its weights
-                self._tell(step, f"the last checkpoint is left out, the run ends without it: {full}")
-                return None
-            known = self._folder.committed()
-            raise StorageFull(
-                f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then install "
-                f"again: the run goes on from {'its newest checkpoint' if known else 'its beginning, none is there'}"
-            ) from full
-        self._missed = 0
-        return size
-
-    def _tell(self, step: int, text: str) -> None:
-        if self._run.writes:
-            log.warning("%s", text)
-            self._recorder.record("event", step, name="checkpoint left out", text=text)
-            self._recorder.record("system", step, checkpoints_left_out=self._missed)
-
-    def _save(self, step: int) -> int:
-        """Bytes written, on rank 0; 0 elsewhere.
+            asked: the ranks have agreed on saving behind this step.
 
         Raises:
-            StorageFull: on every rank, and nothing is left of this checkpoint.
+            StorageFull: on every rank, if the last one did not fit, nor did the one before it.
         """
-        temporary = self._folder.temporary(step)
-        try:
-            run_together(lambda: self._make(temporary), self._folder.path)
-            ranks = run_together(lambda: self._write(temporary), self._folder.path)
-            commit = partial(self._commit, temporary, step, ranks)
-            size = run_together(commit if self._run.writes else int, self._folder.path)[0]
-        except BaseException as failure:
-            if self._run.writes:
-                self._folder.give_up(step)
-            elif exit_code(failure) == CRASHED and not temporary.exists():
-                raise PeerLost(f"{temporary}: rank 0 has given this checkpoint up") from failure
-            raise
-        return int(size) if self._run.writes else 0
+        self._look()
+        every = self._config.checkpoint_every
+        by_step = step % every == 0 if every else asked
+        if by_step or self._is_best(step) or (step == self._steps and self.is_kept):
+            self._take(step)
 
-    def _make(self, temporary: Path) -> None:
-        if self._run.writes:
-            shutil.rmtree(temporary, ignore_errors=True)
-            (temporary / "engine").mkdir(parents=True)
+    def commit_now(self, step: int) -> bool:
+        """Saves the state behind `step`, the newest, and returns when it is committed; collective.
 
-    def _write(self, temporary: Path) -> dict[str, Any]:
-        (temporary / "engine").mkdir(parents=True, exist_ok=True)  # NFS may not show rank 0's yet
-        self._engine.save(temporary / "engine")
-        save_random_state(temporary, self._world.rank, self._world.device_type)
-        return {"names": list_files(temporary), **self._observed()}
+        Returns:
+            Whether it is: not, if the volume is full and the checkpoint before this one did fit.
 
-    def _commit(self, temporary: Path, step: int, ranks: list[dict[str, Any]]) -> int:
-        state = TrainingState(
+        Raises:
+            StorageFull: as `after_step`.
+        """
+        if step == self._attempt.from_step:
+            return True  # no step was done: where it came from is still there
+        if self._newest != step:
+            self._take(step)
+        self.finish()
+        return self._missed == 0
+
+    def finish(self) -> None:
+        """Waits for the checkpoint that is being written, if there is one; collective.
+
+        Raises:
+            StorageFull: on every rank, if it does not fit, nor did the one before it.
+        """
+        if self._writing is None:
+            return
+        outcome = self._writing.wait()
+        self._look()
+        self._writing = None
+        if outcome.committed:
+            self._missed = 0
+        else:
+            self._missed += 1
+            self.best = self._best_before
+        if outcome.end:
+            raise StorageFull(outcome.end)
+
+    def _look(self) -> None:
+        """Raises what went wrong on the thread that writes; rank 0 writes down what has become of its work."""
+        if self._told or self._writing is None or not self._writing.is_done():
+            return
+        outcome = self._writing.wait()
+        self._told = True
+        for text in outcome.told:
+            self._recorder.record("event", outcome.step, name="checkpoint left out", text=text)
+            self._recorder.record("system", outcome.step, checkpoints_left_out=max(self._missed, 1))
+        if outcome.committed:
+            self._recorder.record(
+                "system",
+                outcome.step,
+                checkpoint_ms=(self._stall_s + outcome.seconds) * 1e3,
+                checkpoint_stall_ms=self._stall_s * 1e3,
+                checkpoint_gib=outcome.size_bytes / GIB,
+                checkpoint_staging_gib=self._staging_bytes / GIB,
+            )
+
+    def _is_best(self, step: int) -> bool:
+        """Whether it was just validated and is to be kept for that; not by the clock, which meets few validations."""
+        found = self.validation
+        if not self._config.checkpoint_every or found is None or found["step"] != step:
+            return False
+        return is_better(found, self.best)
+
+    def _take(self, step: int) -> None:
+        began = time.monotonic()
+        with record_function(LABEL):
+            self.finish()
+            self._recorder.flush()  # a loss that is not finite ends the run here, before it is saved
+            self._best_before = self.best
+            if self._is_best(step):
+                self.best = self.validation
+            average_running_statistics(self._engine.module)
+            taken = Taken(
+                step=step,
+                snapshot=self._engine.snapshot(),
+                random=random_state(self._world.device_type),
+                observed=self._observed(),
+                state=self._state(step) if self._run.writes else None,
+                missed=self._missed,
+                is_last=step == self._steps,
+                best_before=int(self._best_before["step"]) if self._best_before else None,
+            )
+        self._newest, self._told = step, False
+        self._staging_bytes = taken.snapshot.held_bytes
+        self._stall_s = time.monotonic() - began
+        on_device = self._world.device_type == "cuda"
+        device = torch.device("cuda", self._world.local_rank) if on_device else None
+        self._writing = Background(lambda: self._writer.write(taken), device)
+
+    def _state(self, step: int) -> TrainingState:
+        return TrainingState(
             step=step,
             attempt=self._attempt.number,
             strategy=self._config.strategy,
@@ -222,18 +238,7 @@ class Checkpoints:
             validation=self.validation,
             best=self.best,
             mlflow_run_id=_read_mlflow_run(self._run.folder),
-            observed=[{key: seen[key] for key in ("bytes_held", "dtypes")} for seen in ranks],
         )
-        state.write(temporary)
-        names = {"state.json"}.union(*(seen["names"] for seen in ranks))
-        size = seal(temporary, names)
-        for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
-            sync_folder(folder)
-        self._folder.commit(step)
-        if self.best:
-            self._folder.write_best(self.best)
-        self._folder.prune(self._config.checkpoint_keep, int(self.best["step"]) if self.best else None)
-        return size
 
     def _train_loss(self) -> float:
         if self._attempt.from_step >= self._steps and self._start:

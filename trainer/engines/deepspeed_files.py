@@ -7,9 +7,9 @@ values, and both forms of this one are still read from older checkpoints (traine
 
 from __future__ import annotations
 
-import contextlib
+import copy
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -19,38 +19,35 @@ import torch
 LEAVES = (type(None), bool, int, float, complex, str, bytes, set, torch.dtype, torch.device, torch.Size)
 
 
-@contextlib.contextmanager
-def plain_files(engine: Any) -> Iterator[None]:
-    """Whatever a DeepSpeed engine saves meanwhile goes through `as_plain`."""
-    files = engine.checkpoint_engine
-    save = files.save
-    files.save = lambda state_dict, path: save(as_plain(state_dict), path)
-    try:
-        yield
-    finally:
-        vars(files).pop("save", None)  # the class's own again
+def as_plain(
+    value: Any, where: str = "state", tensor: Callable[[torch.Tensor], torch.Tensor] = lambda held: held
+) -> Any:
+    """The same state with values in place of enums and of NumPy's scalars.
 
-
-def as_plain(value: Any, where: str = "state") -> Any:
-    """The same state with values in place of enums and of NumPy's scalars; tensors are shared, not copied.
+    Args:
+        tensor: what becomes of each tensor, in an order that is the same for equal states; left out, they are shared.
 
     Raises:
         AssertionError: something that `refuse_code` would not let through when the run goes on, named by its place.
     """
     kind = type(value)
     if isinstance(value, Enum):
-        return as_plain(value.value, where)
+        return as_plain(value.value, where, tensor)
     if isinstance(value, np.generic):
         return value.item()
     if kind in (dict, OrderedDict):
-        items = ((as_plain(k, f"{where}, a key"), as_plain(v, f"{where}[{k!r}]")) for k, v in value.items())
+        items = (
+            (as_plain(k, f"{where}, a key"), as_plain(v, f"{where}[{k!r}]", tensor)) for k, v in value.items()
+        )
         return _with_attributes(kind(items), value)
     if kind in (list, tuple):
-        return kind(as_plain(held, f"{where}[{i}]") for i, held in enumerate(value))
+        return kind(as_plain(held, f"{where}[{i}]", tensor) for i, held in enumerate(value))
     if kind in known_classes():
         as_plain(vars(value), f"{where} ({kind.__name__})")
-        return value
-    readable = kind in (*LEAVES, torch.Tensor, torch.nn.Parameter)
+        return copy.copy(value)  # it holds numbers that go on changing
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        return tensor(value)
+    readable = kind in LEAVES
     assert readable, f"{where} is a {kind.__module__}.{kind.__name__}: a checkpoint with it could not be read"
     return value
 

@@ -6,7 +6,6 @@ advice, and the files are unpickled without any limit. So: everything is checked
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +15,14 @@ from torch import Tensor
 
 from trainer.checkpoint.moved_state import open_tensors
 from trainer.checkpoint.plain_files import refuse_code
-from trainer.checkpoint.zero_files import BUFFERS, FACTS, TAG, is_zero, read_facts
-from trainer.engines.deepspeed_files import plain_files
+from trainer.checkpoint.zero_files import TAG, is_zero, read_facts
 from trainer.engines.deepspeed_place import place_tensors
-from trainer.engines.deepspeed_writes import late_failures
 from trainer.settings.config import ConfigError
 from trainer.settings.precision import LossScale
 
 
-def save(engine: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Every rank writes its shards into `folder`/deepspeed; collective.
-
-    universal_checkpoint_info is for DeepSpeed's own converter, should somebody want its universal format.
-    """
-    client = {
-        "universal_checkpoint_info": {"universal_checkpoint_version": 0.2},
-        "loss_scale": loss_scale.state().tolist(),
-    }
-    try:
-        with plain_files(engine), late_failures(engine):
-            engine.save_checkpoint(str(folder), tag=TAG, save_latest=False, client_state=client)
-        if dist.get_rank() == 0:
-            facts = {"world_size": dist.get_world_size(), "stage": engine.zero_optimization_stage()}
-            (folder / FACTS).write_text(json.dumps(facts) + "\n")
-            torch.save(dict(engine.module.named_buffers()), folder / BUFFERS)
-    finally:
-        dist.barrier()
-
-
 def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Reads what `save` wrote, with any stage and number of processes, or what another strategy did; collective.
+    """Reads what a snapshot wrote, with any stage and number of processes, or what another strategy did; collective.
 
     Raises:
         ConfigError: no checkpoint, or content that is not plain tensors.

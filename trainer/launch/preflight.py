@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.source import open_source
 from trainer.data import open_data
 from trainer.data.exported import evaluated
 from trainer.data.scale import scale_problem
@@ -88,7 +89,7 @@ def check(
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
     problems += _tracking_problems(env)
-    problems += _writable_problems(config) if replaces else _folder_problems(config, world_size)
+    problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size)
     problems += compile_problems(config, env, gpu=has_gpu())
     if config.is_text:
         _check_text(config, world_size, env, problems, makes_caches)
@@ -212,7 +213,20 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
                 f"choose another release name, or remove the folder ({_removal(config)}){resize}"
             ]
-    return _writable_problems(config)
+    if CheckpointFolder(folder).committed():  # the run that it began with is not needed any more
+        return _writable_problems(config)
+    return _fresh_problems(config)
+
+
+def _fresh_problems(config: Config) -> list[str]:
+    """What keeps a run without checkpoints of its own from starting."""
+    problems = []
+    if config.resume_from:
+        try:
+            open_source(config)
+        except ConfigError as failure:
+            problems = failure.problems
+    return problems + _writable_problems(config)
 
 
 def _removal(config: Config) -> str:

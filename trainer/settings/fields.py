@@ -279,6 +279,11 @@ class Settings(BaseModel):
     resume: Literal["auto", "never"] = Field(
         default="auto", description="auto = a further attempt goes on from the newest checkpoint."
     )
+    resume_from: str = Field(
+        default="",
+        description="Another run to go on from, whatever its strategy and number of processes: its folder below the "
+        "results volume (<comparison>/<run>), or one of its checkpoints.",
+    )
     evaluate_every: int = Field(default=0, ge=0, description="Steps between validations; 0 = once per epoch.")
     log_every: int = Field(default=10, ge=1, description="Steps between writes of the metrics.")
     target_accuracy_pct: float = Field(

@@ -311,10 +311,16 @@ RULES: tuple[Rule, ...] = (
     _setting(
         "resume", "where a further attempt starts; `attempts` tells whether there was one", matters=False
     ),
+    _setting("resume_from", "the checkpoint that it was decides", matters=False),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
     _setting("max_attempts", "when a run that fails again and again is given up", matters=False),
     _setting("deadline_s", "when a run is stopped", matters=False),
     # course
+    _resolved(
+        "resumed_from",
+        "its first steps are another run's; comparable only with what went on from the same checkpoint",
+        absent="its own beginning",
+    ),
     Rule("attempts", "attempts", (), True, "a restarted run has other steps in its times", expected=1),
     Rule("skipped_steps", "summary", ("skipped_steps",), True, "a skipped step does less work", expected=0),
 )

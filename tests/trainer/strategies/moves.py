@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from tests.ranks import run_ranks
 from tests.trainer.runs import make_world
+from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
 from trainer.run import resolve_placement
 
@@ -31,7 +32,7 @@ def save(folder: Path, strategy: str, case: str, world_size: int = 0, **settings
     def rank() -> None:
         engine, train = _start(strategy, case, seed=0, **settings)
         train(1, SAVED)
-        engine.save(folder / "engine")
+        save_state(engine, folder / "engine")
         held = engine.gather_state()
         seen = train(SAVED + 1, LAST)
         if os.environ["RANK"] == "0":

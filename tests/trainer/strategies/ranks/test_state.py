@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.ranks import run_ranks
+from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps, train
 from trainer.settings.config import ConfigError
 
@@ -26,7 +27,7 @@ def save_at_3(folder: Path, out: Path, strategy: str, **settings) -> None:
     config = make_config(strategy, dist.get_world_size(), **settings)
     engine = start(config)
     steps(engine, config, 1, 3)
-    engine.save(folder)
+    save_state(engine, folder)
     steps(engine, config, 4, 6)
     leave(engine, out)
 
@@ -90,7 +91,7 @@ def go_on(source: Path | None, last: int, target: Path, strategy: str) -> None:
         first = int((source / "last").read_text()) + 1
     steps(engine, config, first, last)
     (target / "engine").mkdir(parents=True, exist_ok=True)
-    engine.save(target / "engine")
+    save_state(engine, target / "engine")
     (target / "last").write_text(str(last))
     leave(engine, target / "state")
 
@@ -128,7 +129,7 @@ def test_the_loss_scale_is_part_of_the_state(tmp_path):
             engine = start(config)
             engine.loss_scale.scale = 512.0
             steps(engine, config, 1, 2)
-            engine.save(folder)
+            save_state(engine, folder)
             other = start(config)
             other.load(folder)
             assert (other.loss_scale.scale, other.loss_scale.good_steps) == (512.0, 2)
