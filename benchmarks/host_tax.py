@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from trainer.agreement.agreement import Agreement
 from trainer.data.batches import Batch
 from trainer.engine import StepResult
 from trainer.engines.torch_engine import TorchEngine
@@ -134,7 +135,11 @@ def time_steps(run: Run, engine: Any, phases: Phases, batch: Batch) -> tuple[lis
         bare_ns.append(left - came)
         return batch
 
-    train(run, 1, engine, next_batch, phases, memory, recorder, profiler, lambda _: None, lambda _: None)
+    agreement = Agreement(config.collective_timeout_s)
+    train(
+        run, 1, engine, next_batch, phases, memory, recorder, profiler, agreement,
+        validate=lambda _: None, after_step=lambda _: None,
+    )  # fmt: skip
     recorder.close()
     meter.close()
     size = config.log_every

@@ -83,6 +83,10 @@ class PeerLost(Exception):
     """Another process has given up, and this one cannot go on without it."""
 
 
+class Stopped(Exception):
+    """Somebody has told a rank to stop, and all of them have agreed on where."""
+
+
 class DeadlinePassed(Exception):
     """The time that the run was given is over."""
 
@@ -106,6 +110,8 @@ def exit_code(failure: BaseException) -> int:
         return NO_PROGRESS
     if isinstance(failure, DeadlinePassed):
         return DEADLINE_PASSED
+    if isinstance(failure, Stopped):
+        return TERMINATED
     if isinstance(failure, StorageFull):
         return STORAGE_FULL
     if kind == "OutOfMemoryError":  # torch's; torch is not imported here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainer.agreement.agreement import Agreement
 from trainer.data.batches import Batch
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
@@ -23,16 +24,18 @@ def train(
     memory: TrainingMemory,
     recorder: Recorder,
     profiler: StepProfiler,
+    agreement: Agreement,
     validate: Callable[[int], None],
     after_step: Callable[[int], None],
 ) -> None:
     """Steps `first_step` to the last one of the plan.
 
     Nothing in here waits for the network, the disk or the device, except `validate` and `after_step` (checkpoints) at
-    their steps.
+    their steps, and `agreement` for the other ranks' hosts about once a second.
 
     Raises:
         NotFinite: when a written loss is not finite.
+        Stopped: on every rank behind the same step.
     """
     config, steps, evaluate_every = run.config, run.plan.steps, run.plan.evaluate_every
     for step in range(first_step, steps + 1):
@@ -46,6 +49,7 @@ def train(
                 result = engine.train_step(batch, lr)
         recorder.record_step(step, lr, result, phases.take(), profiler.active)
         profiler.end_step(step)
+        agreement.end_step(step, profiler.active)
         if step % evaluate_every == 0 or step == steps:
             recorder.flush()
             validate(step)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from trainer import failures
+from trainer.agreement.agreement import Agreement
 from trainer.checkpoint.attempt import open_attempt
 from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
@@ -83,6 +84,7 @@ def train_run(config: Config, world: World, launcher: str) -> None:
     )
     profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
     profiler = StepProfiler(run, profile_first, phases)
+    agreement = Agreement(config.collective_timeout_s, attempt.from_step)
     checkpoints = Checkpoints(run, engine, recorder, attempt, disk)
     checkpoints.load()
     task.start(attempt.from_step)
@@ -90,10 +92,15 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         write_json(run.folder.deepspeed, engine.settings)
 
     def validate(step: int) -> None:
-        found = task.evaluate(engine, "validation").measures()
+        found = task.evaluate(engine, "validation", agreement.end_batch).measures()
         checkpoints.validation = {"step": step, **found}
         values = {f"validation_{name}": value for name, value in found.items()}
         recorder.record("eval", step, **values, train_time_s=checkpoints.train_time_s())
+
+    def save(step: int) -> None:
+        checkpoints.after_step(step, agreement.save_agreed)
+        if checkpoints.is_wanted():
+            agreement.want_save()
 
     train(
         run,
@@ -104,11 +111,12 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         memory=memory,
         recorder=recorder,
         profiler=profiler,
+        agreement=agreement,
         validate=validate,
-        after_step=checkpoints.after_step,
+        after_step=save,
     )
     last = checkpoints.numbers() if run.writes else {}
-    test = task.evaluate(engine, "test")  # beside the last checkpoint
+    test = task.evaluate(engine, "test", agreement.end_batch)  # beside the last checkpoint
     checkpoints.finish()
     if checkpoints.is_kept:
         export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})

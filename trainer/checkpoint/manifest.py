@@ -17,11 +17,6 @@ COMMIT = "COMMIT"
 THREADS = 8  # hashlib leaves the interpreter's lock to others while it works
 
 
-def list_files(folder: Path) -> list[str]:
-    """Names of all files in `folder`, relative to it."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Size and hash of files that this rank wrote, each durable and read back from the volume.
 

@@ -74,6 +74,9 @@ class Checkpoints:
         self._newest = 0
         """The step that was last taken in this attempt."""
         self._told = True
+        self._fails = False
+        """The thread that writes has found that the run cannot go on."""
+        self._taken_at = self._began
         self._stall_s, self._staging_bytes = 0.0, 0
 
     def load(self) -> None:
@@ -125,16 +128,30 @@ class Checkpoints:
         """Takes a snapshot if it is time to; collective.
 
         Args:
-            asked: the ranks have agreed on saving behind this step.
+            asked: the ranks have agreed on it, because `is_wanted` somewhere.
 
         Raises:
             StorageFull: on every rank, if the last one did not fit, nor did the one before it.
         """
         self._look()
+        if asked:
+            self.finish()
         every = self._config.checkpoint_every
         by_step = step % every == 0 if every else asked
         if by_step or self._is_best(step) or (step == self._steps and self.is_kept):
             self._take(step)
+
+    def is_wanted(self) -> bool:
+        """Whether this rank wants all of them to agree on the next step behind which to save.
+
+        By rank 0's clock, as soon as none is being written; and to end together where the volume is full.
+        """
+        if self._fails:
+            return True
+        by_clock = self._run.writes and not self._config.checkpoint_every and self._config.checkpoint_minutes
+        if not by_clock or (self._writing is not None and not self._writing.is_done()):
+            return False
+        return time.monotonic() - self._taken_at >= self._config.checkpoint_minutes * 60
 
     def commit_now(self, step: int) -> bool:
         """Saves the state behind `step`, the newest, and returns when it is committed; collective.
@@ -176,7 +193,7 @@ class Checkpoints:
         if self._told or self._writing is None or not self._writing.is_done():
             return
         outcome = self._writing.wait()
-        self._told = True
+        self._told, self._fails = True, bool(outcome.end)
         for text in outcome.told:
             self._recorder.record("event", outcome.step, name="checkpoint left out", text=text)
             self._recorder.record("system", outcome.step, checkpoints_left_out=max(self._missed, 1))
@@ -216,7 +233,7 @@ class Checkpoints:
                 is_last=step == self._steps,
                 best_before=int(self._best_before["step"]) if self._best_before else None,
             )
-        self._newest, self._told = step, False
+        self._newest, self._taken_at, self._told = step, began, False
         self._staging_bytes = taken.snapshot.held_bytes
         self._stall_s = time.monotonic() - began
         on_device = self._world.device_type == "cuda"

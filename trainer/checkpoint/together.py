@@ -13,6 +13,8 @@ import torch.distributed as dist
 from trainer.failures import StorageFull, is_storage_full
 
 SLOW_VOLUME_S = 3600
+NAME = "disk"
+"""Of the group: its axis, where traffic is told apart."""
 
 
 def open_disk_group(timeout_s: int) -> Any:
@@ -21,7 +23,8 @@ def open_disk_group(timeout_s: int) -> Any:
     Used at the start by the thread that trains, afterwards by the one that writes. Its time-out is at least an hour:
     volumes are slow, and a peer that is lost is noticed by its broken connection.
     """
-    return dist.new_group(backend="gloo", timeout=timedelta(seconds=max(timeout_s, SLOW_VOLUME_S)))
+    timeout = timedelta(seconds=max(timeout_s, SLOW_VOLUME_S))
+    return dist.new_group(backend="gloo", timeout=timeout, group_desc=NAME)
 
 
 def run_together(action: Callable[[], Any], folder: Path, group: Any = None) -> list[Any]:

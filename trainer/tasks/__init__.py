@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from torch import nn
@@ -10,7 +11,7 @@ from trainer.data.batches import Batch, Share
 from trainer.engine import Engine
 from trainer.models.learner import Learner
 from trainer.settings.config import Config
-from trainer.tasks.measures import Evaluation
+from trainer.tasks.measures import Evaluation, do_nothing
 
 Split = Literal["validation", "test"]
 
@@ -49,8 +50,14 @@ class Task(Protocol):
     def next_batch(self, step: int) -> Batch:
         """This rank's share of the batch of `step`."""
 
-    def evaluate(self, engine: Engine, split: Split) -> Evaluation:
-        """Measures the model inside the engine; collective."""
+    def evaluate(
+        self, engine: Engine, split: Split, after_batch: Callable[[], None] = do_nothing
+    ) -> Evaluation:
+        """Measures the model inside the engine; collective.
+
+        Args:
+            after_batch: called behind each batch, equally often on every rank.
+        """
 
     def judge(self) -> tuple[Evaluation, dict[str, Any]]:
         """The test split under the weights of `model_path`, held whole by each rank, and facts of the model;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config
 from trainer.shapes.model_shapes import default_image_size
 from trainer.tasks.judge import open_judge
-from trainer.tasks.measures import Evaluation, add_up_split, read_classification
+from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_classification
 from trainer.tasks.normalization import find_preprocessing
 
 
@@ -96,13 +97,16 @@ class ImageTask:
             self._source, self._order, step, self._config, self._share, self._device, self._how
         )
 
-    def evaluate(self, engine: Engine, split: str) -> Evaluation:
+    def evaluate(
+        self, engine: Engine, split: str, after_batch: Callable[[], None] = do_nothing
+    ) -> Evaluation:
         average_running_statistics(engine.module)
         images = self._data.validation if split == "validation" else self._data.test
         batches = evaluation_batches(
             images, self._config.micro_batch_size, self._share, self._device, self._how
         )
-        return read_classification(add_up_split(engine.evaluate, batches), self._data.class_names)
+        sums = add_up_split(engine.evaluate, batches, after_batch)
+        return read_classification(sums, self._data.class_names)
 
     def judge(self) -> tuple[Evaluation, dict[str, Any]]:
         check_classes(self._config, self._data)

@@ -99,10 +99,19 @@ class LanguageModelling:
         }
 
 
+def do_nothing() -> None:
+    """Between two batches, where nobody asks anything."""
+
+
 def add_up_split(
-    evaluate: Callable[[Tensor, Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]
+    evaluate: Callable[[Tensor, Tensor], Tensor],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    after_batch: Callable[[], None] = do_nothing,
 ) -> Tensor:
     """Adds up what `evaluate` (the engine's) says of the batches of this rank, over all ranks; collective.
+
+    Args:
+        after_batch: called behind each batch; it may raise, on every rank behind the same one.
 
     Returns:
         (sum of the losses, then the task's measures), float64 [1 + n].
@@ -111,6 +120,7 @@ def add_up_split(
     for inputs, labels in batches:
         found = evaluate(inputs, labels)
         sums = found if sums is None else sums.add_(found)
+        after_batch()
     assert sums is not None, "a split without batches"
     if dist.is_initialized():
         dist.all_reduce(sums)

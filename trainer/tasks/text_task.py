@@ -22,7 +22,7 @@ from trainer.settings.config import Config
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import count_flops_per_token
 from trainer.tasks.judge import open_judge
-from trainer.tasks.measures import Evaluation, add_up_split, read_language_modelling
+from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_language_modelling
 
 
 class TextTask:
@@ -99,11 +99,19 @@ class TextTask:
             device=self._device,
         )
 
-    def evaluate(self, engine: Engine, split: str) -> Evaluation:
-        return self._add_up(engine.evaluate, split)
+    def evaluate(
+        self, engine: Engine, split: str, after_batch: Callable[[], None] = do_nothing
+    ) -> Evaluation:
+        return self._add_up(engine.evaluate, split, after_batch)
 
-    def _add_up(self, evaluate: Callable[[Tensor, Tensor], Tensor], split: str) -> Evaluation:
-        return read_language_modelling(add_up_split(evaluate, self._batches(split)), len(self._rows(split)))
+    def _add_up(
+        self,
+        evaluate: Callable[[Tensor, Tensor], Tensor],
+        split: str,
+        after_batch: Callable[[], None] = do_nothing,
+    ) -> Evaluation:
+        sums = add_up_split(evaluate, self._batches(split), after_batch)
+        return read_language_modelling(sums, len(self._rows(split)))
 
     def _rows(self, split: str) -> TokenRows:
         return self._data.validation if split == "validation" else self._data.test

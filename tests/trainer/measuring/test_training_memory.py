@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from trainer.agreement.agreement import Agreement
 from trainer.data.batches import Batch
 from trainer.engine import StepResult
 from trainer.layout.world import World
@@ -266,7 +267,7 @@ def test_evaluation_and_checkpoints_of_the_real_loop_count_for_nothing(tmp_path,
 
     train(
         run, 1, Engine(allocator, phases), lambda step: Batch([], 2, 2), phases, memory, recorder, profiler,
-        validate=lambda step: allocator.use(5000), after_step=after_step,
+        Agreement(10), validate=lambda step: allocator.use(5000), after_step=after_step,
     )  # fmt: skip
     recorder.close()
     meter.close()

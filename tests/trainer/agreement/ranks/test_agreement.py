@@ -1,0 +1,151 @@
+"""Ranks of different speed, of which one has a wish: all of them act behind the same step."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from tests.ranks import fork_ranks
+
+
+def ends(target, ranks: int) -> list[str]:
+    """The last line of each rank."""
+    return [result.output.strip().splitlines()[-1] for result in fork_ranks(target, ranks, timeout_s=60)]
+
+
+def test_all_ranks_stop_behind_the_same_step_whoever_was_told_and_when():
+    def work() -> None:
+        import random
+
+        import torch.distributed as dist
+
+        from trainer.agreement.agreement import Agreement
+        from trainer.failures import Stopped
+
+        dist.init_process_group("gloo")
+        rank, drawn, found = dist.get_rank(), random.Random(7), []
+        for told in (drawn.randrange(3), drawn.randrange(3), drawn.randrange(3)):
+            agreement = Agreement(30.0, every_s=0.02)
+            at = drawn.randrange(1, 60)
+            try:
+                for step in range(1, 1000):
+                    time.sleep(0.002 * (rank == 1))
+                    if step == at and rank == told:
+                        agreement.want_stop()
+                    agreement.end_step(step)
+            except Stopped:
+                found.append((at, agreement.step))
+            agreement.leave()
+        print(found, flush=True)
+
+    said = ends(work, 3)
+    assert len(set(said)) == 1, said
+    pairs = [(int(at), int(step)) for at, step in re.findall(r"\((\d+), (\d+)\)", said[0])]
+    assert len(pairs) == 3
+    for at, step in pairs:
+        assert at <= step <= at + 40, pairs  # 0.02 s, of steps of at least 2 ms; and twice what was before
+
+
+def test_a_stop_is_noticed_in_a_second_however_long_a_step_takes():
+    def work() -> None:
+        import torch.distributed as dist
+
+        from trainer.agreement.agreement import Agreement
+        from trainer.failures import Stopped
+
+        dist.init_process_group("gloo")
+        waited = []
+        for step_s in (0.001, 0.3):
+            agreement, told_at = Agreement(30.0), 0.0
+            began = time.monotonic()
+            try:
+                for step in range(1, 100_000):
+                    time.sleep(step_s)
+                    if not told_at and time.monotonic() - began > 3:
+                        told_at = time.monotonic()
+                        agreement.want_stop()
+                    agreement.end_step(step)
+            except Stopped:
+                waited.append(time.monotonic() - told_at)
+        print(max(waited), flush=True)
+
+    assert max(map(float, ends(work, 2))) < 2.5
+
+
+def test_a_wish_for_a_checkpoint_is_seen_by_all_behind_one_step_and_once():
+    def work() -> None:
+        import torch.distributed as dist
+
+        from trainer.agreement.agreement import Agreement
+
+        dist.init_process_group("gloo")
+        agreement, saved = Agreement(30.0, every_s=0.01), []
+        for step in range(1, 60):
+            time.sleep(0.002)
+            if dist.get_rank() == 0 and step in (5, 40):
+                agreement.want_save()
+            agreement.end_step(step)
+            agreement.end_batch()
+            if agreement.save_agreed:
+                saved.append(step)
+        print(len(saved), saved, flush=True)
+
+    said = ends(work, 2)
+    assert said[0] == said[1] and said[0].startswith("2 "), said
+
+
+def test_a_stop_is_agreed_between_the_batches_of_an_evaluation():
+    def work() -> None:
+        import torch
+        import torch.distributed as dist
+
+        from trainer.agreement.agreement import Agreement
+        from trainer.failures import Stopped
+        from trainer.tasks.measures import add_up_split
+
+        dist.init_process_group("gloo")
+        agreement, seen = Agreement(30.0, from_step=8, every_s=0.01), []
+
+        def judge(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.003)
+            seen.append(1)
+            if dist.get_rank() == 1 and len(seen) == 30:
+                agreement.want_stop()
+            return torch.zeros(2)
+
+        try:
+            add_up_split(judge, [(torch.zeros(1), torch.zeros(1))] * 500, agreement.end_batch)
+        except Stopped as stopped:
+            print(stopped, len(seen), flush=True)
+
+    said = ends(work, 2)
+    assert said[0] == said[1] and said[0].startswith("stopped behind step 8 "), said
+    assert 30 <= int(said[0].split()[-1]) < 60
+
+
+def test_a_lost_peer_ends_the_attempt_instead_of_being_waited_for():
+    def work() -> None:
+        import os
+
+        import torch.distributed as dist
+
+        from trainer.agreement.agreement import Agreement
+        from trainer.failures import exit_code
+
+        dist.init_process_group("gloo")
+        agreement = Agreement(50.0, every_s=0.01)
+        for step in range(1, 20):
+            agreement.end_step(step)
+        if dist.get_rank() == 1:
+            os._exit(9)
+        agreement.want_stop()
+        began = time.monotonic()
+        try:
+            agreement.ask_now()
+        except Exception as failure:
+            print(exit_code(failure), time.monotonic() - began < 10, flush=True)
+            os._exit(0)
+
+    found = fork_ranks(work, 3, timeout_s=60, grace_s=40)
+    assert [result.exit_code for result in found] == [0, 9, 0]
+    assert [found[r].output.strip().splitlines()[-1] for r in (0, 2)] == ["134 True"] * 2

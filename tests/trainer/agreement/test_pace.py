@@ -1,0 +1,82 @@
+"""How often the ranks are asked, by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch.distributed as dist
+
+from trainer.agreement.agreement import Agreement
+from trainer.agreement.pace import Pace
+from trainer.failures import TERMINATED, Stopped, exit_code
+
+
+def asked_behind(unit_s: float, until: int, done: int = 0) -> list[int]:
+    """The steps behind which it is asked, where each takes `unit_s`."""
+    pace, found = Pace(done), []
+    for step in range(done + 1, until + 1):
+        if step >= pace.due:
+            found.append(step)
+            pace.set_back(step, unit_s)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("unit_s", "until", "behind"),
+    [
+        (10.0, 5, [1, 2, 3, 4, 5]),
+        (0.6, 4, [1, 2, 3, 4]),
+        (0.3, 10, [1, 3, 6, 9]),
+        (0.001, 2000, [1, 3, 7, 15, 31, 63, 127, 255, 511, 1023]),
+    ],
+)
+def test_it_is_asked_once_a_second_or_behind_every_longer_step(unit_s, until, behind):
+    assert asked_behind(unit_s, until) == behind
+
+
+def test_short_steps_are_a_second_apart_in_the_end():
+    behind = asked_behind(0.001, 20_000)
+    assert [b - a for a, b in itertools.pairwise(behind)][-3:] == [1000, 1000, 1000]
+    assert asked_behind(0.3, 110, done=100) == [101, 103, 106, 109]
+
+
+def test_the_first_of_many_steps_says_little():
+    """What was compiled in it is over; and steps that become slower are found again at once."""
+    pace = Pace()
+    for step, unit_s, every in ((1, 90.0, 1), (2, 0.01, 2), (4, 0.01, 4), (8, 3.0, 1), (9, 0.0, 2)):
+        assert pace.due == step
+        pace.set_back(step, unit_s)
+        assert pace.every == every
+
+
+def test_one_process_agrees_with_itself(monkeypatch):
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    agreement = Agreement(10.0, from_step=4)
+    agreement.end_step(5)
+    assert (agreement.step, agreement.save_agreed) == (5, False)
+    agreement.want_save()
+    agreement.ask_now()
+    assert agreement.save_agreed
+    agreement.end_step(6)
+    assert not agreement.save_agreed
+    agreement.want_stop()
+    with pytest.raises(Stopped, match="behind step 6") as stopped:
+        agreement.ask_now()
+    assert exit_code(stopped.value) == TERMINATED
+
+
+def test_short_steps_that_are_recorded_are_left_alone(monkeypatch):
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    agreement = Agreement(10.0, every_s=1.0)
+    agreement.end_step(1)
+    agreement.want_stop()
+    for step in range(2, 50):
+        agreement.end_step(step, recording=True)
+    with pytest.raises(Stopped, match="behind step 50"):
+        agreement.end_step(50)
+    slow = Agreement(10.0, every_s=0.0)
+    slow.end_step(1)
+    slow.want_stop()
+    with pytest.raises(Stopped, match="behind step 2"):
+        slow.end_step(2, recording=True)
