@@ -32,7 +32,16 @@ MAY_DIFFER = (
     *("overlap_reduction", "persistent_elements", "reduce_dtype", "static_graph"),
     *("activation_checkpointing", "compile", "loss_chunk_tokens", "micro_batch_size", "data_residence"),
     *("profile_first_step", "profile_warmup", "profile_steps", "profile_shapes", "profile_memory"),
-    *("checkpoint_every", "checkpoint_keep", "resume", "resume_from", "evaluate_every", "log_every"),
+    *(
+        "checkpoint_every",
+        "checkpoint_minutes",
+        "checkpoint_keep",
+        "checkpoint_keep_finished",
+        "resume",
+        "resume_from",
+        "evaluate_every",
+        "log_every",
+    ),
     *("target_accuracy_pct", "target_perplexity", "collective_timeout_s", "max_attempts", "deadline_s"),
     "precision",  # asked for; what it became is compared (RESOLVED)
     *("steps", "epochs"),  # a longer plan goes on, unless the learning rate follows its end

@@ -197,7 +197,8 @@ def test_torch_s_own_failure_of_a_checkpoint_is_an_exception(tmp_path):
         import torch
         from torch.distributed.checkpoint import CheckpointException
 
-        from trainer.checkpoint.native_state import read_sharded, write_sharded
+        from trainer.checkpoint.native_files import read_sharded
+        from trainer.checkpoint.native_state import write_sharded
         from trainer.failures import exit_code
 
         with pytest.raises(RuntimeError) as failure:

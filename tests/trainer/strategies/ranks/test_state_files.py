@@ -60,7 +60,7 @@ def compare_with_what_was_saved_by_name(strategy: str, tmp_path: Path) -> None:
     assert largest_difference(read(tmp_path / "whole"), read(tmp_path / "resumed")) == 0.0
 
 
-@pytest.mark.parametrize("world_size", [2, 1], ids=["same size", "through the universal format"])
+@pytest.mark.parametrize("world_size", [2, 1], ids=["same size", "as plain tensors"])
 def test_older_checkpoints_of_that_python_are_still_read(world_size, tmp_path):
     folder = tmp_path / "state"
     folder.mkdir()
@@ -110,7 +110,7 @@ def refused(folder: Path, content: Any, protocol: int) -> str:
     """What `refuse_code` says of a file with that content; "" = nothing."""
     import torch
 
-    from trainer.engines.deepspeed_files import refuse_code
+    from trainer.checkpoint.plain_files import refuse_code
     from trainer.settings.config import ConfigError
 
     torch.save(content, folder / "planted.pt", pickle_protocol=protocol)
