@@ -133,6 +133,7 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         test=test,
     )
     if run.writes:
+        checkpoints.retire()
         measured = ", ".join(f"{name} {value:.4g}" for name, value in test.measures().items())
         log.info("done: test %s, %.1f s of training", measured, last["train_time_s"])
     recorder.close()

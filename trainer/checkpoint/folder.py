@@ -109,6 +109,13 @@ class CheckpointFolder:
             if step != best:
                 self._remove(self.step(step))
 
+    def retire(self, keep: str) -> None:
+        """Of a run that has succeeded: keeps `newest` alone, `all` or `none`."""
+        if keep != "all":
+            committed = self.committed()
+            for step in committed[:-1] if keep == "newest" else committed:
+                self._remove(self.step(step))
+
     def write_best(self, best: dict[str, Any]) -> None:
         write_json(self._best, best)
 

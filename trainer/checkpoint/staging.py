@@ -29,7 +29,7 @@ class Staging:
         """Copies on the CPU, each of which is all of its own storage; waits until they are there."""
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
         ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], dtype=np.int64).tolist()
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][: len(sizes)]
         on_device = any(tensor.is_cuda for tensor in tensors)
         if ends and ends[-1] > self._memory.nbytes:
             self._take(ends[-1], on_device)

@@ -188,6 +188,10 @@ class Checkpoints:
         if outcome.end:
             raise StorageFull(outcome.end)
 
+    def retire(self) -> None:
+        """When the results are there: keeps of the checkpoints what the settings say; on rank 0."""
+        self._folder.retire(self._config.checkpoint_keep_finished)
+
     def _look(self) -> None:
         """Raises what went wrong on the thread that writes; rank 0 writes down what has become of its work."""
         if self._told or self._writing is None or not self._writing.is_done():

@@ -207,7 +207,7 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
             if not goes_on and any(text.startswith("processes=") for text in changed):
                 resize = (
                     ", or start it with as many processes as before: another number can only go on from a "
-                    "checkpoint (TRAINER_CHECKPOINT_EVERY above 0, TRAINER_RESUME='auto')"
+                    "checkpoint (TRAINER_CHECKPOINT_EVERY or _MINUTES above 0, TRAINER_RESUME='auto')"
                 )
             return [
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
@@ -250,7 +250,8 @@ def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
     if config.model_path == str(folder.model) and not (folder.model / "config.json").is_file():
         problems.append(
             f"TRAINER_MODE='evaluate': {folder.model} is not there (a run leaves its weights there at its end if "
-            "TRAINER_CHECKPOINT_EVERY is above 0); name another model in Hugging Face format in TRAINER_MODEL_PATH"
+            "it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0); name another model in Hugging Face "
+            "format in TRAINER_MODEL_PATH"
         )
     return problems
 

@@ -306,8 +306,10 @@ RULES: tuple[Rule, ...] = (
         "target_perplexity", "until when training is timed, not how it goes", matters=False, task="text"
     ),
     _setting("log_every", "how often lines are written", matters=False),
-    _setting("checkpoint_every", "outside the step times", matters=False),
+    _setting("checkpoint_every", "taken between the steps, written beside them", matters=False),
+    _setting("checkpoint_minutes", "taken between the steps, written beside them", matters=False),
     _setting("checkpoint_keep", "outside the step times", matters=False),
+    _setting("checkpoint_keep_finished", "after the run", matters=False),
     _setting(
         "resume", "where a further attempt starts; `attempts` tells whether there was one", matters=False
     ),

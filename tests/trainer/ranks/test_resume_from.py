@@ -13,7 +13,7 @@ from trainer.checkpoint.source import open_source
 from trainer.launch.preflight import check
 from trainer.settings.config import Config, ConfigError
 
-ALL = {"TRAINER_CHECKPOINT_KEEP": "9"}
+ALL = {"TRAINER_CHECKPOINT_KEEP": "9", "TRAINER_CHECKPOINT_KEEP_FINISHED": "all"}
 
 
 @pytest.fixture(scope="module")

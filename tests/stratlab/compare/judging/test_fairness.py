@@ -229,6 +229,8 @@ MAY_DIFFER = {
         "resume_from": "demo/ddp",
         "evaluate_every": 3,
         "checkpoint_keep": 7,
+        "checkpoint_minutes": 1.0,
+        "checkpoint_keep_finished": "none",
         "offload": "optimizer",
         "zeropp": "qgz",
         "dp_shard": 2,
