@@ -25,7 +25,7 @@ MUST_BE_EQUAL: dict[str, str] = {
     "mode": "only training goes on",
 }
 MAY_DIFFER = (
-    *("run", "comparison", "results", "image", "accelerator", "wait_s"),
+    *("run", "comparison", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults", "fault"),
     *("strategy", "offload", "zeropp", "dp_replicate", "dp_shard"),
     *("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel"),
     *("accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_bucket_mib", "gather_bucket_mib"),
