@@ -16,6 +16,7 @@ from stratlab.analysis.command import analyze
 from stratlab.check.command import check
 from stratlab.compare.command import compare
 from stratlab.logs.command import logs
+from stratlab.metrics.command import metrics
 from stratlab.rehearse.command import rehearse
 from stratlab.remove.command import remove
 from stratlab.sweep.command import sweep
@@ -55,6 +56,7 @@ app.command(short_help="Analyze the traces of a run.")(analyze)
 app.command(short_help="Check that a finished run is whole, here and in MLflow.")(verify)
 app.command(short_help="Compare the runs of a folder or of an MLflow experiment.")(compare)
 app.command(short_help="Serve the MLflow store of a rehearsal.")(mlflow)
+app.add_typer(metrics, name="metrics", short_help="Send to MLflow what it does not have yet.")
 
 
 def main() -> None:

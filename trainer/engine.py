@@ -35,6 +35,36 @@ class StepResult:
     """Of images: how many of this rank's samples were told right, before the update."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one rank has written of a snapshot."""
+
+    names: list[str]
+    """Its files, relative to the folder."""
+    part: Any = None
+    """What `Snapshot.finish` needs of this rank."""
+
+
+class Snapshot(Protocol):
+    """One rank's part of the state behind a step, in host memory: training goes on while it is written.
+
+    It is valid until the engine takes the next one. Neither function is collective, nor on the loop's thread.
+    """
+
+    held_bytes: int
+    """Of host memory, for this copy; the engine keeps them for the next one."""
+
+    def write(self, folder: Path) -> Written:
+        """Writes this rank's files into `folder`, which all ranks share; again, if a volume was full."""
+
+    def finish(self, folder: Path, parts: list[Any]) -> list[str]:
+        """On rank 0, when all ranks have written: what is written once; names as in `Written`.
+
+        Args:
+            parts: of `Written`, by rank.
+        """
+
+
 class Engine(Protocol):
     """A model under a strategy. A wider contract would leak how DeepSpeed or a pipeline works."""
 
@@ -55,11 +85,11 @@ class Engine(Protocol):
         Where ranks share rows (tp, cp, pp) each label is counted by one of them, so that a sum over all is right.
         """
 
-    def save(self, folder: Path) -> None:
-        """Writes model, optimizer and scaler into the empty `folder`; collective."""
+    def snapshot(self) -> Snapshot:
+        """A copy of model, optimizer and scaler, each tensor on one rank alone; collective."""
 
     def load(self, folder: Path) -> None:
-        """Reads what `save` wrote, with the same world size or another one that the strategy can reshard; collective.
+        """Reads what snapshots wrote, with the same world size or another one that the strategy reshards; collective.
 
         Raises:
             ConfigError: with the command that helps, where this world size cannot be loaded.

@@ -20,6 +20,7 @@ from trainer.agreement.stop_signal import listen
 from trainer.checkpoint.attempt import open_attempt
 from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
+from trainer.checkpoint.together import open_disk_group
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
 from trainer.failures import Stopped
@@ -75,7 +76,8 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     run = build_run(config, world, placement, precision, task.train_samples, pulse=pulse)
     model = task.build_model(builds_empty(config, world.rank))
     resolved = describe_resolved(run, task, model)
-    attempt = open_attempt(run, resolved, launcher)
+    disk = open_disk_group(config.collective_timeout_s)
+    attempt = open_attempt(run, resolved, launcher, disk)
 
     phases = Phases(world.device_type)
     witness.phase = phases.name_open
@@ -97,7 +99,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
     profiler = StepProfiler(run, profile_first, phases)
     agreement = Agreement(config.collective_timeout_s, attempt.from_step)
-    checkpoints = Checkpoints(run, engine, recorder, attempt)
+    checkpoints = Checkpoints(run, engine, recorder, attempt, disk)
     checkpoints.load()
     task.start(attempt.from_step)
     if run.writes and engine.settings:
@@ -117,6 +119,11 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         values = {f"validation_{name}": value for name, value in found.items()}
         recorder.record("eval", step, **values, train_time_s=checkpoints.train_time_s())
 
+    def save(step: int) -> None:
+        checkpoints.after_step(step, agreement.save_agreed)
+        if checkpoints.is_wanted():
+            agreement.want_save()
+
     listen(agreement)
     try:
         if checkpoints.owes_validation():
@@ -134,16 +141,18 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
                 profiler=profiler,
                 agreement=agreement,
                 validate=validate,
-                after_step=checkpoints.after_step,
+                after_step=save,
             )
         last = checkpoints.numbers() | recorder.describe_straggler() if run.writes else {}
-        test = task.evaluate(engine, "test", agreement.end_batch)
+        test = task.evaluate(engine, "test", agreement.end_batch)  # beside the last checkpoint
         agreement.ask_now()
+        checkpoints.finish()
     except Stopped:
         checkpoints.commit_now(agreement.step)
         agreement.leave()
         raise
-    export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
+    if checkpoints.is_kept:
+        export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
     write_results(
         run,
         resolved,
@@ -157,6 +166,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         test=test,
     )
     if run.writes:
+        checkpoints.retire()
         measured = ", ".join(f"{name} {value:.4g}" for name, value in test.measures().items())
         log.info("done: test %s, %.1f s of training", measured, last["train_time_s"])
     recorder.close()

@@ -53,7 +53,7 @@ def describe_stop(run_dir: Path) -> str:
         return "stopped; the same chart with the same options goes on from its newest checkpoint"
     return (
         "stopped; the same chart with the same options trains it from the beginning: there is no checkpoint yet "
-        "(run.config.checkpoint_every)"
+        "(run.config.checkpoint_every, checkpoint_minutes)"
     )
 
 

@@ -57,8 +57,9 @@ def remove(
 def _remove_there(run: str, namespace: str | None, given: dict[str, str], yes: bool) -> None:
     from stratlab.cluster.connection import connect
     from stratlab.cluster.place import find_place
+    from stratlab.cluster.run_name import read_name
     from stratlab.machine.interruption import signals_raise
-    from stratlab.remove.removal_pod import check_ended, read_name, remove_on_cluster
+    from stratlab.remove.removal_pod import check_ended, remove_on_cluster
 
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from stratlab.cluster import ClusterError
@@ -12,16 +11,7 @@ from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.cluster.workloads import ENDED, find_workload
 from stratlab.user_error import UserError
 
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 WRONG_INPUT = 2
-
-
-def read_name(text: str) -> tuple[str, str]:
-    """(comparison, run) of COMPARISON/RUN. Raises UserError."""
-    found = re.fullmatch(f"({NAME})/({NAME})", text)
-    if not found:
-        raise UserError(f"{text}: with --on-cluster give COMPARISON/RUN, such as demo/ddp")
-    return found[1], found[2]
 
 
 def check_ended(connection: Connection, namespace: str, comparison: str, run: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.parity_llm.cases import LORA, STEPS, Case
 from tests.parity_llm.training import Folders, build, read_step, write_found
+from tests.trainer.saving import save_state
 
 HALF = STEPS // 2
 
@@ -68,7 +69,7 @@ class Saving:
         if dist.get_rank() == 0:
             folder.mkdir()
         dist.barrier()
-        engine.save(folder)
+        save_state(engine, folder)
 
 
 @dataclass(frozen=True)

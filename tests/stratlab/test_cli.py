@@ -62,6 +62,11 @@ def test_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[st
     assert f"Example: stratlab {verb} " in capsys.readouterr().out
 
 
+def test_what_has_verbs_of_its_own_shows_examples_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("metrics", "replay", "--help") == 0
+    assert "Example: stratlab metrics replay " in capsys.readouterr().out
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys, stratlab.cli; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
+from trainer.checkpoint.checking import end_checking, find_problem_together, help_checking
 from trainer.checkpoint.folder import CheckpointFolder, Chosen
+from trainer.checkpoint.source import RESUMED_FROM, choose_origin
 from trainer.failures import is_storage_full
-from trainer.hangs.alone import do_alone
+from trainer.hangs.alone import leave_alone
 from trainer.record.provenance import describe_run
-from trainer.record.run_directory import write_json
+from trainer.record.run_directory import read_line, write_json
 from trainer.run import Run
 from trainer.settings.config import Config
 
@@ -31,6 +34,8 @@ class Attempt:
     """A sentence for each newer checkpoint that is broken."""
     traces_complete: bool
     """An earlier attempt has recorded its steps."""
+    is_moved: bool = False
+    """The checkpoint is another run's, and may be of another strategy."""
     nodes: list[str] = field(default_factory=list)
     """The machine of each rank; "" where it is not known."""
 
@@ -40,17 +45,23 @@ class Attempt:
         return self.chosen.state.step if self.chosen else 0
 
 
-def open_attempt(run: Run, resolved: dict[str, Any], launcher: str) -> Attempt:
-    """Rank 0 makes the run directory, chooses a checkpoint and starts an attempt; every rank then logs into it."""
+def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) -> Attempt:
+    """Rank 0 makes the run directory, chooses a checkpoint and starts an attempt; every rank then logs into it.
+
+    Args:
+        group: of all ranks, in which they read the checkpoints together (`open_disk_group`).
+    """
     config, world, folder = run.config, run.world, run.folder
     hosts: list[Any] = [None] * world.size
-    dist.all_gather_object(hosts, (world.host, world.node))
-    attempt = do_alone(  # a checkpoint's hashes take minutes
-        "choosing a checkpoint",
-        lambda: _open(run, resolved, hosts, launcher),
-        run.pulse,
-        config.collective_timeout_s,
-    )
+    dist.all_gather_object(hosts, (world.host, world.node), group=group)
+    found: list[Any] = [None]
+    with leave_alone(run.pulse):  # hashes take minutes; the group's own time-out bounds them
+        if run.writes:
+            found = [_open(run, resolved, hosts, launcher, group)]
+        else:
+            help_checking(group)
+        dist.broadcast_object_list(found, group=group)
+    attempt: Attempt = found[0]
     handler = RankLog(folder.rank_log(world.rank))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
@@ -86,26 +97,44 @@ class RankLog(logging.FileHandler):
             )
 
 
-def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str) -> Attempt:
+def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, group: Any) -> Attempt:
     config, world, folder = run.config, run.world, run.folder
     folder.create()
     if world.backend == "nccl":  # torch writes its recorder's dump into a folder that is there, or nowhere
         folder.flight_recorder.mkdir(parents=True, exist_ok=True)
     number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
+    chosen, skipped = _choose(config, CheckpointFolder(folder), group)
+    origin = None
+    if chosen is None and config.resume_from:
+        known = None if number == 1 else read_line(folder.config.read_bytes())["resolved"].get(RESUMED_FROM)
+        look = partial(find_problem_together, group=group)
+        origin, broken = choose_origin(config, resolved, run.plan.steps, known, look)
+        chosen, skipped = origin.chosen, skipped + broken
+    end_checking(group)
     if number == 1:
-        write_json(folder.config, describe_run(config, resolved, *map(list, zip(*hosts, strict=True))))
-    chosen, skipped = _choose(config, CheckpointFolder(folder))
-    attempt = Attempt(number, chosen, skipped, folder.has_all_traces(), [node for _, node in hosts])
+        moved = {RESUMED_FROM: origin.record} if origin else {}
+        write_json(
+            folder.config, describe_run(config, resolved | moved, *map(list, zip(*hosts, strict=True)))
+        )
+    attempt = Attempt(
+        number,
+        chosen,
+        skipped,
+        folder.has_all_traces(),
+        is_moved=origin is not None,
+        nodes=[node for _, node in hosts],
+    )
     nodes = sorted({node for _, node in hosts if node})
     facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host, "nodes": nodes}
+    facts |= {RESUMED_FROM: origin.record["run"]} if origin else {}
     folder.append_attempt("started", number, launcher, **facts)
     folder.keep_reserve(world.size)
     return attempt
 
 
-def _choose(config: Config, checkpoints: CheckpointFolder) -> tuple[Chosen | None, list[str]]:
+def _choose(config: Config, checkpoints: CheckpointFolder, group: Any) -> tuple[Chosen | None, list[str]]:
     checkpoints.remove_leftovers()
     if config.resume == "auto":
-        return checkpoints.choose()
+        return checkpoints.choose(lambda path: find_problem_together(path, group))
     checkpoints.set_all_aside()
     return None, []

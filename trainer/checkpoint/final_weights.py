@@ -24,7 +24,7 @@ def export_weights(
 ) -> None:
     """model/ from the final weights, best_model/ from the best checkpoint if an earlier one is best; collective.
 
-    Only where checkpoints are on. Weights that do not fit on the volume are left out, and that is said.
+    Weights that do not fit on the volume are left out, and that is said.
     The engine holds the best weights afterwards.
 
     Args:
@@ -32,8 +32,6 @@ def export_weights(
         best: validation of the best checkpoint.
         facts: of the data, for the exporter.
     """
-    if not run.config.checkpoint_every:
-        return
     _export(run, engine, model, facts, run.folder.model)
     if best and int(best["step"]) != run.plan.steps:
         engine.load(CheckpointFolder(run.folder).step(int(best["step"])) / "engine")

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,16 @@ class CheckpointFolder:
         found = [(STEP.fullmatch(path.name), path) for path in self.path.iterdir()]
         return sorted(int(match[1]) for match, path in found if match and (path / COMMIT).is_file())
 
-    def choose(self) -> tuple[Chosen | None, list[str]]:
-        """The newest checkpoint that is whole, and a sentence for each newer one that is not; reads every byte."""
+    def choose(self, find: Callable[[Path], str | None] = find_problem) -> tuple[Chosen | None, list[str]]:
+        """The newest checkpoint that is whole, and a sentence for each newer one that is not; reads every byte.
+
+        Args:
+            find: says what is wrong with one.
+        """
         skipped: list[str] = []
         for step in reversed(self.committed()):
             path = self.step(step)
-            problem = find_problem(path)
+            problem = find(path)
             if problem is None:
                 return Chosen(path, self._known_best(TrainingState.read(path))), skipped
             skipped.append(f"checkpoint of step {step} is broken, the one before it is taken: {problem}")
@@ -102,6 +107,13 @@ class CheckpointFolder:
         """Removes all but the newest `keep` and the best."""
         for step in self.committed()[:-keep]:
             if step != best:
+                self._remove(self.step(step))
+
+    def retire(self, keep: str) -> None:
+        """Of a run that has succeeded: keeps `newest` alone, `all` or `none`."""
+        if keep != "all":
+            committed = self.committed()
+            for step in committed[:-1] if keep == "newest" else committed:
                 self._remove(self.step(step))
 
     def write_best(self, best: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,30 +17,45 @@ COMMIT = "COMMIT"
 THREADS = 8  # hashlib leaves the interpreter's lock to others while it works
 
 
-def list_files(folder: Path) -> list[str]:
-    """Names of all files in `folder`, relative to it."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def seal(folder: Path, names: Iterable[str]) -> int:
-    """Reads every file back from the volume, writes manifest.json, then COMMIT; returns the bytes.
-
-    Args:
-        names: every file that any rank sees. On NFS a listing may be half a minute old, opening by name is not.
+def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Size and hash of files that this rank wrote, each durable and read back from the volume.
 
     Raises:
-        OSError: a file that another rank wrote is not to be seen here, or the volume is full.
+        OSError: one of them is not there, or the volume is full.
     """
+    names = sorted(names)
     with ThreadPoolExecutor(THREADS) as pool:
-        entries = pool.map(lambda name: _describe(folder / name, sync=True), names := sorted(names))
-        files = dict(zip(names, entries, strict=True))
-    write_json(folder / MANIFEST, {"schema_version": 1, "files": files})
+        return dict(
+            zip(names, pool.map(lambda name: _describe(folder / name, sync=True), names), strict=True)
+        )
+
+
+def seal(folder: Path, files: dict[str, dict[str, Any]]) -> int:
+    """Writes manifest.json, then COMMIT; returns the bytes of the files.
+
+    Args:
+        files: of every rank, as `describe_files` found them.
+    """
+    write_json(folder / MANIFEST, {"schema_version": 1, "files": dict(sorted(files.items()))})
     write_json(folder / COMMIT, {"manifest_sha256": _describe(folder / MANIFEST)["sha256"]})
     return sum(entry["bytes"] for entry in files.values())
 
 
-def find_problem(folder: Path) -> str | None:
-    """What is wrong with a committed checkpoint, or None; reads every byte of it."""
+def compare_files(folder: Path, files: dict[str, dict[str, Any]]) -> str | None:
+    """What is wrong with files of a checkpoint, or None; reads every byte of them."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(lambda item: _compare(folder, *item), files.items())
+        return next((problem for problem in found if problem), None)
+
+
+def find_problem(
+    folder: Path, compare: Callable[[Path, dict[str, dict[str, Any]]], str | None] = compare_files
+) -> str | None:
+    """What is wrong with a committed checkpoint, or None; every byte of it is read.
+
+    Args:
+        compare: looks at the files that the manifest names.
+    """
     try:
         promised = json.loads((folder / COMMIT).read_text())["manifest_sha256"]
         if _describe(folder / MANIFEST)["sha256"] != promised:
@@ -48,9 +63,7 @@ def find_problem(folder: Path) -> str | None:
         files = json.loads((folder / MANIFEST).read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError) as failure:
         return f"{COMMIT} or {MANIFEST} cannot be read ({failure})"
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(lambda item: _compare(folder, *item), files.items())
-        return next((problem for problem in found if problem), None)
+    return compare(folder, files)
 
 
 def _compare(folder: Path, name: str, promised: dict[str, Any]) -> str | None:

@@ -7,55 +7,41 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_state_dict,
     set_state_dict,
 )
+from torch.nn.parallel import DistributedDataParallel
 
+from trainer.checkpoint.moved_state import read_state
+from trainer.checkpoint.sharded_snapshot import ShardedSnapshot, ShardedStaging
 from trainer.settings.precision import LossScale
 
 # flat: an optimizer's entries are named after its parameters, whatever the number of ranks
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def save(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Every rank writes its shards into `folder`; collective."""
-    write_sharded(_state(module, optimizer, loss_scale), folder)
-
-
-def write_sharded(state: dict[str, Any], folder: Path) -> None:
-    """Writes this rank's shards; collective, and a failure of one rank is raised on every rank.
-
-    Raises:
-        RuntimeError: with what each rank says. torch raises a BaseException, which passes every `except Exception`.
-    """
-    try:
-        dcp.save(state, checkpoint_id=folder)
-    except CheckpointException as failure:
-        raise RuntimeError(str(failure)) from failure
-
-
-def read_sharded(state: dict[str, Any], folder: Path) -> None:
-    """Fills `state` with what `write_sharded` wrote on any number of ranks; collective.
-
-    Raises:
-        RuntimeError: as above.
-    """
-    try:
-        dcp.load(state, checkpoint_id=folder)
-    except CheckpointException as failure:
-        raise RuntimeError(str(failure)) from failure
+def snapshot(
+    staging: ShardedStaging, module: nn.Module, optimizer: Any, loss_scale: LossScale
+) -> ShardedSnapshot:
+    """A copy of this rank's part; collective."""
+    return staging.take(_state(module, optimizer, loss_scale))
 
 
 def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Reads what `save` wrote with any number of ranks; collective."""
+    """Reads what a snapshot wrote with any number of ranks, or what another strategy did; collective.
+
+    Of parameters that are one (a tied head) the first name is read: not every strategy writes both.
+    """
     state = _state(module, optimizer, loss_scale)
-    read_sharded(state, folder)
+    again = find_names_again(module)
+    for name in again:
+        state["model"].pop(name)
+    read_state(state, folder)
+    state["model"] |= {name: state["model"][first] for name, first in again.items()}
     set_state_dict(
         module,
         optimizer,
@@ -64,6 +50,17 @@ def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path)
         options=_FLAT,
     )
     loss_scale.load(state["loss_scale"])
+
+
+def find_names_again(module: nn.Module) -> dict[str, str]:
+    """Further names of parameters that have one already, each with the first; as in the state, without DDP's prefix."""
+    first: dict[nn.Parameter, str] = {}
+    again = {}
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    for name, parameter in inner.named_parameters(remove_duplicate=False):
+        if first.setdefault(parameter, name) != name:
+            again[name] = first[parameter]
+    return again
 
 
 def _state(module: nn.Module, optimizer: Any, loss_scale: LossScale) -> dict[str, Any]:

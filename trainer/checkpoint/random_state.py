@@ -47,10 +47,11 @@ def rank_file(checkpoint: Path, rank: int) -> Path:
     return checkpoint / "ranks" / f"rank_{rank:05d}.pt"
 
 
-def save_random_state(checkpoint: Path, rank: int, device_type: str) -> None:
+def save_random_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> None:
+    """Writes what `random_state` gave."""
     path = rank_file(checkpoint, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(random_state(device_type), path)
+    torch.save(state, path)
 
 
 def load_random_state(checkpoint: Path, rank: int, seed: int, step: int) -> None:

@@ -1,34 +1,28 @@
-"""Saves and loads the run as a whole; every rank calls the same functions at the same steps.
+"""Decides when the run is saved, and goes on from what was; every rank calls the same functions at the same steps.
 
-    rank 0            every rank              every rank            rank 0
-    .tmp-step_N/  ─▶  engine/, ranks/rank_k  ─▶  names           ─▶  state, manifest, COMMIT, rename, best, prune
-
-A crash anywhere leaves the earlier checkpoints and a temporary folder that nobody reads. After each column the ranks
-tell each other whether the volume is full: then all of them give this checkpoint up, and training goes on. When the
-next one does not fit either, the older checkpoints make room, and when that is not enough the run ends.
+The loop waits while a snapshot is copied into host memory, and for the checkpoint before it, if that is still being
+written (trainer/checkpoint/writing.py). So there is one copy of the state at a time, and the steps that have a
+checkpoint do not depend on the speed of the volume.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+import torch
 from torch.profiler import record_function
 
 from trainer.checkpoint.attempt import Attempt
-from trainer.checkpoint.folder import CheckpointFolder, sync_folder
-from trainer.checkpoint.manifest import list_files, seal
-from trainer.checkpoint.random_state import load_random_state, save_random_state
-from trainer.checkpoint.together import run_together
+from trainer.checkpoint.background import Background
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.random_state import load_random_state, random_state
 from trainer.checkpoint.training_state import TrainingState, hash_config
+from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken
 from trainer.engine import Engine
-from trainer.failures import CRASHED, PeerLost, StorageFull, exit_code
+from trainer.failures import StorageFull
 from trainer.measuring.memory import GIB
 from trainer.models.batch_norm import average_running_statistics
 from trainer.outcome.tracking import Recorder
@@ -42,11 +36,12 @@ log = logging.getLogger("trainer")
 
 
 class Checkpoints:
-    """Decides when to save, and saves.
+    """The checkpoints of one attempt.
 
     Args:
-        run: its last step is always saved.
+        run: its last step is saved, where checkpoints are kept at all.
         attempt: with the checkpoint that it goes on from.
+        group: of all ranks, for the thread that writes (`open_disk_group`).
     """
 
     def __init__(
@@ -55,6 +50,7 @@ class Checkpoints:
         engine: Engine,
         recorder: Recorder,
         attempt: Attempt,
+        group: Any,
     ) -> None:
         self._run = run
         self._config = run.config
@@ -64,16 +60,26 @@ class Checkpoints:
         self._recorder = recorder
         self._attempt = attempt
         self._folder = CheckpointFolder(run.folder)
+        self._writer = CheckpointWriter(self._folder, group, run.world.rank, run.config.checkpoint_keep)
         self._start = attempt.chosen.state if attempt.chosen else None
         self._began = time.monotonic()
         self.validation = self._start.validation if self._start else None
         """The newest one, equal on every rank: step, and `Evaluation.measures`."""
         self.best = self._start.best if self._start else None
-        """That of the best checkpoint."""
-        self._saved = attempt.from_step
+        """That of the best checkpoint, the one that is being written included."""
+        self._best_before = self.best
+        self._committed = attempt.from_step
         """Step of the newest checkpoint, equal on every rank; 0 = none."""
         self._missed = 0
         """Checkpoints in a row that did not fit, equal on every rank."""
+        self._writing: Background[Outcome] | None = None
+        self._newest = 0
+        """The step that was last taken in this attempt."""
+        self._told = True
+        self._fails = False
+        """The thread that writes has found that the run cannot go on."""
+        self._taken_at = self._began
+        self._stall_s, self._staging_bytes = 0.0, 0
 
     def load(self) -> None:
         """Puts engine, random numbers and counters back to where the chosen checkpoint was; collective.
@@ -86,7 +92,7 @@ class Checkpoints:
         if self._attempt.chosen is None:
             return
         path, state = self._attempt.chosen.path, self._attempt.chosen.state
-        if state.strategy != self._config.strategy:
+        if state.strategy != self._config.strategy and not self._attempt.is_moved:
             raise ConfigError(
                 [f"{path}: was saved by strategy {state.strategy}, this run has {self._config.strategy}"]
             )
@@ -122,121 +128,135 @@ class Checkpoints:
             return False
         return self.validation is None or self.validation["step"] != step
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run ends with a checkpoint and its weights: if it has settings for it, or is long enough."""
+        return bool(self._config.checkpoint_every or self._start or self._newest)
+
+    def after_step(self, step: int, asked: bool = False) -> None:
+        """Takes a snapshot if it is time to; collective.
+
+        Args:
+            asked: the ranks have agreed on it, because `is_wanted` somewhere.
+
+        Raises:
+            StorageFull: on every rank, if the last one did not fit, nor did the one before it.
+        """
+        self._look()
+        if asked:
+            self.finish()
+        every = self._config.checkpoint_every
+        by_step = step % every == 0 if every else asked
+        if by_step or self._is_best(step) or (step == self._steps and self.is_kept):
+            self._take(step)
+
+    def is_wanted(self) -> bool:
+        """Whether this rank wants all of them to agree on the next step behind which to save.
+
+        By rank 0's clock, as soon as none is being written; and to end together where the volume is full.
+        """
+        if self._fails:
+            return True
+        by_clock = self._run.writes and not self._config.checkpoint_every and self._config.checkpoint_minutes
+        if not by_clock or (self._writing is not None and not self._writing.is_done()):
+            return False
+        return time.monotonic() - self._taken_at >= self._config.checkpoint_minutes * 60
+
     def commit_now(self, step: int) -> None:
-        """Saves `step`, the last one that is done, if it is not saved and the run keeps checkpoints; collective.
+        """Saves the state behind `step`, the last one that is done, if the run keeps checkpoints; collective.
 
         What waits to be written is written in any case. Returns when the checkpoint is committed.
+
+        Raises:
+            StorageFull: as `after_step`.
         """
         self._recorder.flush()
-        if self._config.checkpoint_every and step != self._saved:
-            self._save_step(step)
+        keeps = self._config.checkpoint_every or self._config.checkpoint_minutes
+        if keeps and step not in (self._newest, self._attempt.from_step):
+            self._take(step)
+        self.finish()
         if self._run.writes:
-            text = f"goes on behind step {self._saved}" if self._saved else "keeps no checkpoint"
+            text = f"goes on behind step {self._committed}" if self._committed else "keeps no checkpoint"
             log.warning("stopped behind step %d, %s", step, text)
             self._recorder.record("event", step, name="stopped", text=text)
 
-    def after_step(self, step: int) -> None:
-        """Saves if it is time to; collective.
+    def finish(self) -> None:
+        """Waits for the checkpoint that is being written, if there is one; collective.
 
         Raises:
-            StorageFull: on every rank, if this one does not fit, nor did the one before it.
+            StorageFull: on every rank, if it does not fit, nor did the one before it.
         """
-        if not self._config.checkpoint_every:
+        if self._writing is None:
             return
-        validation = self.validation
-        improved = validation is not None and validation["step"] == step and is_better(validation, self.best)
-        if step % self._config.checkpoint_every and step != self._steps and not improved:
-            return
-        self._save_step(step)
+        outcome = self._writing.wait()
+        self._look()
+        self._writing = None
+        if outcome.committed:
+            self._missed, self._committed = 0, outcome.step
+        else:
+            self._missed += 1
+            self.best = self._best_before
+        if outcome.end:
+            raise StorageFull(outcome.end)
 
-    def _save_step(self, step: int) -> None:
-        validation = self.validation
-        improved = validation is not None and validation["step"] == step and is_better(validation, self.best)
-        best_before = self.best
-        if improved:
-            self.best = validation
-        self._recorder.flush()  # a loss that is not finite ends the run here, before it is saved
-        average_running_statistics(self._engine.module)
+    def retire(self) -> None:
+        """When the results are there: keeps of the checkpoints what the settings say; on rank 0."""
+        self._folder.retire(self._config.checkpoint_keep_finished)
+
+    def _look(self) -> None:
+        """Raises what went wrong on the thread that writes; rank 0 writes down what has become of its work."""
+        if self._told or self._writing is None or not self._writing.is_done():
+            return
+        outcome = self._writing.wait()
+        self._told, self._fails = True, bool(outcome.end)
+        for text in outcome.told:
+            self._recorder.record("event", outcome.step, name="checkpoint left out", text=text)
+            self._recorder.record("system", outcome.step, checkpoints_left_out=max(self._missed, 1))
+        if outcome.committed:
+            self._recorder.record(
+                "system",
+                outcome.step,
+                checkpoint_ms=(self._stall_s + outcome.seconds) * 1e3,
+                checkpoint_stall_ms=self._stall_s * 1e3,
+                checkpoint_gib=outcome.size_bytes / GIB,
+                checkpoint_staging_gib=self._staging_bytes / GIB,
+            )
+
+    def _is_best(self, step: int) -> bool:
+        """Whether it was just validated and is to be kept for that; not by the clock, which meets few validations."""
+        found = self.validation
+        if not self._config.checkpoint_every or found is None or found["step"] != step:
+            return False
+        return is_better(found, self.best)
+
+    def _take(self, step: int) -> None:
         began = time.monotonic()
         with record_function(LABEL):
-            size = self._save_where_it_fits(step, int(best_before["step"]) if best_before else None)
-        if size is None:
-            self.best = best_before
-            return
-        self._saved = step
-        taken_ms = (time.monotonic() - began) * 1e3
-        self._recorder.record("system", step, checkpoint_ms=taken_ms, checkpoint_gib=size / GIB)
+            self.finish()
+            self._recorder.flush()  # a loss that is not finite ends the run here, before it is saved
+            self._best_before = self.best
+            if self._is_best(step):
+                self.best = self.validation
+            average_running_statistics(self._engine.module)
+            taken = Taken(
+                step=step,
+                snapshot=self._engine.snapshot(),
+                random=random_state(self._world.device_type),
+                observed=self._observed(),
+                state=self._state(step) if self._run.writes else None,
+                missed=self._missed,
+                is_last=step == self._steps,
+                best_before=int(self._best_before["step"]) if self._best_before else None,
+            )
+        self._newest, self._taken_at, self._told = step, began, False
+        self._staging_bytes = taken.snapshot.held_bytes
+        self._stall_s = time.monotonic() - began
+        on_device = self._world.device_type == "cuda"
+        device = torch.device("cuda", self._world.local_rank) if on_device else None
+        self._writing = Background(lambda: self._writer.write(taken), device)
 
-    def _save_where_it_fits(self, step: int, best: int | None) -> int | None:
-        """As `_save`; None on every rank if the volume is full for the first time in a row, or after the last step.
-
-        Args:
-            best: step of the best checkpoint so far, which makes no room.
-        """
-        try:
-            try:
-                size = self._save(step)
-            except StorageFull as full:
-                if not self._missed:
-                    self._missed += 1
-                    self._tell(step, f"the checkpoint of step {step} is left out, training goes on: {full}")
-                    return None
-                self._tell(step, f"older checkpoints make room for that of step {step}: {full}")
-                if self._run.writes:
-                    self._folder.prune(1, best)
-                dist.barrier()
-                size = self._save(step)
-        except StorageFull as full:
-            if step == self._steps:  # what the run has found out is worth more than its weights
-                self._tell(step, f"the last checkpoint is left out, the run ends without it: {full}")
-                return None
-            known = self._folder.committed()
-            raise StorageFull(
-                f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then install "
-                f"again: the run goes on from {'its newest checkpoint' if known else 'its beginning, none is there'}"
-            ) from full
-        self._missed = 0
-        return size
-
-    def _tell(self, step: int, text: str) -> None:
-        if self._run.writes:
-            log.warning("%s", text)
-            self._recorder.record("event", step, name="checkpoint left out", text=text)
-            self._recorder.record("system", step, checkpoints_left_out=self._missed)
-
-    def _save(self, step: int) -> int:
-        """Bytes written, on rank 0; 0 elsewhere.
-
-        Raises:
-            StorageFull: on every rank, and nothing is left of this checkpoint.
-        """
-        temporary = self._folder.temporary(step)
-        try:
-            run_together(lambda: self._make(temporary), self._folder.path)
-            ranks = run_together(lambda: self._write(temporary), self._folder.path)
-            commit = partial(self._commit, temporary, step, ranks)
-            size = run_together(commit if self._run.writes else int, self._folder.path)[0]
-        except BaseException as failure:
-            if self._run.writes:
-                self._folder.give_up(step)
-            elif exit_code(failure) == CRASHED and not temporary.exists():
-                raise PeerLost(f"{temporary}: rank 0 has given this checkpoint up") from failure
-            raise
-        return int(size) if self._run.writes else 0
-
-    def _make(self, temporary: Path) -> None:
-        if self._run.writes:
-            shutil.rmtree(temporary, ignore_errors=True)
-            (temporary / "engine").mkdir(parents=True)
-
-    def _write(self, temporary: Path) -> dict[str, Any]:
-        (temporary / "engine").mkdir(parents=True, exist_ok=True)  # NFS may not show rank 0's yet
-        self._engine.save(temporary / "engine")
-        save_random_state(temporary, self._world.rank, self._world.device_type)
-        return {"names": list_files(temporary), **self._observed()}
-
-    def _commit(self, temporary: Path, step: int, ranks: list[dict[str, Any]]) -> int:
-        state = TrainingState(
+    def _state(self, step: int) -> TrainingState:
+        return TrainingState(
             step=step,
             attempt=self._attempt.number,
             strategy=self._config.strategy,
@@ -250,18 +270,7 @@ class Checkpoints:
             validation=self.validation,
             best=self.best,
             mlflow_run_id=_read_mlflow_run(self._run.folder),
-            observed=[{key: seen[key] for key in ("bytes_held", "dtypes")} for seen in ranks],
         )
-        state.write(temporary)
-        names = {"state.json"}.union(*(seen["names"] for seen in ranks))
-        size = seal(temporary, names)
-        for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
-            sync_folder(folder)
-        self._folder.commit(step)
-        if self.best:
-            self._folder.write_best(self.best)
-        self._folder.prune(self._config.checkpoint_keep, int(self.best["step"]) if self.best else None)
-        return size
 
     def _train_loss(self) -> float:
         if self._start and not self._recorder.has_written:

@@ -2,59 +2,52 @@
 
 DeepSpeed also puts its ZeroStageEnum there. An enum is no plain value: Python 3.11.2 pickles a member as a call of
 `getattr`, 3.11.7 and 3.12 as a call of its class, and `weights_only` refuses the first. So enums are written as their
-values, and both forms of this one are still read from older checkpoints.
+values, and both forms of this one are still read from older checkpoints (trainer/checkpoint/plain_files.py).
 """
 
 from __future__ import annotations
 
-import contextlib
+import copy
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from trainer.settings.config import ConfigError
-
 LEAVES = (type(None), bool, int, float, complex, str, bytes, set, torch.dtype, torch.device, torch.Size)
-GETATTR = "builtins.getattr"
 
 
-@contextlib.contextmanager
-def plain_files(engine: Any) -> Iterator[None]:
-    """Whatever a DeepSpeed engine saves meanwhile goes through `as_plain`."""
-    files = engine.checkpoint_engine
-    save = files.save
-    files.save = lambda state_dict, path: save(as_plain(state_dict), path)
-    try:
-        yield
-    finally:
-        vars(files).pop("save", None)  # the class's own again
+def as_plain(
+    value: Any, where: str = "state", tensor: Callable[[torch.Tensor], torch.Tensor] = lambda held: held
+) -> Any:
+    """The same state with values in place of enums and of NumPy's scalars.
 
-
-def as_plain(value: Any, where: str = "state") -> Any:
-    """The same state with values in place of enums and of NumPy's scalars; tensors are shared, not copied.
+    Args:
+        tensor: what becomes of each tensor, in an order that is the same for equal states; left out, they are shared.
 
     Raises:
         AssertionError: something that `refuse_code` would not let through when the run goes on, named by its place.
     """
     kind = type(value)
     if isinstance(value, Enum):
-        return as_plain(value.value, where)
+        return as_plain(value.value, where, tensor)
     if isinstance(value, np.generic):
         return value.item()
     if kind in (dict, OrderedDict):
-        items = ((as_plain(k, f"{where}, a key"), as_plain(v, f"{where}[{k!r}]")) for k, v in value.items())
+        items = (
+            (as_plain(k, f"{where}, a key"), as_plain(v, f"{where}[{k!r}]", tensor)) for k, v in value.items()
+        )
         return _with_attributes(kind(items), value)
     if kind in (list, tuple):
-        return kind(as_plain(held, f"{where}[{i}]") for i, held in enumerate(value))
+        return kind(as_plain(held, f"{where}[{i}]", tensor) for i, held in enumerate(value))
     if kind in known_classes():
         as_plain(vars(value), f"{where} ({kind.__name__})")
-        return value
-    readable = kind in (*LEAVES, torch.Tensor, torch.nn.Parameter)
+        return copy.copy(value)  # it holds numbers that go on changing
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        return tensor(value)
+    readable = kind in LEAVES
     assert readable, f"{where} is a {kind.__module__}.{kind.__name__}: a checkpoint with it could not be read"
     return value
 
@@ -66,51 +59,9 @@ def _with_attributes(copy: Any, original: Any) -> Any:
     return copy
 
 
-def refuse_code(folder: Path) -> None:
-    """Opens every file as plain tensors first: DeepSpeed would run whatever a pickle contains.
-
-    Raises:
-        ConfigError: naming each file that holds anything but tensors, plain values and DeepSpeed's known classes.
-    """
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-
-    problems = []
-    known = [*known_classes(), ZeroStageEnum, (read_stage, GETATTR)]
-    with torch.serialization.safe_globals(known):
-        for file in sorted(folder.rglob("*.pt")):
-            try:
-                torch.load(file, weights_only=True, map_location="cpu", mmap=True)
-            except Exception as failure:
-                problems.append(f"{file}: refused, not plain tensors or damaged: {_reason(failure)}")
-    if problems:
-        raise ConfigError(problems)
-
-
 def known_classes() -> tuple[type, ...]:
     """DeepSpeed's own, which it needs back as they were; they hold numbers."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.utils.tensor_fragment import fragment_address
 
     return LossScaler, fragment_address
-
-
-def read_stage(owner: object, name: object) -> Any:
-    """Stands for `getattr` where a file is looked at: of that one enum, and of nothing else.
-
-    Raises:
-        ValueError: another object, or a name that is no member.
-    """
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-
-    members = ZeroStageEnum.__members__
-    if owner is not ZeroStageEnum or name not in members:
-        raise ValueError(f"getattr of {owner!r}, {name!r}")
-    return members[str(name)]
-
-
-def _reason(failure: Exception) -> str:
-    """torch says the reason at the end of advice for whoever loads files by hand, or in a paragraph below it."""
-    _, mark, reason = str(failure).rpartition("WeightsUnpickler error: ")
-    if not mark and reason.startswith("Weights only load failed"):
-        reason = reason.partition("\n\n")[2]
-    return reason.strip().split("\n")[0][:200]

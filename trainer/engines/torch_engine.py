@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainer.checkpoint import native_state
+from trainer.checkpoint.sharded_snapshot import ShardedStaging
 from trainer.data.batches import Batch
-from trainer.engine import StepResult, add_up, as_sums, build_result
+from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
 from trainer.engines.optimizer import build_optimizer, step_optimizer
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
@@ -55,6 +56,7 @@ class TorchEngine:
         self._keeps_gradients = keeps_gradients
         self._parameters = [p for p in forward.parameters() if p.requires_grad]
         self._optimizer = build_optimizer(run.config, self._parameters)
+        self._staging = ShardedStaging()
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         phases, last = self._phases, len(batch.micro) - 1
@@ -98,8 +100,8 @@ class TorchEngine:
         self._forward.train()
         return sums
 
-    def save(self, folder: Path) -> None:
-        native_state.save(self._forward, self._optimizer, self.loss_scale, folder)
+    def snapshot(self) -> Snapshot:
+        return native_state.snapshot(self._staging, self._forward, self._optimizer, self.loss_scale)
 
     def load(self, folder: Path) -> None:
         # torch gives an optimizer its state, to be read into, only where no parameter has a gradient

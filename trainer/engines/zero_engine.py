@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
+from trainer.checkpoint.staging import Staging
 from trainer.data.batches import Batch
-from trainer.engine import StepResult, add_up, as_sums, build_result
+from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
 from trainer.engines import deepspeed_state
+from trainer.engines.deepspeed_snapshot import take_snapshot
 from trainer.measuring.observation import Observed, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.run import Run
@@ -33,6 +35,7 @@ class DeepSpeedEngine:
         self._engine = engine
         self._phases = phases
         self._precision = run.precision
+        self._staging = Staging()
         # its backward divides by the accumulation and its reduction by the world size: undo both
         self._loss_factor = engine.gradient_accumulation_steps() * engine.dp_world_size
         self.loss_scale = LossScale(run.precision.scales_loss)
@@ -94,8 +97,8 @@ class DeepSpeedEngine:
         self._engine.train()
         return sums
 
-    def save(self, folder: Path) -> None:
-        deepspeed_state.save(self._engine, self.loss_scale, folder)
+    def snapshot(self) -> Snapshot:
+        return take_snapshot(self._staging, self._engine, self.loss_scale)
 
     def load(self, folder: Path) -> None:
         deepspeed_state.load(self._engine, self.loss_scale, folder)

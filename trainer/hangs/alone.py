@@ -14,8 +14,8 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +62,24 @@ def do_alone(what: str, work: Callable[[], Answer], pulse: Pulse, timeout_s: flo
         raise
     finally:
         progress.stop()
+
+
+@contextmanager
+def leave_alone(pulse: Pulse) -> Iterator[None]:
+    """The watchdog takes nobody in here for one that hangs: what is waited for has a time-out of its own."""
+    over = threading.Event()
+
+    def move() -> None:
+        while not over.wait(POLL_S):
+            pulse.move()
+
+    thread = threading.Thread(target=move, name="left alone", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _wait(store: Any, key: str, what: str, pulse: Pulse, timeout_s: float) -> Any:

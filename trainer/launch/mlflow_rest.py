@@ -1,4 +1,4 @@
-"""The six calls of MLflow's REST API that the sender needs, with the standard library."""
+"""The seven calls of MLflow's REST API that the sender and a replay need, with the standard library."""
 
 from __future__ import annotations
 
@@ -114,6 +114,11 @@ class Mlflow:
     def reopen_run(self, run_id: str) -> None:
         """A new attempt of a known run."""
         self._call("runs/update", {"run_id": run_id, "status": "RUNNING"})
+
+    def read_status(self, run_id: str) -> str:
+        """RUNNING, FINISHED, FAILED, ..."""
+        query = "runs/get?" + urllib.parse.urlencode({"run_id": run_id})
+        return self._ask(query, None, "run", "info", "status")
 
     def end_run(self, run_id: str, status: str) -> None:
         """`status` is FINISHED or FAILED."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.source import open_source
 from trainer.data import open_data
 from trainer.data.exported import evaluated
 from trainer.data.scale import scale_problem
@@ -90,7 +91,7 @@ def check(
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
     problems += _tracking_problems(env)
     problems += rank_problems(config.fault, world_size)
-    problems += _writable_problems(config) if replaces else _folder_problems(config, world_size)
+    problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size)
     problems += compile_problems(config, env, gpu=has_gpu())
     if config.is_text:
         _check_text(config, world_size, env, problems, makes_caches)
@@ -208,13 +209,26 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
             if not goes_on and any(text.startswith("processes=") for text in changed):
                 resize = (
                     ", or start it with as many processes as before: another number can only go on from a "
-                    "checkpoint (TRAINER_CHECKPOINT_EVERY above 0, TRAINER_RESUME='auto')"
+                    "checkpoint (TRAINER_CHECKPOINT_EVERY or _MINUTES above 0, TRAINER_RESUME='auto')"
                 )
             return [
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
                 f"choose another release name, or remove the folder ({_removal(config)}){resize}"
             ]
-    return _writable_problems(config)
+    if CheckpointFolder(folder).committed():  # the run that it began with is not needed any more
+        return _writable_problems(config)
+    return _fresh_problems(config)
+
+
+def _fresh_problems(config: Config) -> list[str]:
+    """What keeps a run without checkpoints of its own from starting."""
+    problems = []
+    if config.resume_from:
+        try:
+            open_source(config)
+        except ConfigError as failure:
+            problems = failure.problems
+    return problems + _writable_problems(config)
 
 
 def _removal(config: Config) -> str:
@@ -238,7 +252,8 @@ def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
     if config.model_path == str(folder.model) and not (folder.model / "config.json").is_file():
         problems.append(
             f"TRAINER_MODE='evaluate': {folder.model} is not there (a run leaves its weights there at its end if "
-            "TRAINER_CHECKPOINT_EVERY is above 0); name another model in Hugging Face format in TRAINER_MODEL_PATH"
+            "it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0); name another model in Hugging Face "
+            "format in TRAINER_MODEL_PATH"
         )
     return problems
 

@@ -110,18 +110,13 @@ class Sender(threading.Thread):
         return True
 
     def _open_run(self) -> str:
-        """The MLflow run of this run directory: the one of an earlier attempt, or a new one."""
-        config = json.loads(self._folder.config.read_text())
-        if self._folder.mlflow.exists():
-            known = json.loads(self._folder.mlflow.read_text())
-            if known["tracking_uri"] == self._uri:
-                self._mlflow.reopen_run(known["run_id"])
-                return known["run_id"]
-        experiment = self._mlflow.open_experiment(config["comparison"])
-        params = {**config["config"], **_flat(config["resolved"])}
-        run_id = self._mlflow.open_run(experiment, config["run"], config["run_uid"], params, _tags(config))
-        self._record = {"tracking_uri": self._uri, "experiment_id": experiment, "run_id": run_id}
-        return run_id
+        """The MLflow run of this run directory, at work again."""
+        record, is_known = find_run(self._folder, self._mlflow, self._uri)
+        if is_known:
+            self._mlflow.reopen_run(record["run_id"])
+        else:
+            self._record = record
+        return record["run_id"]
 
     def _write_record(self) -> None:
         """On a full volume later: without it nobody finds the run, but its metrics can be sent."""
@@ -129,6 +124,22 @@ class Sender(threading.Thread):
             with suppress_full():
                 write_json(self._folder.mlflow, self._record)
                 self._record = {}
+
+
+def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, str], bool]:
+    """The record of this run directory's MLflow run, and whether mlflow.json has it already.
+
+    What this server does not know yet is made there.
+    """
+    if folder.mlflow.exists():
+        known: dict[str, str] = json.loads(folder.mlflow.read_text())
+        if known["tracking_uri"] == uri:
+            return known, True
+    config = json.loads(folder.config.read_text())
+    experiment = mlflow.open_experiment(config["comparison"])
+    params = {**config["config"], **_flat(config["resolved"])}
+    run_id = mlflow.open_run(experiment, config["run"], config["run_uid"], params, _tags(config))
+    return {"tracking_uri": uri, "experiment_id": experiment, "run_id": run_id}, False
 
 
 @contextmanager
@@ -151,7 +162,7 @@ def send_new_lines(folder: RunDirectory, mlflow: Mlflow, run_id: str, offset: in
         MlflowError, OSError: the offset then stands behind the last confirmed batch.
     """
     if offset is None:
-        offset = _read_offset(folder)
+        offset = read_offset(folder)
     if not folder.metrics.exists():
         return offset
     with open(folder.metrics, "rb") as file:
@@ -171,8 +182,8 @@ def send_new_lines(folder: RunDirectory, mlflow: Mlflow, run_id: str, offset: in
     return offset
 
 
-def _read_offset(folder: RunDirectory) -> int:
-    """0 where nothing is confirmed: a point that is sent twice is one point."""
+def read_offset(folder: RunDirectory) -> int:
+    """Bytes of metrics.jsonl that MLflow has confirmed; 0 where nothing is: a point that is sent twice is one point."""
     try:
         return int(folder.sent.read_text())
     except (FileNotFoundError, ValueError):

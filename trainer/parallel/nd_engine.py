@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from trainer.checkpoint.sharded_snapshot import ShardedStaging
 from trainer.data.batches import Batch
-from trainer.engine import StepResult, as_sums, build_result
+from trainer.engine import Snapshot, StepResult, as_sums, build_result
 from trainer.engines.optimizer import step_optimizer
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
 from trainer.measuring.observation import Observed, local_part, state_tensors
@@ -49,6 +50,7 @@ class ScheduleEngine:
         self.settings: dict[str, Any] = {}
         self.loss_scale = LossScale(run.precision.scales_loss)
         self.meshes = meshes
+        self._staging = ShardedStaging()
         self._config = run.config
         self._phases = phases
         layout = run.placement.layout
@@ -182,8 +184,8 @@ class ScheduleEngine:
         self.module.train()
         return sums
 
-    def save(self, folder: Path) -> None:
-        state.save(self, folder)
+    def snapshot(self) -> Snapshot:
+        return state.snapshot(self._staging, self)
 
     def load(self, folder: Path) -> None:
         state.load(self, folder)

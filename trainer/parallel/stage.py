@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from trainer.checkpoint.shards import take_local
 from trainer.engines.compilation import apply_compile
 from trainer.engines.optimizer import build_optimizer
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
@@ -21,7 +22,6 @@ from trainer.parallel.context import apply_context
 from trainer.parallel.expert import apply_experts
 from trainer.parallel.pipeline import apply_stage, layers_of
 from trainer.parallel.shard_stage import apply_sharding
-from trainer.parallel.shards import take_local
 from trainer.parallel.submeshes import Meshes
 from trainer.parallel.tensor import apply_tensor
 from trainer.run import Run

@@ -23,7 +23,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from trainer.checkpoint.native_state import read_sharded, write_sharded
+from trainer.checkpoint.moved_state import read_state
+from trainer.checkpoint.sharded_snapshot import ShardedSnapshot, ShardedStaging
 from trainer.parallel.stage import EMBEDDING, HEAD, Stage
 from trainer.settings.precision import LossScale
 
@@ -38,19 +39,19 @@ class HasStages(Protocol):
     loss_scale: LossScale
 
 
-def save(engine: HasStages, folder: Path) -> None:
-    """Every rank writes its shards into `folder`; collective."""
-    write_sharded(_whole_state(engine), folder)
+def snapshot(staging: ShardedStaging, engine: HasStages) -> ShardedSnapshot:
+    """A copy of this rank's part; collective."""
+    return staging.take(_whole_state(engine))
 
 
 def load(engine: HasStages, folder: Path) -> None:
-    """Reads what `save` wrote on any mesh with any number of ranks; collective.
+    """Reads what a snapshot wrote on any mesh with any number of ranks, or what another strategy did; collective.
 
     Optimizers that have not stepped yet get their state first (torch steps them with learning rate and gradients 0):
     what does not exist would not be asked for.
     """
     state = _whole_state(engine)
-    read_sharded(state, folder)
+    read_state(state, folder)
     for stage in engine.stages:
         model, optimizer = _stage_state(stage)
         set_model_state_dict(stage.module, {key: state["model"][_stored(stage, key)] for key in model})

@@ -96,5 +96,12 @@ def _work(config: Settings) -> Iterator[str]:
             f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, whose steps come before it"
         )
     yield from fault_problems(config.fault, config.allow_faults)
+    if config.resume_from and config.resume == "never":
+        yield (
+            f"TRAINER_RESUME=never, TRAINER_RESUME_FROM={config.resume_from!r}: a run that goes on from another one "
+            "goes on from its own checkpoints too; leave one of them out"
+        )
+    if config.resume_from and config.mode == "evaluate":
+        yield f"TRAINER_RESUME_FROM={config.resume_from!r}: has no effect with TRAINER_MODE=evaluate"
     if config.steps and config.warmup_steps >= config.steps:
         yield f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below TRAINER_STEPS={config.steps}"

@@ -282,12 +282,33 @@ class Settings(BaseModel):
     profile_memory: bool = Field(default=True, description="Record allocations.")
 
     # keep
-    checkpoint_every: int = Field(default=0, ge=0, description="Steps between checkpoints; 0 = none.")
+    checkpoint_every: int = Field(
+        default=0,
+        ge=0,
+        description="Steps between checkpoints; also at the end and at each new best. 0 = by the clock.",
+    )
+    checkpoint_minutes: float = Field(
+        default=15.0,
+        ge=0,
+        le=100_000,
+        description="Minutes between checkpoints where checkpoint_every is 0; from the first one on the end is saved "
+        "too. 0 = none.",
+    )
     checkpoint_keep: int = Field(
-        default=2, ge=1, description="Newest checkpoints that are kept, besides the best."
+        default=2, ge=1, description="Newest checkpoints that are kept while it trains, besides the best."
+    )
+    checkpoint_keep_finished: Literal["newest", "all", "none"] = Field(
+        default="newest",
+        description="Of a run that has succeeded: the newest alone, those that it had, or none; its weights stay in "
+        "any case.",
     )
     resume: Literal["auto", "never"] = Field(
         default="auto", description="auto = a further attempt goes on from the newest checkpoint."
+    )
+    resume_from: str = Field(
+        default="",
+        description="Another run to go on from, whatever its strategy and number of processes: its folder below the "
+        "results volume (<comparison>/<run>), or one of its checkpoints.",
     )
     evaluate_every: int = Field(default=0, ge=0, description="Steps between validations; 0 = once per epoch.")
     log_every: int = Field(

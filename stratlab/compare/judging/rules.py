@@ -308,11 +308,14 @@ RULES: tuple[Rule, ...] = (
         "target_perplexity", "until when training is timed, not how it goes", matters=False, task="text"
     ),
     _setting("log_every", "how often lines are written", matters=False),
-    _setting("checkpoint_every", "outside the step times", matters=False),
+    _setting("checkpoint_every", "taken between the steps, written beside them", matters=False),
+    _setting("checkpoint_minutes", "taken between the steps, written beside them", matters=False),
     _setting("checkpoint_keep", "outside the step times", matters=False),
+    _setting("checkpoint_keep_finished", "after the run", matters=False),
     _setting(
         "resume", "where a further attempt starts; `attempts` tells whether there was one", matters=False
     ),
+    _setting("resume_from", "the checkpoint that it was decides", matters=False),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
     _setting(
         "on_not_finite", "what a fault is met with; `skipped_steps` tells whether it was", matters=False
@@ -328,6 +331,11 @@ RULES: tuple[Rule, ...] = (
         "a fault was planted in it",
         expected="none",
         absent="none",
+    ),
+    _resolved(
+        "resumed_from",
+        "its first steps are another run's; comparable only with what went on from the same checkpoint",
+        absent="its own beginning",
     ),
     Rule("attempts", "attempts", (), True, "a restarted run has other steps in its times", expected=1),
     Rule("skipped_steps", "summary", ("skipped_steps",), True, "a skipped step does less work", expected=0),

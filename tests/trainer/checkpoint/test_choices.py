@@ -38,7 +38,7 @@ def test_the_training_time_of_earlier_attempts_counts(tmp_path, earlier, counted
     recorder = SimpleNamespace(last={"loss": 0.5}, skipped_steps=3)
     plan = SimpleNamespace(steps=10)
     run = SimpleNamespace(config=Config(run="try"), plan=plan, world=make_world(), folder=folder)
-    checkpoints = Checkpoints(run, None, recorder, attempt)
+    checkpoints = Checkpoints(run, None, recorder, attempt, None)
     checkpoints.validation = LOW
     numbers = checkpoints.numbers()
     assert counted <= numbers["train_time_s"] < counted + 60

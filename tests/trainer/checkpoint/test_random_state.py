@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from trainer.checkpoint.random_state import load_random_state, rank_file, save_random_state
+from trainer.checkpoint.random_state import load_random_state, random_state, rank_file, save_random_state
 
 
 def draw() -> tuple[float, ...]:
@@ -18,7 +18,7 @@ def test_every_generator_goes_on_where_it_was(tmp_path):
     draw()
     random.gauss(0, 1)  # Python keeps the second number of a pair for later
     np.random.randn()
-    save_random_state(tmp_path, 3, "cpu")
+    save_random_state(tmp_path, 3, random_state("cpu"))
     wanted = draw()
     assert draw() != wanted
     load_random_state(tmp_path, 3, seed=0, step=10)

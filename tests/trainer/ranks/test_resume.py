@@ -29,10 +29,11 @@ def die_after(step: int, rank: int):
 
         after_step = Checkpoints.after_step
 
-        def fatal(self, done: int) -> None:
+        def fatal(self, done: int, asked: bool) -> None:
             if done == step and int(os.environ["RANK"]) == rank:
+                self.finish()  # that of an earlier step
                 os._exit(77)
-            after_step(self, done)
+            after_step(self, done, asked)
 
         Checkpoints.after_step = fatal
         raise SystemExit(worker.main())
@@ -188,23 +189,44 @@ def test_a_full_volume_is_known_by_its_words_too(failure, full):
 
 
 def test_torch_s_own_failure_of_a_checkpoint_is_an_exception(tmp_path):
-    """It is a BaseException: the rank ended with 1 and without a word, whatever had happened to the volume."""
+    """It is a BaseException: the rank ended with 1 and without a word."""
+
+    def load() -> None:
+        import torch
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import CheckpointException
+
+        from trainer.checkpoint.native_files import read_sharded
+
+        with pytest.raises(RuntimeError, match="is not there"):
+            read_sharded({"model": {"w": torch.zeros(2)}}, tmp_path / "nothing")
+        dcp.save({"model": {"w": torch.ones(2)}}, checkpoint_id=tmp_path / "state")
+        for file in (tmp_path / "state").glob("*.distcp"):
+            file.unlink()
+        with pytest.raises(RuntimeError) as failure:
+            read_sharded({"model": {"w": torch.zeros(2)}}, tmp_path / "state")
+        assert isinstance(failure.value.__cause__, CheckpointException)
+
+    run_ranks(load, 1)
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata.tmp"])
+def test_a_volume_that_is_full_for_torch_s_writer_is_known(tmp_path, name):
     (tmp_path / "full").mkdir()
-    for name in (".metadata.tmp", "__0_0.distcp"):
-        (tmp_path / "full" / name).symlink_to("/dev/full")
+    (tmp_path / "full" / name).symlink_to("/dev/full")
 
     def save() -> None:
         import torch
-        from torch.distributed.checkpoint import CheckpointException
+        import torch.distributed as dist
 
-        from trainer.checkpoint.native_state import read_sharded, write_sharded
+        from tests.trainer.saving import write
+        from trainer.checkpoint.sharded_snapshot import ShardedStaging
         from trainer.failures import exit_code
 
-        with pytest.raises(RuntimeError) as failure:
-            write_sharded({"model": {"w": torch.zeros(1 << 18)}}, tmp_path / "full")
-        assert isinstance(failure.value.__cause__, CheckpointException)
+        dist.init_process_group("gloo")
+        snapshot = ShardedStaging().take({"model": {"w": torch.zeros(1 << 18)}})
+        with pytest.raises(Exception) as failure:
+            write(snapshot, tmp_path / "full")
         assert exit_code(failure.value) == 13, str(failure.value)
-        with pytest.raises(RuntimeError):
-            read_sharded({"model": {"w": torch.zeros(2)}}, tmp_path / "nothing")
 
     run_ranks(save, 1)

@@ -213,6 +213,7 @@ MUST_MATTER = {
         "trainable_parameters": 9,
         "flops_per_sample": 9.0,
         "initial_weights_sha256": "other",
+        "resumed_from": {"run": "demo/ddp", "step": 5, "manifest_sha256": "a"},
     },
     "summary": {"data_order_sha256": "other", "skipped_steps": 1},
 }
@@ -225,8 +226,11 @@ MAY_DIFFER = {
         "collective_timeout_s": 60,
         "deadline_s": 60,
         "resume": "never",
+        "resume_from": "demo/ddp",
         "evaluate_every": 3,
         "checkpoint_keep": 7,
+        "checkpoint_minutes": 1.0,
+        "checkpoint_keep_finished": "none",
         "offload": "optimizer",
         "zeropp": "qgz",
         "dp_shard": 2,
@@ -329,3 +333,12 @@ def test_one_run_is_no_comparison(tmp_path: Path) -> None:
         "not comparable",
         "1 finished run; a comparison needs two",
     )
+
+
+def test_runs_that_went_on_from_the_same_checkpoint_are_comparable(root: Path) -> None:
+    source = {"run": "demo/ddp", "step": 5, "manifest_sha256": "a"}
+    for run in root.iterdir():
+        _set(run, "resolved", "resumed_from", source)
+    assert _report(root)["fairness"]["verdict"] == "comparable"
+    _set(root / "fsdp", "resolved", "resumed_from", source | {"manifest_sha256": "b"})
+    assert "resumed_from" in _report(root)["fairness"]["reason"]

@@ -19,7 +19,14 @@ from trainer.record.run_directory import RunDirectory
 STEPS = 8
 
 
-def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", steps: int = STEPS):
+def build(
+    results: Path,
+    every: int = 2,
+    keep: int = 2,
+    resume: str = "auto",
+    steps: int = STEPS,
+    asked: tuple[int, ...] = (),
+):
     """(checkpoints, engine, attempt) of this rank, in a process group of its own."""
     import torch
     import torch.distributed as dist
@@ -27,10 +34,24 @@ def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", st
     from tests.trainer.runs import run_of
     from trainer.checkpoint.attempt import open_attempt
     from trainer.checkpoint.store import Checkpoints
-    from trainer.engine import StepResult
+    from trainer.checkpoint.together import open_disk_group
+    from trainer.engine import StepResult, Written
     from trainer.measuring.observation import Observed
     from trainer.outcome.tracking import Recorder
     from trainer.settings.config import Config
+
+    class Copy:
+        held_bytes = 8
+
+        def __init__(self, engine: StandIn) -> None:
+            self.engine, self.value = engine, engine.value.clone()
+
+        def write(self, folder: Path) -> Written:
+            return Written(self.engine.save(folder, self.value))
+
+        def finish(self, folder: Path, parts: list[None]) -> list[str]:
+            assert parts == [None] * dist.get_world_size()
+            return []
 
     class StandIn:
         def __init__(self) -> None:
@@ -38,8 +59,12 @@ def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", st
             self.module = torch.nn.Linear(1, 1)
             self.value = torch.zeros(2)
 
-        def save(self, folder: Path) -> None:
-            torch.save(self.value, folder / f"rank{dist.get_rank()}.pt")
+        def snapshot(self) -> Copy:
+            return Copy(self)
+
+        def save(self, folder: Path, value: torch.Tensor) -> list[str]:
+            torch.save(value, folder / f"rank{dist.get_rank()}.pt")
+            return [f"rank{dist.get_rank()}.pt"]
 
         def load(self, folder: Path) -> None:
             self.value = torch.load(folder / f"rank{dist.get_rank()}.pt", weights_only=True)
@@ -55,23 +80,26 @@ def build(results: Path, every: int = 2, keep: int = 2, resume: str = "auto", st
     )
     run = run_of(config)
     run = replace(run, plan=replace(run.plan, steps=steps))
-    attempt = open_attempt(run, {}, "test")
+    group = open_disk_group(60)
+    attempt = open_attempt(run, {}, "test", group)
     recorder = Recorder(run.folder.metrics if run.writes else None, attempt.number, 1)
     engine = StandIn()
-    checkpoints = Checkpoints(run, engine, recorder, attempt)
+    checkpoints = Checkpoints(run, engine, recorder, attempt, group)
     checkpoints.load()
 
     done = [attempt.from_step]
 
-    def step_until(last: int, accuracies: dict[int, float] | None = None) -> None:
+    def step_until(last: int, accuracies: dict[int, float] | None = None, finish: bool = True) -> None:
         for step in range(done.pop() + 1, last + 1):
             engine.value = torch.tensor([step, dist.get_rank()])
             result = StepResult(torch.tensor(1.0 / step), 1.0, 64)
             recorder.record_step(step, 0.1, result, (1, 1, 1, 1, 1), False)
             if accuracies and step in accuracies:
                 checkpoints.validation = {"step": step, "loss": 1.0, "accuracy_pct": accuracies[step]}
-            checkpoints.after_step(step)
+            checkpoints.after_step(step, asked=step in asked)
         done.append(last)
+        if finish:
+            checkpoints.finish()
 
     return checkpoints, engine, attempt, step_until
 
@@ -118,9 +146,10 @@ def test_off_means_that_nothing_is_written(tmp_path):
 
 
 CRASHES = {
-    "before anything is written": ("trainer.checkpoint.store.shutil", "rmtree", 0),
-    "when an engine has written": ("trainer.checkpoint.store", "save_random_state", 1),
-    "before the manifest": ("trainer.checkpoint.store", "seal", 0),
+    "before anything is written": ("trainer.checkpoint.writing.shutil", "rmtree", 0),
+    "when an engine has written": ("trainer.checkpoint.writing", "save_random_state", 1),
+    "before a rank hashes": ("trainer.checkpoint.writing", "describe_files", 1),
+    "before the manifest": ("trainer.checkpoint.writing", "seal", 0),
     "before the commit": ("trainer.checkpoint.manifest", "write_json", 0),
     "before the rename": ("trainer.checkpoint.folder.os", "rename", 0),
     "before pruning": ("trainer.checkpoint.folder.CheckpointFolder", "prune", 0),
@@ -164,9 +193,10 @@ def test_the_last_checkpoint_costs_no_run(tmp_path):
         _, engine, _, step_until = build(tmp_path)
         step_until(STEPS - 3)
 
-        def save(folder: Path) -> None:
+        def save(folder: Path, value: object) -> list[str]:
             (folder / f"full{os.environ['RANK']}").symlink_to("/dev/full")
             (folder / f"full{os.environ['RANK']}").write_bytes(b"x")
+            return []
 
         engine.save = save
         step_until(STEPS)
@@ -192,7 +222,7 @@ def test_a_full_disk_costs_a_checkpoint_and_then_the_run(tmp_path, how, ranks, f
         _, engine, _, step_until = build(tmp_path, steps=STEPS + 2)
         step_until(4)
 
-        def save(folder: Path) -> None:
+        def save(folder: Path, value: object) -> list[str]:
             file = folder / f"full{os.environ['RANK']}"
             if int(os.environ["RANK"]) == full_rank:
                 file.symlink_to("/dev/full")  # ENOSPC at every write
@@ -200,6 +230,7 @@ def test_a_full_disk_costs_a_checkpoint_and_then_the_run(tmp_path, how, ranks, f
                 file.write_bytes(bytes(1 << 20))
             else:
                 torch.save(torch.zeros(1 << 20), file)
+            return [file.name]
 
         engine.save = save
         step_until(6)
@@ -226,7 +257,7 @@ def test_a_full_disk_that_has_room_again_costs_one_checkpoint(tmp_path):
         save = engine.save
         step_until(4, {2: 90.0, 4: 80.0})
 
-        def fail_once(folder: Path) -> None:
+        def fail_once(folder: Path, value: object) -> list[str]:
             engine.save = save
             raise RuntimeError("[enforce fail at inline_container.cc:603] . unexpected pos 704 vs 598")
 
@@ -254,10 +285,10 @@ def test_the_older_ones_make_room(tmp_path):
 
         dist.barrier()
 
-        def save_if_there_is_room(folder: Path) -> None:
+        def save_if_there_is_room(folder: Path, value: object) -> list[str]:
             if len(room.committed()) > 2:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            save(folder)
+            return save(folder, value)
 
         engine.save = save_if_there_is_room
         step_until(6, {6: 70.0})
@@ -275,9 +306,10 @@ def test_what_is_no_full_disk_is_a_crash(tmp_path):
 
         _, engine, _, step_until = build(tmp_path)
 
-        def save(folder: Path) -> None:
+        def save(folder: Path, value: object) -> list[str]:
             if os.environ["RANK"] == "0":
                 raise RuntimeError("a bug")
+            return []
 
         engine.save = save
         try:
@@ -307,7 +339,7 @@ def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path, how):
         _, engine, _, step_until = build(tmp_path)
         shutil.rmtree = remove_slowly
 
-        def save(folder: Path) -> None:
+        def save(folder: Path, value: object) -> list[str]:
             there, file = folder / "there", folder / "late"
             if os.environ["RANK"] == "0":
                 while not there.exists():
@@ -317,6 +349,7 @@ def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path, how):
             while folder.exists():
                 time.sleep(0.01)
             file.touch() if how == "write" else torch.save(torch.zeros(2), file)
+            return []
 
         engine.save = save
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.trainer.older_python import pickle_enums_by_name
+from tests.trainer.saving import save_state
 
 ROWS, TOKENS, STEPS = 12, 32, 2
 SIZES = {"global_batch_size": ROWS, "micro_batch_size": 1, "seq_len": TOKENS, "packing": False, "lr": 1e-2}
@@ -104,7 +105,7 @@ def _save(settings, folder):
     engine, axes, model = _build(settings, seed=1)
     losses = _train(engine, axes, range(STEPS))
     (folder / "engine").mkdir(exist_ok=True)
-    state.save(engine, folder / "engine")
+    save_state(engine, folder / "engine")
     whole = state.gather(engine)
     assert (whole.keys() == model.state_dict().keys()) if dist.get_rank() == 0 else not whole
     written = {"weights": whole, "optimizer": _optimizer_state(engine), "losses": losses}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import os
 import pickle
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.trainer.older_python import pickle_enums_by_name
+from tests.trainer.saving import save_state
 from tests.trainer.strategies.ranks.test_state import ZERO, load_and_continue, read, save_at_3
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
 
@@ -31,9 +31,16 @@ def save_by_name(folder: Path, out: Path, strategy: str) -> None:
 
 def save_as_before(folder: Path, out: Path, strategy: str) -> None:
     """One rank: as the image's Python saved while enums went into the files."""
-    from trainer.engines import deepspeed_state
+    from enum import Enum
 
-    deepspeed_state.plain_files = lambda engine: contextlib.nullcontext()
+    from trainer.engines import deepspeed_files, deepspeed_snapshot
+
+    as_plain = deepspeed_files.as_plain
+
+    def keep_enums(value, where="state", tensor=lambda held: held):
+        return value if isinstance(value, Enum) else as_plain(value, where, tensor)
+
+    deepspeed_files.as_plain = deepspeed_snapshot.as_plain = keep_enums
     save_by_name(folder, out, strategy)
 
 
@@ -53,7 +60,7 @@ def compare_with_what_was_saved_by_name(strategy: str, tmp_path: Path) -> None:
     assert largest_difference(read(tmp_path / "whole"), read(tmp_path / "resumed")) == 0.0
 
 
-@pytest.mark.parametrize("world_size", [2, 1], ids=["same size", "through the universal format"])
+@pytest.mark.parametrize("world_size", [2, 1], ids=["same size", "as plain tensors"])
 def test_older_checkpoints_of_that_python_are_still_read(world_size, tmp_path):
     folder = tmp_path / "state"
     folder.mkdir()
@@ -77,7 +84,7 @@ def test_deepspeeds_files_hold_plain_values_and_two_classes(strategy, tmp_path):
             engine = start(config)
             steps(engine, config, 1, 1)
             (tmp_path / precision).mkdir()
-            engine.save(tmp_path / precision)
+            save_state(engine, tmp_path / precision)
             engine.close()
 
     run_ranks(save, 1)
@@ -103,7 +110,7 @@ def refused(folder: Path, content: Any, protocol: int) -> str:
     """What `refuse_code` says of a file with that content; "" = nothing."""
     import torch
 
-    from trainer.engines.deepspeed_files import refuse_code
+    from trainer.checkpoint.plain_files import refuse_code
     from trainer.settings.config import ConfigError
 
     torch.save(content, folder / "planted.pt", pickle_protocol=protocol)
@@ -160,7 +167,9 @@ def test_a_state_is_written_as_plain_values_or_not_at_all():
         state._metadata = OrderedDict({"": {"version": np.int32(2)}})
         plain = as_plain(state)
         assert type(plain) is OrderedDict and plain == {"a": [2, (0.5, 3)], "fused": tensor}
-        assert plain["fused"] is tensor and plain._metadata == {"": {"version": 2}}
+        assert plain["fused"] is tensor, "shared, where nothing else is asked for"
+        assert as_plain(state, tensor=torch.zeros_like)["fused"].tolist() == [0, 0]
+        assert plain._metadata == {"": {"version": 2}}
         leaves = [plain["a"][0], *plain["a"][1], *plain, plain._metadata[""]["version"]]
         assert [type(leaf) for leaf in leaves] == [int, float, int, str, str, int]
         assert state["a"][0] is Stage.two, "what DeepSpeed goes on with is not changed"

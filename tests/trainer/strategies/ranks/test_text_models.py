@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.ranks import run_ranks
+from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference
 
 STRATEGIES = ("hsdp", "zeropp")
@@ -126,7 +127,7 @@ def save_and_load(folder: Path, strategy: str) -> None:
     engine, config = start(strategy)
     steps(engine, config, 1, 1)
     folder.mkdir(exist_ok=True)
-    engine.save(folder)
+    save_state(engine, folder)
     wanted = steps(engine, config, 2, 3)
     engine.close()
     engine, config = start(strategy, seed=7)
@@ -147,7 +148,7 @@ def test_a_state_is_read_by_another_number_of_processes(tmp_path):
     def save() -> None:
         engine, config = start("fsdp")
         steps(engine, config, 1, 1)
-        engine.save(folder)
+        save_state(engine, folder)
         leave(steps(engine, config, 2, 2), tmp_path / "two")
 
     def go_on() -> None:

@@ -1,0 +1,81 @@
+"""The verb `stratlab metrics replay`: its options, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratlab.options import TrackingUri
+
+metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@metrics.command(short_help="Send to MLflow what it does not have yet.")
+def replay(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_DIR", help="RESULTS/COMPARISON/RUN; on a cluster COMPARISON/RUN.", show_default=False
+        ),
+    ],
+    tracking_uri: TrackingUri = "",
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="The run lies on the results volume of a cluster.")
+    ] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="With --on-cluster; the context's if left out.")
+    ] = None,
+    claim: Annotated[
+        str, typer.Option(help="With --on-cluster: the results claim; as the runs say if left out.")
+    ] = "",
+    mount: Annotated[
+        str, typer.Option(help="With --on-cluster: where runs see the claim; as they say if left out.")
+    ] = "",
+    image: Annotated[
+        str, typer.Option(help="With --on-cluster: image of the trainer; the run's own if left out.")
+    ] = "",
+) -> None:
+    """Send to MLflow what it does not have yet of a run whose server was away. Each point arrives once.
+
+    Without --tracking-uri the server that the run had; on a cluster it is an address that pods reach. A run that has
+    ended is closed there if it was left open.
+
+    Example: stratlab metrics replay results/runs/demo/ddp --tracking-uri http://127.0.0.1:5000
+
+    Example: stratlab metrics replay demo/ddp --on-cluster --namespace stratlab
+    """
+    from stratlab.metrics.replay import replay_here
+
+    if on_cluster:
+        said = _replay_there(run, tracking_uri, namespace, {"claim": claim, "mount": mount}, image)
+    else:
+        said = replay_here(Path(run), tracking_uri, os.environ)
+    print(said, flush=True)
+
+
+def _replay_there(
+    run: str, tracking_uri: str, namespace: str | None, given: dict[str, str], image: str
+) -> str:
+    from stratlab.cluster.connection import connect
+    from stratlab.cluster.place import find_place
+    from stratlab.cluster.run_name import read_name
+    from stratlab.cluster.workloads import find_workload
+    from stratlab.machine.interruption import signals_raise
+    from stratlab.metrics.replay import replay_on_cluster
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    comparison, name = read_name(run)
+    connection = connect(namespace=namespace)
+    if not tracking_uri and (workload := find_workload(connection, connection.namespace, name)):
+        tracking_uri = workload.facts.tracking_uri
+    place = find_place(connection, connection.namespace, comparison, **given, say=say)
+    with signals_raise():
+        return replay_on_cluster(
+            connection, connection.namespace, run, tracking_uri, place=place, image=image, progress=say
+        )

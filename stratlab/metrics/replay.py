@@ -1,0 +1,112 @@
+"""What MLflow does not have yet of a run, sent by the trainer's own program: one way to send, whenever that is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.place import Place
+from stratlab.cluster.volume_pod import read_file, run_on_volume
+from stratlab.rendering.checking import TRAINER
+from stratlab.rendering.installation import explain_trainer
+from stratlab.run_directory.files import is_run
+from stratlab.user_error import UserError
+
+WRONG_INPUT = 2
+
+
+def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Sequence[str] = TRAINER) -> str:
+    """What the trainer says when it has sent everything.
+
+    Raises:
+        UserError: this is no run, or no trainer is installed here.
+        ReplayFailed: the server is away still, or refused.
+    """
+    if not is_run(folder):
+        raise UserError(f"{folder}: not a run: nothing in it says that the trainer has made it")
+    if absence := explain_trainer(program[0], environ):
+        raise UserError(f"the trainer sends metrics, and is not to be had: {absence}")
+    done = subprocess.run(
+        [*program[:-1], f"{program[-1]}.replay", *build_arguments(str(folder), uri)],
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+    )
+    return _read_answer(done.returncode, done.stdout, done.stderr)
+
+
+def replay_on_cluster(
+    connection: Connection,
+    namespace: str,
+    run: str,
+    uri: str,
+    *,
+    place: Place,
+    image: str,
+    progress: Callable[[str], None],
+) -> str:
+    """The same in a pod that mounts the results.
+
+    Args:
+        run: COMPARISON/RUN.
+        image: of the trainer; "" = the one that the run had, by its config.json.
+
+    Raises:
+        UserError: there is no such run, or it does not say which image it had.
+        ReplayFailed, ClusterError: it could not be done.
+    """
+    folder = f"{place.mount.rstrip('/')}/{run}"
+    image = image or _read_image(connection, namespace, folder, place, progress)
+    finished = run_on_volume(
+        connection,
+        namespace,
+        claim=place.claim,
+        mount=place.mount,
+        image=image,
+        command=["python", "-m", "trainer.replay", *build_arguments(folder, uri)],
+        read_only=False,
+        progress=progress,
+        component="comparison",  # the network rules let it reach MLflow
+    )
+    said = finished.output.decode(errors="replace")
+    return _read_answer(finished.exit_code, said, finished.termination if not said.strip() else said)
+
+
+class ReplayFailed(ClusterError):
+    """Nothing is lost: what was not sent waits on."""
+
+
+def build_arguments(folder: str, uri: str) -> list[str]:
+    """Of `python -m trainer.replay`."""
+    return [folder, *([f"--tracking-uri={uri}"] if uri else [])]
+
+
+def _read_answer(code: int, said: str, errors: str) -> str:
+    words = errors.strip().removeprefix("error: ") or f"exit code {code}"
+    if code == WRONG_INPUT:
+        raise UserError(words)
+    if code:
+        raise ReplayFailed(words)
+    return said.strip()
+
+
+def _read_image(
+    connection: Connection, namespace: str, folder: str, place: Place, progress: Callable[[str], None]
+) -> str:
+    pieces = read_file(
+        connection,
+        namespace,
+        claim=place.claim,
+        mount=place.mount,
+        image=place.image,
+        path=f"{folder}/config.json",
+        progress=progress,
+    )
+    image = str(json.loads(b"".join(pieces)).get("config", {}).get("image", ""))
+    if not image:
+        raise UserError(f"{folder}: does not say which image of the trainer it had; name one with --image")
+    return image

@@ -1,0 +1,49 @@
+"""Every setting either must be equal or may differ where a run goes on from another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.settings.continuation import MAY_DIFFER, MUST_BE_EQUAL, continuation_problems, resolved_problems
+from trainer.settings.fields import Settings
+
+
+def config(**settings) -> Settings:
+    return Settings(run="b", resume_from="demo/a", **settings)
+
+
+def test_every_setting_is_in_one_of_the_tables():
+    assert not {*MUST_BE_EQUAL} & {*MAY_DIFFER}
+    assert {*Settings.model_fields} - {*MUST_BE_EQUAL} - {*MAY_DIFFER} == set()
+
+
+def test_a_setting_that_the_other_run_did_not_know_counts_as_left_alone():
+    before = Settings(run="a").model_dump()
+    del before["label_smoothing"]
+    assert continuation_problems(before, config()) == []
+    assert "label_smoothing=0.1" in continuation_problems(before, config(label_smoothing=0.1))[0]
+
+
+def test_what_carries_the_training_out_may_differ():
+    before = Settings(run="a", strategy="ddp", steps=10).model_dump()
+    assert (
+        continuation_problems(before, config(strategy="zero3", offload="all", micro_batch_size=4, steps=20))
+        == []
+    )
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_longer_plan_needs_a_learning_rate_that_does_not_follow_it(schedule):
+    before = Settings(run="a", steps=10, lr_schedule=schedule).model_dump()
+    assert continuation_problems(before, config(steps=10, lr_schedule=schedule)) == []
+    assert "steps=20" in continuation_problems(before, config(steps=20, lr_schedule=schedule))[0]
+
+
+def test_what_the_settings_came_to_is_compared_where_both_have_it():
+    before = {"precision": "bf16", "data_sha256": "a", "world_size": 2}
+    assert (
+        resolved_problems(before, {"precision": "bf16", "data_sha256": "a", "world_size": 8}, "demo/a") == []
+    )
+    assert resolved_problems(before, {"precision": "bf16"}, "demo/a") == []
+    (said,) = resolved_problems(before, {"precision": "fp32", "data_sha256": "b"}, "demo/a")
+    assert "precision='fp32' (was 'bf16'" in said and "data_sha256='b' (was 'a'" in said

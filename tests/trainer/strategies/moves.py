@@ -1,0 +1,95 @@
+"""A state saved under one strategy and gone on with under another one, against the run that was not moved."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.ranks import run_ranks
+from tests.trainer.runs import make_world
+from tests.trainer.saving import save_state
+from tests.trainer.strategies.small import largest_difference, make_config, start, steps
+from trainer.run import resolve_placement
+
+SAVED, LAST = 3, 6
+RANKS = {"single": 1}
+"""Of a strategy that has no choice; else 2."""
+TEXT: dict[str, dict[str, Any]] = {
+    "tied": {},
+    "adapters": {"lora_rank": 4},
+    "experts": {"model": "qwen_moe_tiny"},
+}
+
+
+def save(folder: Path, strategy: str, case: str, world_size: int = 0, **settings: Any) -> None:
+    """Trains to step 3 and saves; losses of the steps behind it and the weights of then lie beside it."""
+    (folder / "engine").mkdir(parents=True)
+
+    def rank() -> None:
+        engine, train = _start(strategy, case, seed=0, **settings)
+        train(1, SAVED)
+        save_state(engine, folder / "engine")
+        held = engine.gather_state()
+        seen = train(SAVED + 1, LAST)
+        if os.environ["RANK"] == "0":
+            torch.save([held, seen], folder / "wanted.pt")
+        engine.close()
+
+    run_ranks(rank, world_size or RANKS.get(strategy, 2), timeout_s=300)
+
+
+def go_on(folder: Path, strategy: str, case: str, world_size: int = 0, **settings: Any) -> None:
+    """An engine with other weights reads it: the weights are the same bits, the next losses within 1e-5."""
+
+    def rank() -> None:
+        engine, train = _start(strategy, case, seed=7, **settings)
+        fresh = engine.gather_state()
+        engine.load(folder / "engine")
+        held, seen = engine.gather_state(), train(SAVED + 1, LAST)
+        if os.environ["RANK"] == "0":
+            wanted, losses = torch.load(folder / "wanted.pt", weights_only=True)
+            assert largest_difference(fresh, wanted) > 0.01, "else a load that does nothing would not be seen"
+            assert largest_difference(held, wanted) == 0.0
+            apart = [
+                abs(a - b) for pair in zip(seen, losses, strict=True) for a, b in zip(*pair, strict=True)
+            ]
+            assert max(apart) < 1e-5, f"losses and norms {seen}, not moved {losses}"
+        engine.close()
+
+    run_ranks(rank, world_size or RANKS.get(strategy, 2), timeout_s=300)
+
+
+def _start(strategy: str, case: str, seed: int, **settings: Any) -> Any:
+    """(engine, function that trains from one step to another) of an image network, or of a decoder."""
+    world_size = int(os.environ["WORLD_SIZE"])
+    if case in TEXT:
+        return _start_text(strategy, seed, **TEXT[case], **settings)
+    config = make_config(strategy, world_size, seed=seed, clip_norm=0.5, **settings)
+    engine = start(config, frozen=case == "frozen")
+    return engine, lambda first, last: steps(engine, config, first, last)
+
+
+def _start_text(strategy: str, seed: int, **settings: Any) -> Any:
+    """Rows are shared out over the data ranks alone: nd has others."""
+    from tests.trainer.strategies.ranks import test_text_models as text
+
+    if strategy == "nd":
+        settings = {"layout": "given", **settings}
+    engine, config = text.start(strategy, seed=seed, **settings)
+    axes = resolve_placement(config, make_world(dist.get_rank(), dist.get_world_size())).axes
+    share = axes.dp_rank(dist.get_rank()), axes.dp
+
+    def train(first: int, last: int) -> list[tuple[float, float]]:
+        seen = []
+        for step in range(first, last + 1):
+            result = engine.train_step(text.batch_of(step, *share), config.lr)
+            loss = result.loss.detach().clone()
+            dist.all_reduce(loss)
+            seen.append((float(loss), float(result.grad_norm)))
+        return seen
+
+    return engine, train

@@ -1,0 +1,134 @@
+"""Where a run goes on from when that is another run: found by `resume_from`, read and never written to."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoint.folder import STEP, CheckpointFolder, Chosen
+from trainer.checkpoint.manifest import MANIFEST
+from trainer.checkpoint.training_state import TrainingState
+from trainer.record.run_directory import RunDirectory, read_line
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.continuation import continuation_problems, resolved_problems
+
+RESUMED_FROM = "resumed_from"
+"""Its place in `resolved` of config.json."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Another run, as `resume_from` names it."""
+
+    folder: RunDirectory
+    step: int | None
+    """The checkpoint that was asked for; None: the newest one that is whole."""
+    config: Mapping[str, Any]
+    """Its config.json."""
+
+    @property
+    def name(self) -> str:
+        """As in a comparison: `demo/ddp`."""
+        return f"{self.config['comparison']}/{self.config['run']}"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The checkpoint of another run that this one went on from."""
+
+    chosen: Chosen
+    record: dict[str, Any]
+    """For config.json: run, step, strategy, world_size, manifest_sha256."""
+
+
+def open_source(config: Config) -> Source:
+    """The run that `resume_from` names; looks at no checkpoint's content.
+
+    Raises:
+        ConfigError: it is no run with a checkpoint, lies elsewhere, is this very run, or is another training.
+    """
+    root = Path(config.results).resolve()
+    path = (root / config.resume_from).resolve()
+    said = f"TRAINER_RESUME_FROM={config.resume_from!r}"
+    if not path.is_relative_to(root):
+        raise ConfigError([f"{said}: {path} is not below TRAINER_RESULTS={config.results!r}"])
+    match = STEP.fullmatch(path.name)
+    run = path.parent.parent if match else path
+    folder = RunDirectory(run.parent.parent, run.parent.name, run.name)
+    if folder.path == RunDirectory(root, config.comparison, config.run).path:
+        raise ConfigError([f"{said}: is this run, which goes on from its own checkpoints without it"])
+    known = read_line(folder.config.read_bytes()) if folder.config.is_file() else {}
+    if not (isinstance(known.get("config"), dict) and isinstance(known.get("resolved"), dict)):
+        raise ConfigError(
+            [f"{said}: {folder.path} is no run; name a folder <comparison>/<run>, or a checkpoint in it"]
+        )
+    source = Source(folder, int(match[1]) if match else None, known)
+    steps = CheckpointFolder(folder).committed()
+    if not steps or (source.step is not None and source.step not in steps):
+        there = f"it has those of steps {', '.join(map(str, steps))}" if steps else "it has none"
+        raise ConfigError([f"{said}: no such checkpoint is committed, {there}"])
+    if problems := continuation_problems(known["config"], config):
+        raise ConfigError(problems)
+    return source
+
+
+def choose_origin(
+    config: Config,
+    resolved: Mapping[str, Any],
+    steps: int,
+    known: Mapping[str, Any] | None,
+    find_problem: Callable[[Path], str | None],
+) -> tuple[Origin, list[str]]:
+    """The checkpoint to go on from, after reading every byte of it, and a sentence for each newer one that is broken.
+
+    Args:
+        resolved: of this run.
+        steps: of its plan.
+        known: what an earlier attempt of this run went on from: it is that one again, or nothing.
+        find_problem: reads a checkpoint and says what is wrong with it.
+
+    Raises:
+        ConfigError: nothing whole is there, it is another training, or nothing would be left to do.
+    """
+    source = open_source(config)
+    said = f"TRAINER_RESUME_FROM={config.resume_from!r}"
+    if problems := resolved_problems(source.config["resolved"], resolved, config.resume_from):
+        raise ConfigError(problems)
+    folder = CheckpointFolder(source.folder)
+    asked = known["step"] if known else source.step
+    skipped: list[str] = []
+    for step in [asked] if asked is not None else reversed(folder.committed()):
+        path = folder.step(step)
+        if problem := find_problem(path):
+            skipped.append(f"{source.name}: checkpoint of step {step} is broken: {problem}")
+            continue
+        state = TrainingState.read(path)
+        record = {
+            "run": source.name,
+            "step": state.step,
+            "strategy": state.strategy,
+            "world_size": state.world_size,
+            "manifest_sha256": hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest(),
+        }
+        if known and known != record:
+            skipped.append(f"{path} is not the one that this run went on from: {record}, was {known}")
+            continue
+        if state.step >= steps:
+            raise ConfigError(
+                [
+                    f"{said}: it is at step {state.step}, and this run has {steps} steps; give it more (TRAINER_STEPS)"
+                ]
+            )
+        return Origin(Chosen(path, _as_beginning(state)), record), skipped
+    raise ConfigError([f"{said}: no checkpoint is whole: {'; '.join(skipped)}"])
+
+
+def _as_beginning(state: TrainingState) -> TrainingState:
+    """Time, validations and best checkpoint are the other run's own; what was skipped belongs to the training."""
+    return dataclasses.replace(
+        state, train_time_s=0.0, validation=None, best=None, mlflow_run_id=None, observed=[]
+    )

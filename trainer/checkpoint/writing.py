@@ -1,0 +1,176 @@
+"""Writes one checkpoint, on a thread beside training: every rank its own files, which it also hashes.
+
+    rank 0            every rank                                  rank 0
+    .tmp-step_N/  ─▶  engine/, ranks/rank_k, their sizes and hashes  ─▶  state, manifest, COMMIT, rename, best, prune
+
+A crash anywhere leaves the earlier checkpoints and a temporary folder that nobody reads. After each column the ranks
+tell each other, in a group of their own, whether the volume is full: then all of them give this checkpoint up, and
+training goes on. When the next one does not fit either, the older checkpoints make room, and when that is not enough
+the run ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoint.folder import CheckpointFolder, sync_folder
+from trainer.checkpoint.manifest import describe_files, seal
+from trainer.checkpoint.random_state import rank_file, save_random_state
+from trainer.checkpoint.together import run_together
+from trainer.checkpoint.training_state import TrainingState
+from trainer.engine import Snapshot
+from trainer.failures import CRASHED, PeerLost, StorageFull, exit_code
+
+log = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What one rank has in memory of a checkpoint that is to be written."""
+
+    step: int
+    snapshot: Snapshot
+    random: dict[str, Any]
+    observed: dict[str, Any]
+    state: TrainingState | None
+    """On rank 0, without what the ranks have observed."""
+    missed: int
+    """Checkpoints in a row that did not fit, up to this one."""
+    is_last: bool
+    """What the run has found out is worth more than its weights."""
+    best_before: int | None
+    """Step of the best checkpoint so far, which makes no room."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What has become of it, equal on every rank but for bytes and seconds, which are rank 0's."""
+
+    step: int
+    committed: bool
+    told: list[str]
+    """Sentences on what was left out."""
+    end: str
+    """Why the run cannot go on; empty: it can."""
+    size_bytes: int
+    seconds: float
+
+
+class CheckpointWriter:
+    """One rank's part in writing.
+
+    Args:
+        group: of all ranks, on their hosts; nobody else uses it meanwhile.
+        keep: newest checkpoints that stay, besides the best.
+    """
+
+    def __init__(self, folder: CheckpointFolder, group: Any, rank: int, keep: int) -> None:
+        self._folder = folder
+        self._group = group
+        self._rank = rank
+        self._keep = keep
+
+    def write(self, taken: Taken) -> Outcome:
+        """All of it, until the checkpoint is committed or given up; collective."""
+        began, told, size, end = time.monotonic(), list[str](), None, ""
+
+        def tell(text: str) -> None:
+            told.append(text)
+            if self._rank == 0:
+                log.warning("%s", text)
+
+        try:
+            try:
+                size = self._save(taken)
+            except StorageFull as full:
+                if not taken.missed:
+                    tell(f"the checkpoint of step {taken.step} is left out, training goes on: {full}")
+                else:
+                    tell(f"older checkpoints make room for that of step {taken.step}: {full}")
+                    self._on_rank_0(partial(self._folder.prune, 1, taken.best_before))
+                    size = self._save(taken)
+        except StorageFull as full:
+            if taken.is_last:
+                tell(f"the last checkpoint is left out, the run ends without it: {full}")
+            else:
+                end = self._explain(taken.step, full)
+        return Outcome(
+            step=taken.step,
+            committed=size is not None,
+            told=told,
+            end=end,
+            size_bytes=size or 0,
+            seconds=time.monotonic() - began,
+        )
+
+    def _explain(self, step: int, full: StorageFull) -> str:
+        known = self._folder.committed()
+        return (
+            f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then install "
+            f"again: the run goes on from {'its newest checkpoint' if known else 'its beginning, none is there'}"
+        )
+
+    def _save(self, taken: Taken) -> int:
+        """Bytes of all files.
+
+        Raises:
+            StorageFull: on every rank, and nothing is left of this checkpoint.
+        """
+        temporary = self._folder.temporary(taken.step)
+        try:
+            self._on_rank_0(partial(_make, temporary))
+            ranks = self._together(lambda: self._write_own(taken, temporary))
+            size = self._on_rank_0(partial(self._commit, taken, temporary, ranks))
+        except BaseException as failure:
+            if self._rank == 0:
+                self._folder.give_up(taken.step)
+            elif exit_code(failure) == CRASHED and not temporary.exists():
+                raise PeerLost(f"{temporary}: rank 0 has given this checkpoint up") from failure
+            raise
+        return int(size)
+
+    def _on_rank_0(self, action: Callable[[], Any]) -> Any:
+        """What it returned there, on every rank."""
+        return self._together(action if self._rank == 0 else bool)[0]
+
+    def _together(self, action: Callable[[], Any]) -> list[Any]:
+        return run_together(action, self._folder.path, self._group)
+
+    def _write_own(self, taken: Taken, temporary: Path) -> dict[str, Any]:
+        (temporary / "engine").mkdir(parents=True, exist_ok=True)  # NFS may not show rank 0's yet
+        written = taken.snapshot.write(temporary / "engine")
+        save_random_state(temporary, self._rank, taken.random)
+        names = [f"engine/{name}" for name in written.names]
+        names.append(str(rank_file(temporary, self._rank).relative_to(temporary)))
+        files = describe_files(temporary, names)
+        return {"part": written.part, "files": files, "observed": taken.observed}
+
+    def _commit(self, taken: Taken, temporary: Path, ranks: list[dict[str, Any]]) -> int:
+        assert taken.state is not None
+        once = taken.snapshot.finish(temporary / "engine", [rank["part"] for rank in ranks])
+        state = dataclasses.replace(taken.state, observed=[rank["observed"] for rank in ranks])
+        state.write(temporary)
+        files = describe_files(temporary, ["state.json", *(f"engine/{name}" for name in once)])
+        for rank in ranks:
+            files |= rank["files"]
+        size = seal(temporary, files)
+        for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
+            sync_folder(folder)
+        self._folder.commit(taken.step)
+        if state.best:
+            self._folder.write_best(state.best)
+        self._folder.prune(self._keep, int(state.best["step"]) if state.best else None)
+        return size
+
+
+def _make(temporary: Path) -> None:
+    shutil.rmtree(temporary, ignore_errors=True)
+    (temporary / "engine").mkdir(parents=True)

@@ -1,0 +1,100 @@
+"""What must be equal for one run to go on from a checkpoint of another one: the training, whatever carries it out.
+
+Strategy, world size, micro-batch, offloading, recomputation and knobs may differ: the next losses are those of the run
+that was not moved. Every setting is in one of the two tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainer.settings.fields import Settings
+
+MODEL, DATA, UPDATES = "another model", "other samples, or another order", "other updates"
+MUST_BE_EQUAL: dict[str, str] = {
+    **dict.fromkeys(("task", "model", "model_path", "image_size"), MODEL),
+    **dict.fromkeys(("lora_rank", "lora_alpha", "lora_targets"), "other parameters are trained"),
+    **dict.fromkeys(("seed", "init"), "other initial weights, another order of the samples"),
+    **dict.fromkeys(("dataset", "dataset_path", "image_column", "label_column", "tokenizer"), DATA),
+    **dict.fromkeys(("seq_len", "packing", "augment", "validation_fraction", "train_samples"), DATA),
+    "global_batch_size": DATA,
+    "optimizer": "its state is of another kind",
+    **dict.fromkeys(("lr", "lr_schedule", "warmup_steps", "weight_decay", "clip_norm"), UPDATES),
+    "label_smoothing": "another loss",
+    "mode": "only training goes on",
+}
+MAY_DIFFER = (
+    *("run", "comparison", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults", "fault"),
+    *("strategy", "offload", "zeropp", "dp_replicate", "dp_shard"),
+    *("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel"),
+    *("accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_bucket_mib", "gather_bucket_mib"),
+    *("overlap_reduction", "persistent_elements", "reduce_dtype", "static_graph"),
+    *("activation_checkpointing", "compile", "loss_chunk_tokens", "micro_batch_size", "data_residence"),
+    *("profile_first_step", "profile_warmup", "profile_steps", "profile_shapes", "profile_memory"),
+    *(
+        "checkpoint_every",
+        "checkpoint_minutes",
+        "checkpoint_keep",
+        "checkpoint_keep_finished",
+        "resume",
+        "resume_from",
+        "evaluate_every",
+        "log_every",
+    ),
+    *("target_accuracy_pct", "target_perplexity", "collective_timeout_s", "max_attempts", "deadline_s"),
+    "precision",  # asked for; what it became is compared (RESOLVED)
+    *("steps", "epochs"),  # a longer plan goes on, unless the learning rate follows its end
+)
+RESOLVED: dict[str, str] = {
+    "precision": "weights and moments of another kind, other rounding; give the same TRAINER_PRECISION",
+    "data_sha256": DATA,
+    "train_samples": DATA,
+    "initial_weights_sha256": "training began elsewhere",
+    "trainable_parameters": "other parameters are trained",
+}
+"""Of config.json's `resolved`; known to the ranks alone."""
+NEW_TRAINING = "to begin a new training with its weights, name its folder `model` in TRAINER_MODEL_PATH"
+
+
+def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[str]:
+    """One sentence that names all settings that keep this run from going on from another one; none if it may.
+
+    Args:
+        before: the other run's, as in its config.json; one that it did not know counts as left alone.
+    """
+    changed = [*_changed(before, config)]
+    if config.lr_schedule != "constant" and any(
+        _differs(before, config, name) for name in ("steps", "epochs")
+    ):
+        changed.append(
+            f"steps={config.steps}, epochs={config.epochs} (lr_schedule={config.lr_schedule} follows them)"
+        )
+    if not changed:
+        return []
+    return [
+        f"TRAINER_RESUME_FROM={config.resume_from!r}: is another training: {'; '.join(changed)}. Leave them as they "
+        f"were there; or, {NEW_TRAINING}"
+    ]
+
+
+def _changed(before: Mapping[str, Any], config: Settings) -> Iterator[str]:
+    for name, why in MUST_BE_EQUAL.items():
+        if _differs(before, config, name):
+            yield f"{name}={getattr(config, name)!r} (was {before.get(name)!r}: {why})"
+
+
+def _differs(before: Mapping[str, Any], config: Settings, name: str) -> bool:
+    return before.get(name, Settings.model_fields[name].default) != getattr(config, name)
+
+
+def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], resume_from: str) -> list[str]:
+    """The same of what the settings came to; a fact that one of them did not write down is not compared."""
+    changed = [
+        f"{name}={resolved[name]!r} (was {before[name]!r}: {why})"
+        for name, why in RESOLVED.items()
+        if name in before and name in resolved and before[name] != resolved[name]
+    ]
+    if not changed:
+        return []
+    return [f"TRAINER_RESUME_FROM={resume_from!r}: is another training: {'; '.join(changed)}; {NEW_TRAINING}"]
