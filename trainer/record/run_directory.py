@@ -33,6 +33,7 @@ class RunDirectory:
         self.evaluation = self.path / "evaluation.json"
         self.summary = self.path / "summary.json"
         self.reserve = self.path / ".reserve"
+        self.lease = self.path / ".lease"
 
     def create(self) -> None:
         """Makes the folders; all of them exist before the first file."""
