@@ -12,6 +12,7 @@ CLUSTER ?= ../shared/cluster
 # each step stands on those before it
 TESTS ?= tests/cluster/e2e --exitfirst
 SUITES ?=
+FAULTS ?=
 NAMES ?=
 # three on two cores: rehearsals wait for each other's start, for servers and for deadlines
 WORKERS ?= 3
@@ -58,6 +59,10 @@ parity-llm: setup ## language models, every composition of axes against one proc
 
 mutants: setup .tools/scan/ready ## small faults planted one at a time, which of them no test sees: make mutants NAMES="p95-index nd-clips-up"
 	@$(BIN)/python -m tests.mutants $(NAMES)
+
+faults: setup ## runs that are killed, stopped, cut off, filled up: make faults FAULTS="F4 F8"; reports/faults.json, reports/faults.md
+	@if [ -n "$(FAULTS)" ]; then $(BIN)/python -m tests.faults $(FAULTS); \
+	    else $(BIN)/python -m tests.suites run faults --again; fi
 
 convergence: setup ## hundreds of steps of every strategy from three seeds, compared with one process: make convergence WORDS="vit_tiny bf16"
 	@$(BIN)/python -m tests.convergence $(WORDS)
@@ -189,4 +194,4 @@ clean: ## remove the demo's results, and the layers of images that `make e2e` ke
 
 FORCE:
 
-.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants convergence images e2e lint bench schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants faults convergence images e2e lint bench schema golden chart lock dist setup clean gpu gpu-kit bare

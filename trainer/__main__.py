@@ -43,6 +43,7 @@ with packages_needed():
     from trainer.launch import preflight
     from trainer.launch import visibility as accelerators
     from trainer.launch.container_memory import ContainerMemory
+    from trainer.launch.lease import Lease
     from trainer.launch.ledger import Ledger, read_pod_name
     from trainer.launch.node_rank import read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
@@ -102,6 +103,9 @@ def _run(config: Config, stop: Stop) -> int:
     preflight.check(config, pods.world_size, os.environ)
     ledger.check(config)
     launcher = uuid.uuid4().hex
+    lease = Lease(folder, launcher, ledger.pod)
+    if pods.nodes == 1 or read_node_rank(os.environ, ledger.pod) == 0:  # rank 0 will be here
+        lease.take()
     sender = Sender(folder, launcher, os.environ) if os.environ.get("MLFLOW_TRACKING_URI") else None
     peers = Peers(
         folder, ledger.pod, pods.nodes, ledger.wait_left(config), lambda: ledger.record_met(launcher)
@@ -157,6 +161,7 @@ def _run(config: Config, stop: Stop) -> int:
         )
     _write_down(lambda: _record_attempt_end(folder, launcher, code, text))
     _write_down(lambda: ledger.record_end(launcher, code))
+    lease.release()
     if sender and sender.ident is not None:
         sender.finish(code, stop.seconds_left(config.grace_s) - LAST_TRY_MARGIN_S)
     return end(code, text)

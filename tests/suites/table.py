@@ -69,6 +69,11 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/rehearsals",),
     ),
     Suite(
+        "faults", "runs that are killed, stopped, cut off, filled up end as they must, and lose no more than is stated",
+        command=("{python}", "-m", "tests.faults"), smallest=("F1", "F27"), minutes=60,
+        folders=("tests/faults",), facts="faults.json",
+    ),
+    Suite(
         "memory", "the counting instrument gives the known table of peak memory within 1 %",
         command=("{python}", "-m", "benchmarks.memory", "--output", "reports/raw/memory.json"),
         smallest=("--smallest",), minutes=25, facts="memory.json",

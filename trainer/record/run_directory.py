@@ -36,6 +36,7 @@ class RunDirectory:
         self.flight_recorder = self.hangs / "flight_recorder"
         self.faults = self.path / "faults"
         self.reserve = self.path / ".reserve"
+        self.lease = self.path / ".lease"
 
     def create(self) -> None:
         """Makes the folders; all of them exist before the first file."""

@@ -1,0 +1,72 @@
+"""Injects the faults of tests/faults/matrix.py and says what became of the runs.
+
+    python -m tests.faults               # all of them
+    python -m tests.faults F4 F8         # these
+
+Leaves reports/raw/faults.json, which `make nightly` keeps in reports/faults.json, and the same as a table: after all of
+them in reports/faults.md, after some of them on the terminal alone. Exit codes: 0 each fault ended as it must;
+1 one did not; 2 no such fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.faults.matrix import FAULTS
+from tests.faults.outcome import RECORD, judge_fault, read_outcomes, write_table
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = ROOT / "reports" / "raw" / "faults.json"
+TABLE = ROOT / "reports" / "faults.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the tests of the chosen faults in one call of pytest; returns the exit code."""
+    asked = _parser().parse_args(arguments)
+    known = {fault.number: fault for fault in FAULTS}
+    if unknown := [number for number in asked.numbers if number not in known]:
+        print(f"{' '.join(unknown)}: no such fault, there are {' '.join(known)}", file=sys.stderr)
+        return 2
+    chosen = [known[number] for number in asked.numbers] or list(FAULTS)
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "outcomes.jsonl"
+        paths = sorted({f"tests/{test}" for fault in chosen for test in fault.tests})
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "tests.faults.outcome", f"--{RECORD}", str(record), *paths],
+            cwd=ROOT, check=False,
+        )  # fmt: skip
+        outcomes = read_outcomes(record)
+    rows = [judge_fault(fault, outcomes) for fault in chosen]
+    _write(rows)
+    table = write_table(rows)
+    print(table)
+    if chosen == list(FAULTS):
+        TABLE.write_text(table)
+    return 0 if all(row["passed"] for row in rows) else 1
+
+
+def _write(rows: list[dict[str, Any]]) -> None:
+    FOUND.parent.mkdir(parents=True, exist_ok=True)
+    new = FOUND.with_suffix(".new")
+    new.write_text(json.dumps({"faults": rows}, indent=1) + "\n")
+    new.replace(FOUND)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("numbers", nargs="*", metavar="FAULT", help="F1, F2, ...; all by default")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The table of faults: every test that it names exists, and a row passes only where all of them ran and passed."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.faults.__main__ import main
+from tests.faults.matrix import FAULTS, Fault
+from tests.faults.outcome import Outcome, judge_fault, write_table
+from tests.suites.table import ROOT
+
+FAULT = Fault("F99", "x", "y", "z", ("a/test_b.py::test_c", "d"))
+
+
+def test_every_test_that_it_names_exists():
+    for fault in FAULTS:
+        for test in fault.tests:
+            path, _, name = test.partition("::")
+            place = ROOT / "tests" / path
+            assert place.exists(), test
+            if name:
+                functions = [
+                    each.name
+                    for each in ast.parse(place.read_text()).body
+                    if isinstance(each, ast.FunctionDef)
+                ]
+                assert name.partition("[")[0] in functions, test
+
+
+def test_the_numbers_are_in_order_and_there_is_one_of_each():
+    numbers = [int(fault.number[1:]) for fault in FAULTS]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "passed", "problems"),
+    [
+        ([("a/test_b.py::test_c[x]", "passed"), ("d/test_e.py::test_f", "passed")], True, []),
+        ([("a/test_b.py::test_c", "passed")], False, ["d: no test ran"]),
+        (
+            [("a/test_b.py::test_cc", "passed"), ("d/test_e.py::test_f", "passed")],
+            False,
+            ["a/test_b.py::test_c: no test ran"],
+        ),
+        (
+            [("a/test_b.py::test_c", "skipped"), ("d/test_e.py::test_f", "passed")],
+            False,
+            ["a/test_b.py::test_c: skipped"],
+        ),
+    ],
+)
+def test_a_row_passes_only_where_everything_ran_and_passed(outcomes, passed, problems):
+    row = judge_fault(FAULT, [Outcome(test, result, 1.0) for test, result in outcomes])
+    assert (row["passed"], row["problems"]) == (passed, problems)
+
+
+def test_the_largest_figure_counts():
+    told = [
+        Outcome("a/test_b.py::test_c[1]", "passed", 1.0, {"steps_lost": 3, "seconds_to_recover": 1.5}),
+        Outcome("a/test_b.py::test_c[2]", "passed", 1.0, {"steps_lost": 7}),
+        Outcome("d/test_e.py::test_f", "passed", 1.0),
+    ]
+    row = judge_fault(FAULT, told)
+    assert row["figures"] == {"steps_lost": 7, "seconds_to_recover": 1.5} and row["seconds"] == 3.0
+    assert "| F99 | x | y | z | passed (3) | 1.5 | 7 |  |  |" in write_table([row])
+
+
+def test_a_fault_that_does_not_exist(capsys):
+    assert main(["F99"]) == 2 and "no such fault, there are F1 " in capsys.readouterr().err
