@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.settings import reserved_folders
-from trainer.settings.fields import YEAR_S
+from trainer.settings.fields import GRACE_S, YEAR_S
 from trainer.settings.schema import schema
 
 Schema = dict[str, Any]
@@ -207,7 +207,11 @@ def values_schema() -> Schema:
         "rdma": _rdma(),
         "workload": _workload(),
         "suspend": _switch("Whether the run has no pods for now."),
+        "graceSeconds": _whole(
+            "From SIGTERM to the end of a training pod.", minimum=GRACE_S[0], maximum=GRACE_S[1]
+        ),
         "scheduling": _scheduling(),
+        "allowFaults": _switch("Whether run.config.fault may be set."),
         "results": _record("Volume of the results; the claim exists already.", results),
         "mlflow": _record("Tracking server.", mlflow),
         "analysis": _analysis(),

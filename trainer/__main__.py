@@ -7,15 +7,21 @@ wrong setting from a lost peer. While the ranks work, this process replays their
 
 from __future__ import annotations
 
+import sys
+
+from trainer.launch.stop import TO_RANKS, Stop, Stopped, end_ranks, listen_early, rank_seconds
+
+if __name__ == "__main__":
+    listen_early()
+
 import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import uuid
 from collections.abc import Callable
-from types import FrameType
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainer.installation import packages_needed, read_version
@@ -48,6 +54,7 @@ with packages_needed():
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
 LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 HELP = """python -m trainer: one run, set by environment variables alone.
 
@@ -59,19 +66,16 @@ Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators
 134 a peer was lost, 128+n signal n."""
 
 
-class Stopped(BaseException):  # so that nothing on the way takes it for an error
-    """SIGTERM, before torch's launcher listens to it."""
-
-
 def main(arguments: list[str]) -> int:
     """Runs the pod's share of the run; returns its exit code."""
     if arguments:
         print(HELP)
         return failures.DONE if arguments[0] in ("-h", "--help") else failures.BAD_CONFIG
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    signal.signal(signal.SIGTERM, _raise_stopped)  # the first process of a container has no default for it
+    stop = Stop()
+    stop.listen()
     try:
-        return _run(Config.from_env(os.environ))
+        return _run(Config.from_env(os.environ), stop)
     except (ConfigError, DataMissing, AcceleratorsMissing, NoProgress, DeadlinePassed) as failure:
         return end(failures.exit_code(failure), str(failure))
     except Stopped:
@@ -82,7 +86,7 @@ def main(arguments: list[str]) -> int:
         return end(failures.STORAGE_FULL, str(failure))
 
 
-def _run(config: Config) -> int:
+def _run(config: Config, stop: Stop) -> int:
     pods = preflight.read_pods(os.environ)
     folder = RunDirectory(config.results, config.comparison, config.run)
     ledger = Ledger(folder, read_pod_name(os.environ))
@@ -101,16 +105,23 @@ def _run(config: Config) -> int:
     deadline = _Deadline(lambda: ledger.seconds_left(config))
     try:
         ledger.record_start(launcher)
+        stop.watch(
+            config.grace_s, partial(ledger.record_end, launcher, failures.TERMINATED), failures.TERMINATED
+        )
         if sender:
             sender.start()
         peers.start()
-        code, text = _launch(pods, launcher, peers)
+        code, text = _launch(config, pods, launcher, peers, stop)
     except Stopped:
         code, text = failures.TERMINATED, failures.reason(failures.TERMINATED)
     except PeerLost as failure:
         code, text = failures.PEER_LOST, str(failure)
+    finally:
+        stop.interrupt = None  # what is left takes seconds, and must not undo the outcome
     deadline.cancel()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes seconds, and must not undo the outcome
+    end_ranks(min(5.0, stop.seconds_left(config.grace_s)))
+    if code == failures.TERMINATED and config.mode == "train" and folder.summary.exists():
+        code, text = failures.DONE, failures.reason(failures.DONE)  # it had finished before it heard of it
     if peers.ident is not None:
         peers.stop()
     if peers.in_vain:
@@ -125,7 +136,7 @@ def _run(config: Config) -> int:
     _write_down(lambda: _record_attempt_end(folder, launcher, code))
     _write_down(lambda: ledger.record_end(launcher, code))
     if sender and sender.ident is not None:
-        sender.finish(code)
+        sender.finish(code, stop.seconds_left(config.grace_s) - LAST_TRY_MARGIN_S)
     return end(code, text)
 
 
@@ -135,10 +146,6 @@ def _write_down(write: Callable[[], None]) -> None:
         write()
     except OSError as failure:
         logging.getLogger("trainer").warning("the end is not written down: %s", failure)
-
-
-def _raise_stopped(number: int, frame: FrameType | None) -> None:
-    raise Stopped
 
 
 class _Deadline:
@@ -169,7 +176,7 @@ class _Deadline:
         self._timer.cancel()
 
 
-def _launch(pods: preflight.Pods, launcher: str, peers: Peers) -> tuple[int, str]:
+def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, stop: Stop) -> tuple[int, str]:
     """Runs torch's elastic launcher in this process; (exit code, what happened)."""
     os.environ["STRATLAB_LAUNCHER"] = launcher
     peers.set_environment(os.environ)
@@ -182,14 +189,20 @@ def _launch(pods: preflight.Pods, launcher: str, peers: Peers) -> tuple[int, str
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    options = ["-m", "trainer.worker"]
+    options = ["--shutdown-timeout", str(rank_seconds(config.grace_s))]
+    options += ["--signals-to-handle", "SIGINT,SIGHUP,SIGQUIT"]  # SIGTERM is heard by `stop`
+    options += ["-m", "trainer.worker"]
     if "PET_RDZV_ENDPOINT" in os.environ:
         if address := read_own_address():
             os.environ.setdefault("PET_LOCAL_ADDR", address)
     elif "PET_MASTER_ADDR" not in os.environ:
         options = ["--standalone", "--nproc-per-node", str(pods.processes_per_node), *options]
     try:
-        run.run(run.parse_args(options))
+        try:
+            stop.interrupt = lambda: SignalException("stopped", TO_RANKS)
+            run.run(run.parse_args(options))
+        finally:
+            stop.interrupt = None
     except ChildFailedError as failure:
         node = read_node_rank(os.environ, read_pod_name(os.environ))
         first = 0 if node is None else node * pods.processes_per_node
@@ -197,6 +210,8 @@ def _launch(pods: preflight.Pods, launcher: str, peers: Peers) -> tuple[int, str
         rank, code = first_failure({rank: end.exitcode for rank, end in ended.items()})
         return code, ": ".join([f"rank {rank}", failures.reason(code), *_read_sentence(ended[rank])])
     except SignalException as failure:
+        if stop.asked_at is not None:
+            return failures.TERMINATED, failures.reason(failures.TERMINATED)
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
         code = failures.exit_code(failure)

@@ -60,7 +60,7 @@ STORAGE_FULL_WORDS = (
     "iostream error",  # torch.save to a path (torch 2.13)
     "unexpected pos",  # torch.save, when it closes what it could not write; it takes the place of the one above
 )
-STORAGE_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+STORAGE_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DataMissing(Exception):

@@ -1,10 +1,13 @@
 """`python -m trainer.mpi_launcher`: the entry point of an MPIJob's launcher pod."""
 
-import sys
-
-from trainer.installation import packages_needed
+from trainer.launch.stop import listen_early
 
 if __name__ == "__main__":
+    listen_early()
+    import sys
+
+    from trainer.installation import packages_needed
+
     with packages_needed():
         from trainer.launch.mpi import main
 

@@ -17,12 +17,15 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from trainer import failures
 from trainer.agreement.agreement import Agreement
+from trainer.agreement.stop_signal import listen
 from trainer.checkpoint.attempt import open_attempt
 from trainer.checkpoint.final_weights import export_weights
 from trainer.checkpoint.store import Checkpoints
 from trainer.checkpoint.together import open_disk_group
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
+from trainer.failures import NotFinite, Stopped
+from trainer.faults import plant_faults
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
 from trainer.launch.peers import leave_mark
@@ -102,21 +105,34 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         if checkpoints.is_wanted():
             agreement.want_save()
 
-    train(
-        run,
-        attempt.from_step + 1,
-        engine,
-        next_batch=task.next_batch,
-        phases=phases,
-        memory=memory,
-        recorder=recorder,
-        profiler=profiler,
-        agreement=agreement,
-        validate=validate,
-        after_step=save,
-    )
-    last = checkpoints.numbers() if run.writes else {}
-    test = task.evaluate(engine, "test", agreement.end_batch)  # beside the last checkpoint
+    listen(agreement)
+    try:
+        if checkpoints.owes_validation():
+            validate(attempt.from_step)
+            checkpoints.after_step(attempt.from_step)
+        train(
+            run,
+            attempt.from_step + 1,
+            engine,
+            next_batch=plant_faults(run, attempt.number, task.next_batch),
+            phases=phases,
+            memory=memory,
+            recorder=recorder,
+            profiler=profiler,
+            agreement=agreement,
+            validate=validate,
+            after_step=save,
+        )
+        last = checkpoints.numbers() if run.writes else {}
+        test = task.evaluate(engine, "test", agreement.end_batch)  # beside the last checkpoint
+        agreement.ask_now()
+    except Stopped:
+        checkpoints.commit_now(agreement.step)
+        agreement.leave()
+        raise
+    except NotFinite:
+        checkpoints.finish()  # of a step before it, that of the last good state
+        raise
     checkpoints.finish()
     if checkpoints.is_kept:
         export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})

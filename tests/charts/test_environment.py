@@ -68,6 +68,21 @@ def test_a_dollar_sign_means_itself(helm: Path) -> None:
     assert env["TRAINER_TOKENIZER"] == env["NOTE"] == text
 
 
+def test_a_fault_is_planted_only_where_the_release_allows_it(helm: Path) -> None:
+    fault = ["--set", "run.config.fault=kill@37:1"]
+    done = helm_template(helm, CHARTS / "ddp", fault)
+    assert (
+        done.returncode and "run.config.fault=kill@37:1" in done.stderr and "run.allowFaults" in done.stderr
+    )
+    env = environment(
+        training_pod(render(helm, CHARTS / "ddp", [*fault, "--set=run.allowFaults=true"])), "pytorch"
+    )
+    assert (env["TRAINER_FAULT"], env["TRAINER_ALLOW_FAULTS"]) == ("kill@37:1", "true")
+    assert "TRAINER_ALLOW_FAULTS" not in environment(training_pod(render(helm, CHARTS / "ddp")), "pytorch")
+    unknown = helm_template(helm, CHARTS / "ddp", ["--set=run.config.fault=explode@3,run.allowFaults=true"])
+    assert unknown.returncode and "fault" in unknown.stderr
+
+
 def test_the_tracking_server_reaches_training_and_analysis(helm: Path) -> None:
     rendered = render(helm, CHARTS / "ddp", ["--set", "run.mlflow.trackingUri=http://mlflow:5000"])
     for pod, name in (

@@ -22,7 +22,7 @@ def test_exit_codes_decide_and_logs_stay(documents: list[Document]) -> None:
     assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "ExitCode"
     assert spec["runPolicy"].keys() == {"cleanPodPolicy", "activeDeadlineSeconds"}  # no backoffLimit
     assert spec["runPolicy"]["cleanPodPolicy"] == "None"
-    assert training_pod(documents)["terminationGracePeriodSeconds"] == 60
+    assert training_pod(documents)["terminationGracePeriodSeconds"] == 120
 
 
 def test_the_trainer_is_started_without_a_shell(documents: list[Document]) -> None:

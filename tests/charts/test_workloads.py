@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.charts.rendering import CHARTS, Document, helm_template, pick, render
@@ -23,9 +21,10 @@ MPI_VARIABLES = {
     "PET_MAX_RESTARTS": "0",
 }
 TIMEOUT_S = str(86400 + EVERYTHING["scheduling"]["waitSeconds"] + 600)
+WAITING = ["python", "-m", "trainer.mpi_worker", TIMEOUT_S]
 WORKER_COMMANDS = {
-    "mpijob-v1": ["sh", "-c", f"trap 'exit 0' TERM; timeout {TIMEOUT_S} sleep infinity & wait $!"],
-    "mpijob-v2beta1": ["/usr/sbin/sshd", "-De", "-o", "SetEnv=%s STRATLAB_NODE=$(STRATLAB_NODE)"],
+    "mpijob-v1": WAITING,
+    "mpijob-v2beta1": [*WAITING, "/usr/sbin/sshd", "-De", "-o", "SetEnv=%s STRATLAB_NODE=$(STRATLAB_NODE)"],
 }
 SSHD_CONFIG = Path(__file__).parents[2] / "images/trainer/ssh/sshd_config"
 # sshd takes the first SetEnv alone, and the command line before its file (tried with OpenSSH 9.2)
@@ -73,24 +72,16 @@ def test_the_pods_that_train_are_the_same(helm: Path, api: str, topology: str) -
             assert without_exceptions(pod, api) == without_exceptions(reference, "pytorchjob"), name
 
 
-def test_a_worker_of_mpijob_v1_ends_well_when_it_is_told_to_go_and_fails_past_the_deadline(
-    helm: Path,
-) -> None:
-    """Its operator ends the job for a worker that failed, and gives one that is gone a successor."""
-    pod = rendered_pods(helm, "mpijob-v1")["MPIJob.Worker"]
-    shell, option, command = pod["spec"]["containers"][0]["command"]
-    worker = subprocess.Popen([shell, option, command])
-    with pytest.raises(subprocess.TimeoutExpired):
-        worker.wait(0.5)
-    waiting = psutil.Process(worker.pid).children(recursive=True)
-    try:
-        worker.terminate()
-        assert worker.wait(10) == 0
-    finally:
-        for process in waiting:  # in a pod they go with the first process
-            process.kill()
-    late = command.replace(TIMEOUT_S, "0.1")
-    assert late != command and subprocess.run([shell, option, late], timeout=10).returncode == 124
+@each_workload
+def test_the_grace_period_reaches_every_pod_and_the_trainer(helm: Path, api: str, topology: str) -> None:
+    arguments = ["--set", "run.graceSeconds=300,run.nodes=2", *workload_values(api, topology)]
+    pods = unwrap_pods(render(helm, CHARTS / "ddp", arguments))
+    assert WORKLOADS[api, topology]
+    for name in WORKLOADS[api, topology]:
+        spec = pods[name]["spec"]
+        assert spec["terminationGracePeriodSeconds"] == 300
+        (container,) = spec["containers"]
+        assert {"name": "TRAINER_GRACE_S", "value": "300"} in container["env"]
 
 
 @pytest.mark.parametrize("api", ["mpijob-v1", "mpijob-v2beta1"])

@@ -93,7 +93,7 @@ class Agreement:
             stop, save, unit_s = wishes.tolist()
         self.save_agreed = self.save_agreed or bool(save)
         if stop:
-            raise Stopped(f"stopped behind step {self.step}")
+            raise Stopped(f"behind step {self.step}")
         return unit_s
 
     def leave(self) -> None:

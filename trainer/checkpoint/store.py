@@ -68,6 +68,8 @@ class Checkpoints:
         self.best = self._start.best if self._start else None
         """That of the best checkpoint, the one that is being written included."""
         self._best_before = self.best
+        self._committed = attempt.from_step
+        """Step of the newest checkpoint, equal on every rank; 0 = none."""
         self._missed = 0
         """Checkpoints in a row that did not fit, equal on every rank."""
         self._writing: Background[Outcome] | None = None
@@ -124,6 +126,13 @@ class Checkpoints:
         """Whether the run ends with a checkpoint and its weights: if it has settings for it, or is long enough."""
         return bool(self._config.checkpoint_every or self._start or self._newest)
 
+    def owes_validation(self) -> bool:
+        """Whether the run was stopped behind the step that it goes on from, and before that step's validation."""
+        step = self._attempt.from_step
+        if not step or (step % self._run.plan.evaluate_every and step != self._steps):
+            return False
+        return self.validation is None or self.validation["step"] != step
+
     def after_step(self, step: int, asked: bool = False) -> None:
         """Takes a snapshot if it is time to; collective.
 
@@ -154,20 +163,26 @@ class Checkpoints:
         return time.monotonic() - self._taken_at >= self._config.checkpoint_minutes * 60
 
     def commit_now(self, step: int) -> bool:
-        """Saves the state behind `step`, the newest, and returns when it is committed; collective.
+        """Saves `step`, the last one that is done, and returns when it is committed; collective.
+
+        What waits to be written is written in any case. Nothing is saved twice, nor where no checkpoints are kept.
 
         Returns:
-            Whether it is: not, if the volume is full and the checkpoint before this one did fit.
+            Whether the newest checkpoint is that of `step`.
 
         Raises:
-            StorageFull: as `after_step`.
+            StorageFull: as `after_step`; the first one in a row that does not fit is left out here too.
         """
-        if step == self._attempt.from_step:
-            return True  # no step was done: where it came from is still there
-        if self._newest != step:
+        self._recorder.flush()
+        kept = self._config.checkpoint_every or self._config.checkpoint_minutes
+        if kept and step not in (self._newest, self._committed):
             self._take(step)
         self.finish()
-        return self._missed == 0
+        if self._run.writes:
+            text = f"goes on behind step {self._committed}" if self._committed else "keeps no checkpoint"
+            log.warning("stopped behind step %d, %s", step, text)
+            self._recorder.record("event", step, name="stopped", text=text)
+        return self._committed == step
 
     def finish(self) -> None:
         """Waits for the checkpoint that is being written, if there is one; collective.
@@ -181,7 +196,7 @@ class Checkpoints:
         self._look()
         self._writing = None
         if outcome.committed:
-            self._missed = 0
+            self._missed, self._committed = 0, outcome.step
         else:
             self._missed += 1
             self.best = self._best_before
@@ -262,7 +277,7 @@ class Checkpoints:
         )
 
     def _train_loss(self) -> float:
-        if self._attempt.from_step >= self._steps and self._start:
+        if self._start and not self._recorder.has_written:
             return self._start.train_loss
         return float(self._recorder.last["loss"])
 

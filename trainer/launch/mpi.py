@@ -13,18 +13,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from trainer import failures
 from trainer.failures import first_failure
 from trainer.launch.ledger import read_last_codes
+from trainer.launch.stop import TO_RANKS, Stop, Stopped, rank_seconds
 from trainer.launch.termination import end
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
@@ -33,6 +33,7 @@ MPI_FILES = Path("/etc/mpi")  # hostfile, and kubexec.sh in v1: mounted by the o
 KUBECTL = Path("/opt/kube/kubectl")  # brought by the init container of v1
 RENDEZVOUS_PORT = 23456  # the training operator's for a PyTorchJob
 POLL_S = 2.0
+SIGNAL_POLL_S = 0.2
 SAY_EVERY_S = 30.0
 # Set by Kubernetes or MPI for this pod alone. PATH and HOME go along: the image is the same, and sshd has its own.
 OWN_VARIABLES = ("HOSTNAME", "STRATLAB_NODE", "PWD", "OLDPWD", "SHLVL", "_", "NVIDIA_VISIBLE_DEVICES")
@@ -41,17 +42,14 @@ OWN_PREFIXES = ("KUBERNETES_", "OMPI_", "PMIX_", "I_MPI_", "HYDRA_", "CUDA_")
 log = logging.getLogger("trainer")
 
 
-class Stopped(BaseException):
-    """SIGTERM."""
-
-
 def main() -> int:
     """Runs the whole job; returns the exit code that the operator of the job sees."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    signal.signal(signal.SIGTERM, _raise_stopped)  # the first process of a container has no default for it
+    stop = Stop()
+    stop.listen()
     try:
         config = Config.from_env(os.environ)
-        code = launch(config, read_hosts(MPI_FILES / "hostfile"))
+        code = launch(config, read_hosts(MPI_FILES / "hostfile"), stop)
     except ConfigError as failure:
         return end(failures.BAD_CONFIG, str(failure))
     except Stopped:
@@ -59,17 +57,16 @@ def main() -> int:
     return end(code, f"mpirun: {failures.reason(code)}")
 
 
-def launch(config: Config, hosts: list[str]) -> int:
+def launch(config: Config, hosts: list[str], stop: Stop) -> int:
     """Runs the trainer in all workers, again while its exit code says that this is worth it; the last exit code.
 
     The operator of v1 calls the job failed when its launcher has failed, so the attempts are made here; that of v2beta1
-    starts the launcher again by itself.
+    starts the launcher again by itself. What ended because a worker was told to go (143) is no attempt.
     """
     by_exec = (MPI_FILES / "kubexec.sh").exists()
-    attempts = config.max_attempts if by_exec else 1
+    left = config.max_attempts if by_exec else 1
     folder = RunDirectory(config.results, config.comparison, config.run)
-    code = failures.DONE
-    for left in reversed(range(attempts)):
+    while True:
         find = find_by_kubectl if by_exec else find_by_name
         addresses = wait_for_workers(hosts, find, timeout_s=config.deadline_s)
         if addresses is None:
@@ -77,13 +74,13 @@ def launch(config: Config, hosts: list[str]) -> int:
             return failures.PEER_LOST
         env = {**os.environ, "PET_RDZV_ENDPOINT": f"{addresses[0]}:{RENDEZVOUS_PORT}"}
         began = time.time()
-        code = _run(build_command(len(hosts), env), env)
+        code = _run(build_command(len(hosts), env), env, stop, config.grace_s)
         if code != failures.DONE:
             code = find_culprit(folder, began, code)
-        if code < 128:
-            break
+        left -= 1 if code != failures.TERMINATED or not by_exec else 0
+        if code < 128 or not left:
+            return code
         log.warning("%s (exit code %d), %d attempts left", failures.reason(code), code, left)
-    return code
 
 
 def read_hosts(hostfile: Path) -> list[str]:
@@ -135,14 +132,17 @@ def find_by_name(host: str) -> str | None:
     return host
 
 
-def find_by_kubectl(pod: str, kubectl: Path = KUBECTL) -> str | None:
+def find_by_kubectl(name: str, kubectl: Path = KUBECTL) -> str | None:
     """The address of a pod that is ready, by the rights that the operator gives the launcher."""
     done = subprocess.run(
-        [str(kubectl), "get", "pod", pod, "--output", "json"], capture_output=True, text=True, timeout=60
+        [str(kubectl), "get", "pod", name, "--output", "json"], capture_output=True, text=True, timeout=60
     )
     if done.returncode:
         return None
-    status = json.loads(done.stdout).get("status", {})
+    pod = json.loads(done.stdout)
+    if "deletionTimestamp" in pod.get("metadata", {}):  # it is told to go, and has not gone
+        return None
+    status = pod.get("status", {})
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
     return status.get("podIP") if ready else None
 
@@ -166,33 +166,27 @@ def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
     return first_failure({index: codes[pod] for index, pod in enumerate(sorted(codes))})[1]
 
 
-def _raise_stopped(number: int, frame: FrameType | None) -> None:
-    raise Stopped
+def _run(command: list[str], env: Mapping[str, str], stop: Stop, grace_s: float) -> int:
+    """Runs mpirun; returns its exit code.
 
-
-def _run(command: list[str], env: Mapping[str, str]) -> int:
-    """Runs mpirun; returns its exit code. SIGTERM is passed on to it, and it ends its processes.
+    A stop is passed on as SIGUSR1, which mpirun hands to its processes; they end by themselves. Told to stop itself it
+    would kill them within a second (Open MPI 4.1), so that comes last.
 
     Raises:
         Stopped: after mpirun has ended, if there was a SIGTERM.
     """
-    signals: list[int] = []
-    running: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
-        for process in running:
-            process.send_signal(number)
-
-    before = signal.signal(signal.SIGTERM, pass_on)  # before mpirun starts, or it would be left behind
-    try:
-        process = subprocess.Popen(command, env=dict(env))
-        running.append(process)
-        for number in signals:
-            process.send_signal(number)
-        code = process.wait()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    if signals:
+    before, stop.interrupt = stop.interrupt, None
+    process = subprocess.Popen(command, env=dict(env))
+    passed_on, code = False, None
+    while code is None:
+        if stop.asked_at is not None and not passed_on:
+            process.send_signal(TO_RANKS)
+            passed_on = True
+        if stop.seconds_left(grace_s) < grace_s - rank_seconds(grace_s):
+            process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(SIGNAL_POLL_S)
+    stop.interrupt = before
+    if stop.asked_at is not None:
         raise Stopped
     return code if code >= 0 else 128 - code

@@ -25,6 +25,7 @@ from trainer.record.run_directory import RunDirectory, read_line
 from trainer.settings.compile_rules import compile_problems
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import broken_deepspeed_rules, has_gpu, placement_problems
+from trainer.settings.fault import rank_problems
 from trainer.settings.schedule import plan_problems
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
@@ -32,7 +33,7 @@ from trainer.shapes.model_shapes import default_image_size, image_size_problem, 
 BUILT_IN_IMAGES = ("digits", "synthetic")
 SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it
 LOGIN = re.compile(r"[^/?#]*//[^/?#]*@")
-MAY_CHANGE = ("image", "accelerator", "wait_s", "max_attempts", "deadline_s")
+MAY_CHANGE = ("image", "accelerator", "wait_s", "grace_s", "max_attempts", "deadline_s")
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def check(
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
     problems += _tracking_problems(env)
+    problems += rank_problems(config.fault, world_size)
     problems += _writable_problems(config) if replaces else _folder_problems(config, world_size)
     problems += compile_problems(config, env, gpu=has_gpu())
     if config.is_text:

@@ -52,14 +52,17 @@ class Sender(threading.Thread):
         while not self._stop_asked.wait(pause):
             pause = POLL_S if self._try_send() else min(2 * pause, LONGEST_PAUSE_S)
 
-    def finish(self, exit_code: int) -> None:
+    def finish(self, exit_code: int, seconds: float = LAST_TRY_S) -> None:
         """Sends the rest and closes the MLflow run; gives up after 30 s and leaves the file for a later replay.
+
+        Args:
+            seconds: what is left of a grace period, where that is less.
 
         The run is closed then as well, if the server can be reached: it must not look as if it went on.
         """
         self._stop_asked.set()
         self.join()
-        deadline = time.monotonic() + LAST_TRY_S
+        deadline = time.monotonic() + min(LAST_TRY_S, seconds)
         while not self._try_finish(exit_code):
             if time.monotonic() > deadline:
                 closed = self._try_close(exit_code)

@@ -129,6 +129,11 @@ class Recorder:
         self._newest: _TrainLine | None = None
 
     @property
+    def has_written(self) -> bool:
+        """Whether there was a step in this attempt, on the writing rank."""
+        return self._newest is not None
+
+    @property
     def last(self) -> dict[str, Any]:
         """The newest train line, on the writing rank."""
         assert self._newest is not None, "nothing was written yet"

@@ -32,6 +32,7 @@ class RunDirectory:
         self.deepspeed = self.path / "deepspeed.json"
         self.evaluation = self.path / "evaluation.json"
         self.summary = self.path / "summary.json"
+        self.faults = self.path / "faults"
         self.reserve = self.path / ".reserve"
 
     def create(self) -> None:

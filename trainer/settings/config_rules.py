@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainer.settings.fault import fault_problems
 from trainer.settings.fields import Settings
 from trainer.settings.knob_table import misplaced_knobs
 from trainer.settings.strategy_table import STRATEGIES
@@ -94,5 +95,6 @@ def _work(config: Settings) -> Iterator[str]:
             f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "
             f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, whose steps come before it"
         )
+    yield from fault_problems(config.fault, config.allow_faults)
     if config.steps and config.warmup_steps >= config.steps:
         yield f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below TRAINER_STEPS={config.steps}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from trainer.settings.fault import FAULTS, KINDS
 from trainer.settings.network_table import NETWORKS
 from trainer.settings.number_bounds import number_problem
 from trainer.settings.reserved_folders import is_reserved
@@ -31,6 +32,8 @@ HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 LONGEST_NAME = 200
 """Of what becomes a file name or a part of one: file systems take 255 bytes."""
 YEAR_S = 365 * 24 * 3600
+GRACE_S = (20, 7200)
+"""Least and most of a grace period."""
 COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 
 
@@ -57,6 +60,13 @@ class Settings(BaseModel):
     wait_s: int = _set_by_chart(
         "Longest wait for the other pods of the run; torch's own limit by default.", default=600, ge=0
     )
+    grace_s: int = _set_by_chart(
+        "From SIGTERM to the end of the pod, as the chart has told Kubernetes.",
+        default=120,
+        ge=GRACE_S[0],
+        le=GRACE_S[1],
+    )
+    allow_faults: bool = _set_by_chart("Whether `fault` may be set.", default=False)
     comparison: str = Field(
         default="default",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
@@ -313,6 +323,13 @@ class Settings(BaseModel):
     max_attempts: int = Field(default=3, ge=1, le=1000, description="Starts of a pod that reach no new step.")
     deadline_s: int = Field(
         default=86400, ge=60, le=YEAR_S, description="Longest time from the first start to the end."
+    )
+
+    fault: str = Field(
+        default="",
+        pattern=FAULTS,
+        description="For tests, where run.allowFaults is true: kind@step[:rank], once in the run, or in every attempt "
+        f"with ! behind it; several with commas. Kinds: {', '.join(KINDS)}.",
     )
 
     @field_validator("*", mode="before")

@@ -11,6 +11,9 @@
 {{/* run.environment: of the training container. Names are unique: the API server refuses a job that repeats one. */}}
 {{- define "run.environment" -}}
 {{- $run := .Values.run -}}
+{{- if and $run.config.fault (not $run.allowFaults) -}}
+{{- fail (printf "run.config.fault=%s: plants a fault in the run, which is allowed only with run.allowFaults=true" $run.config.fault) -}}
+{{- end -}}
 - name: TRAINER_RUN
   value: {{ include "run.name" . | quote }}
 - name: TRAINER_RESULTS
@@ -23,6 +26,12 @@
   value: {{ include "run.image" $run.image | quote }}
 - name: TRAINER_WAIT_S
   value: {{ include "run.scalar" (int64 $run.scheduling.waitSeconds) | quote }}
+- name: TRAINER_GRACE_S
+  value: {{ include "run.scalar" (int64 $run.graceSeconds) | quote }}
+{{- if $run.allowFaults }}
+- name: TRAINER_ALLOW_FAULTS
+  value: "true"
+{{- end }}
 - name: TRAINER_ACCELERATOR
   value: {{ include "run.literal" $run.accelerator | quote }}
 {{- range $name, $value := $run.config }}

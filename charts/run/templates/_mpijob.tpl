@@ -5,8 +5,9 @@ run.mpijob.v1, run.mpijob.v2beta1: a launcher that starts `python -m trainer` in
 - slotsPerWorker 1: mpirun starts one trainer per pod, that starts a process per accelerator.
 - v1: its operator starts a failed launcher never again, and calls the job Failed. restartPolicy Never says so; with
   ExitCode the conditions contradict each other.
-- v1 calls the job Failed when a worker has failed. One that is told to go, as from a node that is drained, ends well:
-  it gets a successor, and the launcher tries again. Past the deadline a worker fails.
+- A worker that is told to go, as from a node that is drained, stays until its trainer has saved and ended, and ends well
+  then: v1 calls the job Failed when a worker has failed; so it gets a successor, and the launcher tries again. Past the
+  deadline a worker fails.
 - v1 reaches the workers by `kubectl exec`: the launcher needs the token of its ServiceAccount, which the operator makes.
 - v2beta1: the launcher is a Job that cannot tell permanent failures from others, so backoffLimit bounds both.
 - The operators give the variables of torch's rendezvous to a PyTorchJob only.
@@ -15,7 +16,7 @@ run.mpijob.v1, run.mpijob.v2beta1: a launcher that starts `python -m trainer` in
 {{- $extra := include "run.mpijob.environment" . -}}
 {{- $launcher := dict "context" . "name" "pytorch" "extra" $extra "command" (list "python" "-m" "trainer.mpi_launcher") -}}
 {{- $deadline := include "run.scalar" (include "run.deadlines" . | fromYaml).workload -}}
-{{- $wait := list "sh" "-c" (printf "trap 'exit 0' TERM; timeout %s sleep infinity & wait $!" $deadline) -}}
+{{- $wait := list "python" "-m" "trainer.mpi_worker" $deadline -}}
 {{ include "run.workload.head" . }}
 spec:
   slotsPerWorker: 1
@@ -39,7 +40,8 @@ spec:
 {{- $launcher := dict "context" . "name" "pytorch" "extra" $extra "command" (list "python" "-m" "trainer.mpi_launcher") -}}
 {{- $attempts := int64 (.Values.run.config.max_attempts | default 3) -}}
 {{- /* What ssh starts does not see the container's environment. The first SetEnv counts alone: with what the image's sshd_config sets. */ -}}
-{{- $sshd := list "/usr/sbin/sshd" "-De" "-o" "SetEnv=PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp STRATLAB_NODE=$(STRATLAB_NODE)" -}}
+{{- $deadline := include "run.scalar" (include "run.deadlines" . | fromYaml).workload -}}
+{{- $sshd := list "python" "-m" "trainer.mpi_worker" $deadline "/usr/sbin/sshd" "-De" "-o" "SetEnv=PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp STRATLAB_NODE=$(STRATLAB_NODE)" -}}
 {{ include "run.workload.head" . }}
 spec:
   slotsPerWorker: 1

@@ -9,6 +9,7 @@
 {{- $resource := printf "%s/%s" (lower $api.kind) $name -}}
 Run {{ $name }}: {{ .Chart.Name }} on {{ $run.nodes }} x {{ $run.processesPerNode }} processes ({{ $api.kind }}).
 {{ include "run.notes.resources" . }}
+{{ include "run.notes.grace" . }}
 {{- with include "run.notes.warnings" . }}
 {{ . }}
 {{- end }}
@@ -64,6 +65,11 @@ Each pod requests {{ join ", " $parts }}; run.resources.requests sets cpu and me
     "trainjob" (printf "job/%s-node-0" $name)
 -}}
 {{- get $pods .Values.run.workload.api -}}
+{{- end }}
+
+{{- define "run.notes.grace" -}}
+A stop (suspend, eviction, uninstall) leaves its pods {{ int64 .Values.run.graceSeconds }} s for a last checkpoint; where checkpoints take longer, the
+run's log says what to set in run.graceSeconds.
 {{- end }}
 
 {{- define "run.notes.warnings" -}}

@@ -33,7 +33,7 @@ tolerations:
     {{- end }}
   {{- end }}
 {{- end }}
-terminationGracePeriodSeconds: 60 # the trainer writes down how far it got
+terminationGracePeriodSeconds: {{ int64 $run.graceSeconds }} # for a last checkpoint
 containers:
   - name: {{ .name }}
     {{- include "run.training.container" . | nindent 4 }}

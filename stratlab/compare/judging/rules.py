@@ -24,6 +24,8 @@ IMPLIED = {
     "image",
     "accelerator",
     "wait_s",
+    "grace_s",
+    "allow_faults",
     "strategy",
     "dp_replicate",
     "dp_shard",
@@ -317,6 +319,15 @@ RULES: tuple[Rule, ...] = (
     _setting("max_attempts", "when a run that fails again and again is given up", matters=False),
     _setting("deadline_s", "when a run is stopped", matters=False),
     # course
+    Rule(
+        "fault",
+        "config",
+        ("config", "fault"),
+        True,
+        "a fault was planted in it",
+        expected="none",
+        absent="none",
+    ),
     Rule("attempts", "attempts", (), True, "a restarted run has other steps in its times", expected=1),
     Rule("skipped_steps", "summary", ("skipped_steps",), True, "a skipped step does less work", expected=0),
 )

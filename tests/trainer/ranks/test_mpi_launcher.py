@@ -12,6 +12,7 @@ import pytest
 
 from trainer.launch import mpi as mpi_launcher
 from trainer.launch.ledger import Ledger
+from trainer.launch.stop import Stop, Stopped
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
 
@@ -57,6 +58,11 @@ def test_it_waits_until_every_worker_has_an_address():
         ),
         ('{"status": {"podIP": "10.1.2.3", "conditions": [{"type": "Ready", "status": "False"}]}}', None),
         ('{"status": {}}', None),
+        (
+            '{"metadata": {"deletionTimestamp": "2026-11-21T09:00:00Z"}, "status": {"podIP": "10.1.2.3", '
+            '"conditions": [{"type": "Ready", "status": "True"}]}}',
+            None,
+        ),
     ],
 )
 def test_kubectl_tells_the_address_of_a_ready_pod(tmp_path, answer, address):
@@ -110,36 +116,54 @@ def test_v1_tries_again_what_is_worth_it_and_not_for_ever(tmp_path, monkeypatch)
     monkeypatch.setattr(mpi_launcher, "MPI_FILES", tmp_path)
     monkeypatch.setattr(mpi_launcher, "find_by_kubectl", lambda pod: "10.0.0.1")
     codes: list[int] = []
-    monkeypatch.setattr(mpi_launcher, "_run", lambda command, env: codes.pop(0))
+    monkeypatch.setattr(mpi_launcher, "_run", lambda *given: codes.pop(0))
     config = Config(run="try", results=str(tmp_path), max_attempts=3)
     for given, ends, unused in (
         ([134, 0], 0, []),
         ([134, 137, 134, 0], 134, [0]),
         ([12, 0], 12, [0]),
+        ([143, 134, 143, 143, 134, 143, 0], 0, []),  # a worker that was told to go is no attempt
     ):
         codes[:] = given
-        assert (mpi_launcher.launch(config, ["w0"]), codes) == (ends, unused)
+        assert (mpi_launcher.launch(config, ["w0"], Stop()), codes) == (ends, unused)
     (tmp_path / "kubexec.sh").unlink()
     monkeypatch.setattr(mpi_launcher, "find_by_name", lambda host: host)
-    codes[:] = [134, 0]
-    assert (mpi_launcher.launch(config, ["w0"]), codes) == (134, [0])  # its operator starts a new launcher
+    for code in (134, 143):
+        codes[:] = [code, 0]
+        assert (mpi_launcher.launch(config, ["w0"], Stop()), codes) == (
+            code,
+            [0],
+        )  # its operator starts a new one
 
 
-def test_a_stopped_launcher_stops_mpirun_first(tmp_path):
-    # not a shell that kills a `sleep`: one that was only just forked loses the signal, and holds the pipes
-    program = (
-        "import signal; signals = {signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, signals); "
-        'print("ready", flush=True); assert signal.sigtimedwait(signals, 60); exit("mpirun stopped")'
-    )
-    launcher = run_launcher(tmp_path, f"exec {sys.executable} -c '{program}'")
+WAITS = (
+    "import signal, sys, time; signals = {signal.SIGTERM, signal.SIGUSR1}; "
+    'signal.pthread_sigmask(signal.SIG_BLOCK, signals); print("ready", flush=True); '
+    "heard = [signal.sigtimedwait(signals, 60).si_signo for _ in range(COUNT)]; time.sleep(LAST_S); "
+    "exit(str(list(map(int, heard))))"
+)
+"""mpirun: not a shell that kills a `sleep`, for one that was only just forked loses the signal, and holds the pipes."""
+
+
+@pytest.mark.parametrize(
+    ("count", "grace_s", "heard"),
+    [
+        (1, 120, [signal.SIGUSR1]),  # its processes end by themselves
+        (2, 20, [signal.SIGUSR1, signal.SIGTERM]),  # they do not, and it is time
+    ],
+)
+def test_a_stopped_launcher_tells_mpirun_s_processes_and_waits_for_them(tmp_path, count, grace_s, heard):
+    program = WAITS.replace("COUNT", str(count)).replace("LAST_S", "0.5")
+    launcher = run_launcher(tmp_path, f"exec {sys.executable} -c '{program}'", TRAINER_GRACE_S=str(grace_s))
     assert launcher.stdout and launcher.stdout.readline() == "ready\n"
     launcher.send_signal(signal.SIGTERM)
-    out, error = launcher.communicate(timeout=30)
+    launcher.send_signal(signal.SIGTERM)  # a second one changes nothing
+    out, error = launcher.communicate(timeout=60)
     assert (launcher.returncode, out) == (143, ""), error
-    assert error.startswith("mpirun stopped\n")
+    assert error.startswith(f"{[int(number) for number in heard]}\n")
 
 
-def test_a_signal_while_mpirun_starts_reaches_it(tmp_path, monkeypatch):
+def test_a_signal_while_mpirun_starts_reaches_it(monkeypatch):
     """There was a moment in which the launcher ended alone and left mpirun running."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -150,14 +174,16 @@ def test_a_signal_while_mpirun_starts_reaches_it(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(subprocess, "Popen", StoppedAtOnce)
-    before = signal.signal(signal.SIGTERM, mpi_launcher._raise_stopped)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    stop = Stop()
+    stop.listen()
     try:
-        with pytest.raises(mpi_launcher.Stopped):
-            mpi_launcher._run(["sleep", "30"], {"PATH": os.environ["PATH"]})
-        assert started[0].returncode == -signal.SIGTERM
-        assert signal.getsignal(signal.SIGTERM) is mpi_launcher._raise_stopped
+        with pytest.raises(Stopped):
+            mpi_launcher._run(["sleep", "30"], {"PATH": os.environ["PATH"]}, stop, 120)
+        assert started[0].returncode == -signal.SIGUSR1
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         for process in started:
             process.kill()
 

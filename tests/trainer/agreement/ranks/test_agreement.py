@@ -119,7 +119,7 @@ def test_a_stop_is_agreed_between_the_batches_of_an_evaluation():
             print(stopped, len(seen), flush=True)
 
     said = ends(work, 2)
-    assert said[0] == said[1] and said[0].startswith("stopped behind step 8 "), said
+    assert said[0] == said[1] and said[0].startswith("behind step 8 "), said
     assert 30 <= int(said[0].split()[-1]) < 60
 
 

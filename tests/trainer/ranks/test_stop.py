@@ -1,0 +1,118 @@
+"""A run that is told to stop, wherever it is: behind one step, with a checkpoint of it; what follows is as if nothing
+had been. One rank alone hears of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.kept_runs import STEPS, lines, read, train
+from tests.trainer.ranks.test_resume import assert_equal_ending, losses
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.record.run_directory import RunDirectory
+
+
+def stop_at(place: str, count: int, rank: int = 1) -> Callable[[], None]:
+    """A worker whose rank is told to stop when it is at `place` for the `count`-th time."""
+
+    def target() -> None:
+        import signal
+
+        from trainer import worker
+        from trainer.agreement.pace import Pace
+        from trainer.checkpoint.store import Checkpoints
+        from trainer.engines.torch_engine import TorchEngine
+
+        Pace.__init__.__defaults__ = (
+            0,
+            0.0,
+        )  # asked behind every step: how long one takes is the machine's affair
+        owner = Checkpoints if place.startswith("_") else TorchEngine
+        if place == "train_step" and os.environ["TRAINER_STRATEGY"].startswith("zero"):
+            from trainer.engines.zero_engine import ZeroEngine as owner
+        real, calls = getattr(owner, place), [0]
+
+        def told(self: object, *given: object) -> object:
+            calls[0] += 1
+            if calls[0] == count and int(os.environ["RANK"]) == rank:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return real(self, *given)
+
+        setattr(owner, place, told)
+        raise SystemExit(worker.main())
+
+    return target
+
+
+def committed(folder: Path) -> list[int]:
+    return CheckpointFolder(RunDirectory(folder.parents[1], folder.parent.name, folder.name)).committed()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "place", "count", "behind"),
+    [
+        ("ddp", "train_step", 7, 7),
+        ("fsdp", "train_step", 9, 9),
+        ("zero2", "train_step", 4, 4),
+        ("ddp", "evaluate", 1, 6),  # in the first validation
+        ("ddp", "_write", 1, 6),  # in the checkpoint of step 5: noticed behind the next step
+        ("ddp", "train_step", 12, 12),  # before the last validation
+    ],
+)
+def test_a_stop_loses_no_step_and_changes_nothing(tmp_path, uninterrupted, strategy, place, count, behind):
+    folder = train(tmp_path, strategy, 2, stop_at(place, count), codes=(143,))
+    assert max(losses(folder, 1)) == behind == committed(folder)[-1]
+    (event,) = [x for x in lines(folder) if x["kind"] == "event"]
+    assert (event["name"], event["step"], event["text"]) == (
+        "stopped",
+        behind,
+        f"goes on behind step {behind}",
+    )
+
+    train(tmp_path, strategy, 2)
+    assert list(losses(folder, 2)) == list(range(behind + 1, STEPS + 1))
+    assert_equal_ending(folder, uninterrupted(strategy, 2))
+    validated = [x["step"] for x in lines(folder) if x["kind"] == "eval"]
+    assert validated == [6, 12]
+    assert read(folder, "checkpoints/best.json") == read(uninterrupted(strategy, 2), "checkpoints/best.json")
+
+
+def test_a_stop_behind_the_last_checkpoint_leaves_at_once(tmp_path, uninterrupted):
+    """While the test split is evaluated."""
+    folder = train(tmp_path, "ddp", 2, stop_at("evaluate", 20), codes=(143,))
+    assert not (folder / "summary.json").exists() and committed(folder)[-1] == STEPS
+    train(tmp_path, "ddp", 2)
+    assert losses(folder, 2) == {}
+    assert_equal_ending(folder, uninterrupted("ddp", 2))
+
+
+def test_a_run_without_checkpoints_stops_too_and_keeps_its_metrics(tmp_path):
+    given = {"TRAINER_CHECKPOINT_EVERY": "0", "TRAINER_LOG_EVERY": "100"}
+    folder = train(tmp_path, "ddp", 2, stop_at("train_step", 5), codes=(143,), **given)
+    assert list(losses(folder, 1)) == [1, 2, 3, 4, 5]
+    assert not (folder / "checkpoints").exists()
+    (event,) = [x for x in lines(folder) if x["kind"] == "event"]
+    assert event["text"] == "keeps no checkpoint"
+
+
+def test_a_peer_that_is_lost_ends_the_attempt_although_it_was_told_to_stop(tmp_path):
+    stops = stop_at("train_step", 7, rank=0)
+
+    def target() -> None:
+        from trainer.agreement.agreement import Agreement
+
+        real = Agreement._reduce
+
+        def reduce(self: Agreement, unit_s: float) -> float:
+            if self.step == 7 and int(os.environ["RANK"]) == 1:
+                os._exit(77)
+            return real(self, unit_s)
+
+        Agreement._reduce = reduce  # type: ignore[method-assign]
+        stops()
+
+    folder = train(tmp_path, "ddp", 2, target, codes=(134, 77))
+    assert committed(folder) == [5, 6]
