@@ -82,6 +82,9 @@ bench: setup ## host cost of tracking, phases, metrics and profiler schedule; of
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/host_tax.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sharding_host_cost.py
 
+bench-checkpoints: setup ## how long training stands still for checkpoints, against blocking dcp.save (3 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/checkpoint_stall.py
+
 bench-traces: setup ## the trace analysis against HTA, to 10 million events and 512 ranks (40 minutes); reports/traces.json
 	$(BIN)/python -m benchmarks.traces
 
@@ -194,4 +197,4 @@ clean: ## remove the demo's results, and the layers of images that `make e2e` ke
 
 FORCE:
 
-.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants faults convergence images e2e lint bench schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants faults convergence images e2e lint bench bench-checkpoints schema golden chart lock dist setup clean gpu gpu-kit bare

@@ -23,7 +23,7 @@ from trainer.checkpoint.store import Checkpoints
 from trainer.checkpoint.together import open_disk_group
 from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
-from trainer.failures import Stopped
+from trainer.failures import NotFinite, Stopped
 from trainer.faults import plant_faults
 from trainer.hangs.pulse import STEP, Pulse, open_pulse
 from trainer.hangs.witness import Witness
@@ -146,11 +146,14 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         last = checkpoints.numbers() | recorder.describe_straggler() if run.writes else {}
         test = task.evaluate(engine, "test", agreement.end_batch)  # beside the last checkpoint
         agreement.ask_now()
-        checkpoints.finish()
     except Stopped:
         checkpoints.commit_now(agreement.step)
         agreement.leave()
         raise
+    except NotFinite:
+        checkpoints.finish()  # of a step before it, that of the last good state
+        raise
+    checkpoints.finish()
     if checkpoints.is_kept:
         export_weights(run, engine, model, checkpoints.best, task.model_facts if run.writes else {})
     write_results(

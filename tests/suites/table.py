@@ -59,6 +59,11 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/trainer",),
     ),
     Suite(
+        "faults", "both ranks killed 200 times while they save 200 MB: the newest committed checkpoint loads each time",
+        command=(*PYTEST, "tests/nightly/faults"), smallest=None, minutes=20,
+        folders=("tests/nightly/faults",),
+    ),
+    Suite(
         "convergence", "300 steps from three seeds: every strategy ends where one process ends, in fp32 and bf16",
         command=("{python}", "-m", "tests.convergence"), smallest=("--steps", "20", "vit_tiny", "ddp", "fp32"),
         minutes=120, facts="convergence.json",

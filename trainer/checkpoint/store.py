@@ -92,7 +92,7 @@ class Checkpoints:
         if self._attempt.chosen is None:
             return
         path, state = self._attempt.chosen.path, self._attempt.chosen.state
-        if state.strategy != self._config.strategy and not self._attempt.is_moved:
+        if state.strategy != self._config.strategy:
             raise ConfigError(
                 [f"{path}: was saved by strategy {state.strategy}, this run has {self._config.strategy}"]
             )
@@ -121,17 +121,17 @@ class Checkpoints:
             "train_time_s": self.train_time_s(),
         }
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run ends with a checkpoint and its weights: if it has settings for it, or is long enough."""
+        return bool(self._config.checkpoint_every or self._start or self._newest)
+
     def owes_validation(self) -> bool:
         """Whether the run was stopped behind the step that it goes on from, and before that step's validation."""
         step = self._attempt.from_step
         if not step or (step % self._run.plan.evaluate_every and step != self._steps):
             return False
         return self.validation is None or self.validation["step"] != step
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the run ends with a checkpoint and its weights: if it has settings for it, or is long enough."""
-        return bool(self._config.checkpoint_every or self._start or self._newest)
 
     def after_step(self, step: int, asked: bool = False) -> None:
         """Takes a snapshot if it is time to; collective.
@@ -162,23 +162,27 @@ class Checkpoints:
             return False
         return time.monotonic() - self._taken_at >= self._config.checkpoint_minutes * 60
 
-    def commit_now(self, step: int) -> None:
-        """Saves the state behind `step`, the last one that is done, if the run keeps checkpoints; collective.
+    def commit_now(self, step: int) -> bool:
+        """Saves `step`, the last one that is done, and returns when it is committed; collective.
 
-        What waits to be written is written in any case. Returns when the checkpoint is committed.
+        What waits to be written is written in any case. Nothing is saved twice, nor where no checkpoints are kept.
+
+        Returns:
+            Whether the newest checkpoint is that of `step`.
 
         Raises:
-            StorageFull: as `after_step`.
+            StorageFull: as `after_step`; the first one in a row that does not fit is left out here too.
         """
         self._recorder.flush()
-        keeps = self._config.checkpoint_every or self._config.checkpoint_minutes
-        if keeps and step not in (self._newest, self._attempt.from_step):
+        kept = self._config.checkpoint_every or self._config.checkpoint_minutes
+        if kept and step not in (self._newest, self._committed):
             self._take(step)
         self.finish()
         if self._run.writes:
             text = f"goes on behind step {self._committed}" if self._committed else "keeps no checkpoint"
             log.warning("stopped behind step %d, %s", step, text)
             self._recorder.record("event", step, name="stopped", text=text)
+        return self._committed == step
 
     def finish(self) -> None:
         """Waits for the checkpoint that is being written, if there is one; collective.

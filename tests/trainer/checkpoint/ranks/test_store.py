@@ -26,6 +26,7 @@ def build(
     resume: str = "auto",
     steps: int = STEPS,
     asked: tuple[int, ...] = (),
+    load: bool = True,
 ):
     """(checkpoints, engine, attempt) of this rank, in a process group of its own."""
     import torch
@@ -85,7 +86,8 @@ def build(
     recorder = Recorder(run.folder.metrics if run.writes else None, attempt.number, 1)
     engine = StandIn()
     checkpoints = Checkpoints(run, engine, recorder, attempt, group)
-    checkpoints.load()
+    if load:
+        checkpoints.load()
 
     done = [attempt.from_step]
 

@@ -1,0 +1,156 @@
+"""Ranks that save are killed from outside at a drawn moment, start again, and are killed again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.ranks import fork_ranks
+from tests.trainer.checkpoint.ranks.test_store import build
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.manifest import find_problem
+from trainer.record.run_directory import RunDirectory
+
+EVERY = 2
+TENSORS = 20
+
+
+@dataclass
+class Kills:
+    """What was seen of a number of kills."""
+
+    saves_s: list[float] = field(default_factory=list)
+    """From a save's first byte to its COMMIT, of those that were not killed."""
+    while_saving: list[float] = field(default_factory=list)
+    """Seconds behind the first byte, of the kills that left a save unfinished."""
+    between: int = 0
+    """Kills when none was being written."""
+    problems: list[str] = field(default_factory=list)
+    """Of the newest committed checkpoint after a kill."""
+
+    def histogram(self, bins: int = 10) -> str:
+        """Kills by the part of a whole save that was over."""
+        whole = sorted(self.saves_s)[len(self.saves_s) // 2]
+        counts = [0] * (bins + 1)
+        for after_s in self.while_saving:
+            counts[min(int(after_s / whole * bins), bins)] += 1
+        names = [f"{100 * i // bins:3d} to {100 * (i + 1) // bins:3d} %" for i in range(bins)] + [
+            "longer than one"
+        ]
+        rows = [f"  {name:15} {count:4d}  {'#' * count}" for name, count in zip(names, counts, strict=True)]
+        head = f"{len(self.while_saving)} kills between first byte and COMMIT (a save takes {whole:.2f} s), "
+        return "\n".join([head + f"{self.between} between saves", *rows])
+
+
+def train_and_save(results: Path, state_bytes: int) -> None:
+    """One rank: goes on from the newest checkpoint, looks at every number of it, and saves every other step."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer.checkpoint.native_state import read_sharded
+    from trainer.checkpoint.sharded_snapshot import ShardedStaging
+
+    checkpoints, engine, attempt, step_until = build(results, every=EVERY, steps=10**6, load=False)
+    tensors = {f"w{i}": torch.zeros(state_bytes // 4 // TENSORS) for i in range(TENSORS)}
+    staging = ShardedStaging()
+
+    def load(folder: Path) -> None:
+        read_sharded(tensors, folder)
+        whole = all(bool((tensor == attempt.from_step).all()) for tensor in tensors.values())
+        if not whole:
+            (results / "damaged").write_text(f"step {attempt.from_step} holds other numbers")
+
+    def snapshot():
+        for tensor in tensors.values():
+            tensor.fill_(now[0])
+        return staging.take(tensors)
+
+    engine.load, engine.snapshot = load, snapshot
+    checkpoints.load()
+    now = [attempt.from_step]
+    (results / f"pid{dist.get_rank()}").write_text(str(os.getpid()))
+    for step in range(attempt.from_step + 1, 10**6):
+        now[0] = step
+        time.sleep(0.01)
+        step_until(step, finish=False)
+
+
+class Killer(threading.Thread):
+    """Waits for a save, then for a drawn time, and kills every rank.
+
+    Args:
+        ranks: to be killed; they leave their process ids.
+        drawn: for the time, a part of how long a save takes.
+        kills: what is seen goes there.
+    """
+
+    def __init__(self, results: Path, ranks: int, drawn: random.Random, kills: Kills) -> None:
+        super().__init__(daemon=True)
+        self._results, self._ranks, self._drawn, self._kills = results, ranks, drawn, kills
+        self._folder = CheckpointFolder(RunDirectory(results, "default", "try"))
+
+    def run(self) -> None:
+        pids = [self._results / f"pid{rank}" for rank in range(self._ranks)]
+        while not all(pid.exists() and pid.read_text() for pid in pids):
+            time.sleep(0.005)
+        done = {*self._folder.committed()}
+        saves = self._kills.saves_s
+        if not saves:  # the first time, how long it takes
+            step, began = self._first_byte(done)
+            while step not in self._folder.committed():
+                time.sleep(0.002)
+            saves.append(time.monotonic() - began)
+            done = {*self._folder.committed()}
+        step, began = self._first_byte(done)
+        time.sleep(self._drawn.uniform(0, 1.1) * min(saves))
+        for pid in pids:
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+        after_s = time.monotonic() - began
+        time.sleep(0.05)
+        if step in self._folder.committed():
+            self._kills.between += 1
+        else:
+            self._kills.while_saving.append(after_s)
+
+    def _first_byte(self, done: set[int]) -> tuple[int, float]:
+        while True:
+            for folder in self._folder.path.glob(".tmp-step_*"):
+                step = folder.name.removeprefix(".tmp-step_")
+                if step.isdigit() and int(step) not in done and any(folder.rglob("*.distcp")):
+                    return int(step), time.monotonic()
+            time.sleep(0.001)
+
+
+def kill_while_saving(results: Path, kills: int, state_bytes: int, ranks: int = 2, seed: int = 7) -> Kills:
+    """Kills all ranks so often, each time in or behind a save; the next start loads what the last one left.
+
+    After each kill every byte of the newest committed checkpoint is compared with its manifest by us, and each number
+    of it by the ranks that go on.
+    """
+    found, drawn = Kills(), random.Random(seed)
+    folder = CheckpointFolder(RunDirectory(results, "default", "try"))
+    for _ in range(kills):
+        for pid in results.glob("pid*"):
+            pid.unlink()
+        killer = Killer(results, ranks, drawn, found)
+        killer.start()
+        done = fork_ranks(lambda: train_and_save(results, state_bytes), ranks, timeout_s=600)
+        killer.join(timeout=5)
+        if any(result.exit_code != -signal.SIGKILL for result in done):
+            found.problems.append("\n".join(result.output[-1500:] for result in done))
+            break
+        newest = folder.committed()[-1]
+        if problem := find_problem(folder.step(newest)):
+            found.problems.append(f"step {newest}: {problem}")
+        if (results / "damaged").exists():
+            found.problems.append((results / "damaged").read_text())
+    metrics = RunDirectory(results, "default", "try").metrics.read_text().splitlines()
+    lines = [json.loads(line) for line in metrics if line.endswith("}")]
+    found.problems += [line["text"] for line in lines if line.get("name") == "checkpoint skipped"]
+    return found
