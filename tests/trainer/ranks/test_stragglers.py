@@ -1,4 +1,4 @@
-"""A rank that takes twice as long, in real runs: in its data, or in its forward pass while the others wait in theirs."""
+"""A rank that takes twice as long, in real runs: in its data, or in its forward pass while the others wait."""
 
 from __future__ import annotations
 
