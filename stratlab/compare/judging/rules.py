@@ -329,8 +329,7 @@ RULES: tuple[Rule, ...] = (
         ("config", "fault"),
         True,
         "a fault was planted in it",
-        expected="none",
-        absent="none",
+        expected="",
     ),
     _resolved(
         "resumed_from",

@@ -68,6 +68,11 @@ def test_a_rank_that_waits_inside_of_a_backward_pass_waits():
     assert judge(states, 2).ranks == [1]
 
 
+def test_of_two_with_something_under_way_the_one_that_is_elsewhere_is_named():
+    states = [waiting(0, stack=BACKWARD), waiting(1, stack=READ)]
+    assert judge(states, 2).ranks == [1]
+
+
 def test_a_rank_that_waits_and_does_not_answer_is_not_the_one():
     """One that holds the lock inside of a collective: its stack is there, and says so."""
     states = [silent(0, stack=WAIT), waiting(1, stack=READ, pending=[])]

@@ -40,7 +40,9 @@ def watch(results: Path, world_size: int) -> Watchdog:
     return Watchdog(folder, "pod-0", "node-7", 1, world_size, TIMEOUT_S)
 
 
-def train(results: Path, strategy: str, world_size: int, hang: dict | None) -> tuple[Watchdog, list, float]:
+def train(
+    results: Path, strategy: str, world_size: int, hang: dict | None, **more: str
+) -> tuple[Watchdog, list, float]:
     """(the watchdog, the ranks' ends, seconds) of a run with a planted hang, or without one."""
 
     def be_worker() -> None:
@@ -50,12 +52,12 @@ def train(results: Path, strategy: str, world_size: int, hang: dict | None) -> t
             plant(**hang)
         raise SystemExit(worker.main())
 
-    watchdog, env = watch(results, world_size), settings(results, strategy)
+    watchdog, env = watch(results, world_size), settings(results, strategy, **more)
     watchdog.set_environment(env)
     watchdog.start()
     began = time.monotonic()
     try:
-        ended = fork_ranks(be_worker, world_size, env=env, timeout_s=120)
+        ended = fork_ranks(be_worker, world_size, env=env, timeout_s=240)
     finally:
         watchdog.stop()
     return watchdog, ended, time.monotonic() - began

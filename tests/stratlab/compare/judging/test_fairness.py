@@ -224,6 +224,7 @@ MAY_DIFFER = {
         "log_every": 3,
         "max_attempts": 9,
         "collective_timeout_s": 60,
+        "on_not_finite": "warn",
         "deadline_s": 60,
         "resume": "never",
         "resume_from": "demo/ddp",
@@ -235,7 +236,8 @@ MAY_DIFFER = {
         "zeropp": "qgz",
         "dp_shard": 2,
         "dp_replicate": 2,
-    }
+    },
+    "summary": {"straggler": "rank 1"},
 }
 
 
