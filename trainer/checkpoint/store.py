@@ -23,6 +23,7 @@ from torch.profiler import record_function
 
 from trainer.checkpoint.attempt import Attempt
 from trainer.checkpoint.folder import CheckpointFolder, sync_folder
+from trainer.checkpoint.grace import find_grace_problem
 from trainer.checkpoint.manifest import list_files, seal
 from trainer.checkpoint.random_state import load_random_state, save_random_state
 from trainer.checkpoint.together import run_together
@@ -72,6 +73,7 @@ class Checkpoints:
         """That of the best checkpoint."""
         self._saved = attempt.from_step
         """Step of the newest checkpoint, equal on every rank; 0 = none."""
+        self._grace_told = False
         self._missed = 0
         """Checkpoints in a row that did not fit, equal on every rank."""
 
@@ -166,6 +168,15 @@ class Checkpoints:
         self._saved = step
         taken_ms = (time.monotonic() - began) * 1e3
         self._recorder.record("system", step, checkpoint_ms=taken_ms, checkpoint_gib=size / GIB)
+        self._tell_grace(step, taken_ms / 1e3)
+
+    def _tell_grace(self, step: int, checkpoint_s: float) -> None:
+        """Once in an attempt."""
+        problem = find_grace_problem(checkpoint_s, self._config.grace_s)
+        if self._run.writes and problem and not self._grace_told:
+            self._grace_told = True
+            log.warning("%s", problem)
+            self._recorder.record("event", step, name="grace period too short", text=problem)
 
     def _save_where_it_fits(self, step: int, best: int | None) -> int | None:
         """As `_save`; None on every rank if the volume is full for the first time in a row, or after the last step.
