@@ -36,6 +36,7 @@ with packages_needed():
     )
     from trainer.launch import preflight
     from trainer.launch import visibility as accelerators
+    from trainer.launch.ladder import Ladder
     from trainer.launch.ledger import Ledger, read_pod_name
     from trainer.launch.node_rank import read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
@@ -104,7 +105,9 @@ def _run(config: Config) -> int:
         if sender:
             sender.start()
         peers.start()
-        code, text = _launch(pods, launcher, peers)
+        code, text = Ladder(config, folder, pods, os.environ).climb(
+            lambda: _launch(pods, launcher, peers), lambda code: _record_attempt_end(folder, launcher, code)
+        )
     except Stopped:
         code, text = failures.TERMINATED, failures.reason(failures.TERMINATED)
     except PeerLost as failure:
