@@ -43,6 +43,7 @@ with packages_needed():
     from trainer.launch import preflight
     from trainer.launch import visibility as accelerators
     from trainer.launch.container_memory import ContainerMemory
+    from trainer.launch.ladder import Ladder
     from trainer.launch.lease import Lease
     from trainer.launch.ledger import Ledger, read_pod_name
     from trainer.launch.node_rank import read_node_rank
@@ -130,7 +131,10 @@ def _run(config: Config, stop: Stop) -> int:
             sender.start()
         peers.start()
         watchdog.start()
-        code, text = _launch(config, pods, launcher, peers, stop)
+        code, text = Ladder(config, folder, pods, os.environ).climb(
+            lambda: _launch(config, pods, launcher, peers, stop),
+            lambda code: _record_attempt_end(folder, launcher, code, failures.reason(code)),
+        )
     except Stopped:
         code, text = failures.TERMINATED, failures.reason(failures.TERMINATED)
     except PeerLost as failure:

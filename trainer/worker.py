@@ -45,6 +45,7 @@ from trainer.outcome.out_of_memory import Holders, explain_out_of_memory
 from trainer.outcome.progress import Progress
 from trainer.outcome.tracking import Recorder
 from trainer.record.run_directory import write_json
+from trainer.record.rungs import RUNGS, read_own_rungs
 from trainer.run import Run, build_run, resolve_placement
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import missing_rank_variables
@@ -76,6 +77,8 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     run = build_run(config, world, placement, precision, task.train_samples, pulse=pulse)
     model = task.build_model(builds_empty(config, world.rank))
     resolved = describe_resolved(run, task, model)
+    if rungs := read_own_rungs(os.environ):
+        resolved[RUNGS] = rungs
     disk = open_disk_group(config.collective_timeout_s)
     attempt = open_attempt(run, resolved, launcher, disk)
 

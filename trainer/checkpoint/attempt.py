@@ -17,6 +17,7 @@ from trainer.failures import is_storage_full
 from trainer.hangs.alone import leave_alone
 from trainer.record.provenance import describe_run
 from trainer.record.run_directory import read_line, write_json
+from trainer.record.rungs import RUNGS, find_asked
 from trainer.run import Run
 from trainer.settings.config import Config
 
@@ -35,7 +36,7 @@ class Attempt:
     traces_complete: bool
     """An earlier attempt has recorded its steps."""
     is_moved: bool = False
-    """The checkpoint is another run's, and may be of another strategy."""
+    """The checkpoint is another run's, or of another rung, and may be of another strategy."""
     nodes: list[str] = field(default_factory=list)
     """The machine of each rank; "" where it is not known."""
 
@@ -104,29 +105,33 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
         folder.flight_recorder.mkdir(parents=True, exist_ok=True)
     number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
     chosen, skipped = _choose(config, CheckpointFolder(folder), group)
-    origin = None
-    if chosen is None and config.resume_from:
-        known = None if number == 1 else read_line(folder.config.read_bytes())["resolved"].get(RESUMED_FROM)
+    before = {} if number == 1 else read_line(folder.config.read_bytes())
+    record = before.get("resolved", {}).get(RESUMED_FROM)
+    is_from_another = chosen is None and bool(config.resume_from)
+    if is_from_another:
         look = partial(find_problem_together, group=group)
-        origin, broken = choose_origin(config, resolved, run.plan.steps, known, look)
-        chosen, skipped = origin.chosen, skipped + broken
+        origin, broken = choose_origin(config, resolved, run.plan.steps, record, look)
+        chosen, record, skipped = origin.chosen, origin.record, skipped + broken
     end_checking(group)
+    rungs = resolved.get(RUNGS, [])
+    resolved = resolved | ({RESUMED_FROM: record} if record else {})
     if number == 1:
-        moved = {RESUMED_FROM: origin.record} if origin else {}
-        write_json(
-            folder.config, describe_run(config, resolved | moved, *map(list, zip(*hosts, strict=True)))
-        )
+        asked = config.model_copy(update=find_asked(rungs))
+        write_json(folder.config, describe_run(asked, resolved, *map(list, zip(*hosts, strict=True))))
+    elif rungs != before["resolved"].get(RUNGS, []):
+        write_json(folder.config, before | {"resolved": resolved})
     attempt = Attempt(
         number,
         chosen,
         skipped,
         folder.has_all_traces(),
-        is_moved=origin is not None,
+        is_moved=is_from_another or bool(rungs),
         nodes=[node for _, node in hosts],
     )
     nodes = sorted({node for _, node in hosts if node})
     facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host, "nodes": nodes}
-    facts |= {RESUMED_FROM: origin.record["run"]} if origin else {}
+    facts |= {RESUMED_FROM: record["run"]} if record and is_from_another else {}
+    facts |= {"rung": len(rungs)} if rungs else {}
     folder.append_attempt("started", number, launcher, **facts)
     folder.keep_reserve(world.size)
     return attempt

@@ -15,6 +15,7 @@ from trainer.checkpoint.training_state import TrainingState
 from trainer.record.run_directory import RunDirectory, read_line
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.continuation import continuation_problems, resolved_problems
+from trainer.shapes.model_shapes import has_batch_norm
 
 RESUMED_FROM = "resumed_from"
 """Its place in `resolved` of config.json."""
@@ -71,7 +72,14 @@ def open_source(config: Config) -> Source:
     if not steps or (source.step is not None and source.step not in steps):
         there = f"it has those of steps {', '.join(map(str, steps))}" if steps else "it has none"
         raise ConfigError([f"{said}: no such checkpoint is committed, {there}"])
-    if problems := continuation_problems(known["config"], config):
+    problems = continuation_problems(known["config"], config)
+    micro = known["config"].get("micro_batch_size")
+    if has_batch_norm(config) and micro != config.micro_batch_size:
+        problems.append(
+            f"TRAINER_MICRO_BATCH_SIZE={config.micro_batch_size}: {config.model_name} has batch norm, whose statistics "
+            f"are those of a micro-batch; go on with {micro}"
+        )
+    if problems:
         raise ConfigError(problems)
     return source
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainer.outcome.peak_flops import read_peak_flops
 from trainer.outcome.tracking import TIMES, Work
+from trainer.record.rungs import RUNGS
 from trainer.settings.config import Config
 from trainer.tasks.measures import Evaluation
 
@@ -78,6 +79,7 @@ def build_summary(
         "dataset": config.dataset_name,
         **{name: resolved[name] for name in FROM_RESOLVED},
         **resolved["axes"],
+        **({"rung": len(rungs)} if (rungs := resolved.get(RUNGS)) else {}),
         **last,
         **{f"test_{name}": value for name, value in test.measures().items()},
         "measured_steps": len(measured),

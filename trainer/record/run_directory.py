@@ -19,6 +19,7 @@ class RunDirectory:
         self.path = Path(results) / comparison / run
         self.config = self.path / "config.json"
         self.attempts = self.path / "attempts.jsonl"
+        self.rungs = self.path / "rungs.json"
         self.metrics = self.path / "metrics.jsonl"
         self.sent = self.path / "metrics.sent"
         self.mlflow = self.path / "mlflow.json"

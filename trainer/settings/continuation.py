@@ -42,7 +42,14 @@ MAY_DIFFER = (
         "evaluate_every",
         "log_every",
     ),
-    *("target_accuracy_pct", "target_perplexity", "collective_timeout_s", "max_attempts", "deadline_s"),
+    *(
+        "target_accuracy_pct",
+        "target_perplexity",
+        "collective_timeout_s",
+        "max_attempts",
+        "deadline_s",
+        "oom_ladder",
+    ),
     "precision",  # asked for; what it became is compared (RESOLVED)
     *("steps", "epochs"),  # a longer plan goes on, unless the learning rate follows its end
 )

@@ -334,6 +334,11 @@ class Settings(BaseModel):
     collective_timeout_s: int = Field(
         default=600, ge=10, le=YEAR_S, description="A collective that hangs fails then."
     )
+    oom_ladder: bool = Field(
+        default=False,
+        description="Out of accelerator memory: go on with a smaller micro-batch (same global batch), recomputation, "
+        "the next strategy that holds less, offloading; five rungs at most.",
+    )
     max_attempts: int = Field(default=3, ge=1, le=1000, description="Starts of a pod that reach no new step.")
     deadline_s: int = Field(
         default=86400, ge=60, le=YEAR_S, description="Longest time from the first start to the end."

@@ -52,6 +52,8 @@ class StrategyRow:
     """The strategy to try for less state per rank; "" = none."""
     sends_less: str
     """The one to try for less communication, at more state per rank; "" = none."""
+    climbs_to: str
+    """Where the ladder goes that holds less and is of the same make (launch/ladder.py); "" = nowhere."""
 
 
 FULLY_SHARD = ("accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_dtype")
@@ -113,22 +115,26 @@ def _sharded(file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends
         gathers=True,
         holds_less=holds_less,
         sends_less=sends_less,
+        climbs_to=holds_less,
     )
 
 
 STRATEGIES: dict[str, StrategyRow] = {
-    "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0),
+    "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0, climbs_to=""),
     "ddp": _whole(
         *("ddp", ("dp_replicate",), "all-reduce", "zero1"),
         knobs=("reduce_bucket_mib", "reduce_dtype", "static_graph"),
         reduce_bucket_mib=25,
+        climbs_to="fsdp",
     ),
     "fsdp": _sharded("fsdp", ("dp_shard",), "gathers", "", "zero2"),
     "hsdp": _sharded("hsdp", ("dp_replicate", "dp_shard"), "gathers in replicas", "fsdp", ""),
-    "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp"),
-    "zero2": _zero(2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1"),
-    "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2"),
-    "zeropp": _zero(3, wire="", holds_less="", sends_less="zero2"),
+    "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp", climbs_to="zero2"),
+    "zero2": _zero(
+        2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1", climbs_to="zero3"
+    ),
+    "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2", climbs_to=""),
+    "zeropp": _zero(3, wire="", holds_less="", sends_less="zero2", climbs_to="zero3"),
     "nd": StrategyRow(
         file="nd",
         axes=ND_AXES,
@@ -143,13 +149,14 @@ STRATEGIES: dict[str, StrategyRow] = {
         gathers=False,
         holds_less="",
         sends_less="",
+        climbs_to="",
     ),
 }
 
 
 for _name, _row in STRATEGIES.items():
     assert re.fullmatch(CHART_NAME, _name), f"{_name}: is named like its chart, {CHART_NAME}"
-    for _other in (_row.holds_less, _row.sends_less):
+    for _other in (_row.holds_less, _row.sends_less, _row.climbs_to):
         assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
 
 

@@ -160,17 +160,18 @@ def compiled_batch_norm(name: str, setting: str) -> str:
     )
 
 
+def has_batch_norm(config: Config) -> bool:
+    """Whether each sample's loss depends on the others of its micro-batch; not known of models from the hub."""
+    name = registered_name(config)
+    return name in TORCHVISION and name != "vgg"
+
+
 def _batch_norm_problems(config: Config) -> Iterator[str]:
     name, recomputed = registered_name(config), config.activation_checkpointing
-    if name in TORCHVISION and name != "vgg" and config.compile and recomputed != NONE:
+    if has_batch_norm(config) and config.compile and recomputed != NONE:
         yield compiled_batch_norm(name, recomputed)
     size = config.image_size or default_image_size(config)
-    if (
-        name in TORCHVISION
-        and name != "vgg"
-        and config.micro_batch_size == 1
-        and size == NETWORKS[name].smallest
-    ):
+    if has_batch_norm(config) and config.micro_batch_size == 1 and size == NETWORKS[str(name)].smallest:
         yield (
             f"TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE={size}: the batch norm of {name} needs more than "
             "one value per channel, so two samples or a larger image"

@@ -316,6 +316,7 @@ RULES: tuple[Rule, ...] = (
         "resume", "where a further attempt starts; `attempts` tells whether there was one", matters=False
     ),
     _setting("resume_from", "the checkpoint that it was decides", matters=False),
+    _setting("oom_ladder", "what may be changed when memory runs out; `rungs` tell what was", matters=False),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
     _setting(
         "on_not_finite", "what a fault is met with; `skipped_steps` tells whether it was", matters=False
@@ -335,6 +336,11 @@ RULES: tuple[Rule, ...] = (
         "resumed_from",
         "its first steps are another run's; comparable only with what went on from the same checkpoint",
         absent="its own beginning",
+    ),
+    _resolved(
+        "rungs",
+        "it ran out of memory with what was asked for, and went on with other settings",
+        absent="none",
     ),
     Rule("attempts", "attempts", (), True, "a restarted run has other steps in its times", expected=1),
     Rule("skipped_steps", "summary", ("skipped_steps",), True, "a skipped step does less work", expected=0),

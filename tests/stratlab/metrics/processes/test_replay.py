@@ -36,7 +36,7 @@ def test_a_server_that_came_back_too_late_gets_every_point_once(tmp_path):
         "TRAINER_RESULTS": str(tmp_path),
         "TRAINER_MODEL": "cnn",
         "TRAINER_IMAGE_SIZE": "8",
-        "TRAINER_STEPS": "1500",
+        "TRAINER_STEPS": "400",
         "TRAINER_LOG_EVERY": "5",
         "TRAINER_PROFILE_STEPS": "0",
     }

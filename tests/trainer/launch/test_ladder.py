@@ -1,0 +1,126 @@
+"""Which rung comes next, and which are passed over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from trainer import failures
+from trainer.launch.ladder import MOST_RUNGS, Ladder
+from trainer.launch.preflight import Pods
+from trainer.record.run_directory import RunDirectory, write_json
+from trainer.record.rungs import find_asked, read_own_rungs
+from trainer.settings.config import Config
+
+GIVEN = {
+    "TRAINER_RUN": "try",
+    "TRAINER_MODEL": "vit_tiny",
+    "TRAINER_IMAGE_SIZE": "32",
+    "TRAINER_STEPS": "20",
+    "TRAINER_GLOBAL_BATCH_SIZE": "64",
+    "TRAINER_MICRO_BATCH_SIZE": "32",
+    "TRAINER_OOM_LADDER": "true",
+}
+
+
+@pytest.fixture
+def climb(tmp_path) -> Callable[..., tuple[list, str, dict[str, str]]]:
+    """Climbs from out of memory to out of memory: (rungs, what was said at the end, the ranks' environment)."""
+
+    def climb(nodes: int = 1, codes: tuple[int, ...] = (), **settings: str):
+        env = GIVEN | {"TRAINER_RESULTS": str(tmp_path), "PET_NPROC_PER_NODE": "2"} | settings
+        folder = RunDirectory(tmp_path, "default", "try")
+        folder.create()
+        left = list(codes) or [failures.OUT_OF_MEMORY] * 9
+        ladder = Ladder(Config.from_env(env), folder, Pods(nodes, 2), env)
+        _, said = ladder.climb(lambda: (left.pop(0), "out of memory"), lambda code: None)
+        rungs = json.loads(folder.rungs.read_text()) if folder.rungs.exists() else []
+        return rungs, said, env
+
+    return climb
+
+
+def settings_of(rungs: list) -> list[dict]:
+    return [rung["settings"] for rung in rungs]
+
+
+CHECKPOINTING = {"activation_checkpointing": "blocks"}
+
+
+def halves(*sizes: int) -> list[dict]:
+    return [{"micro_batch_size": size} for size in sizes]
+
+
+LADDERS = {
+    "ddp": [*halves(16, 8), CHECKPOINTING, {"strategy": "fsdp"}, {"offload": "all"}],
+    "zero1": [*halves(16, 8), CHECKPOINTING, {"strategy": "zero2"}, {"strategy": "zero3"}],
+    "zero3": [*halves(16, 8), CHECKPOINTING, {"offload": "optimizer"}, {"offload": "all"}],
+    "fsdp": [*halves(16, 8), CHECKPOINTING, {"offload": "all"}, *halves(4)],
+}
+
+
+@pytest.mark.parametrize("strategy", LADDERS)
+def test_the_rungs_of_a_strategy(climb, strategy):
+    rungs, said, env = climb(TRAINER_STRATEGY=strategy)
+    assert settings_of(rungs) == LADDERS[strategy] and len(rungs) == MOST_RUNGS
+    assert said == f"out of memory: the ladder ends after {MOST_RUNGS} rungs"
+    assert read_own_rungs(env) == rungs
+    reached = Config.from_env(env)
+    for rung in rungs:
+        for name in rung["settings"]:
+            last = [each["settings"][name] for each in rungs if name in each["settings"]][-1]
+            assert getattr(reached, name) == last
+    assert (reached.global_batch_size, reached.lr) == (64, 1e-3)
+    asked = {"micro_batch_size": 32, "activation_checkpointing": "none"}
+    assert find_asked(rungs) == find_asked(rungs) | asked
+
+
+def test_what_the_rules_refuse_is_passed_over_with_the_reason(climb):
+    """DDP with a static graph takes no accumulation, and fsdp has no such switch."""
+    rungs, said, _ = climb(TRAINER_STRATEGY="ddp", TRAINER_STATIC_GRAPH="true")
+    assert settings_of(rungs) == [CHECKPOINTING]
+    (passed,) = rungs[0]["passed_over"]
+    assert passed["settings"] == {"micro_batch_size": 16} and "TRAINER_STATIC_GRAPH" in passed["reason"]
+    assert "no rung of the ladder is left ({'micro_batch_size': 16}: TRAINER_STATIC_GRAPH" in said
+    assert "{'strategy': 'fsdp'}: TRAINER_STATIC_GRAPH" in said
+
+
+def test_batch_norm_keeps_its_micro_batch(climb):
+    rungs, _, _ = climb(TRAINER_MODEL="resnet", TRAINER_STRATEGY="ddp")
+    assert settings_of(rungs)[0] == CHECKPOINTING
+    (passed,) = rungs[0]["passed_over"]
+    assert passed["settings"] == {"micro_batch_size": 16} and "batch norm" in passed["reason"]
+
+
+def test_another_code_is_no_reason_to_climb(climb):
+    for code in (failures.CRASHED, failures.NOT_FINITE, failures.TERMINATED, failures.PEER_LOST):
+        assert climb(codes=(code,), TRAINER_STRATEGY="ddp")[0] == []
+    assert climb(TRAINER_STRATEGY="ddp", TRAINER_OOM_LADDER="false")[0] == []
+
+
+def test_a_pod_takes_the_rung_that_another_one_has_written(tmp_path, climb, monkeypatch):
+    monkeypatch.setattr("trainer.launch.ladder.WAIT_S", 0.2)
+    monkeypatch.setattr("trainer.launch.ladder.POLL_S", 0.05)
+    settings = {"TRAINER_STRATEGY": "ddp", "PET_NNODES": "2", "PET_RDZV_ID": "id"}
+    settings |= {"TRAINER_GLOBAL_BATCH_SIZE": "128"}
+    rungs, _, env = climb(2, (failures.PEER_LOST,), **settings)
+    assert rungs == [] and env["PET_RDZV_ID"] == "id"
+
+    folder = RunDirectory(tmp_path, "default", "try")
+    written = {"rung": 1, "settings": {"micro_batch_size": 16}, "instead_of": {"micro_batch_size": 32}}
+    env = GIVEN | {"TRAINER_RESULTS": str(tmp_path), "PET_NPROC_PER_NODE": "2"} | settings
+    codes = [failures.PEER_LOST, failures.DONE]
+
+    def launch() -> tuple[int, str]:
+        write_json(folder.rungs, [written])  # by the other pod, while the ranks of this one die
+        return codes.pop(0), ""
+
+    ladder = Ladder(Config.from_env(env), folder, Pods(2, 2), env)
+    assert ladder.climb(launch, lambda code: None) == (failures.DONE, "")
+    assert env["TRAINER_MICRO_BATCH_SIZE"] == "16" and env["PET_RDZV_ID"] == "id-rung1"
+
+    env = GIVEN | {"TRAINER_RESULTS": str(tmp_path), "PET_NPROC_PER_NODE": "2"} | settings
+    Ladder(Config.from_env(env), folder, Pods(2, 2), env).climb(lambda: (0, ""), lambda code: None)
+    assert env["TRAINER_MICRO_BATCH_SIZE"] == "16", "a later start stands where the run was"
