@@ -52,6 +52,7 @@ FOLDERS: dict[str, Tier] = {
     "e2e": E2E,
     "inside": E2E,  # look at an image from inside; brought there by tests/cluster/e2e
     "nightly": NIGHTLY,
+    "faults": NIGHTLY,  # what a run must survive, many times over
     "parts": NIGHTLY,  # single parts on a cluster
     "readme": NIGHTLY,  # the README's commands on a cluster
 }

@@ -56,6 +56,7 @@ PEER_LOST_WORDS = (
 STORAGE_FULL_WORDS = (
     "no space left on device",
     "disk quota exceeded",
+    "file too large",  # the longest file that the process or the volume allows
     "pytorchstreamwriter failed writing",  # torch.save
     "iostream error",  # torch.save to a path (torch 2.13)
     "unexpected pos",  # torch.save, when it closes what it could not write; it takes the place of the one above

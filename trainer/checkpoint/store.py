@@ -18,6 +18,7 @@ from torch.profiler import record_function
 from trainer.checkpoint.attempt import Attempt
 from trainer.checkpoint.background import Background
 from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.grace import find_grace_problem
 from trainer.checkpoint.random_state import load_random_state, random_state
 from trainer.checkpoint.training_state import TrainingState, hash_config
 from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken
@@ -70,6 +71,7 @@ class Checkpoints:
         self._best_before = self.best
         self._committed = attempt.from_step
         """Step of the newest checkpoint, equal on every rank; 0 = none."""
+        self._grace_told = False
         self._missed = 0
         """Checkpoints in a row that did not fit, equal on every rank."""
         self._writing: Background[Outcome] | None = None
@@ -225,6 +227,15 @@ class Checkpoints:
                 checkpoint_gib=outcome.size_bytes / GIB,
                 checkpoint_staging_gib=self._staging_bytes / GIB,
             )
+            self._tell_grace(outcome.step, self._stall_s + outcome.seconds)
+
+    def _tell_grace(self, step: int, checkpoint_s: float) -> None:
+        """Once in an attempt."""
+        problem = find_grace_problem(checkpoint_s, self._config.grace_s)
+        if self._run.writes and problem and not self._grace_told:
+            self._grace_told = True
+            log.warning("%s", problem)
+            self._recorder.record("event", step, name="grace period too short", text=problem)
 
     def _is_best(self, step: int) -> bool:
         """Whether it was just validated and is to be kept for that; not by the clock, which meets few validations."""

@@ -306,7 +306,10 @@ def _fields(line: _TrainLine) -> dict[str, Any]:
 
 
 def _numbers(values: list[Any]) -> list[float]:
-    """Tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many."""
-    if torch.is_tensor(values[0]):
+    """Tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many.
+
+    DeepSpeed gives a number where it has left an update out, among tensors (0.19).
+    """
+    if all(torch.is_tensor(value) for value in values):
         return torch.stack(values).tolist()
     return [float(value) for value in values]

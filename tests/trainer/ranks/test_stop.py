@@ -20,16 +20,15 @@ def stop_at(place: str, count: int, rank: int = 1) -> Callable[[], None]:
 
     def target() -> None:
         import signal
+        import time
 
         from trainer import worker
-        from trainer.agreement.pace import Pace
+        from trainer.agreement.agreement import Agreement
         from trainer.checkpoint.store import Checkpoints
         from trainer.engines.torch_engine import TorchEngine
 
-        Pace.__init__.__defaults__ = (
-            0,
-            0.0,
-        )  # asked behind every step: how long one takes is the machine's affair
+        # asked behind every step: how long one takes is the machine's affair
+        Agreement.__init__.__defaults__ = (0, 0.0)
         owner = Checkpoints if place.startswith("_") else TorchEngine
         if place == "train_step" and os.environ["TRAINER_STRATEGY"].startswith("zero"):
             from trainer.engines.zero_engine import DeepSpeedEngine as owner
@@ -39,6 +38,7 @@ def stop_at(place: str, count: int, rank: int = 1) -> Callable[[], None]:
             calls[0] += 1
             if calls[0] == count and int(os.environ["RANK"]) == rank:
                 os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.5)  # a thread hears it
             return real(self, *given)
 
         setattr(owner, place, told)
