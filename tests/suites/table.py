@@ -59,9 +59,9 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/trainer",),
     ),
     Suite(
-        "faults", "both ranks killed 200 times while they save 200 MB: the newest committed checkpoint loads each time",
-        command=(*PYTEST, "tests/nightly/faults"), smallest=None, minutes=20,
-        folders=("tests/nightly/faults",),
+        "faults", "stops and kills at drawn moments: no step lost; 200 kills while 200 MB are saved, the newest checkpoint loads",
+        command=(*PYTEST, "tests/faults"), smallest=None, minutes=20,
+        folders=("tests/faults",),
     ),
     Suite(
         "convergence", "300 steps from three seeds: every strategy ends where one process ends, in fp32 and bf16",

@@ -35,7 +35,7 @@ def test_the_training_time_of_earlier_attempts_counts(tmp_path, earlier, counted
     chosen = None if earlier is None else SimpleNamespace(path=tmp_path, state=state)
     folder = RunDirectory(tmp_path, "default", "try")
     attempt = SimpleNamespace(number=2, chosen=chosen, skipped=[], from_step=0)
-    recorder = SimpleNamespace(last={"loss": 0.5}, skipped_steps=3)
+    recorder = SimpleNamespace(last={"loss": 0.5}, skipped_steps=3, has_written=True)
     plan = SimpleNamespace(steps=10)
     run = SimpleNamespace(config=Config(run="try"), plan=plan, world=make_world(), folder=folder)
     checkpoints = Checkpoints(run, None, recorder, attempt, None)

@@ -58,7 +58,7 @@ def committed(folder: Path) -> list[int]:
         ("fsdp", "train_step", 9, 9),
         ("zero2", "train_step", 4, 4),
         ("ddp", "evaluate", 1, 6),  # in the first validation
-        ("ddp", "_write", 1, 6),  # in the checkpoint of step 5: noticed behind the next step
+        ("ddp", "_take", 1, 6),  # in the checkpoint of step 5: noticed behind the next step
         ("ddp", "train_step", 12, 12),  # before the last validation
     ],
 )
@@ -90,7 +90,8 @@ def test_a_stop_behind_the_last_checkpoint_leaves_at_once(tmp_path, uninterrupte
 
 
 def test_a_run_without_checkpoints_stops_too_and_keeps_its_metrics(tmp_path):
-    given = {"TRAINER_CHECKPOINT_EVERY": "0", "TRAINER_LOG_EVERY": "100"}
+    off = {"TRAINER_CHECKPOINT_EVERY": "0", "TRAINER_CHECKPOINT_MINUTES": "0"}
+    given = {**off, "TRAINER_LOG_EVERY": "100"}
     folder = train(tmp_path, "ddp", 2, stop_at("train_step", 5), codes=(143,), **given)
     assert list(losses(folder, 1)) == [1, 2, 3, 4, 5]
     assert not (folder / "checkpoints").exists()

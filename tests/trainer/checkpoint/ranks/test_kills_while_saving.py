@@ -1,6 +1,6 @@
 """Every rank is killed while it saves, and the newest committed checkpoint is whole: a few kills of a small state.
 
-200 kills of 200 MB: tests/nightly/faults/test_kills_while_saving.py.
+200 kills of 200 MB: tests/faults/test_kills_while_saving.py.
 """
 
 from __future__ import annotations
