@@ -20,7 +20,7 @@ SETTINGS = {
     "TRAINER_STEPS": "8",
     "TRAINER_CHECKPOINT_EVERY": "2",
     "TRAINER_GLOBAL_BATCH_SIZE": "8",
-    "TRAINER_MICRO_BATCH_SIZE": "4",
+    "TRAINER_MICRO_BATCH_SIZE": "2",
     "TRAINER_PROFILE_STEPS": "0",
     "TRAINER_TRAIN_SAMPLES": "64",
     "TRAINER_LOG_EVERY": "1",
@@ -30,7 +30,7 @@ SETTINGS = {
 def launch(results: Path, **more: str) -> subprocess.CompletedProcess[str]:
     env = environment(results, **SETTINGS | more)
     return subprocess.run(
-        [sys.executable, "-m", "trainer"], env=env, capture_output=True, text=True, timeout=400
+        [sys.executable, "-m", "trainer"], env=env, capture_output=True, text=True, timeout=900
     )
 
 
@@ -39,38 +39,29 @@ def losses(folder: Path) -> dict[int, float]:
 
 
 def test_a_run_climbs_and_ends_like_one_that_started_on_its_last_rung(tmp_path):
-    """ddp: a smaller micro-batch, again, recomputation, and fsdp, from the checkpoints of ddp."""
-    planted = plant(tmp_path / "planted", (0, 4, 1), (1, 3, 0), (2, 1, 0), (3, 2, 1))
+    """ddp: a smaller micro-batch, recomputation, and fsdp, which goes on from a checkpoint of ddp."""
+    planted = plant(tmp_path / "planted", (0, 6, 1), (1, 3, 0), (2, 1, 0))
     done = launch(tmp_path, TRAINER_OOM_LADDER="true", **planted)
     assert done.returncode == 0, done.stderr[-3000:]
     folder = tmp_path / "default" / "try"
     rungs = json.loads((folder / "rungs.json").read_text())
     assert [rung["settings"] for rung in rungs] == [
-        {"micro_batch_size": 2},
         {"micro_batch_size": 1},
         {"activation_checkpointing": "blocks"},
         {"strategy": "fsdp"},
     ]
-    assert "out of memory; rung 1: micro_batch_size 2 instead of 4" in done.stderr
+    assert "out of memory; rung 1: micro_batch_size 1 instead of 2" in done.stderr
     attempts = [json.loads(line) for line in (folder / "attempts.jsonl").open()]
-    assert [(a["event"], a.get("rung", 0), a.get("exit_code")) for a in attempts] == [
-        ("started", 0, None),
-        ("ended", 0, 10),
-        ("started", 1, None),
-        ("ended", 0, 10),
-        ("started", 2, None),
-        ("ended", 0, 10),
-        ("started", 3, None),
-        ("ended", 0, 10),
-        ("started", 4, None),
-        ("ended", 0, 0),
-    ]
-    assert [a["from_step"] for a in attempts if a["event"] == "started"] == [0, 2, 4, 4, 4]
+    started = [line for line in attempts if line["event"] == "started"]
+    assert [line.get("rung", 0) for line in started] == [0, 1, 2, 3]
+    assert [line["exit_code"] for line in attempts if line["event"] == "ended"] == [10, 10, 10, 0]
+    steps = [line["from_step"] for line in started]
+    assert steps == sorted(steps) and steps[:1] == [0] and 2 <= steps[1] <= 4 and steps[-1] <= 6
     config, summary = read(folder, "config.json"), read(folder, "summary.json")
-    asked = {"strategy": "ddp", "micro_batch_size": 4, "activation_checkpointing": "none"}
+    asked = {"strategy": "ddp", "micro_batch_size": 2, "activation_checkpointing": "none"}
     assert {name: config["config"][name] for name in asked} == asked, "the release's stay what they were"
     assert config["resolved"]["rungs"] == rungs and config["resolved"]["grad_accum_steps"] == 4
-    assert (summary["strategy"], summary["micro_batch_size"], summary["rung"]) == ("fsdp", 1, 4)
+    assert (summary["strategy"], summary["micro_batch_size"], summary["rung"]) == ("fsdp", 1, 3)
 
     last = {
         "TRAINER_RUN": "last",
@@ -118,10 +109,10 @@ def test_all_pods_climb_alike_and_a_restarted_pod_stands_where_they_were(tmp_pat
         )
         for i in range(2)
     ]
-    said = [process.communicate(timeout=500)[1] for process in started]
+    said = [process.communicate(timeout=900)[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], "\n".join(text[-2000:] for text in said)
     folder = tmp_path / "default" / "try"
     rungs = json.loads((folder / "rungs.json").read_text())
-    assert [rung["settings"] for rung in rungs] == [{"micro_batch_size": 2}]
-    assert all("out of memory; rung 1: micro_batch_size 2 instead of 4" in text for text in said)
+    assert [rung["settings"] for rung in rungs] == [{"micro_batch_size": 1}]
+    assert all("out of memory; rung 1: micro_batch_size 1 instead of 2" in text for text in said)
     assert read(folder, "summary.json")["rung"] == 1
