@@ -10,6 +10,7 @@ import torch.distributed as dist
 from trainer.agreement.agreement import Agreement
 from trainer.data.batches import Batch
 from trainer.engine import StepResult
+from trainer.hangs.pulse import Pulse
 from trainer.layout.world import World
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
@@ -252,7 +253,8 @@ def test_evaluation_and_checkpoints_of_the_real_loop_count_for_nothing(tmp_path,
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     config = Config(run="x", results=str(tmp_path), log_every=log_every, steps=20)
-    run = SimpleNamespace(config=config, plan=Plan(20, evaluate_every=6, profile_first=0))
+    plan = Plan(20, evaluate_every=6, profile_first=0)
+    run = SimpleNamespace(config=config, plan=plan, pulse=Pulse(None, 0))
     allocator, phases = Allocator(), Phases("cpu")
     memory = TrainingMemory(allocator, phases, 1, 20)
     meter = Meter(World(0, 0, 1, 1, "cpu", "cpu", "a processor", "here"), memory)
