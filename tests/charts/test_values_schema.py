@@ -80,7 +80,8 @@ def test_unknown_names_are_refused_everywhere() -> None:
 
 def test_every_setting_of_the_trainer_is_in_it_but_those_of_the_chart() -> None:
     settings = values_schema()["properties"]["config"]["properties"].keys()
-    assert Config.model_fields.keys() - settings == {"run", "results", "image", "accelerator", "wait_s"}
+    filled = {"run", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults"}
+    assert Config.model_fields.keys() - settings == filled
 
 
 def test_the_defaults_are_allowed_and_every_value_has_one() -> None:

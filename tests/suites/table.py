@@ -54,6 +54,11 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/parity_llm",), facts="parity-llm-full.json",
     ),
     Suite(
+        "faults", "what a run must survive, many times over",
+        command=(*PYTEST, "tests/faults"), smallest=None, minutes=60,
+        folders=("tests/faults",),
+    ),
+    Suite(
         "trainer", "the trainer's large cases, and every strategy and mesh where `make test` takes some",
         command=(*PYTEST, "tests/nightly/trainer"), smallest=None, minutes=12,
         folders=("tests/nightly/trainer",),

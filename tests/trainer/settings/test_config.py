@@ -133,7 +133,8 @@ def test_the_run_must_be_named():
 
 def test_schema_leaves_out_what_the_chart_fills():
     names = set(schema()["properties"])
-    assert names == set(Config.model_fields) - {"run", "results", "image", "accelerator", "wait_s"}
+    filled = {"run", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults"}
+    assert names == set(Config.model_fields) - filled
     assert schema()["additionalProperties"] is False
 
 

@@ -256,6 +256,15 @@ def _set(run: Path, place: str, name: str, value: Any) -> None:
     file.write_text(json.dumps(content))
 
 
+def test_runs_with_the_same_planted_fault_are_not_comparable_either(root: Path) -> None:
+    for run in ("ddp", "fsdp", "zero2"):
+        _set(root / run, "config", "fault", "slow@5:1")
+    fairness = _report(root)["fairness"]
+    assert fairness["verdict"] == "not comparable"
+    assert "in all runs fault is slow@5:1 (a fault was planted in it)" in fairness["reason"]
+    assert [len(group) for group in fairness["groups"]] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(("place", "name", "value"), _cases(MUST_MATTER))
 def test_what_bends_the_training_or_the_step_matters(root: Path, place: str, name: str, value: Any) -> None:
     _set(root / "fsdp", place, name, value)
