@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 
 from trainer.engine import StepResult
-from trainer.failures import NotFinite
 from trainer.measuring.gpu import NAMES as SYSTEM
 from trainer.measuring.phases import read_ms
 from trainer.measuring.training_memory import WARM_UP_STEPS
 from trainer.outcome.epochs import EpochCount
 from trainer.record.spool import Spool
+from trainer.settings.config import NotFinite
 
 if TYPE_CHECKING:
     from trainer.measuring.product_types import ProductTypes
