@@ -167,11 +167,6 @@ def test_runs_that_were_all_restarted_are_not_comparable(tmp_path: Path, starts:
     assert set(report["winners"].values()) == {None}
 
 
-def test_chunks_of_the_loss_matter_among_text_runs():
-    (rule,) = (rule for rule in RULES if rule.field == "loss_chunk_tokens")
-    assert rule.matters and rule.task == "text" and rule.path == ("config", "loss_chunk_tokens")
-
-
 # By hand, and not by the table that is judged: what makes another training or another step of one.
 MUST_MATTER = {
     "config": {
