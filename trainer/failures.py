@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from trainer.settings.config import ConfigError
+from trainer.settings.config import ConfigError, NotFinite
 
 DONE = 0
 CRASHED = 1
@@ -95,10 +95,6 @@ class Stopped(Exception):
 
 class DeadlinePassed(Exception):
     """The time that the run was given is over."""
-
-
-class NotFinite(Exception):
-    """The loss became NaN or infinite."""
 
 
 class OutOfMemory(Exception):

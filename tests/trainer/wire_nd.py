@@ -22,7 +22,7 @@ RECOMPUTED = {"activation_checkpointing": "blocks"}
 CASES = (
     Case("tied", "dp2", micro=2),
     Case("tied", "dp2", micro=2, settings={"accumulate": "whole", "reshard_after_forward": "off"}),
-    Case("untied", "rep2.dp2", micro=2, settings={"reduce_dtype": "bf16", "prefetch_blocks": 2}),
+    Case("untied", "rep2.dp2", settings={"reduce_dtype": "bf16", "prefetch_blocks": 2}),
     Case("untied", "cp2", settings={"activation_checkpointing": "every_2"}),
     Case("tied", "tp2", settings={"activation_checkpointing": "selective"}),
     Case("tied", "rep2.dp2"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainer.settings.compile_rules import refused_compositions
 from trainer.settings.config import Config
-from trainer.settings.knob_table import pipeline_problems
+from trainer.settings.knob_table import pipeline_problems, replica_problems
 
 if TYPE_CHECKING:
     from trainer.layout.axes import Axes
@@ -129,6 +129,7 @@ def _batch(config: Config, axes: Axes) -> Iterator[str]:
         )
         return
     count = rows // per_micro
+    yield from replica_problems(config, axes.dp_replicate, count, axes.pp)
     if axes.pp == 1:
         return
     if count < axes.pp:

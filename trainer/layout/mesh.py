@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from trainer.layout.axes import ND_AXES, Axes
 from trainer.layout.resolve import layout_problems, resolve_layout
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.knob_table import replica_problems
 from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_json import read_shape
 
@@ -58,7 +59,10 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
             f"TRAINER_MICRO_BATCH_SIZE={config.micro_batch_size} x {world_size} processes = {per_step}, "
             f"for example {fits}"
         )
-    elif config.static_graph and config.global_batch_size > per_step:
+        return problems
+    if "accumulate" in STRATEGIES[config.strategy].knobs:
+        problems += replica_problems(config, sizes.dp_replicate, config.global_batch_size // per_step)
+    if config.static_graph and config.global_batch_size > per_step:
         problems.append(
             "TRAINER_STATIC_GRAPH=True: DDP learns the graph in its first backward pass, which reduces nothing while a "
             f"step goes over {config.global_batch_size // per_step} micro-batches (torch 2.13); leave it out, or take "

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from trainer.models import packing
 from trainer.models.classifier import ImageClassifier
 from trainer.models.decoder import Decoder
 from trainer.settings.config import Config, ConfigError
@@ -35,6 +36,8 @@ _NAMES = (
 )
 KEPT = [getattr(torch.ops.aten, name).default for name in _NAMES if hasattr(torch.ops.aten, name)]
 """Results that `selective` keeps: nearly all of a block's arithmetic."""
+if packing.varlen is not None:  # an operator of its own, which its module registers
+    KEPT.append(torch.ops.torch_attn._varlen_attn.default)
 
 
 def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> None:

@@ -50,6 +50,10 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
         raise ConfigError(
             [f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure}"]
         ) from failure
+    for module in network.modules():
+        # the model says what enters products in which type; peft would cast the input to fp32 for each adapter
+        if isinstance(module, LoraLayer) and hasattr(module, "cast_input_dtype_enabled"):
+            module.cast_input_dtype_enabled = False
     for head in model.heads:
         network.get_submodule(head).requires_grad_(True)
     model.flops_per_sample = model.forward_flops.frozen()

@@ -50,7 +50,10 @@ def cast_to_products(given: Tensor) -> Tensor:
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(given, weight)
+        # of a frozen weight no input is kept, as autograd does it
+        of_given, of_weight = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(given if of_weight else None, weight if of_given else None)
+        ctx.weight_dtype = weight.dtype
         ctx.has_bias = bias is not None
         dtype = given.dtype
         return F.linear(given, weight.to(dtype), None if bias is None else bias.to(dtype))
@@ -64,9 +67,9 @@ class _Product(torch.autograd.Function):
             of_given = gradient @ weight.to(gradient.dtype)
         rows = gradient.flatten(0, -2)
         if ctx.needs_input_grad[1]:
-            of_weight = (rows.T @ given.flatten(0, -2)).to(weight.dtype)
+            of_weight = (rows.T @ given.flatten(0, -2)).to(ctx.weight_dtype)
         if ctx.has_bias and ctx.needs_input_grad[2]:
-            of_bias = rows.sum(0).to(weight.dtype)
+            of_bias = rows.sum(0).to(ctx.weight_dtype)
         return of_given, of_weight, of_bias
 
 

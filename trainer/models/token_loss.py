@@ -3,9 +3,10 @@
     some tokens' states ─▶ logits ─▶ losses, and in the place of the logits their gradient ─▶ gradients of states, head
 
 The gradients are formed in the forward pass, so that no product is computed twice; backward only scales them. The sum
-of the losses has one factor for all tokens, which is what makes that possible. In one chunk of 2048 tokens the rest
-(adding up the head's gradient in fp32) takes a tenth of the products' time of an H100; smaller chunks take less memory
-and more time.
+of the losses has one factor for all tokens, which is what makes that possible. fp16's loss scale comes with it, too
+late for what is rounded here: there the logits' gradient has a factor of its own, and its products give fp32. In one
+chunk of 2048 tokens the rest (adding up the head's gradient in fp32) takes a tenth of the products' time of an H100;
+smaller chunks take less memory and more time.
 
 Where tp ranks share the vocabulary, no rank ever has the logits of all words: two all-reduces of a few numbers per
 token, the largest logit and the sums, as in Megatron-LM (arXiv 1909.08053, section 3).
@@ -25,6 +26,8 @@ from torch.distributed.tensor import DTensor, Partial
 from trainer.data.batches import IGNORED
 
 CHUNK_TOKENS = 2048
+FP16_UNIT = 2.0**15
+"""Factor of the logits' gradient in fp16, from -1 to 1: that of a word of a million keeps its bits as well."""
 ROWS_AT_ONCE = 256
 """Of which the probabilities are there in fp32."""
 
@@ -121,7 +124,8 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> Tensor:
         trains_states, trains_weight = ctx.needs_input_grad[:2]
         trains = trains_states or trains_weight
-        of_states = torch.empty_like(states) if trains_states else None
+        unit, wide = (FP16_UNIT, torch.float32) if dtype == torch.float16 else (1.0, states.dtype)
+        of_states = torch.empty_like(states, dtype=wide) if trains_states else None
         of_weight: Tensor | None = None
         cast_weight = weight.to(dtype)
         total = torch.zeros((), dtype=torch.float32, device=states.device)
@@ -131,12 +135,13 @@ class _ChunkedLoss(torch.autograd.Function):
                 logits = some @ cast_weight.T
                 # all-reduces of a whole chunk: many small ones would take longer than all the rest
                 for part in _slices(len(logits), len(logits) if group else ROWS_AT_ONCE):
-                    total += _score(logits[part], labels[at][part], group, smoothing, trains)
+                    total += _score(logits[part], labels[at][part], group, smoothing, unit if trains else 0)
                 if of_states is not None:
-                    of_states[at] = logits @ cast_weight
+                    of_states[at] = _multiply(logits, cast_weight)
                 if trains_weight:
-                    of_weight = _add(of_weight, logits.T @ some, chunk_tokens >= len(states))
+                    of_weight = _add(of_weight, _multiply(logits.T, some), chunk_tokens >= len(states))
         ctx.save_for_backward(of_states, of_weight)
+        ctx.unit, ctx.states_dtype = unit, states.dtype
         # a weight gathered in 16 bits may ask for an fp32 gradient (trainer/parallel/gathered_types.py)
         ctx.weight_dtype = (weight.grad_dtype if weight.is_leaf else None) or weight.dtype
         return total
@@ -144,13 +149,22 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_states, of_weight = ctx.saved_tensors
+        factor = gradients[0] / ctx.unit
         if of_states is not None:
-            of_states = of_states.mul_(gradients[0])
+            of_states = of_states.mul_(factor).to(ctx.states_dtype)
         if of_weight is not None:
             if of_weight.dtype != torch.float32:  # scaled in the wider of the two types
                 of_weight = of_weight.to(ctx.weight_dtype)
-            of_weight = of_weight.mul_(gradients[0]).to(ctx.weight_dtype)
+            of_weight = of_weight.mul_(factor).to(ctx.weight_dtype)
         return of_states, of_weight, None, None, None, None, None
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b; of fp16 in fp32, for a sum over tokens or words leaves the range of fp16."""
+    if a.dtype != torch.float16:
+        return a @ b
+    # torch has such a product for CUDA alone (torch 2.13)
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
 
 
 def _add(total: Tensor | None, more: Tensor, alone: bool) -> Tensor:
@@ -166,16 +180,17 @@ def _slices(size: int, step: int) -> Iterator[slice]:
 
 
 def _score(
-    logits: Tensor, labels: Tensor, group: dist.ProcessGroup | None, smoothing: float, trains: bool
+    logits: Tensor, labels: Tensor, group: dist.ProcessGroup | None, smoothing: float, unit: float
 ) -> Tensor:
-    """Sum of the losses; where it `trains`, the logits are overwritten with its gradient.
+    """Sum of the losses; the logits are overwritten with its gradient.
 
     Args:
         logits: [token, words of this rank].
         labels: int64 [token].
+        unit: factor of the gradient; 0 = the logits stay as they are.
     """
     ranks, rank = (group.size(), group.rank()) if group else (1, 0)
-    width = logits.shape[1]
+    trains, width = unit > 0, logits.shape[1]
     words = width * ranks
     counts = labels != IGNORED
     column = labels - rank * width
@@ -199,6 +214,6 @@ def _score(
             lowered -= (counts * (smoothing / words))[:, None]
         lowered.scatter_add_(1, column[:, None], (mine * (smoothing - 1.0))[:, None])
         if logits.dtype != torch.float32:  # else they are the same numbers
-            logits.copy_(lowered)
+            logits.copy_(lowered if unit == 1.0 else lowered.mul_(unit))
     losses = sums[0].log() - (1 - smoothing) * sums[1] - smoothing / words * sums[2]
     return torch.where(counts, losses, 0.0).sum()

@@ -26,6 +26,7 @@ from trainer.outcome.epochs import EpochCount
 from trainer.outcome.not_finite import Guard, Step
 from trainer.outcome.stragglers import OwnTimes, Straggler, Stragglers
 from trainer.record.spool import Spool
+from trainer.settings.config import NotFinite
 
 if TYPE_CHECKING:
     from trainer.measuring.product_types import ProductTypes

@@ -86,6 +86,14 @@ def _work(config: Settings) -> Iterator[str]:
         yield "TRAINER_TARGET_ACCURACY_PCT: a language model has no accuracy here; give TRAINER_TARGET_PERPLEXITY"
     if not config.is_text and config.target_perplexity:
         yield "TRAINER_TARGET_PERPLEXITY: images have no perplexity; give TRAINER_TARGET_ACCURACY_PCT"
+    if (
+        not config.is_text
+        and config.loss_chunk_tokens != type(config).model_fields["loss_chunk_tokens"].default
+    ):
+        yield (
+            f"TRAINER_LOSS_CHUNK_TOKENS={config.loss_chunk_tokens}: images have no tokens, their loss is not computed "
+            "in chunks; leave it out"
+        )
     if 0 < config.target_perplexity <= 1:
         yield f"TRAINER_TARGET_PERPLEXITY={config.target_perplexity:g}: no model reaches it, give more than 1"
     if {"epochs", "steps"} <= config.model_fields_set and config.steps:

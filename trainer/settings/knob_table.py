@@ -102,6 +102,21 @@ def pipeline_problems(config: Settings) -> Iterator[str]:
         )
 
 
+def replica_problems(config: Settings, replicas: int, micro_batches: int, stages: int = 1) -> Iterator[str]:
+    """Knobs that replicas of shards cannot have together.
+
+    torch keeps the sum of the micro-batches' shards that the replicas have yet to add up in the type of the reduction
+    (torch 2.13, _fsdp_collectives.py, `partial_reduce_output`); without replicas it adds to fp32 gradients.
+    """
+    sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
+    if sums and config.reduce_dtype == "bf16":
+        yield (
+            f"TRAINER_REDUCE_DTYPE=bf16: with {replicas} replicas of the shards torch would add up the gradients of "
+            f"{micro_batches} micro-batches in bf16, which fsdp does in fp32; take fp32, or TRAINER_ACCUMULATE=whole, "
+            "which reduces once per step"
+        )
+
+
 def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
     """Whether fully_shard reduces the gradients of each micro-batch, instead of those of the step.
 

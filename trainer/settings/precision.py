@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainer.settings.config import Config, ConfigError
+from trainer.settings.config import Config, ConfigError, NotFinite
 
 REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Of the setting reduce_dtype."""
@@ -99,6 +99,9 @@ def uses_tf32() -> bool:
 class LossScale:
     """Dynamic loss scaling with the rules and constants of torch.amp.GradScaler, from the global gradient norm.
 
+    It has a floor, as DeepSpeed's (min_loss_scale 1) and unlike torch's: from 65536 the 17th step in a row that is
+    skipped ends the run, which would skip all others as well.
+
     One object for every strategy: the norm is the same number on all ranks, so they skip and back off together.
     DeepSpeed's own scaler for autocast is not used: after a skipped step it never lowers its scale, and its norm
     stays scaled (deepspeed 0.19.8, stage_1_and_2.py and stage3.py, `torch_autocast_gradscaler`).
@@ -111,15 +114,26 @@ class LossScale:
     GROWTH = 2.0
     BACKOFF = 0.5
     INTERVAL = 2000
+    FLOOR = 1.0
+    """A lower scale would make gradients smaller than they are."""
 
     def __post_init__(self) -> None:
         if not self.enabled:
             self.scale = 1.0
 
     def update(self, skipped: bool) -> None:
-        """After a step: halve after a skipped one, double after 2000 good ones."""
+        """After a step: halve after a skipped one, double after 2000 good ones.
+
+        Raises:
+            NotFinite: a step was skipped at the lowest scale.
+        """
         if not self.enabled:
             return
+        if skipped and self.scale <= self.FLOOR:
+            raise NotFinite(
+                f"gradients in fp16 are not finite at a loss scale of {self.FLOOR:g} either, the lowest: the model has "
+                "diverged, or needs a wider range; lower TRAINER_LR, or take TRAINER_PRECISION=bf16 or fp32"
+            )
         if skipped:
             self.scale, self.good_steps = self.scale * self.BACKOFF, 0
         elif self.good_steps + 1 == self.INTERVAL:

@@ -169,6 +169,15 @@ RULES: tuple[Rule, ...] = (
     _setting("activation_checkpointing", "more computation, less memory"),
     _setting("compile", "other kernels"),
     _setting("label_smoothing", "another loss"),
+    Rule(
+        "loss_chunk_tokens",
+        "config",
+        ("config", "loss_chunk_tokens"),
+        True,
+        "other memory, same numbers",
+        absent="not recorded",
+        task="text",
+    ),
     _setting("clip_norm", "other updates, and a norm to compute"),
     Rule(
         "parameter dtypes", "ranks", ("dtypes", "parameters"), True, "as observed: other memory and rounding"

@@ -65,7 +65,11 @@ def test_layouts_of_one_model_are_comparable(runs: list[RunRecord]) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["tokenizer_sha256", "seq_len", "resolved.seq_len", "packing", "text", "flops_per_token"]
+    "field",
+    [
+        *("tokenizer_sha256", "seq_len", "resolved.seq_len", "packing", "text", "flops_per_token"),
+        "loss_chunk_tokens",
+    ],
 )
 def test_what_matters_of_text_forbids_a_comparison(tmp_path: Path, field: str) -> None:
     for name in ("llm-1d", "llm-2d"):

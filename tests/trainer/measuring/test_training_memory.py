@@ -103,6 +103,19 @@ def test_what_comes_behind_a_write_counts_for_nothing(steps):
     assert training.memory.peak_bytes() == 40
 
 
+def test_the_reserve_of_training_is_the_largest_that_was_read():
+    """The test's allocator reserves twice what is held at most; step 6 is taken apart, 7 and 8 are not."""
+    training = Training()
+    training.run(6)
+    assert training.describe() is None, "no write yet"
+    training.run(2, backward=35)
+    assert training.describe()["reserved_gib"] * GIB == pytest.approx(2 * 40), (
+        "seen at a phase's border alone"
+    )
+    training.run(4, backward=60)
+    assert training.describe()["reserved_gib"] * GIB == pytest.approx(2 * 60), "seen at a write"
+
+
 def test_retries_of_training_are_counted():
     training = Training()
     training.allocator.retries = 7  # while the model was built

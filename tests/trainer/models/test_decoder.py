@@ -23,7 +23,8 @@ from tests.trainer.models.small_decoder import (
 from trainer.engines.compilation import apply_compile
 from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
-from trainer.settings.config import ConfigError
+from trainer.models.token_loss import CHUNK_TOKENS
+from trainer.settings.config import Config, ConfigError
 from trainer.shapes.decoder_json import shape_of_json
 from trainer.shapes.decoder_shapes import (
     SHAPES,
@@ -153,3 +154,10 @@ def test_wrong_settings_are_refused_before_anything_is_built():
         build(lora_rank=2, lora_targets="qkv")
     with pytest.raises(ConfigError, match="'gate_proj'"):  # experts are one tensor, and no linear layers
         build("qwen_moe_tiny", lora_rank=2, lora_targets="gate_proj")
+
+
+def test_its_loss_has_the_chunks_of_the_setting():
+    values = {"model": "qwen_tiny", "dataset": "arithmetic", "seq_len": 16}
+    for given, wanted in (({}, CHUNK_TOKENS), ({"loss_chunk_tokens": 512}, 512)):
+        decoder = build_decoder(Config(run="r", **values, **given), empty=True)
+        assert decoder.loss.chunk_tokens == wanted

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.models.decoder import build_hugging_face, describe
 from trainer.models.decoder_build import build_decoder
-from trainer.models.experts import Experts, sort_by_expert
+from trainer.models.experts import Experts, add_answers, sort_by_expert
 from trainer.models.router import Router
 from trainer.settings.config import Config
 from trainer.shapes.decoder_shapes import SHAPES
@@ -81,6 +81,17 @@ def test_under_autocast_every_product_is_in_its_precision(
     assert [t.dtype for t in found] == [dtype, *[torch.float32] * 4]
     for rounded, whole in zip(found, exact, strict=True):
         assert 1e-5 < float((rounded.float() - whole).norm() / whole.norm()) < 0.02
+
+
+def test_answers_in_16_bits_are_added_up_in_fp32() -> None:
+    """Eight answers, of which seven are lost one by one beside the first if their sum has 16 bits."""
+    answers = torch.full((8, 4), 0.003, dtype=torch.bfloat16)
+    answers[0] = 1.0
+    places, shares = torch.arange(8)[None], torch.ones(1, 8)
+    wanted = answers.float().sum(0, keepdim=True).bfloat16()
+    assert wanted[0, 0] > 1.015
+    for found in (add_answers(answers, places), add_answers(answers, places, shares)):
+        assert torch.equal(found, wanted)
 
 
 def test_copies_of_weights_and_rows_are_not_kept(block: Any) -> None:

@@ -200,6 +200,42 @@ def test_frozen_weights_get_no_gradient_and_pass_one_on():
     assert linear.weight.grad is None and linear.bias.grad is None
 
 
+def test_what_is_kept_of_an_input_depends_on_what_needs_it():
+    """Of a frozen weight nothing, as autograd does it; where it is gathered in 16 bits autograd does it itself."""
+
+    def kept_of(given_needs: bool, weight_needs: bool) -> set[tuple[int, ...]]:
+        linear = ProductLinear(3, 2, bias=False).requires_grad_(weight_needs)
+        shapes = set()
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: shapes.add(tuple(t.shape)), lambda t: t)
+        with hooks, torch.autocast("cpu", dtype=BF16):
+            linear(torch.randn(4, 3, requires_grad=given_needs))
+        return shapes
+
+    assert kept_of(True, True) == {(4, 3), (2, 3)}
+    assert kept_of(True, False) == {(2, 3)} and kept_of(False, True) == {(4, 3)}
+
+
+@pytest.mark.parametrize("targets", ["", "q_proj,down_proj"])
+def test_adapters_keep_as_much_whether_or_not_weights_are_gathered_in_16_bits(targets):
+    """ddp, single, zero1 and zero2 have fp32 weights in the layers, fsdp, hsdp, nd and zero3 16 bits."""
+    config = Config(
+        run="x", model="qwen_tiny", dataset="arithmetic", seq_len=16, lora_rank=4, lora_targets=targets
+    )
+    sizes = []
+    for gathered in (False, True):
+        model = build_decoder(config)
+        apply_low_precision(model, BF16)
+        for block in model.blocks() if gathered else ():
+            for owner in block.modules():
+                if is_product_weight(owner, "weight"):
+                    owner.weight.data = owner.weight.data.to(BF16)
+        ids = torch.zeros((2, 2, 16), dtype=torch.int64)
+        with torch.autocast("cpu", dtype=BF16):
+            kept = saved(model, ids, ids[:, 0])
+        sizes.append(sum(t.untyped_storage().nbytes() for t in kept.values()))
+    assert sizes[0] == sizes[1], sizes
+
+
 def test_which_parameters_enter_products_only():
     model = build_decoder(
         Config(run="x", model="qwen_moe_tiny", dataset="arithmetic", seq_len=16), empty=True

@@ -26,7 +26,8 @@ def draw_case() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def plain_loss(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    logits = (states @ weight.T).float().flatten(0, 1)
+    logits = (states @ weight.T).flatten(0, 1)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
     return F.cross_entropy(
         logits, labels.flatten(), reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing
     )
@@ -63,6 +64,59 @@ def test_in_16_bits_the_loss_is_fp32_and_gradients_have_the_types_of_what_they_a
     for ours, plain in zip((states, weight), exact, strict=True):
         assert ours.grad.dtype == ours.dtype
         torch.testing.assert_close(ours.grad.float(), plain.grad, rtol=0.05, atol=0.02)
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def test_many_chunks_in_16_bits_are_added_up_in_fp32():
+    """64 chunks: a sum of them in bf16 is wrong by more than one product is."""
+    generator = torch.Generator().manual_seed(5)
+    states = torch.randn(1, 4096, 16, generator=generator).bfloat16().float()
+    weight = (torch.randn(24, 16, generator=generator) * 0.05).bfloat16().float().requires_grad_()
+    labels = torch.randint(0, 24, (1, 4096), generator=generator) // 8 * 8
+    wanted = torch.autograd.grad(plain_loss(states, weight, labels), weight)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = token_loss(states, weight, labels, chunk_tokens=64)
+    assert relative(torch.autograd.grad(loss, weight)[0], wanted) < 4e-3
+
+
+@pytest.mark.parametrize("scale", [2.0**16, 2.0**10, 1.0, 2.0**-20])
+@pytest.mark.parametrize("chunk_tokens", [512, 4096])
+def test_in_fp16_no_sum_leaves_the_range_whatever_the_loss_scale(chunk_tokens, scale):
+    """States with a large dimension, as published models have; one label that nearly all tokens have."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(1, 2048, 16, generator=generator) * 4
+    states[..., 0] = 40.0
+    states = states.half().requires_grad_()
+    weight = (torch.randn(60, 16, generator=generator) * 0.02).half().float().requires_grad_()
+    labels = torch.full((1, 2048), 7)
+    factor = scale / 2048
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = token_loss(states, weight, labels, chunk_tokens=chunk_tokens)
+    (loss * factor).backward()
+    exact = [t.detach().double().requires_grad_() for t in (states, weight)]
+    (plain_loss(*exact, labels) * factor).backward()
+    assert relative(weight.grad, exact[1].grad) < 1e-3
+    if scale >= 1.0:  # the stream has 16 bits, and its gradients need the scale
+        assert relative(states.grad, exact[0].grad) < 1e-2
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_in_fp16_rare_words_learn_as_exactly_as_frequent_ones(smoothing):
+    """Of 150 thousand words each has a share of the gradient that fp16 alone would round to a few bits."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(1, 8, 16, generator=generator).half().requires_grad_()
+    weight = (torch.randn(151_936, 16, generator=generator) * 0.02).half().float().requires_grad_()
+    labels = torch.arange(8)[None]
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = token_loss(states, weight, labels, None, smoothing)
+    (loss * 2.0**16 / 8).backward()
+    exact = [t.detach().double().requires_grad_() for t in (states, weight)]
+    (plain_loss(*exact, labels, smoothing) * 2.0**16 / 8).backward()
+    assert relative(weight.grad[8:], exact[1].grad[8:]) < 1e-3
+    assert relative(states.grad, exact[0].grad) < 1e-3
 
 
 class _Largest(TorchDispatchMode):

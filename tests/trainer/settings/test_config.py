@@ -155,3 +155,10 @@ def test_a_target_is_of_the_task_and_can_be_reached():
     assert "give TRAINER_TARGET_ACCURACY_PCT" in problems(TRAINER_TARGET_PERPLEXITY="9")[0]
     assert "give more than 1" in problems(**text, TRAINER_TARGET_PERPLEXITY="1")[0]
     assert "TRAINER_TARGET_ACCURACY_PCT" in problems(TRAINER_TARGET_ACCURACY_PCT="101")[0]
+
+
+def test_images_have_no_chunks_of_tokens():
+    (problem,) = problems(TRAINER_LOSS_CHUNK_TOKENS="512")
+    assert problem.startswith("TRAINER_LOSS_CHUNK_TOKENS=512: images have no tokens")
+    assert read(TRAINER_LOSS_CHUNK_TOKENS="2048").loss_chunk_tokens == 2048, "as a chart gives it"
+    assert read(TRAINER_MODEL="qwen_tiny", TRAINER_DATASET="arithmetic", TRAINER_LOSS_CHUNK_TOKENS="512")

@@ -96,6 +96,28 @@ def test_a_static_graph_is_not_learnt_while_gradients_accumulate():
     assert problem.startswith("TRAINER_STATIC_GRAPH=True: ") and "TRAINER_MICRO_BATCH_SIZE=32" in problem
 
 
+def test_replicas_do_not_add_up_shards_of_micro_batches_in_bf16():
+    """hsdp 2 x 2 and nd 2 x 2; fsdp adds them to fp32 gradients."""
+    sizes = {"micro_batch_size": 8, "reduce_dtype": "bf16"}
+    degrees = {"layout": "given", "pp": 1, "cp": 1, "tp": 1, "ep": 1}
+    for strategy, given in (("hsdp", {}), ("nd", degrees)):
+        replicas = {"dp_replicate": 2, "dp_shard": 2, **given}
+
+        def problems(strategy=strategy, batch=64, **settings) -> list[str]:
+            return broken_rules(config_of(strategy, **{"global_batch_size": batch, **sizes, **settings}), 4)
+
+        (problem,) = problems(**replicas)
+        assert (
+            problem.startswith("TRAINER_REDUCE_DTYPE=bf16: with 2 replicas") and "2 micro-batches" in problem
+        )
+        assert "TRAINER_ACCUMULATE=whole" in problem
+        assert problems(**replicas, accumulate="whole") == [] == problems(**replicas, reduce_dtype="fp32")
+        assert problems(**replicas, batch=32) == [], "one micro-batch"
+        assert problems(**replicas | {"dp_replicate": 1, "dp_shard": 4}) == []
+    assert broken_rules(config_of("fsdp", global_batch_size=64, **sizes), 4) == []
+    assert broken_rules(config_of("ddp", global_batch_size=64, **sizes), 4) == []
+
+
 def test_the_optimizer_alone_stays_with_fully_shard():
     for strategy in ("fsdp", "hsdp"):
         with pytest.raises(ConfigError, match="OFFLOAD=optimizer.*only none, all .torch's optimizer"):

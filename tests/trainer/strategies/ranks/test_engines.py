@@ -180,6 +180,17 @@ def test_what_is_gathered_in_bf16_is_reduced_in_fp32(strategy, precision):
     run_ranks(watched, 4 if strategy == "hsdp" else 2)
 
 
+def test_ddp_hears_of_its_static_graph():
+    def run() -> None:
+        from tests.trainer.strategies.small import GLOBAL_BATCH, make_config, start
+
+        for static in (False, True):
+            engine = start(make_config("ddp", 1, static_graph=static, micro_batch_size=GLOBAL_BATCH))
+            assert engine.module.static_graph is static
+
+    run_ranks(run, 1)
+
+
 def test_every_engine_judges_in_evaluation_mode_and_goes_on_training_in_the_same_precision():
     def run() -> None:
         import torch
