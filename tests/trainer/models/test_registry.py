@@ -14,7 +14,8 @@ from trainer.settings.fields import MODELS, TEXT_MODELS
 from trainer.settings.network_table import NETWORKS
 from trainer.shapes.model_shapes import TORCHVISION, VIT, default_image_size
 
-SMALL = ("vit_tiny", "cnn", "cnn_lstm", "ensemble", "mobilenet")
+OURS = tuple(name for name, row in NETWORKS.items() if row.builder)
+SMALL = ("vit_tiny", *OURS, "mobilenet")
 
 
 def settings(model: str, seed: int = 0, **values) -> Config:
