@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,6 +88,13 @@ def test_every_name_is_a_network_of_its_own():
         if row.builder
     ]
     assert len(kinds) == len({*kinds}) == len([row for row in NETWORKS.values() if row.builder]) > 2
+
+
+def test_the_readme_names_each_network_and_no_other():
+    section = Path("README.md").read_text().split("## Models and data", 1)[1].split("\n\n", 2)[1]
+    cells = [re.findall("`([^`]+)`", row.split("|")[1]) for row in section.splitlines()[2:]]
+    named = [name for cell in cells for names in cell for name in names.split()]
+    assert sorted(name for name in named if name not in ("owner/name", "model_path")) == sorted(MODELS)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
