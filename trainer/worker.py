@@ -98,6 +98,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         guard=Guard(config.on_not_finite, precision.scales_loss, world.node),
         nodes=attempt.nodes,
         waited_share=witness.waited_share if world.device_type == "cpu" else None,
+        step_measures=model.step_measures,
     )
     profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
     profiler = StepProfiler(run, profile_first, phases)

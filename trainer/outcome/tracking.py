@@ -26,7 +26,6 @@ from trainer.outcome.epochs import EpochCount
 from trainer.outcome.not_finite import Guard, Step
 from trainer.outcome.stragglers import OwnTimes, Straggler, Stragglers
 from trainer.record.spool import Spool
-from trainer.settings.config import NotFinite
 
 if TYPE_CHECKING:
     from trainer.measuring.product_types import ProductTypes
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 COUNTED_STEP = 3  # of an attempt: behind what sets itself up in the first ones, before what is measured
 _UNCOUNTED = nullcontext()
+_NO_TOKENS = (msgspec.UNSET,) * 3
 log = logging.getLogger("trainer")
 MOST_WAITING = 20
 """Steps: by then a loss that is not finite is found, and a slow rank, however seldom lines are asked for."""
@@ -67,10 +67,17 @@ class _TrainLine(msgspec.Struct):
     backward_ms: float
     optimizer_ms: float
     profiled: bool
-    train_accuracy_pct: float | msgspec.UnsetType = msgspec.UNSET
     tokens: int | msgspec.UnsetType = msgspec.UNSET
     useful_tokens: int | msgspec.UnsetType = msgspec.UNSET
     token_pairs: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def _line_with(step_measures: Sequence[str]) -> Any:
+    """The line's struct with what a task's learner measures in each step."""
+    more: list[Any] = [
+        (f"train_{name}_pct", float | msgspec.UnsetType, msgspec.UNSET) for name in step_measures
+    ]
+    return msgspec.defstruct("_TrainLine", more, bases=(_TrainLine,)) if more else _TrainLine
 
 
 @dataclass
@@ -98,6 +105,7 @@ class Recorder:
         read_system: this rank's memory, utilisation... in the order of `measuring.gpu.NAMES`; None = not recorded.
         world_axis: what a group of all processes stands for where traffic is counted.
         epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
+        step_measures: of the learner that is trained.
         guard: against what is not finite; None = the run stops.
         nodes: the machine of each rank, "" where it is not known; empty = of none.
         waited_share: of the forward passes since the last call, what this rank waited in collectives; NaN, or no such
@@ -116,7 +124,10 @@ class Recorder:
         guard: Guard | None = None,
         nodes: Sequence[str] = (),
         waited_share: Callable[[], float] | None = None,
+        step_measures: Sequence[str] = (),
     ) -> None:
+        self._line = _line_with(step_measures)
+        self._accuracy = step_measures.index("accuracy") if "accuracy" in step_measures else None
         self._guard = guard or Guard("stop", scales_loss=False, place="")
         self._nodes = nodes
         self._waited_share = waited_share
@@ -198,13 +209,13 @@ class Recorder:
         chunks = self._own.take()
         own_ms = [ms for chunk in chunks for ms in (chunk.data_ms, chunk.own_ms)]
         own_ms = own_ms if dist.get_world_size() > 1 else []
-        losses, correct, system = self._gather([entry.result for entry in waiting], own_ms)
+        losses, measures, system = self._gather([entry.result for entry in waiting], own_ms)
         times = times or self._read_times(waiting)
         norms = _numbers([entry.result.grad_norm for entry in waiting])
         found = list(
             map(Step, [e.step for e in waiting], losses, norms, [bool(e.result.skipped) for e in waiting])
         )
-        for entry, step, right, ms in zip(waiting, found, correct, times, strict=True):
+        for entry, step, right, ms in zip(waiting, found, measures, times, strict=True):
             skipped = self._guard.counts_as_skipped(step)
             self.skipped_steps += skipped
             if self._spool is not None:
@@ -268,9 +279,9 @@ class Recorder:
 
     def _gather(
         self, results: list[StepResult], own_ms: list[float]
-    ) -> tuple[list[float], Sequence[float | None], list[list[float]]]:
-        """(losses over all ranks, samples told right or None, of each system number and own time that of every rank),
-        in one collective.
+    ) -> tuple[list[float], Sequence[Sequence[float]], list[list[float]]]:
+        """(losses over all ranks, the measures of each step, of each system number and own time that of every rank), in
+        one collective.
 
         The last travel as a table [number, rank] that is zero but for one's own column.
         """
@@ -279,9 +290,9 @@ class Recorder:
         )  # before anything is taken for the write itself
         losses = torch.stack([result.loss for result in results])
         ranks, steps = dist.get_world_size(), len(results)
-        counts = [result.correct for result in results if result.correct is not None]
+        counts = [result.measures for result in results if result.measures is not None]
         if counts:  # as many as losses: a task counts in every step or in none
-            losses = torch.cat([losses, torch.stack(counts).to(losses.dtype)])
+            losses = torch.cat([losses, torch.cat(counts).to(losses.dtype)])
         if mine := [*system, *own_ms]:
             table = torch.zeros(len(mine), ranks, dtype=losses.dtype)
             table[:, dist.get_rank()] = torch.tensor(mine, dtype=losses.dtype)
@@ -289,9 +300,10 @@ class Recorder:
         if ranks > 1:
             dist.all_reduce(losses)
         numbers = losses.tolist()
-        end = steps + len(counts)
-        of_ranks = [numbers[i : i + ranks] for i in range(end, len(numbers), ranks)]
-        return numbers[:steps], numbers[steps:end] or [None] * steps, of_ranks
+        each = len(counts[0]) if counts else 0
+        measures = [numbers[steps + i * each : steps + (i + 1) * each] for i in range(steps)]
+        of_ranks = [numbers[i : i + ranks] for i in range(steps * (1 + each), len(numbers), ranks)]
+        return numbers[:steps], measures, of_ranks
 
     def _write_system(self, step: int, numbers: list[list[float]]) -> None:
         values = {
@@ -318,14 +330,14 @@ class Recorder:
         self,
         entry: _Waiting,
         loss: float,
-        right: float | None,
+        right: Sequence[float],
         norm: float,
         times: tuple[float, ...],
         skipped: bool,
     ) -> None:
         assert self._spool is not None
         result = entry.result
-        line = _TrainLine(  # type: ignore[call-arg]
+        line = self._line(
             entry.time,
             self._attempt,
             entry.step,
@@ -335,10 +347,10 @@ class Recorder:
             entry.lr,
             result.samples,
             int(skipped),
-            *times,  # type: ignore[arg-type]
+            *times,
             entry.profiled,
-            msgspec.UNSET if right is None else 100.0 * right / result.samples,
-            *((result.tokens, result.useful_tokens, result.token_pairs) if result.tokens else ()),
+            *((result.tokens, result.useful_tokens, result.token_pairs) if result.tokens else _NO_TOKENS),
+            *(100.0 * count / result.samples for count in right),
         )
         self._newest = line
         if math.isfinite(loss) and math.isfinite(norm):
@@ -346,7 +358,8 @@ class Recorder:
         else:
             self._write(_fields(line))
         if self._epochs:
-            ended = self._epochs.add(entry.step, entry.time, times[0], result.samples, loss, right)
+            correct = right[self._accuracy] if self._accuracy is not None and right else None
+            ended = self._epochs.add(entry.step, entry.time, times[0], result.samples, loss, correct)
             if ended:
                 self._write(
                     {"t": entry.time, "attempt": self._attempt, "step": entry.step, "kind": "epoch", **ended}
