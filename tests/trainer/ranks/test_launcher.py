@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from stratlab.machine.processes import free_port
+from tests.programs import find_python
 from trainer.__main__ import read_own_address
 from trainer.failures import exit_code, first_failure, reason
 
@@ -44,8 +45,9 @@ ONE = {"PET_NPROC_PER_NODE": "1"}
 """Where the number of ranks is not the point: each takes seconds to start."""
 
 
-def launch(results: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainer"]
+def launch(results: Path, python: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    """By default warm: tests/programs.py."""
+    command = [python or find_python(), "-m", "trainer"]
     return subprocess.run(
         command, env=environment(results, **more), capture_output=True, text=True, timeout=120
     )
@@ -120,7 +122,7 @@ def test_help_and_stray_arguments():
 
 
 def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
-    done = launch(tmp_path)
+    done = launch(tmp_path, sys.executable)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "default" / "try" / "traces" / "manifest.json").is_file()
     assert "gpuGetDeviceCount" not in done.stdout + done.stderr  # what recording says where there is no GPU
@@ -191,7 +193,7 @@ def test_a_run_that_gets_nowhere_is_given_up_with_a_final_code(tmp_path):
 
 def test_a_run_is_stopped_at_its_deadline_also_while_it_trains(tmp_path):
     forever = {"TRAINER_STEPS": "1000000", "TRAINER_DEADLINE_S": "120", **ONE}
-    for left_s in (15, 30, 60, 110):  # how long a start takes is the machine's affair
+    for left_s in (6, 15, 40, 110):  # how long a start takes is the machine's affair
         results = tmp_path / str(left_s)
         folder = results / "default" / "try"
         write_starts(folder, (120 - left_s, 0, 143))
@@ -328,7 +330,7 @@ def start_pod(results: Path, index: int, port: int, **more: str) -> subprocess.P
         "HOSTNAME": f"try-worker-{index}",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "trainer"],
+        [find_python(), "-m", "trainer"],
         env=environment(results, **ONE, **rendezvous, **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
