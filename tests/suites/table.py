@@ -64,7 +64,7 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/trainer",),
     ),
     Suite(
-        "faults", "stops and kills at drawn moments: no step lost; 200 kills while 200 MB are saved, the newest checkpoint loads",
+        "faults", "stops lose no step; of 200 kills while 200 MB are saved, the newest checkpoint loads after each",
         command=(*PYTEST, "tests/faults"), smallest=None, minutes=20,
         folders=("tests/faults",),
     ),

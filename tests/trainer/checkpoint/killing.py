@@ -26,7 +26,7 @@ class Kills:
     """What was seen of a number of kills."""
 
     saves_s: list[float] = field(default_factory=list)
-    """From a save's first byte to its COMMIT, of those that were not killed."""
+    """From a save's first byte to its COMMIT, of those that were not killed; at most so long where a kill came late."""
     while_saving: list[float] = field(default_factory=list)
     """Seconds behind the first byte, of the kills that left a save unfinished."""
     between: int = 0
@@ -108,13 +108,14 @@ class Killer(threading.Thread):
             saves.append(time.monotonic() - began)
             done = {*self._folder.committed()}
         step, began = self._first_byte(done)
-        time.sleep(self._drawn.uniform(0, 1.1) * min(saves))
+        time.sleep(self._drawn.uniform(0, 1) * min(saves))
         for pid in pids:
             os.kill(int(pid.read_text()), signal.SIGKILL)
         after_s = time.monotonic() - began
         time.sleep(0.05)
         if step in self._folder.committed():
             self._kills.between += 1
+            saves.append(after_s)  # it took no longer: the machine has become faster
         else:
             self._kills.while_saving.append(after_s)
 
