@@ -54,19 +54,9 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/parity_llm",), facts="parity-llm-full.json",
     ),
     Suite(
-        "faults", "what a run must survive, many times over",
-        command=(*PYTEST, "tests/faults"), smallest=None, minutes=60,
-        folders=("tests/faults",),
-    ),
-    Suite(
         "trainer", "the trainer's large cases, and every strategy and mesh where `make test` takes some",
         command=(*PYTEST, "tests/nightly/trainer"), smallest=None, minutes=12,
         folders=("tests/nightly/trainer",),
-    ),
-    Suite(
-        "faults", "stops lose no step; of 200 kills while 200 MB are saved, the newest checkpoint loads after each",
-        command=(*PYTEST, "tests/faults"), smallest=None, minutes=20,
-        folders=("tests/faults",),
     ),
     Suite(
         "convergence", "300 steps from three seeds: every strategy ends where one process ends, in fp32 and bf16",
