@@ -73,6 +73,7 @@ class Watchdog(threading.Thread):
         self._alarm: float | None = None
         """When the rank began to wait that raised it."""
         self._stacks: dict[int, str] = {}
+        self._step = 0  # the highest of this pod's ranks at the alarm
 
     def set_environment(self, env: MutableMapping[str, str]) -> None:
         """Where the ranks keep their pulse, and where torch's flight recorder goes when a collective times out."""
@@ -111,13 +112,17 @@ class Watchdog(threading.Thread):
             self._follow(now, readings)
         elif waits >= limit or (still >= limit / 2 and self._nodes > 1 and self._is_asked()):
             self._alarm = now - max(waits, limit)
+            self._step = max((r.step for r in readings.values()), default=0)
             self._raise_alarm()
 
     def _follow(self, now: float, readings: dict[int, Reading]) -> None:
         """After the alarm: it was none if the ranks go on, and it is over if they do not end by themselves."""
         assert self._alarm is not None
         latest = max((r.moved_ns for r in readings.values()), default=0) / 1e9
-        if self._alarm + self._timeout_s - self._margin_s < latest < self._alarm + self._timeout_s - 1.0:
+        in_time = (
+            self._alarm + self._timeout_s - self._margin_s < latest < self._alarm + self._timeout_s - 1.0
+        )
+        if in_time or max((r.step for r in readings.values()), default=0) > self._step:
             log.warning("the ranks go on: %s", self.verdict.sentence if self.verdict else "")
             self._alarm, self.verdict = None, None
             with suppress(OSError):

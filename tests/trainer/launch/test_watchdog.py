@@ -132,6 +132,18 @@ def test_an_alarm_is_taken_back_when_the_ranks_go_on_in_time(tmp_path, witnesses
     assert watchdog.verdict is None and not list((tmp_path / "default/try/hangs").glob("*.json"))
 
 
+def test_a_further_step_takes_an_alarm_back_however_late(tmp_path, witnesses):
+    ranks, _ = witnesses
+    watchdog = watch(tmp_path)
+    ranks += two_ranks(watchdog)
+    ranks[0].stand_still(LATE_S, waits=True)
+    watchdog._look()
+    assert watchdog.verdict
+    ranks[0].pulse.words[STEP] += 1
+    watchdog._look()
+    assert watchdog.verdict is None
+
+
 def test_a_pod_is_ended_whose_ranks_stay_after_the_time_out(tmp_path, witnesses):
     ranks, sent = witnesses
     watchdog = watch(tmp_path)
