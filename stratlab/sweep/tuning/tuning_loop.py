@@ -121,8 +121,9 @@ def tune_strategies(
     charts = {each[0].strategy for each in combinations.values()}
     strategies = {name: find_strategy(bench.folder / bench.sweep.charts / name) for name in charts}
     record = build_record(tune, comparison, combinations, strategies, searches, report)
-    output.mkdir(parents=True, exist_ok=True)
-    keep_tuning(output, record)
+    if report:  # into a folder without a report none would be written at the next start
+        output.mkdir(parents=True, exist_ok=True)
+        keep_tuning(output, record)
     first = {release.name: name for name, releases in combinations.items() for release in releases}
     chosen = {name: found.best for name, found in searches.items()}
     return apply_choice(expand(bench.sweep), chosen, first), record
