@@ -105,6 +105,7 @@ def _be_program(
 ) -> None:
     """Does not return. The end of an interpreter without what belongs to the warmed process alone."""
     import atexit
+    import random
     import runpy
     import threading
     import traceback
@@ -112,6 +113,7 @@ def _be_program(
     code = 1
     try:
         os.setsid()
+        random.seed()  # pods that wait alike between tries would not meet
         _enter_mounts(handles[3:])
         for place, handle in enumerate(handles[:3]):
             os.dup2(handle, place)

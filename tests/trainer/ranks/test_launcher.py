@@ -317,8 +317,8 @@ def test_torch_has_the_last_word_on_accelerators(tmp_path):
     assert not (tmp_path / "default" / "try" / "config.json").exists()
 
 
-def start_pod(results: Path, index: int, port: int, **more: str) -> subprocess.Popen[str]:
-    """One of two pods of a job, with what the operator gives it."""
+def start_pod(results: Path, index: int, port: int, python: str = "", **more: str) -> subprocess.Popen[str]:
+    """One of two pods of a job, with what the operator gives it; by default warm."""
     rendezvous = {
         "PET_NNODES": "2:2",
         "PET_RDZV_BACKEND": "c10d",
@@ -330,7 +330,7 @@ def start_pod(results: Path, index: int, port: int, **more: str) -> subprocess.P
         "HOSTNAME": f"try-worker-{index}",
     }
     return subprocess.Popen(
-        [find_python(), "-m", "trainer"],
+        [python or find_python(), "-m", "trainer"],
         env=environment(results, **ONE, **rendezvous, **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -370,9 +370,9 @@ def test_a_lone_pod_waits_as_long_as_it_is_told_and_has_made_no_attempt(tmp_path
 def test_a_pod_that_comes_late_is_waited_for_and_rank_0_is_in_the_first_pod(tmp_path):
     """The host of the rendezvous comes after the other's read timeout; ranks follow pods, not addresses."""
     port = free_port()
-    pods = [start_pod(tmp_path, 1, port)]
+    pods = [start_pod(tmp_path, 1, port, sys.executable)]
     time.sleep(3 * READ_TIMEOUT_S)  # it has been up for two at the least
-    pods.append(start_pod(tmp_path, 0, port))
+    pods.append(start_pod(tmp_path, 0, port, sys.executable))
     said = end_all(pods)
     assert [pod.returncode for pod in pods] == [0, 0], said[0][-2000:] + said[1][-2000:]
     assert "attempt 1, rank 0 of 2" in said[1] and "step 12/12" in said[1], said[1]
