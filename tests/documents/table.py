@@ -167,6 +167,11 @@ TABLE: dict[str, Row] = {
     "kind load image-archive images.out/stratlab-lab-0.1.0.tar": row(
         "tests/images/test_build.py::test_an_archive_carries_the_name_pods_use", instead="needs kind"
     ),
+    "python -m trainer.replay": row("tests/trainer/processes/test_replay.py::*"),
+    "stratlab metrics replay": row("tests/stratlab/metrics/processes/test_replay.py::*"),
+    "stratlab metrics replay COMPARISON/RUN --on-cluster": row(
+        "tests/stratlab/metrics/processes/test_replay.py::*", instead=PLACEHOLDER
+    ),
     "stratlab remove demo/ddp --on-cluster -n stratlab": row(
         PARSES, "tests/stratlab/remove/test_remove.py::*"
     ),
