@@ -39,6 +39,7 @@ def find_string_values(schema: Schema) -> list[StringValue]:
             f"7{number:03}77",
             f"0.7{number:03}77",
             f"every_{number + 100}",
+            f"kill@{number + 1000}",
         )
         marker = next(text for text in texts if _accepts(text_schema, text))
         found.append(StringValue(path, text_schema, marker))
@@ -46,7 +47,7 @@ def find_string_values(schema: Schema) -> list[StringValue]:
 
 
 # Without these some texts would reach nothing.
-SWITCHES: dict[str, Any] = {"rdma": {"enabled": True}, "scheduling": {"gang": "kueue"}}
+SWITCHES: dict[str, Any] = {"rdma": {"enabled": True}, "allowFaults": True, "scheduling": {"gang": "kueue"}}
 
 
 def build_values(texts: Mapping[StringValue, str], api: str = "pytorchjob") -> dict[str, Any]:

@@ -239,7 +239,7 @@ def _peak_of_the_rank() -> Patch:
 
 
 def _strided_shards_cut_in_mesh_order() -> Patch:
-    from trainer.parallel import shards
+    from trainer.checkpoint import shards
 
     def in_order(placements: Any, sizes: Any) -> list[int]:
         return [axis for axis, placement in enumerate(placements) if not placement.is_replicate()]

@@ -94,7 +94,7 @@ class Checkpoints:
         if self._attempt.chosen is None:
             return
         path, state = self._attempt.chosen.path, self._attempt.chosen.state
-        if state.strategy != self._config.strategy:
+        if state.strategy != self._config.strategy and not self._attempt.is_moved:
             raise ConfigError(
                 [f"{path}: was saved by strategy {state.strategy}, this run has {self._config.strategy}"]
             )

@@ -49,6 +49,7 @@ MAY_DIFFER = (
         "max_attempts",
         "deadline_s",
         "oom_ladder",
+        "on_not_finite",
     ),
     "precision",  # asked for; what it became is compared (RESOLVED)
     *("steps", "epochs"),  # a longer plan goes on, unless the learning rate follows its end

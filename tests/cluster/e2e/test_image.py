@@ -21,7 +21,7 @@ CHOSEN = (
     "tests/images/inside/test_environment.py",
     # state of the strategies
     f"{STATE}::test_a_resumed_run_is_the_same_run_bitwise",
-    f"{STATE}::test_a_file_with_code_is_refused_before_deepspeed_sees_it",
+    f"{STATE}::test_a_file_with_code_is_refused_before_anybody_unpickles_it",
     f"{FILES}::test_older_checkpoints_of_that_python_are_still_read",
     f"{FILES}::test_of_getattr_only_the_stages_are_read",
     "tests/trainer/parallel/ranks/test_state.py::test_what_the_images_python_has_saved_is_read",

@@ -53,7 +53,7 @@ def train_and_save(results: Path, state_bytes: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from trainer.checkpoint.native_state import read_sharded
+    from trainer.checkpoint.native_files import read_sharded
     from trainer.checkpoint.sharded_snapshot import ShardedStaging
 
     checkpoints, engine, attempt, step_until = build(results, every=EVERY, steps=10**6, load=False)

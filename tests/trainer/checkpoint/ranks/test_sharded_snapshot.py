@@ -24,7 +24,7 @@ def test_what_all_ranks_hold_is_copied_and_written_by_one_of_them(tmp_path):
         import torch.distributed as dist
 
         from tests.trainer.saving import write
-        from trainer.checkpoint.native_state import read_sharded
+        from trainer.checkpoint.native_files import read_sharded
         from trainer.checkpoint.sharded_snapshot import ShardedStaging
 
         dist.init_process_group("gloo")

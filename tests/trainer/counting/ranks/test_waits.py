@@ -119,6 +119,7 @@ def test_the_loop_waits_when_it_writes_the_metrics_and_not_in_between(tmp_path):
         import torch.distributed as dist
 
         from tests.trainer.runs import run_of
+        from trainer.agreement.agreement import Agreement
         from trainer.counting.inputs import build_micro_batch, find_pictures
         from trainer.counting.waits import WaitWatch
         from trainer.data.batches import Batch
@@ -141,7 +142,13 @@ def test_the_loop_waits_when_it_writes_the_metrics_and_not_in_between(tmp_path):
         engine = build_engine(one, model, phases)
         memory = TrainingMemory(open_counters(one.world), phases, 1, 12)
         meter = Meter(one.world, memory)
-        recorder = Recorder(tmp_path / "metrics.jsonl", 1, config.log_every, read_system=meter.read)
+        recorder = Recorder(
+            tmp_path / "metrics.jsonl",
+            1,
+            config.log_every,
+            read_system=meter.read,
+            step_measures=model.step_measures,
+        )
         batch = Batch([build_micro_batch(config, pictures)], 2, 2)
         torch.manual_seed(0)
         by_step = {}
@@ -155,8 +162,9 @@ def test_the_loop_waits_when_it_writes_the_metrics_and_not_in_between(tmp_path):
         with watch:
             profiler = StepProfiler(one, 0, phases)
             train(
-                one, 1, engine, next_batch, phases, memory, recorder, profiler, lambda _: None, lambda _: None
-            )
+                one, 1, engine, next_batch, phases, memory, recorder, profiler, Agreement(60.0),
+                validate=lambda _: None, after_step=lambda _: None,
+            )  # fmt: skip
         waited = [step for step in range(1, 12) if by_step[step]]
         assert waited == [6] and sum(watch.found.values()) > 0, (by_step, watch.found)
         dist.destroy_process_group()
