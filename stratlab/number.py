@@ -36,3 +36,12 @@ def format_number(value: object, digits: int | None = None) -> str:
         text = text.rstrip("0")
         text += "0" if text.endswith(".") else ""
     return text
+
+
+def format_fact(value: object) -> str:
+    """A setting or a fact as it stands in YAML: true and false.
+
+    >>> [format_fact(v) for v in (True, False, 25, "auto")]
+    ['true', 'false', '25', 'auto']
+    """
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -141,7 +141,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "axes": run.axes.as_dict(),
         **({"layout": layout.as_dict()} if layout else {}),
         "grad_accum_steps": config.global_batch_size // (config.micro_batch_size * run.axes.dp),
-        "knobs": resolve_knobs(config, run.axes.pp),
+        "knobs": resolve_knobs(config, run.axes.pp, shards=run.axes.shards),
         "steps": plan.steps,
         "evaluate_every": plan.evaluate_every,
         "profile_first_step": plan.profile_first,

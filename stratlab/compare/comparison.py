@@ -17,7 +17,7 @@ from stratlab.compare.judging.scaling import build_scaling
 from stratlab.compare.judging.tuned import say_tuning
 from stratlab.compare.judging.variants import build_variants
 from stratlab.compare.judging.winners import ON_CPU, name_group_winners, name_winners
-from stratlab.compare.reading.kept_tuning import apply_tuning
+from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW, apply_tuning
 from stratlab.compare.reading.layouts import find_repeated_layouts
 from stratlab.compare.reading.run_rows import apply_others, build_row, is_compared, name_variant
 from stratlab.compare.reading.surroundings import apply_place
@@ -87,9 +87,21 @@ def compare(
         "pareto": build_pareto(rows, fairness["groups"]),
         "goals": build_goals(rows, fairness, memory_limit_gib),
         "tuning": tuning,
-        "remarks": [*_remarks(rows), *_say_places(records), *say_tuning(tuning)],
+        "remarks": [
+            *_remarks(rows),
+            *_say_places(records),
+            *say_tuning(tuning),
+            *_say_unknown_tuning(records),
+        ],
     }
     return _plain(report)
+
+
+def _say_unknown_tuning(runs: Sequence[RunRecord]) -> list[str]:
+    asked = any(run.tuning == NOT_IN_MLFLOW for run in runs)
+    return [
+        f"whether a sweep has tuned the strategies is {NOT_IN_MLFLOW}; stratlab compare DIR knows"
+    ] * asked
 
 
 def _origin(runs: Sequence[RunRecord], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from stratlab.run_directory.files import Shape, read_lines, read_object
 
 EVENT: Shape = {"event": str}
 AGAIN = "--replace trains it again from the beginning"
-HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity", "samples_per_s", "useful_tokens_per_s")
+HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity")
+SPEEDS = ("samples_per_s", "useful_tokens_per_s")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ def describe_success(run_dir: Path, time_s: float) -> str:
         origin = ", ".join(str(summary[key]) for key in ("device_type", "backend") if summary.get(key))
         facts.append(f"world size {summary['world_size']}" + (f" ({origin})" if origin else ""))
     facts += [f"{name} {summary[name]:.4g}" for name in HEADLINES if summary.get(name) is not None]
+    speeds = [f"{name} {summary[name]:.4g}" for name in SPEEDS if summary.get(name) is not None]
+    if speeds:
+        steps = summary.get("measured_steps")
+        facts.append(
+            f"{' and '.join(speeds)} (mean of {steps or 'the'} timed steps; a comparison takes the median)"
+        )
     text = f"{text}: {', '.join(facts)}" if facts else text
     starts = sum(line["event"] == "started" for line in read_lines(run_dir / "attempts.jsonl", [], EVENT))
     if starts > 1:

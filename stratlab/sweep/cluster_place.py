@@ -26,6 +26,9 @@ class ClusterPlace:
         self, plan: Sequence[Planned], state: State, *, retry_failed: bool, stop_on_failure: bool
     ) -> tuple[State, list[str]]:
         todo = decide_all(plan, state, self.site, retry_failed, self.display.pass_by)
+        for planned, decision in todo:
+            if decision.step == "skip":
+                self.display.say(f"{planned.release.name}: already done")
         active = [(planned, decision) for planned, decision in todo if decision.step != "skip"]
         return work(
             active, state, self.site, self.display, parallel=self.parallel, stop_on_failure=stop_on_failure

@@ -112,7 +112,10 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
 def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
     knobs = tune.get("knobs") if isinstance(tune, dict) else None
     charts = matrix.get(STRATEGY)
+    most = tune.get("candidates", Tune.model_fields["candidates"].default) if isinstance(tune, dict) else 0
     for chart, tried in knobs.items() if isinstance(knobs, dict) else []:
+        if isinstance(tried, dict) and isinstance(most, int) and most > 1:
+            yield from _unreachable(str(chart), tried, most)
         if isinstance(charts, list) and chart not in charts:
             near = _nearest(str(chart), map(str, charts))
             yield f"tune: {chart} is no strategy of the matrix, there are {', '.join(map(str, charts))}{near}"
@@ -121,6 +124,20 @@ def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
                 yield f"tune: {chart}: run.config.{knob} is in the matrix as well: compared, or tuned, not both"
             if isinstance(values, list) and any(same(a, b) for i, a in enumerate(values) for b in values[:i]):
                 yield f"tune: {chart}: {knob} has the same value twice"
+
+
+def _unreachable(chart: str, tried: dict[Any, Any], most: int) -> Iterator[str]:
+    """The first knob whose first value comes behind the last candidate; the first candidate has none."""
+    before = 1
+    for knob, values in tried.items():
+        if before >= most:
+            least = 2 + sum(len(each) for each in list(tried.values())[:-1] if isinstance(each, list))
+            yield (
+                f"tune.candidates={most}: {chart}'s {knob} would never be tried, for {before} candidates come before "
+                f"it (as it comes, and each value of the knobs above); expected at least {least}, or fewer values"
+            )
+            return
+        before += len(values) if isinstance(values, list) else 0
 
 
 def _wrong_path(key: str, path: str, also: tuple[str, ...]) -> Iterator[str]:

@@ -56,6 +56,7 @@ class RehearsedPlace:
             raise UserError("\n  ".join(["the sweep cannot start:", *refused]))
         for planned, decision in zip(plan, decisions, strict=True):
             if decision.step == "skip":
+                self.display.say(f"{planned.release.name}: already done")
                 continue
             state, succeeded = self._run(planned, state)
             if stop_on_failure and not succeeded:

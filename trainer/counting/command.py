@@ -25,6 +25,7 @@ Settings are TRAINER_* variables, as a pod has them, or --set name=value, which 
 The run's own engine takes two steps on tensors without storage; the second one is counted. What that proves, and
 what is not in it: docs/memory.md. Exit codes: 0, 2 = settings that cannot be counted, 3 = a model that is not there."""
 PROGRESS_S = 5.0
+Say = Callable[[str], None]
 
 
 def main(arguments: list[str], env: Mapping[str, str]) -> int:
@@ -35,13 +36,15 @@ def main(arguments: list[str], env: Mapping[str, str]) -> int:
         config = read_countable(_settings(env, given.set), given.ranks, given.rank, per_node)
         if given.json and not Path(given.json).absolute().parent.is_dir():
             raise ConfigError([f"--json={given.json}: its folder is not there"])
+        begin, say = _build_say()
+        begin("loading torch and DeepSpeed")
         os.environ["DS_ACCELERATOR"] = "cpu"  # read by DeepSpeed at its import
         warnings.filterwarnings("ignore")  # of libraries, about tensors without storage
         from trainer.counting.inputs import find_pictures
         from trainer.counting.steps import count
 
         pictures = find_pictures(config, given.labels, given.channels)
-        found = count(config, given.ranks, given.rank, pictures, per_node=per_node, say=_build_say())
+        found = count(config, given.ranks, given.rank, pictures, per_node=per_node, begin=begin, say=say)
     except ConfigError as failure:
         print(failure, file=sys.stderr)
         return BAD_CONFIG
@@ -86,14 +89,17 @@ def _settings(env: Mapping[str, str], given: list[str]) -> dict[str, str]:
     return {f"{PREFIX}RUN": "count", **env, **named}
 
 
-def _build_say() -> Callable[[str], None]:
+def _build_say() -> tuple[Say, Say]:
+    """(what begins, which is always told; how far it is, told every PROGRESS_S), on stderr."""
     began = last = time.monotonic()
 
-    def say(text: str) -> None:
+    def begin(text: str) -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last >= PROGRESS_S:
-            last = now
-            print(f"{now - began:5.0f} s  {text}", file=sys.stderr, flush=True)
+        last = time.monotonic()
+        print(f"{last - began:5.0f} s  {text}", file=sys.stderr, flush=True)
 
-    return say
+    def say(text: str) -> None:
+        if time.monotonic() - last >= PROGRESS_S:
+            begin(text)
+
+    return begin, say

@@ -54,7 +54,7 @@ def _uncounted(config: Config) -> Iterator[str]:
             "collective that is not there; expected fp32"
         )
     if config.compile:
-        yield "TRAINER_COMPILE=True: cannot be counted, compiled code has no operators to follow; expected false"
+        yield "TRAINER_COMPILE=true: cannot be counted, compiled code has no operators to follow; expected false"
     if config.is_text and config.precision == "fp32" and read_shape(config).experts:
         yield (
             "TRAINER_PRECISION=fp32: grouped products of experts are counted in 16 bits alone; expected auto, bf16, "

@@ -74,6 +74,7 @@ def count(
     per_node: int = 0,
     cuda: bool = True,
     block_bytes: int = BLOCK_BYTES,
+    begin: Say = lambda text: None,
     say: Say = lambda text: None,
 ) -> Count:
     """What rank `rank` of `ranks` holds in the second step of this run.
@@ -81,6 +82,7 @@ def count(
     Args:
         per_node: ranks that share a node; 0 = all.
         cuda: with CUDA's autocast and attention; else a CPU's, to compare with one.
+        begin: hears what begins: building the model, wrapping it, each step.
         say: hears how far it is, at each phase.
 
     Raises:
@@ -107,6 +109,7 @@ def count(
         stack.enter_context(attributed(watch, config.strategy))
         precision = resolve_precision(config, "cuda")
         run = build_run(config, world, placement, precision, config.global_batch_size)
+        begin("building the model")
         model = build_empty_model(config, pictures)
         if STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision == "bf16_native":
             model.to(
@@ -118,12 +121,14 @@ def count(
         if cuda:
             stack.enter_context(as_on_cuda(watch))
         stack.enter_context(watch)
+        begin(f"building the engine of {config.strategy}")
         engine = strategies.build_engine(run, model, _WatchedPhases(watch, leave))
         del model
         engines.append(engine)
         attribute_state(watch, engine)
         for step in range(1, STEPS + 1):
             place.append(f"step {step} of {STEPS}")
+            begin(place[-1])
             watch.collectives.clear()
             marks.append(len(watch.timeline.events))
             watch.phase = "data"

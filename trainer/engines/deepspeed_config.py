@@ -18,6 +18,8 @@ from trainer.settings.strategy_table import STRATEGIES
 
 FP32 = 4
 """Bytes of an element; DeepSpeed counts buckets in elements."""
+START_ALIGNMENT = 2
+"""DeepSpeed's nccl_start_alignment_factor (stage_1_and_2.py): another bucket of gathers is an AssertionError there."""
 # Written out for every stage; what a stage does not use is inert.
 _EVERY_STAGE: dict[str, Any] = {
     "contiguous_gradients": True,
@@ -108,7 +110,7 @@ def build_settings(
     """What `deepspeed.initialize` gets, and what the run directory keeps.
 
     Args:
-        sizes: of the model; no bucket is larger.
+        sizes: of the model; no bucket is larger, but for one element where their number is odd.
         zero: entries of the section zero_optimization to put over the strategy's own, for tests.
 
     Raises:
@@ -170,8 +172,8 @@ def _zero_section(
     section = {
         **_EVERY_STAGE,
         "overlap_comm": config.overlap_reduction,
-        "allgather_bucket_size": min(config.gather_bucket_mib * MIB // FP32, sizes.parameters),
-        "reduce_bucket_size": min(reduce_bucket_bytes(config) // FP32, sizes.parameters),
+        "allgather_bucket_size": _bucket(config.gather_bucket_mib * MIB, sizes),
+        "reduce_bucket_size": _bucket(reduce_bucket_bytes(config), sizes),
         **(_gathering(config, sizes) if row["stage"] == 3 else {}),
         **row,
     }
@@ -183,6 +185,11 @@ def _zero_section(
         # qwz and qgz are not DeepSpeed's (engines/quantized_gathers.py, quantized_reduction.py): its switches stay off
         section["zero_hpz_partition_size"] = processes_per_node if "hpz" in config.zeropp.split(",") else 1
     return section
+
+
+def _bucket(asked_bytes: int, sizes: ModelSizes) -> int:
+    """Elements: no more than the model has, rounded up to what stages 1 and 2 take."""
+    return min(asked_bytes // FP32, -(-sizes.parameters // START_ALIGNMENT) * START_ALIGNMENT)
 
 
 def _gathering(config: Config, sizes: ModelSizes) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class Axes:
         return self.dp_replicate * self.dp_shard
 
     @property
+    def shards(self) -> bool:
+        """Whether fully_shard has several ranks to shard parameters over (those of experts over tp as well)."""
+        return self.dp_shard * self.cp * self.tp > 1
+
+    @property
     def world_axis(self) -> str:
         """What a group of all processes stands for: the axis that takes them all, or "world" where several do."""
         several = [name for name in ND_AXES if getattr(self, name) > 1]

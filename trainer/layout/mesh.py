@@ -64,7 +64,7 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
         problems += replica_problems(config, sizes.dp_replicate, config.global_batch_size // per_step)
     if config.static_graph and config.global_batch_size > per_step:
         problems.append(
-            "TRAINER_STATIC_GRAPH=True: DDP learns the graph in its first backward pass, which reduces nothing while a "
+            "TRAINER_STATIC_GRAPH=true: DDP learns the graph in its first backward pass, which reduces nothing while a "
             f"step goes over {config.global_batch_size // per_step} micro-batches (torch 2.13); leave it out, or take "
             f"TRAINER_MICRO_BATCH_SIZE={config.global_batch_size // world_size}"
         )

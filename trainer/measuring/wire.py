@@ -10,6 +10,8 @@ NVIDIA's nccl-tests, PERFORMANCE.md). A library that chooses a tree or the switc
     all_gather            (n-1)   S, S = own shard     broadcast, reduce, gather, scatter
     send                          S                                   (n-1)/n S: the mean over the ranks
 
+What fully_shard gathers in several element types it sends as bytes: told are the types that it has viewed as bytes.
+
 The axis is read off the group's description: torch calls the groups of a mesh "mesh_<axis>". A mesh axis that takes
 every process may get the default group, which has no axis's name: the caller says what it stands for.
 """
@@ -118,6 +120,8 @@ class WireCounter(TorchDispatchMode):
         self.dtypes: dict[str, set[str]] = {name: set() for name in dict.fromkeys(DTYPES.values())}
         """reductions, gathers, exchanges -> the element types sent; without single numbers (norms, flags) and without
         whole numbers that are added up (counts)."""
+        self._as_bytes: set[torch.dtype] = set()
+        """What was viewed as bytes: a gather of bytes sends these (torch, _fsdp_collectives.py, foreach_all_gather)."""
 
     @property
     def collectives(self) -> int:
@@ -135,6 +139,8 @@ class WireCounter(TorchDispatchMode):
         given = kwargs or {}
         if getattr(func, "namespace", "") in NAMESPACES:
             self._count(func, args, given)
+        elif func is torch.ops.aten.view.dtype and args[1] is torch.uint8 and args[0].is_floating_point():
+            self._as_bytes.add(args[0].dtype)
         return func(*args, **given)
 
     def _count(self, func: Any, args: Any, kwargs: Any) -> None:
@@ -155,7 +161,10 @@ class WireCounter(TorchDispatchMode):
             shown = [each for each in tensors if each.numel() > 1]
             if DTYPES[kind] == "reductions":
                 shown = [each for each in shown if each.is_floating_point()]
-            self.dtypes[DTYPES[kind]] |= {str(each.dtype).removeprefix("torch.") for each in shown}
+            sent_types = {each.dtype for each in shown}
+            if kind == "all_gather" and self._as_bytes and torch.uint8 in sent_types:
+                sent_types = sent_types - {torch.uint8} | self._as_bytes
+            self.dtypes[DTYPES[kind]] |= {str(each).removeprefix("torch.") for each in sent_types}
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         axis = _axis(group.group_desc, self._world)
         for operations in (self.operations, self.axes.setdefault(axis, {})):

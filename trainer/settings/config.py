@@ -67,6 +67,10 @@ HINTS = {
 }
 
 
+# What a pattern allows, in words.
+PATTERNS = {"activation_checkpointing": "expected none, selective, blocks, every_2 to every_999"}
+
+
 def describe_error(error: Mapping[str, Any]) -> str:
     """What pydantic says of one value, or a validator of ours. A pattern in it keeps its capital letters."""
     sentence = str(error["msg"]).removeprefix("Value error, ")
@@ -87,5 +91,7 @@ def _sentence(cls: type[BaseModel], error: dict[str, Any], given: Mapping[str, s
     if name == "model":
         allowed = (*MODELS, "a hub id such as google/vit-base-patch16-224")
     wish = f"expected one of {', '.join(map(str, allowed))}" if allowed else describe_error(error)
+    if error["type"] == "string_pattern_mismatch":
+        wish = PATTERNS.get(name, wish)
     value = f"={given[name]!r}" if name in given else ""
     return f"{PREFIX}{name.upper()}{value}: {wish}{HINTS.get((name, given.get(name, '')), '')}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainer.settings.fields import Settings
 
 MIB = 2**20
+NO_EFFECT = "no effect: nothing is sharded"
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,10 @@ def misplaced_knobs(config: Settings) -> Iterator[str]:
     for name, knob in KNOBS.items():
         if name in config.model_fields_set and name not in own:
             having = ", ".join(each for each, row in STRATEGIES.items() if name in row.knobs)
+            value = getattr(config, name)
+            typed = str(value).lower() if isinstance(value, bool) else value
             yield (
-                f"TRAINER_{name.upper()}={getattr(config, name)}: strategy {config.strategy} has no such knob "
+                f"TRAINER_{name.upper()}={typed}: strategy {config.strategy} has no such knob "
                 f"({knob.others}), only {having}; leave it out"
             )
 
@@ -137,11 +140,18 @@ def reduce_bucket_bytes(config: Settings) -> int:
     return (config.reduce_bucket_mib or STRATEGIES[config.strategy].reduce_bucket_mib) * MIB
 
 
-def resolve_knobs(config: Settings, stages: int = 1) -> dict[str, Any]:
-    """Every knob of the run's strategy with the value that it came to."""
-    decided = {
+def resolve_knobs(config: Settings, stages: int = 1, *, shards: bool = True) -> dict[str, Any]:
+    """Every knob of the run's strategy with the value that it came to.
+
+    Args:
+        shards: whether fully_shard has more than one rank to shard over; else nothing is gathered.
+    """
+    decided: dict[str, Any] = {
         "accumulate": "sharded" if accumulates_sharded(config, stages) else "whole",
         "reshard_after_forward": "on" if reshards_after_forward(config, stages) else "off",
         "reduce_bucket_mib": reduce_bucket_bytes(config) // MIB,
     }
-    return {name: decided.get(name, getattr(config, name)) for name in STRATEGIES[config.strategy].knobs}
+    own = STRATEGIES[config.strategy].knobs
+    if not shards and "accumulate" in own:  # one of fully_shard's strategies
+        decided |= dict.fromkeys(("reshard_after_forward", "prefetch_blocks"), NO_EFFECT)
+    return {name: decided.get(name, getattr(config, name)) for name in own}

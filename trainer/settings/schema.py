@@ -12,7 +12,10 @@ from trainer.settings.number_bounds import text_pattern, with_bounds
 
 USAGE = """\
   TRAINER_STRATEGY=ddp TRAINER_RUN=try python -m trainer.settings            # show the resolved settings
-  python -m trainer.settings --schema                                        # JSON schema of `run.config`"""
+  python -m trainer.settings --schema                                        # JSON schema of `run.config`
+
+What is checked is what can be said of the settings alone. What depends on the number of processes and on the device is
+checked where the run starts: python -m trainer.check, or python -m trainer.layout for nd."""
 
 
 def schema() -> dict[str, Any]:

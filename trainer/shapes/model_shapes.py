@@ -155,7 +155,7 @@ def no_attention(name: str) -> str:
 def compiled_batch_norm(name: str, setting: str) -> str:
     """The sentence for recomputed batch norm, whose statistics torch.compile cannot be told to leave alone."""
     return (
-        f"TRAINER_COMPILE=True, TRAINER_ACTIVATION_CHECKPOINTING={setting}: not both with {name}, which has batch norm "
+        f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={setting}: not both with {name}, which has batch norm "
         "(torch.compile takes no such recomputation)"
     )
 

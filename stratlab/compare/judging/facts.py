@@ -19,6 +19,10 @@ def read_fact(run: RunRecord, rule: Rule) -> Any:
     if _empty(value) and rule.instead:
         other = next(r for r in RULES if r.field == rule.instead)
         value = None if _empty(_read(run, other)) else f"{other.field} {_read(run, other)}"
+    if rule.path[:-1] == ("resolved", "knobs") and not isinstance(
+        read_path(run.config, rule.path[:-1]), dict
+    ):
+        return "not recorded"
     if _empty(value) and rule.path[:1] != ("config",):  # an empty text is a fact where the user chose it
         return rule.absent or UNKNOWN
     return UNKNOWN if value is None else value

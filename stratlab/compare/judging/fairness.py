@@ -69,7 +69,7 @@ def say_degenerate(missing: Sequence[str]) -> str:
 
 def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
     """A rule for each setting and resolved fact that the table does not name: better asked once too often."""
-    listed = {rule.path for rule in RULES if rule.source == "config"}
+    listed = {rule.path[:depth] for rule in RULES if rule.source == "config" for depth in (2, 3)}
     for group in ("config", "resolved"):
         for name in sorted({name for run in runs for name in run.config.get(group, {})} - IMPLIED):
             if (group, name) not in listed:

@@ -77,6 +77,12 @@ def _decided(name: str, why: str, matters: bool = True, absent: str = "", task: 
     return Rule(f"resolved.{name}", "config", ("resolved", name), matters, why, absent=absent, task=task)
 
 
+def _knob(name: str) -> Rule:
+    """What became of it; the strategies that are without it say so."""
+    why = "how each strategy is tuned, part of what is compared"
+    return Rule(f"knobs.{name}", "config", ("resolved", "knobs", name), False, why, absent="has none")
+
+
 def _gpu(name: str, why: str) -> Rule:
     """What a GPU was allowed; nobody's on a CPU, and not known without NVML."""
     return Rule(f"GPU {name}", "ranks", ("gpu", name), True, why, absent="not to be had")
@@ -216,12 +222,7 @@ RULES: tuple[Rule, ...] = (
         "as observed: other kernels and rounding",
         absent="no step was watched",
     ),
-    _resolved(
-        "knobs",
-        "how each strategy is tuned, part of what is compared; the observed types tell of rounding",
-        matters=False,
-        absent="not recorded",
-    ),
+    *(_knob(name) for name in KNOBS),  # the observed types tell of rounding
     _resolved(
         "quantized",
         "how many bits zeropp sends of which parameters, part of what is compared",

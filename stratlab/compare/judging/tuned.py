@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratlab.compare.judging.winners import LEAST_LEAD_PCT
-from stratlab.number import format_number
+from stratlab.number import format_fact, format_number
 
 ON_CPU = "tuned on CPU: these are CPU times, and choose nothing for GPUs"
 
@@ -34,13 +34,18 @@ def name_search(search: Mapping[str, Any]) -> str:
 
 def name_knobs(knobs: Mapping[str, Any]) -> str:
     """`reduce_bucket_mib=50`, or `as it comes`."""
-    return ", ".join(f"{name}={value}" for name, value in knobs.items()) or "as it comes"
+    return ", ".join(f"{name}={format_fact(value)}" for name, value in knobs.items()) or "as it comes"
 
 
 def say_choice(search: Mapping[str, Any]) -> str:
     """What was taken, and by how much it is better than the strategy as it comes, against the noise."""
     if not search["tried"]:
         return "has no knob"
+    left_out = ", ".join(name_knobs(each) for each in search.get("not_tried", []))
+    return _say_chosen(search) + (f"; not tried, for want of candidates: {left_out}" if left_out else "")
+
+
+def _say_chosen(search: Mapping[str, Any]) -> str:
     chosen = next(each for each in search["tried"] if each["knobs"] == search["chosen"])
     text = f"{name_knobs(search['chosen'])} of {len(search['tried'])} candidates"
     if not search["chosen"]:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking import redirect
 from stratlab.user_error import UserError
@@ -121,7 +122,9 @@ def _fetch(client: MlflowClient, run: Run, folder: Path) -> RunRecord:
         _check_free(folder)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
-    record = dataclasses.replace(read_run(folder, downloaded=True), mlflow_run_id=run_id)
+    record = dataclasses.replace(
+        read_run(folder, downloaded=True), mlflow_run_id=run_id, tuning=NOT_IN_MLFLOW
+    )
     return (
         dataclasses.replace(record, ending="has no artifacts under run/, where its analysis puts them")
         if not wanted

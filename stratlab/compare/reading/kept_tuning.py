@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stratlab.number import format_fact
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 
 FILE = "tuning.json"
 TUNED = "tuned"
+NOT_IN_MLFLOW = f"not known: {FILE} lies beside the runs on the results volume, not in MLflow"
 PARTS = ("metric", "searches", "steps", "repeats", "tuning")
 
 
@@ -59,15 +61,29 @@ def apply_tuning(runs: Sequence[RunRecord], record: Mapping[str, Any] | None) ->
 
 
 def _tell(run: RunRecord, search: Mapping[str, Any] | None) -> str:
-    """A run whose knobs are not those that were chosen is not what was tuned."""
+    """A run whose knobs are not those that were chosen is not what was tuned; nor is one that has a value which was
+    tried and not chosen."""
     if search is None:
-        return ""
+        return run.tuning
     if search["why_not"]:
         return f"not tuned: {search['why_not']}"
     settings = run.config.get("config") or {}
     other = [
-        f"{name} is {settings.get(name)}, not {value}"
+        f"{name} is {format_fact(settings.get(name))}, not {format_fact(value)}"
         for name, value in search["chosen"].items()
         if str(settings.get(name)) != str(value)
     ]
+    for name, values in _turned_down(search).items():
+        if str(settings.get(name)) in values:
+            other.append(f"{name} is {format_fact(settings[name])}, which was tried and not chosen")
     return f"not as tuned: {', '.join(other)}" if other else TUNED
+
+
+def _turned_down(search: Mapping[str, Any]) -> dict[str, set[str]]:
+    """knob that stays as it comes -> the values of it that were tried."""
+    found: dict[str, set[str]] = {}
+    for each in search["tried"]:
+        for name, value in each["knobs"].items():
+            if name not in search["chosen"]:
+                found.setdefault(name, set()).add(str(value))
+    return found

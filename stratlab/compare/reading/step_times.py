@@ -22,6 +22,9 @@ FROM_SUMMARY = (
 def build_step_times(run: RunRecord) -> dict[str, Any]:
     """Throughput and times of the steps behind the warm-up; of summary.json where metrics.jsonl has none.
 
+    Throughput is what a step of the median time does on the average: of two runs with equal steps the one with the
+    shorter median step is the faster one in every number and sentence. (That of summary.json is over the mean time.)
+
     Returns:
         the names of FROM_SUMMARY, step_time_ms_mean, step_times_from (metrics.jsonl | summary.json | None) and warmup:
         {steps: left out at the beginning, first_step: that counts, method, settled}, None from a summary.
@@ -38,7 +41,8 @@ def build_step_times(run: RunRecord) -> dict[str, Any]:
             "step_times_from": "summary.json" if found["step_time_ms_p50"] is not None else None,
             "warmup": None,
         }
-    seconds = sum(counted) / 1e3
+    step_ms = statistics.median(counted)
+    seconds = len(counted) * step_ms / 1e3
     samples, tokens, useful = (_sum(kept, name) for name in ("samples", "tokens", "useful_tokens"))
     samples_per_s, tokens_per_s = _divide(samples, seconds), _divide(tokens, seconds)
     useful_per_s, useful_share = _divide(useful, seconds), _divide(useful, tokens)
@@ -47,7 +51,7 @@ def build_step_times(run: RunRecord) -> dict[str, Any]:
         "tokens_per_s": tokens_per_s,
         "useful_tokens_per_s": useful_per_s,
         "useful_tokens_pct": None if useful_share is None else 100 * useful_share,
-        "step_time_ms_p50": statistics.median(counted),
+        "step_time_ms_p50": step_ms,
         "step_time_ms_p95": find_quantile(counted, 0.95),
         "step_time_ms_mean": statistics.fmean(counted),
         "measured_steps": len(counted),

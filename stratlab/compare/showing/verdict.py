@@ -11,7 +11,7 @@ from stratlab.compare.judging.agreement import FIRST_STEPS
 from stratlab.compare.reading.warmup import RULE
 from stratlab.compare.showing.tradeoffs import build_goals_html
 from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph
-from stratlab.number import format_number
+from stratlab.number import format_fact, format_number
 
 NAMES = {
     "samples_per_s": "highest throughput",
@@ -177,5 +177,5 @@ def _short(value: Any) -> Any:
     if isinstance(value, str) and len(value) >= 40 and " " not in value:
         return Markup('<span title="{}">{}…</span>').format(value, value[:12])
     if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value) if isinstance(value, (dict, int, float)) else value
+        return ", ".join(map(format_fact, value))
+    return format_fact(value) if isinstance(value, (dict, int, float)) else value

@@ -63,6 +63,8 @@ class Search:
     tried: tuple[tuple[Knobs, Measured], ...]
     best: Knobs
     following: tuple[Knobs, ...]
+    not_tried: tuple[Knobs, ...] = ()
+    """Values, each alone, for which no candidate was left."""
 
 
 def name_knobs(knobs: Knobs) -> str:
@@ -84,12 +86,15 @@ def search(
         most: candidates in all.
     """
     tried: list[tuple[Knobs, Measured]] = []
+    left_out: list[Knobs] = []
     best: Knobs = {}
     if "" not in measured:
         return Search((), best, ({},))
     tried.append(({}, measured[""]))
     for knob, options in values.items():
-        asked = [{**best, knob: option} for option in options][: most - len(tried)]
+        room = most - len(tried)
+        left_out += [{knob: option} for option in options[room:]]
+        asked = [{**best, knob: option} for option in options[:room]]
         if unknown := tuple(each for each in asked if name_knobs(each) not in measured):
             return Search(tuple(tried), best, unknown)
         tried += [(each, measured[name_knobs(each)]) for each in asked]
@@ -104,7 +109,7 @@ def search(
             else:
                 better = lead.is_real
             best = each if better else best
-    return Search(tuple(tried), best, ())
+    return Search(tuple(tried), best, (), tuple(left_out))
 
 
 def find_band(tried: Sequence[tuple[Knobs, Measured]]) -> Band | None:
@@ -113,7 +118,8 @@ def find_band(tried: Sequence[tuple[Knobs, Measured]]) -> Band | None:
 
 
 def compute_lead(one: Measured, other: Measured, metric: Metric, band: Band | None) -> Lead | None:
-    """How much better `one` is than `other`; None where one of them has no value.
+    """How much better `one` is than `other`; None where one of them has no value. Of 0 there is no share: what is not 0
+    is 100 % better or worse.
 
     Without repeats a lead below 2 % counts as none, as in a comparison (compare/judging/winners.py).
     """
@@ -121,11 +127,12 @@ def compute_lead(one: Measured, other: Measured, metric: Metric, band: Band | No
     if mine is None or theirs is None:
         return None
     sign = 1 if metric.highest else -1
-    lead_pct = sign * 100 * (mine - theirs) / theirs
+    whole = abs(theirs) or abs(mine) or 1.0
+    lead_pct = sign * 100 * (mine - theirs) / whole
     if band is None:
         return Lead(lead_pct, LEAST_LEAD_PCT, measured_noise=False)
     noise = band.of_difference(mine, theirs, len(one.values), len(other.values))
-    return Lead(lead_pct, 100 * noise / theirs, measured_noise=True)
+    return Lead(lead_pct, 100 * noise / whole, measured_noise=True)
 
 
 def _word(value: Any) -> str:

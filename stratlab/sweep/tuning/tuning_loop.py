@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratlab.compare.reading.kept_tuning import keep_tuning
 from stratlab.sweep.definition import Sweep
 from stratlab.sweep.matrix import Release, expand
 from stratlab.sweep.planned_release import build_plan, check_settings
@@ -17,7 +18,7 @@ from stratlab.sweep.sweep_place import Place
 from stratlab.sweep.tuning.candidates import apply_choice, build_candidate, name_tuning
 from stratlab.sweep.tuning.knobs import check_knobs, find_strategy
 from stratlab.sweep.tuning.search import METRICS, Knobs, Measured, Search, name_knobs, search
-from stratlab.sweep.tuning.tuning_record import build_record, find_disturbed, read_measured
+from stratlab.sweep.tuning.tuning_record import build_record, find_disturbed, read_measured, say_search
 from stratlab.sweep.tuning_definition import Tune
 from stratlab.user_error import UserError
 
@@ -68,7 +69,7 @@ def tune_strategies(
 
     Args:
         state: of the tuning.
-        output: where the report of the candidates goes.
+        output: where the report of the candidates goes, and the record, tuning.json, before a run of the comparison.
 
     Returns:
         the releases of the comparison with the knobs that were chosen, and the record.
@@ -82,8 +83,13 @@ def tune_strategies(
     bases = {name: each[0] for name, each in combinations.items() if each[0].strategy in tune.knobs}
     measured: dict[str, dict[str, Measured]] = {name: {} for name in bases}
     report: Mapping[str, Any] = {}
+    told: set[str] = set()
     while True:
         searches = {name: _search(tune, base, measured[name]) for name, base in bases.items()}
+        ended = {name for name, found in searches.items() if not found.following}
+        for name in sorted(ended - told, key=list(bases).index):
+            bench.display.say(f"{name} is tuned: {say_search(searches[name], METRICS[tune.metric])}")
+        told |= ended
         asked = [(name, knobs) for name, found in searches.items() for knobs in found.following]
         if not asked:
             break
@@ -115,6 +121,9 @@ def tune_strategies(
     charts = {each[0].strategy for each in combinations.values()}
     strategies = {name: find_strategy(bench.folder / bench.sweep.charts / name) for name in charts}
     record = build_record(tune, comparison, combinations, strategies, searches, report)
+    if report:  # into a folder without a report none would be written at the next start
+        output.mkdir(parents=True, exist_ok=True)
+        keep_tuning(output, record)
     first = {release.name: name for name, releases in combinations.items() for release in releases}
     chosen = {name: found.best for name, found in searches.items()}
     return apply_choice(expand(bench.sweep), chosen, first), record

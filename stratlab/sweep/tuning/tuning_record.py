@@ -8,7 +8,16 @@ from typing import Any
 from stratlab.sweep.matrix import Release
 from stratlab.sweep.tuning.candidates import build_candidate, name_tuning
 from stratlab.sweep.tuning.knobs import list_knobs
-from stratlab.sweep.tuning.search import METRICS, Measured, Metric, Search, compute_lead, find_band
+from stratlab.sweep.tuning.search import (
+    METRICS,
+    Knobs,
+    Measured,
+    Metric,
+    Search,
+    compute_lead,
+    find_band,
+    name_knobs,
+)
 from stratlab.sweep.tuning_definition import Tune
 
 ORIGIN = ("backend", "device", "hardware", "world_size", "nodes", "steps", "measured_steps", "versions")
@@ -32,9 +41,10 @@ def build_record(
 
     Returns:
         comparison; tuning (the name of the candidates' comparison); metric: {name, key, unit, highest}; steps, repeats,
-        candidates as asked for; origin: as in a report; searches: [{strategy, point, runs, tried, chosen, why_not}],
-        where tried is [{knobs, runs, values, value, why, lead_pct, noise_pct, measured_noise}], in the order of the
-        search, the first one as it comes, leads against that one; chosen: knobs; why_not: why nothing was tried.
+        candidates as asked for; origin: as in a report; searches: [{strategy, point, runs, tried, not_tried, chosen,
+        why_not}], where tried is [{knobs, runs, values, value, why, lead_pct, noise_pct, measured_noise}], in the order
+        of the search, the first one as it comes, leads against that one; not_tried: [knobs], values for which no
+        candidate was left; chosen: knobs; why_not: why nothing was tried.
     """
     metric = METRICS[tune.metric]
     return {
@@ -56,6 +66,7 @@ def build_record(
                     if name in searches
                     else {
                         "tried": [],
+                        "not_tried": [],
                         "chosen": {},
                         "why_not": _say_why_not(strategies[releases[0].strategy]),
                     }
@@ -86,9 +97,24 @@ def _tell_search(found: Search, base: Release, tune: Tune, comparison: str, metr
     nothing_works = all(measured.value is None for _, measured in found.tried)
     return {
         "tried": tried,
+        "not_tried": [dict(knobs) for knobs in found.not_tried],
         "chosen": dict(found.best),
         "why_not": "none of its candidates gave a number" if nothing_works else "",
     }
+
+
+def say_search(found: Search, metric: Metric) -> str:
+    """What was chosen first, then the others: `as it comes, 98.2 samples per s; static_graph=true 30`."""
+    ordered = sorted(found.tried, key=lambda entry: entry[0] != found.best)
+    parts = [_say_candidate(knobs, measured) for knobs, measured in ordered]
+    parts[0] = f"{parts[0]} {metric.unit}" if ordered[0][1].value is not None else parts[0]
+    left_out = ", ".join(name_knobs(knobs) for knobs in found.not_tried)
+    return "; ".join([*parts, *([f"not tried: {left_out}"] if left_out else [])])
+
+
+def _say_candidate(knobs: Knobs, measured: Measured) -> str:
+    name = name_knobs(knobs) or "as it comes,"
+    return f"{name} out ({measured.why})" if measured.value is None else f"{name} {measured.value:.4g}"
 
 
 def _say_why_not(strategy: str) -> str:

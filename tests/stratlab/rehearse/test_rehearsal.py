@@ -57,6 +57,13 @@ def test_a_run_that_was_restarted_is_told_to_be_judged_with_nobody(tmp_path: Pat
     assert "without a summary.json" in describe_success(tmp_path, 3)
 
 
+def test_the_last_line_says_of_which_steps_its_throughput_is(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"steps": 20, "samples_per_s": 98.24, "measured_steps": 15}')
+    assert describe_success(tmp_path, 3) == (
+        "done in 3 s: 20 steps, samples_per_s 98.24 (mean of 15 timed steps; a comparison takes the median)"
+    )
+
+
 def test_a_stopped_run_says_how_it_goes_on(
     chart: Path, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

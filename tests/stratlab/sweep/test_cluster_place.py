@@ -10,6 +10,7 @@ import pytest
 from stratlab.sweep import cluster_place as module
 from stratlab.sweep.cluster_place import ClusterPlace
 from stratlab.sweep.decision import Decision
+from stratlab.sweep.rehearsed_place import RehearsedPlace
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.work import Site
 from tests.stratlab.sweep.test_work import Silent, plan
@@ -42,6 +43,18 @@ def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.
     found = place.bring(plans, state, retry_failed=True, stop_on_failure=False)
     assert found == (state, ["b: not known"])
     assert given == {"retry_failed": True, "parallel": 3, "stop_on_failure": False, "names": ["b", "c"]}
+    assert display.lines == ["a: already done"]
+
+
+def test_a_rehearsal_says_of_what_has_ended_that_it_is_done(tmp_path: Path) -> None:
+    display: Any = Display()
+    done = plan("a")
+    state = read_state(tmp_path / "s.json", "demo", "rehearsal").record(
+        "a", stage="succeeded", asked=done.asked
+    )
+    place = RehearsedPlace(tmp_path, "", display)
+    assert place.bring([done], state, retry_failed=False, stop_on_failure=False) == (state, [])
+    assert display.lines == ["a: already done"]
 
 
 def test_the_comparison_happens_where_the_runs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

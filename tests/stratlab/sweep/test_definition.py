@@ -125,3 +125,19 @@ def test_what_is_wrong_with_a_tuning(tmp_path: Path) -> None:
     ):
         assert any(line.startswith(part) for line in lines), part
     assert len(lines) == 8
+
+
+def test_a_knob_that_no_candidate_could_reach_is_refused(tmp_path: Path) -> None:
+    text = """
+comparison: demo
+matrix: {strategy: [ddp]}
+tune:
+  steps: 30
+  knobs: {ddp: {reduce_bucket_mib: [5, 50, 100], static_graph: [true]}}
+"""
+    (line,) = refused(tmp_path, text)
+    assert line.startswith(
+        "tune.candidates=4: ddp's static_graph would never be tried, for 4 candidates come before"
+    )
+    assert "expected at least 5" in line
+    assert read_sweep(write(tmp_path, text.replace("50, 100]", "50]")))

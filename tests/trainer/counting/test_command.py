@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainer.counting.command import main
+from trainer.counting.command import _build_say, main
 from trainer.counting.rules import read_countable
 from trainer.settings.config import ConfigError
 
@@ -29,7 +29,7 @@ def problems(ranks=8, rank=0, per_node=8, **settings):
             {"strategy": "ddp", "reduce_dtype": "bf16"},
             "TRAINER_REDUCE_DTYPE=bf16: cannot be counted with ddp",
         ),
-        ({"strategy": "fsdp", "compile": "true"}, "TRAINER_COMPILE=True"),
+        ({"strategy": "fsdp", "compile": "true"}, "TRAINER_COMPILE=true"),
         ({"strategy": "fsdp", "model": "qwen_moe_tiny", "precision": "fp32"}, "TRAINER_PRECISION=fp32"),
         ({"strategy": "fsdp", "mode": "evaluate"}, "TRAINER_MODE='evaluate'"),
         ({"strategy": "fsdp", "model": "cnn_lstm", "dataset": "digits"}, "TRAINER_MODEL='cnn_lstm'"),
@@ -60,11 +60,28 @@ def test_unknown_settings_come_with_the_command_s_own():
 def test_the_command_ends_with_2_and_says_why(capsys, tmp_path):
     arguments = ["--ranks", "2", "--set", "strategy=fsdp", "--set", "compile=true"]
     assert main(arguments, {}) == 2
-    assert "TRAINER_COMPILE=True" in capsys.readouterr().err
+    assert "TRAINER_COMPILE=true" in capsys.readouterr().err
     assert main(["--ranks", "1", "--set", "strategy"], {}) == 2
     assert "expected name=value" in capsys.readouterr().err
     assert main(["--ranks", "1", "--json", str(tmp_path / "no" / "file")], {}) == 2
     assert "its folder is not there" in capsys.readouterr().err
+
+
+def test_what_begins_is_told_at_once_and_what_goes_on_every_five_seconds(capsys):
+    begin, say = _build_say()
+    begin("loading torch and DeepSpeed")
+    say("step 1 of 2: forward, 10 operators")
+    begin("building the model")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" s  ")[1] for line in lines] == ["loading torch and DeepSpeed", "building the model"]
+
+
+def test_a_count_says_what_it_does_before_torch_is_there():
+    command = [sys.executable, "-m", "trainer.count", "--ranks", "1", "--set", "strategy=single"]
+    command += ["--set", "dataset=synthetic", "--set", "model=vit_tiny"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as count:
+        assert count.stderr.readline().endswith(" s  loading torch and DeepSpeed\n")
+        count.kill()
 
 
 def test_set_goes_before_the_environment(capsys):

@@ -154,7 +154,7 @@ def test_batch_norm_cannot_be_compiled_and_recomputed(tmp_path):
         with pytest.raises(ConfigError) as caught:
             build_model(config, image_size=32, channels=3, num_labels=5)
         assert caught.value.problems == [
-            "TRAINER_COMPILE=True, TRAINER_ACTIVATION_CHECKPOINTING=blocks: not both with "
+            "TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING=blocks: not both with "
             f"{config.model_name}, which has "
             "batch norm (torch.compile takes no such recomputation)"
         ]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from trainer.settings.config import Config, ConfigError
-from trainer.settings.schema import schema
+from trainer.settings.schema import USAGE, schema
 from trainer.settings.strategy_table import STRATEGIES
 
 
@@ -62,6 +62,19 @@ def test_all_problems_are_named_at_once():
 def test_a_value_out_of_range_is_named(setting, value):
     (found,) = problems(**{f"TRAINER_{setting}": value})
     assert found.startswith(f"TRAINER_{setting}={value!r}: ")
+
+
+def test_what_is_recomputed_is_refused_in_words():
+    with pytest.raises(ConfigError) as failure:
+        Config.from_env({"TRAINER_RUN": "x", "TRAINER_ACTIVATION_CHECKPOINTING": "every_1"})
+    (problem,) = failure.value.problems
+    assert problem == (
+        "TRAINER_ACTIVATION_CHECKPOINTING='every_1': expected none, selective, blocks, every_2 to every_999"
+    )
+
+
+def test_help_says_what_is_not_checked():
+    assert "What depends on the number of processes and on the device" in USAGE
 
 
 def test_a_pattern_in_a_sentence_keeps_its_capital_letters():

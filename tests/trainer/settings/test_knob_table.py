@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratlab.compare.judging.rules import KNOBS as AUDITED
+from trainer.layout.axes import Axes
 from trainer.layout.mesh import broken_rules
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.knob_table import KNOBS, pipeline_problems, reduce_bucket_bytes, resolve_knobs
@@ -56,7 +57,8 @@ def test_a_knob_is_refused_where_there_is_none(strategy: str, name: str) -> None
     with pytest.raises(ConfigError) as caught:
         config_of(strategy, **{name: GIVEN[name]})
     (problem,) = caught.value.problems
-    assert problem.startswith(f"TRAINER_{name.upper()}={GIVEN[name]}: strategy {strategy} has no such knob (")
+    typed = str(GIVEN[name]).replace("True", "true").replace("False", "false")
+    assert problem.startswith(f"TRAINER_{name.upper()}={typed}: strategy {strategy} has no such knob (")
     assert all(other in problem for other in HAVING[name])
 
 
@@ -89,11 +91,23 @@ def test_a_pipeline_leaves_no_choice():
     assert not any("not with a pipeline" in p for p in broken_rules(config_of("nd", accumulate="sharded"), 2))
 
 
+def test_where_nothing_is_sharded_what_gathers_has_no_effect_and_says_so():
+    whole, alone = (resolve_knobs(config_of("nd"), shards=shards) for shards in (True, False))
+    assert (whole["reshard_after_forward"], whole["prefetch_blocks"]) == ("on", 1)
+    assert {alone["reshard_after_forward"], alone["prefetch_blocks"]} == {"no effect: nothing is sharded"}
+    assert alone["accumulate"] == whole["accumulate"] and alone["reduce_dtype"] == "fp32"
+    assert "accumulate" not in resolve_knobs(config_of("zero3"), shards=False), "DeepSpeed's own"
+    assert resolve_knobs(config_of("zero3"), shards=False)["prefetch_blocks"] == 1
+    assert [axes.shards for axes in (Axes(dp_replicate=2, pp=2), Axes(dp_shard=2), Axes(cp=2), Axes(tp=2))] == [
+        False, True, True, True,
+    ]  # fmt: skip
+
+
 def test_a_static_graph_is_not_learnt_while_gradients_accumulate():
     sizes = {"static_graph": True, "global_batch_size": 64}
     assert broken_rules(config_of("ddp", micro_batch_size=32, **sizes), 2) == []
     (problem,) = broken_rules(config_of("ddp", micro_batch_size=16, **sizes), 2)
-    assert problem.startswith("TRAINER_STATIC_GRAPH=True: ") and "TRAINER_MICRO_BATCH_SIZE=32" in problem
+    assert problem.startswith("TRAINER_STATIC_GRAPH=true: ") and "TRAINER_MICRO_BATCH_SIZE=32" in problem
 
 
 def test_replicas_do_not_add_up_shards_of_micro_batches_in_bf16():

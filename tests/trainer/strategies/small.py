@@ -39,17 +39,17 @@ class Block(nn.Module):
 
 
 class SmallNet(ImageClassifier):
-    """Images [batch, 1, 4, 4] -> logits [batch, CLASSES]."""
+    """Images [batch, 1, 4, 4] -> logits [batch, classes]; with an odd number of classes that of parameters is odd."""
 
     flops_per_sample = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int = CLASSES) -> None:
         super().__init__()
         self.loss = ClassLoss()
         self.stem = nn.Linear(16, WIDTH)
         self.shift = nn.Parameter(torch.randn(1, WIDTH))
         self.layers = nn.ModuleList(Block() for _ in range(3))
-        self.head = nn.Linear(WIDTH, CLASSES)
+        self.head = nn.Linear(WIDTH, classes)
         self.register_buffer("gain", torch.rand(WIDTH) + 0.5)
         self.register_buffer("hidden_gain", torch.linspace(0.5, 1.5, WIDTH), persistent=False)
 
@@ -63,11 +63,13 @@ class SmallNet(ImageClassifier):
         return list(self.layers)
 
 
-def build_net(config: Config, *, empty: bool = False, frozen: bool = False) -> SmallNet:
+def build_net(
+    config: Config, *, empty: bool = False, frozen: bool = False, classes: int = CLASSES
+) -> SmallNet:
     """Seeded like `trainer.models.build_model`. `frozen`: only `down` and the head train, as with adapters."""
     with torch.device("meta" if empty else "cpu"):
         torch.manual_seed(config.seed)
-        net = SmallNet()
+        net = SmallNet(classes)
     if frozen:
         for name, parameter in net.named_parameters():
             parameter.requires_grad_("down" in name or "head" in name)
@@ -92,12 +94,14 @@ def batch_of(step: int, config: Config, rank: int, world_size: int) -> Batch:
     )
 
 
-def start(config: Config, *, frozen: bool = False, processes_per_node: int = 0) -> Engine:
+def start(
+    config: Config, *, frozen: bool = False, processes_per_node: int = 0, classes: int = CLASSES
+) -> Engine:
     """The engine on this rank; joins the process group if needed."""
     torch.set_num_threads(1)
     if not dist.is_initialized():
         dist.init_process_group("gloo")
-    net = build_net(config, empty=builds_empty(config, dist.get_rank()), frozen=frozen)
+    net = build_net(config, empty=builds_empty(config, dist.get_rank()), frozen=frozen, classes=classes)
     return build_engine(run_of(config, Precision(config.precision), processes_per_node), net, Phases("cpu"))
 
 
@@ -112,10 +116,18 @@ def steps(engine: Engine, config: Config, first: int, last: int) -> list[tuple[f
     return seen
 
 
-def train(out: Path, strategy: str, *, last: int = 4, frozen: bool = False, **settings: Any) -> None:
+def train(
+    out: Path,
+    strategy: str,
+    *,
+    last: int = 4,
+    frozen: bool = False,
+    classes: int = CLASSES,
+    **settings: Any,
+) -> None:
     """One rank: trains and leaves (losses and norms, initial state, final state, dtypes) in `out`."""
     config = make_config(strategy, int(os.environ["WORLD_SIZE"]), **settings)
-    engine = start(config, frozen=frozen)
+    engine = start(config, frozen=frozen, classes=classes)
     initial = engine.gather_state()
     seen = steps(engine, config, 1, last)
     final = engine.gather_state()

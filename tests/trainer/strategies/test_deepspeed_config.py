@@ -202,6 +202,14 @@ def test_knobs_become_deepspeeds_numbers():
     assert settings_of(reduce_dtype="bf16")["communication_data_type"] == "bf16"
 
 
+@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
+def test_buckets_of_a_model_with_an_odd_number_of_parameters(strategy):
+    zero = settings_of(strategy, sizes=ModelSizes(parameters=999, block=9, outside=9))["zero_optimization"]
+    assert zero["allgather_bucket_size"] == zero["reduce_bucket_size"] == 1000, (
+        "stages 1 and 2 assert even ones"
+    )
+
+
 def test_sizes_of_a_model():
     class Two(nn.Module):
         def __init__(self):

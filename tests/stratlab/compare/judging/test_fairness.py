@@ -9,6 +9,7 @@ import pytest
 from stratlab.compare.comparison import compare
 from stratlab.compare.judging.rules import IMPLIED, RULES, TASKS, Rule
 from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.showing.verdict import build_fairness
 from tests.stratlab.example_run import build_run_dir
 
 Report = dict[str, Any]
@@ -110,7 +111,7 @@ def test_the_table_has_each_field_once_and_a_reason() -> None:
 
 def test_every_fact_of_the_example_is_judged_by_the_table(root: Path) -> None:
     config = json.loads((root / "ddp" / "config.json").read_text())
-    named = {rule.path for rule in RULES if rule.source == "config"}
+    named = {rule.path[:2] for rule in RULES if rule.source == "config"}
     for group in ("config", "resolved"):
         assert {name for name in config[group] if (group, name) not in named} <= IMPLIED
 
@@ -125,6 +126,22 @@ def test_a_setting_that_the_table_does_not_know_is_compared(root: Path, group: s
     entry = _difference(report, f"{group}.new_setting")
     assert entry["matters"] is matters and entry["values"] == {"ddp": 1, "fsdp": 1, "zero2": 2}
     assert report["fairness"]["verdict"] == "not comparable"
+
+
+def test_each_knob_has_a_row_and_strategies_without_it_say_so(root: Path) -> None:
+    for run, knobs in (("ddp", {"static_graph": False}), ("fsdp", {"static_graph": True}), ("zero2", {})):
+        content = json.loads((root / run / "config.json").read_text())
+        content["resolved"]["knobs"] = knobs
+        (root / run / "config.json").write_text(json.dumps(content))
+    report = _report(root)
+    entry = _difference(report, "knobs.static_graph")
+    assert entry["values"] == {"ddp": False, "fsdp": True, "zero2": "has none"} and not entry["matters"]
+    assert report["fairness"]["same"]["knobs.prefetch_blocks"] == "has none"
+    page = str(build_fairness(report).html)
+    assert "<td>false</td>" in page and "<td>true</td>" in page and "False" not in page
+    content["resolved"]["knobs"] = None
+    (root / "zero2" / "config.json").write_text(json.dumps(content))
+    assert _difference(_report(root), "knobs.static_graph")["values"]["zero2"] == "not recorded"
 
 
 def test_another_library_is_compared(root: Path) -> None:

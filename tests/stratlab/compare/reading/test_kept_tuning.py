@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.reading.kept_tuning import keep_tuning, read_tuning
+from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW, keep_tuning, read_tuning
 from stratlab.compare.showing.report_files import render_page
 from tests.stratlab.example_run import build_run_dir
 
@@ -80,7 +81,9 @@ def test_tuned_against_tuned_is_comparable_and_is_said(demo: Path) -> None:
 
 
 def test_tuned_against_untuned_is_flagged(demo: Path) -> None:
-    report = judge(demo, record({}, "no knob was given"))
+    tuning = record({}, "no knob was given")
+    tuning["searches"][0]["tried"][1]["knobs"] = {"seed": 77}  # another one than that of the run
+    report = judge(demo, tuning)
     assert find(report) == {"ddp": "tuned", "fsdp": "not tuned: no knob was given"}
     assert "not tuned: fsdp, no knob was given" in report["remarks"]
 
@@ -89,6 +92,26 @@ def test_a_run_with_other_knobs_than_were_chosen_is_not_as_tuned(demo: Path) -> 
     tuning = record({"seed": 0})
     tuning["searches"][0]["chosen"] = tuning["searches"][0]["tried"][1]["knobs"] = {"seed": 77}
     assert find(judge(demo, tuning))["ddp"].startswith("not as tuned: seed is ")
+
+
+def test_a_knob_that_was_turned_down_and_is_there_all_the_same_is_not_as_tuned(demo: Path) -> None:
+    seed = json.loads((demo / "ddp" / "config.json").read_text())["config"]["seed"]
+    tuning = record({})
+    tuning["searches"][0]["tried"][1]["knobs"] = {"seed": seed}
+    assert find(judge(demo, tuning))["ddp"] == f"not as tuned: seed is {seed}, which was tried and not chosen"
+
+
+def test_what_was_not_tried_is_said(demo: Path) -> None:
+    tuning = record({})
+    tuning["searches"][0]["not_tried"] = [{"static_graph": True}]
+    assert "not tried, for want of candidates: static_graph=true" in "\n".join(judge(demo, tuning)["remarks"])
+
+
+def test_runs_from_mlflow_do_not_pass_for_untuned(demo: Path) -> None:
+    runs = [dataclasses.replace(run, tuning=NOT_IN_MLFLOW) for run in load_runs(demo)]
+    report = compare(runs)
+    assert report["fairness"]["same"]["tuning"] == NOT_IN_MLFLOW
+    assert any("tuned the strategies is not known" in remark for remark in report["remarks"])
 
 
 def test_without_a_record_nothing_is_said_and_a_wrong_one_is_told(demo: Path) -> None:

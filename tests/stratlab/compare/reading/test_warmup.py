@@ -99,6 +99,21 @@ def test_a_comparison_counts_what_is_behind_the_warm_up(tmp_path: Path) -> None:
     assert report["warmup"]["ddp"]["first_step"] == 7 and ddp["measured_steps"] == 50
 
 
+def test_the_run_with_the_shorter_median_step_has_the_higher_throughput(tmp_path: Path) -> None:
+    """One step in which the machine was away makes the mean of ddp the longer one, and its median no longer."""
+    for name, speed in (("ddp", 6400.0), ("fsdp", 6300.0)):
+        run = build_run_dir(tmp_path / "demo", name, name, hosts=["n"], samples_per_s=speed)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            if name == "ddp" and line["kind"] == "train" and line["step"] == 50:
+                line["step_time_ms"] += 5000.0
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ddp, fsdp = compare(load_runs(tmp_path / "demo"))["runs"]
+    assert ddp["step_time_ms_mean"] > fsdp["step_time_ms_mean"]
+    assert ddp["step_time_ms_p50"] < fsdp["step_time_ms_p50"] and ddp["samples_per_s"] > fsdp["samples_per_s"]
+    assert ddp["samples_per_s"] == pytest.approx(6400.0)
+
+
 def test_without_metrics_the_summary_stands_in_and_says_so(tmp_path: Path) -> None:
     run = build_run_dir(tmp_path / "demo", "ddp", "ddp")
     (run / "metrics.jsonl").unlink()

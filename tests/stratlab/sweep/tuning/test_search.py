@@ -47,6 +47,20 @@ def test_the_defaults_are_one_of_the_candidates_that_may_be_tried() -> None:
     assert follow(lambda knobs: 100.0, most=2)[1] == [[""], ["a=1"]]
 
 
+def test_values_without_a_candidate_are_told_as_not_tried() -> None:
+    assert follow(lambda knobs: 100.0, most=3)[0].not_tried == ({"b": "x"}, {"c": True})
+    assert follow(lambda knobs: 100.0, most=2)[0].not_tried == ({"a": 2}, {"b": "x"}, {"c": True})
+    assert follow(lambda knobs: 100.0)[0].not_tried == ()
+
+
+def test_of_a_default_that_is_zero_there_is_no_share() -> None:
+    zero, one = Measured((0.0,)), Measured((1.0,))
+    for mine, theirs, lead_pct in ((one, zero, -100.0), (zero, zero, 0.0), (zero, one, 100.0)):
+        for band in (None, build_band([(1.0, 1.1), (1.0, 1.2)])):
+            lead = compute_lead(mine, theirs, METRICS["memory"], band)
+            assert lead and lead.lead_pct == lead_pct
+
+
 def test_a_lead_that_chance_would_explain_changes_nothing() -> None:
     assert follow(lambda knobs: 101.9 if "a" in knobs else 100.0)[0].best == {}, "below 2 %, from one repeat"
     assert follow(lambda knobs: 102.1 if "a" in knobs else 100.0)[0].best == {"a": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,12 @@ SWEEP: dict[str, Any] = {
 
 
 class Display(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
     def pass_by(self, text: str) -> None:
         pass
 
@@ -80,8 +87,8 @@ class StandInPlace:
         return {"runs": list(self.rows.values()), "origin": {"backend": "none", "device": "stand-in"}}
 
 
-def build_bench() -> Workbench:
-    display: Any = Display()
+def build_bench(display: Any = None) -> Workbench:
+    display = display or Display()
     return Workbench(Sweep.model_validate(SWEEP), Path("/"), find_helm(), display)
 
 
@@ -116,6 +123,21 @@ def test_the_best_candidate_goes_into_every_repeat_of_the_comparison(tmp_path: P
     assert of_ddp["chosen"] == {"reduce_bucket_mib": 100} and len(of_ddp["tried"]) == 4
     assert of_fsdp["tried"] == [] and "no knob to try" in of_fsdp["why_not"]
     assert record["origin"]["device"] == "stand-in"
+
+
+def test_what_was_chosen_is_said_and_kept_before_a_run_of_the_comparison(tmp_path: Path) -> None:
+    display = Display()
+    bench = build_bench(display)
+    state = read_state(tmp_path / "s.json", "demo-tuning", "lab")
+    place = StandInPlace(prefer_large_buckets)
+    _, record = tune_strategies(bench, place, state, tmp_path / "report", retry_failed=False)
+    assert display.said[-1] == (
+        "demo-ddp is tuned: reduce_bucket_mib=100 120 samples per s; as it comes, 105; reduce_bucket_mib=50 110; "
+        "reduce_bucket_mib=100,reduce_dtype=bf16 100"
+    )
+    kept = json.loads((tmp_path / "report" / "tuning.json").read_text())
+    assert kept["searches"][0]["chosen"] == record["searches"][0]["chosen"] == {"reduce_bucket_mib": 100}
+    assert kept["searches"][0]["not_tried"] == []
 
 
 def test_a_second_start_runs_nothing_again_and_chooses_the_same(tmp_path: Path) -> None:

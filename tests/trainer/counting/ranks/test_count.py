@@ -51,6 +51,25 @@ def test_causes_add_up_and_are_what_the_strategy_makes_of_them():
     run_ranks(run, 1)
 
 
+def test_an_odd_number_of_parameters_is_counted_under_every_strategy():
+    def run() -> None:
+        from trainer.counting.inputs import Pictures, build_empty_model
+        from trainer.counting.steps import count
+
+        text = "model=vit_tiny dataset=synthetic image_size=16 micro_batch_size=4 global_batch_size=8"
+        three, held = Pictures(labels=3, channels=3), {}
+        for strategy in ("ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp"):
+            more = " dp_shard=2" if strategy == "hsdp" else ""
+            config = make_config(f"{text} strategy={strategy}{more}")
+            held[strategy] = count(config, 2, 0, three).between.by_cause()["optimizer state"]
+        whole = sum(p.numel() for p in build_empty_model(config, three).parameters())
+        assert whole % 2 == 1
+        assert held["ddp"] >= 8 * whole
+        assert all(4 * whole <= found < 5 * whole for name, found in held.items() if name != "ddp"), held
+
+    run_ranks(run, 1)
+
+
 def test_counts_after_each_other_are_those_of_a_fresh_process():
     """Meshes of other shapes, DeepSpeed, and a count that fails leave nothing behind."""
 

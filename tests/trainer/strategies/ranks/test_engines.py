@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.ranks import run_ranks
-from tests.trainer.strategies.small import largest_difference, train
+from tests.trainer.strategies.small import SmallNet, largest_difference, train
 
 TORCH = ("ddp", "fsdp", "hsdp")
 ZERO = ("zero1", "zero2", "zero3", "zeropp")
@@ -51,6 +51,20 @@ def test_a_strategy_equals_one_process(strategy, reference, tmp_path):
 def test_replicas_of_shards_equal_one_process(reference, tmp_path):
     run_ranks(lambda: train(tmp_path / "out", "hsdp", dp_shard=2, dp_replicate=2, **SETTINGS), 4)
     assert_equal(tmp_path / "out", reference(**SETTINGS))
+
+
+def test_an_odd_number_of_parameters_trains_under_every_strategy(reference, tmp_path):
+    """All labels of the steps' batches are below 8; the ninth class is the odd one."""
+    odd = 9
+    assert sum(p.numel() for p in SmallNet(odd).parameters()) % 2 == 1
+
+    def each() -> None:
+        for strategy in TORCH + ZERO:
+            train(tmp_path / strategy, strategy, classes=odd)
+
+    run_ranks(each, 2)
+    for strategy in TORCH + ZERO:
+        assert_equal(tmp_path / strategy, reference(classes=odd))
 
 
 @pytest.mark.parametrize("strategy", TORCH + ZERO)
