@@ -31,8 +31,8 @@ class StepResult:
     """Of text: those that hold a document."""
     token_pairs: int = 0
     """Of text: sum of the documents' squared lengths."""
-    correct: Tensor | None = None
-    """Of images: how many of this rank's samples were told right, before the update."""
+    measures: Tensor | None = None
+    """`Learner.step_measures` of this rank's samples, before the update, [n]; None where there are none."""
 
 
 class Engine(Protocol):
@@ -87,5 +87,5 @@ def build_result(
 ) -> StepResult:
     """What a step gives back to the loop; `measures` are those of the learner, added up."""
     tokens = (batch.tokens, batch.useful_tokens, batch.token_pairs)
-    correct = None if measures is None or not len(measures) else measures[0]
-    return StepResult(loss, grad_norm, batch.global_samples, skipped, *tokens, correct)
+    counted = None if measures is None or not len(measures) else measures
+    return StepResult(loss, grad_norm, batch.global_samples, skipped, *tokens, counted)

@@ -78,6 +78,7 @@ def train_run(config: Config, world: World, launcher: str) -> None:
         read_system=meter.read,
         world_axis=run.axes.world_axis,
         epoch_samples=task.train_samples,
+        step_measures=model.step_measures,
     )
     profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
     profiler = StepProfiler(run, profile_first, phases)

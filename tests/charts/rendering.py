@@ -50,7 +50,8 @@ def discover_other_charts() -> list[str]:
 def find_program(name: str) -> Path:
     path = ROOT / ".tools" / name
     if not path.is_file():
-        pytest.fail(f"{path.relative_to(ROOT)} is missing: run `make setup`")
+        target = "make .tools/scan/ready" if name.startswith("scan/") else "make setup"
+        pytest.fail(f"{path.relative_to(ROOT)} is missing: run `{target}`")
     return path
 
 

@@ -82,6 +82,30 @@ def normalise(images: Tensor, how: Preprocessing = PLAIN) -> Tensor:
     return images.div_(scale).sub_(shift)
 
 
+def prepare_images(
+    stored: Tensor,
+    config: Config,
+    image_size: int,
+    how: Preprocessing = PLAIN,
+    numbers: NDArray[np.float64] | None = None,
+) -> Tensor:
+    """What a model gets of stored images, in training and in evaluation: a setting of pixels is done here, for both.
+
+    Args:
+        stored: uint8 [m, C, H, W] on the device.
+        image_size: edge of the results, which the model may decide.
+        numbers: their rows of `Looks.numbers`; None = evaluation, nothing is augmented.
+
+    Returns:
+        float [m, channel, image_size, image_size], normalised.
+    """
+    if numbers is None:
+        images = resize(stored, image_size, how)
+    else:
+        images = augment_images(stored, numbers, config, image_size, how)
+    return normalise(images, how)
+
+
 def augment_images(
     stored: Tensor,
     numbers: NDArray[np.float64],

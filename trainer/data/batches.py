@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.data.augmentation import Looks, augment_images, draw_looks, mix, normalise, resize
+from trainer.data.augmentation import Looks, draw_looks, mix, prepare_images
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
 from trainer.data.residence import HostSource, Source, StreamSource, to_device
@@ -104,7 +104,7 @@ def _look_at(
 ) -> tuple[Tensor, Tensor]:
     stored, labels = source.load(indices[rows])
     size = source.images.image_size
-    return normalise(augment_images(stored, looks.numbers[rows], config, size, how), how), labels
+    return prepare_images(stored, config, size, how, looks.numbers[rows]), labels
 
 
 def _mixed(
@@ -125,7 +125,7 @@ def _mixed(
 
 
 def evaluation_batches(
-    images: Images | Source, micro_size: int, share: Share, device: str, how: Preprocessing = PLAIN
+    images: Images | Source, config: Config, share: Share, device: str, how: Preprocessing = PLAIN
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(images, labels) with the same number of batches on every rank; padding is IGNORED. No augmentation.
 
@@ -136,6 +136,7 @@ def evaluation_batches(
         source: Source = StreamSource(images, device) if images.slow else HostSource(images, device)
     else:
         source = images
+    micro_size = config.micro_batch_size
     samples, per_round = len(source.images), micro_size * share.ranks
     starts = [start + share.rank * micro_size for start in range(0, samples, per_round)]
     wanted = [np.arange(start, start + micro_size) for start in starts]
@@ -144,4 +145,4 @@ def evaluation_batches(
         stored, labels = source.load(inside[0])
         source.expect(inside[1:])
         labels = labels.masked_fill(to_device(rows >= samples, device), IGNORED)
-        yield normalise(resize(stored, source.images.image_size, how), how), labels
+        yield prepare_images(stored, config, source.images.image_size, how), labels

@@ -13,6 +13,7 @@ from torch import nn
 from trainer.engines.deepspeed_keys import check_keys
 from trainer.settings.config import Config
 from trainer.settings.knob_table import MIB, reduce_bucket_bytes, reshards_after_forward
+from trainer.settings.optimizer_arguments import optimizer_arguments
 from trainer.settings.precision import Precision
 from trainer.settings.strategy_table import STRATEGIES
 
@@ -213,8 +214,12 @@ def _gathering(config: Config, sizes: ModelSizes) -> dict[str, Any]:
 
 def _optimizer(config: Config) -> dict[str, Any]:
     """torch's own optimizer, as on the other strategies; DeepSpeed's would be compiled at the first start."""
-    shared = {"lr": config.lr, "weight_decay": config.weight_decay}
+    arguments = optimizer_arguments(config)
     if config.optimizer == "sgd":
-        return {"type": "SGD", "params": {**shared, "momentum": 0.0}}
-    adamw = {"betas": [0.9, 0.999], "eps": 1e-8, "torch_adam": True, "fused": True}
-    return {"type": "AdamW", "params": {**shared, **adamw}}
+        return {"type": "SGD", "params": arguments}
+    how = {
+        "betas": list(arguments["betas"]),
+        "torch_adam": True,
+        "fused": True,
+    }  # a list, as JSON will hold it
+    return {"type": "AdamW", "params": {**arguments, **how}}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from trainer.models.learner import Learner
+from trainer.models.learner import ClassLoss, Learner
 
 
 class ForwardFlops(NamedTuple):
@@ -29,6 +29,7 @@ class ForwardFlops(NamedTuple):
 class ImageClassifier(Learner):
     """Predicts from float images [batch, channel, height, width] the logits [batch, class]."""
 
+    step_measures = ClassLoss.step_measures
     core = ""
     """Name of the submodule that others know by its own names (transformers', torchvision's); "" = the model."""
     loss: nn.Module

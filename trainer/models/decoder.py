@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,23 @@ from trainer.models.router import Router
 from trainer.models.token_loss import Head, TokenLoss
 from trainer.shapes.decoder_shapes import DecoderShape, count_flops_per_token, count_matmul_parameters
 
+
+class FamilyClasses(NamedTuple):
+    """What transformers calls a family."""
+
+    configuration: str
+    model: str
+    off: dict[str, Any]
+    """Arguments of its configuration alone that leave out what is not built here (`describe` has the others)."""
+
+
 FAMILY_CLASSES = {
-    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
-    "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
+    "qwen2": FamilyClasses("Qwen2Config", "Qwen2ForCausalLM", {"use_sliding_window": False}),
+    "qwen3_moe": FamilyClasses(
+        "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {"use_sliding_window": False, "output_router_logits": False}
+    ),
 }
-"""transformers' classes of each family of trainer/shapes/decoder_json.py: configuration, model."""
+"""By the families of trainer/shapes/decoder_shapes.py."""
 
 
 class Decoder(Learner):
@@ -130,7 +142,7 @@ def build_hugging_face(shape: DecoderShape) -> Any:
     """transformers' model of this shape on the current device; its random weights mean nothing."""
     import transformers
 
-    return getattr(transformers, FAMILY_CLASSES[shape.family][1])(describe(shape)).train()
+    return getattr(transformers, FAMILY_CLASSES[shape.family].model)(describe(shape)).train()
 
 
 def describe(shape: DecoderShape) -> Any:
@@ -150,7 +162,7 @@ def describe(shape: DecoderShape) -> Any:
         "rms_norm_eps": shape.norm_eps,
         "max_position_embeddings": shape.max_positions,
         "use_cache": False,
-        "use_sliding_window": False,
+        "sliding_window": None,
         "attention_dropout": 0.0,
         "attn_implementation": attention.NAME,
         "dtype": torch.float32,
@@ -160,10 +172,10 @@ def describe(shape: DecoderShape) -> Any:
         "num_experts_per_tok": shape.experts_per_token,
         "moe_intermediate_size": shape.expert_intermediate,
         "norm_topk_prob": shape.norm_top_k,
-        "output_router_logits": False,
     }
-    return getattr(transformers, FAMILY_CLASSES[shape.family][0])(
-        **common, **(experts if shape.experts else {})
+    family = FAMILY_CLASSES[shape.family]
+    return getattr(transformers, family.configuration)(
+        **common, **family.off, **(experts if shape.experts else {})
     )
 
 

@@ -19,6 +19,9 @@ class Learner(nn.Module):
     The loss is computed inside its forward, so that whatever a strategy wraps around it sees all of the computation.
     """
 
+    step_measures: tuple[str, ...] = ()
+    """Names of the measures in training, in their order: each counts samples, and a line of metrics.jsonl has it as
+    train_<name>_pct of them. The `accuracy` is also given per epoch."""
     products_dtype: torch.dtype | None = None
     """Element type of products under autocast (trainer/models/low_precision.py); None = that of the weights."""
 
@@ -47,13 +50,15 @@ class Learner(nn.Module):
 
 
 class ClassLoss(nn.Module):
-    """Of an image classifier. Measures in training: (samples told right, with mixup by the larger share); in
+    """Of an image classifier. Measures in training: `step_measures`, with mixup by the larger share; in
     evaluation, without smoothing: (samples whose class is among the five likeliest, then the confusion matrix by
     rows, which are the true classes).
 
     Args:
         smoothing: share of the labels that is spread over all classes.
     """
+
+    step_measures = ("accuracy",)
 
     def __init__(self, smoothing: float = 0.0) -> None:
         super().__init__()

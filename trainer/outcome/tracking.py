@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 COUNTED_STEP = 3  # of an attempt: behind what sets itself up in the first ones, before what is measured
 _UNCOUNTED = nullcontext()
+_NO_TOKENS = (msgspec.UNSET,) * 3
 TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 
 
@@ -61,10 +62,17 @@ class _TrainLine(msgspec.Struct):
     backward_ms: float
     optimizer_ms: float
     profiled: bool
-    train_accuracy_pct: float | msgspec.UnsetType = msgspec.UNSET
     tokens: int | msgspec.UnsetType = msgspec.UNSET
     useful_tokens: int | msgspec.UnsetType = msgspec.UNSET
     token_pairs: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def _line_with(step_measures: Sequence[str]) -> Any:
+    """The line's struct with what a task's learner measures in each step."""
+    more: list[Any] = [
+        (f"train_{name}_pct", float | msgspec.UnsetType, msgspec.UNSET) for name in step_measures
+    ]
+    return msgspec.defstruct("_TrainLine", more, bases=(_TrainLine,)) if more else _TrainLine
 
 
 @dataclass
@@ -92,6 +100,7 @@ class Recorder:
         read_system: this rank's memory, utilisation... in the order of `measuring.gpu.NAMES`; None = not recorded.
         world_axis: what a group of all processes stands for where traffic is counted.
         epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
+        step_measures: of the learner that is trained.
     """
 
     def __init__(
@@ -103,7 +112,10 @@ class Recorder:
         read_system: Callable[[], list[float]] | None = None,
         world_axis: str = "world",
         epoch_samples: int = 0,
+        step_measures: Sequence[str] = (),
     ) -> None:
+        self._line = _line_with(step_measures)
+        self._accuracy = step_measures.index("accuracy") if "accuracy" in step_measures else None
         self._epochs = EpochCount(epoch_samples) if epoch_samples else None
         self._world_axis = world_axis
         self._spool = Spool(path) if path else None
@@ -199,8 +211,10 @@ class Recorder:
             self._told_dropped += lost
             self.record("event", step, name="metrics dropped", text=f"{lost} lines, the volume was full")
 
-    def _gather(self, results: list[StepResult]) -> tuple[list[float], Sequence[float | None], list[float]]:
-        """(losses over all ranks, samples told right or None, every rank's system numbers one after the other), in one
+    def _gather(
+        self, results: list[StepResult]
+    ) -> tuple[list[float], Sequence[Sequence[float]], list[float]]:
+        """(losses over all ranks, the measures of each step, every rank's system numbers one after the other), in one
         collective.
 
         The system's numbers travel as a table [rank, number] that is zero but for one's own row.
@@ -210,9 +224,9 @@ class Recorder:
         )  # before anything is taken for the write itself
         losses = torch.stack([result.loss for result in results])
         ranks, steps = dist.get_world_size(), len(results)
-        counts = [result.correct for result in results if result.correct is not None]
+        counts = [result.measures for result in results if result.measures is not None]
         if counts:  # as many as losses: a task counts in every step or in none
-            losses = torch.cat([losses, torch.stack(counts).to(losses.dtype)])
+            losses = torch.cat([losses, torch.cat(counts).to(losses.dtype)])
         if system:
             table = torch.zeros(ranks, len(SYSTEM), dtype=losses.dtype)
             table[dist.get_rank()] = torch.tensor(system, dtype=losses.dtype)
@@ -220,8 +234,9 @@ class Recorder:
         if ranks > 1:
             dist.all_reduce(losses)
         numbers = losses.tolist()
-        end = steps + len(counts)
-        return numbers[:steps], numbers[steps:end] or [None] * steps, numbers[end:]
+        each = len(counts[0]) if counts else 0
+        measures = [numbers[steps + i * each : steps + (i + 1) * each] for i in range(steps)]
+        return numbers[:steps], measures, numbers[steps * (1 + each) :]
 
     def _write_system(self, step: int, numbers: list[float]) -> None:
         values = {
@@ -242,11 +257,11 @@ class Recorder:
             self.work.add(entry.result)
 
     def _write_step(
-        self, entry: _Waiting, loss: float, right: float | None, norm: float, times: tuple[float, ...]
+        self, entry: _Waiting, loss: float, right: Sequence[float], norm: float, times: tuple[float, ...]
     ) -> None:
         assert self._spool is not None
         result = entry.result
-        line = _TrainLine(  # type: ignore[call-arg]
+        line = self._line(
             entry.time,
             self._attempt,
             entry.step,
@@ -256,10 +271,10 @@ class Recorder:
             entry.lr,
             result.samples,
             result.skipped,
-            *times,  # type: ignore[arg-type]
+            *times,
             entry.profiled,
-            msgspec.UNSET if right is None else 100.0 * right / result.samples,
-            *((result.tokens, result.useful_tokens, result.token_pairs) if result.tokens else ()),
+            *((result.tokens, result.useful_tokens, result.token_pairs) if result.tokens else _NO_TOKENS),
+            *(100.0 * count / result.samples for count in right),
         )
         self._newest = line
         if math.isfinite(loss) and math.isfinite(norm):
@@ -267,7 +282,8 @@ class Recorder:
         else:
             self._write(_fields(line))
         if self._epochs:
-            ended = self._epochs.add(entry.step, entry.time, times[0], result.samples, loss, right)
+            correct = right[self._accuracy] if self._accuracy is not None and right else None
+            ended = self._epochs.add(entry.step, entry.time, times[0], result.samples, loss, correct)
             if ended:
                 self._write(
                     {"t": entry.time, "attempt": self._attempt, "step": entry.step, "kind": "epoch", **ended}

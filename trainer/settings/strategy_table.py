@@ -47,7 +47,9 @@ class StrategyRow:
     holds_whole_model: bool
     """Each process has all parameters, gradients and state: a model that does not fit is refused (layout/fit.py)."""
     gathers: bool
-    """Parameters are gathered layer by layer; this and the next two are for the advice (stratlab/analysis/advice)."""
+    """Parameters are gathered layer by layer; this and the next three are for the advice (stratlab/analysis/advice)."""
+    compiles: bool
+    """The advice may propose compiled blocks, whatever the model and the layout."""
     holds_less: str
     """The strategy to try for less state per rank; "" = none."""
     sends_less: str
@@ -75,6 +77,7 @@ def _zero(stage: int, **more: Any) -> StrategyRow:
         "deepspeed_stage": stage,
         "holds_whole_model": False,
         "gathers": stage == 3,
+        "compiles": stage != 3,
     }
     return StrategyRow(**shared, **more)
 
@@ -91,6 +94,7 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
         wire=wire,
         holds_whole_model=True,
         gathers=False,
+        compiles=True,
         holds_less=holds_less,
         sends_less="",
         **more,
@@ -111,6 +115,7 @@ def _sharded(file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends
         wire=wire,
         holds_whole_model=False,
         gathers=True,
+        compiles=True,
         holds_less=holds_less,
         sends_less=sends_less,
     )
@@ -141,6 +146,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         wire="",
         holds_whole_model=False,
         gathers=False,
+        compiles=False,
         holds_less="",
         sends_less="",
     ),
@@ -155,7 +161,7 @@ for _name, _row in STRATEGIES.items():
 
 def describe_for_advice() -> str:
     """JSON of the columns that stratlab's advice and sweeps read, which may not import the trainer."""
-    columns = ("gathers", "holds_less", "sends_less", "knobs")
+    columns = ("gathers", "compiles", "holds_less", "sends_less", "knobs")
     found = {name: {each: getattr(row, each) for each in columns} for name, row in STRATEGIES.items()}
     return json.dumps(found, indent=1) + "\n"
 

@@ -12,7 +12,7 @@ from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import TEXT_MODELS
 from trainer.shapes.decoder_shapes import SHAPES, DecoderShape, named_setting
 
-FAMILIES = ("qwen2", "qwen3_moe")
+FAMILIES = tuple(dict.fromkeys(shape.family for shape in SHAPES.values()))
 
 
 def _no_language_model(config: Config) -> str:
@@ -107,8 +107,7 @@ def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any])
             yield f"its config.json does not say {name}"
     if family == "qwen3_moe" and not (content.get("num_experts") or content.get("num_local_experts")):
         yield "its config.json does not say num_experts"
-    if content.get("use_sliding_window"):
-        yield "use_sliding_window=true, expected false: every layer looks at the whole document"
+    yield from _windows(content)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         yield f"rope_type {kind!r}, expected 'default'"
@@ -120,3 +119,15 @@ def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any])
         yield "mlp_only_layers or decoder_sparse_step: expected experts in every layer"
     if family == "qwen3_moe" and content.get("attention_bias"):
         yield "attention_bias=true, expected false"
+
+
+def _windows(content: dict[str, Any]) -> Iterator[str]:
+    """Families say it in different ways: with a switch beside the width, by the width alone, or layer by layer."""
+    wanted = "every layer looks at the whole document"
+    width = content.get("sliding_window")
+    if content.get("use_sliding_window"):
+        yield f"use_sliding_window=true, expected false: {wanted}"
+    elif width and "use_sliding_window" not in content:
+        yield f"sliding_window={width}, expected null: {wanted}"
+    if others := sorted({*(content.get("layer_types") or ())} - {"full_attention"}):
+        yield f"layer_types with {', '.join(others)}, expected full_attention alone: {wanted}"

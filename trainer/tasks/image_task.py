@@ -99,18 +99,14 @@ class ImageTask:
     def evaluate(self, engine: Engine, split: str) -> Evaluation:
         average_running_statistics(engine.module)
         images = self._data.validation if split == "validation" else self._data.test
-        batches = evaluation_batches(
-            images, self._config.micro_batch_size, self._share, self._device, self._how
-        )
+        batches = evaluation_batches(images, self._config, self._share, self._device, self._how)
         return read_classification(add_up_split(engine.evaluate, batches), self._data.class_names)
 
     def judge(self) -> tuple[Evaluation, dict[str, Any]]:
         check_classes(self._config, self._data)
         model = self.build_model(empty=False)
         judge, facts = open_judge(self._config, model, self._device)
-        batches = evaluation_batches(
-            self._data.test, self._config.micro_batch_size, self._share, self._device, self._how
-        )
+        batches = evaluation_batches(self._data.test, self._config, self._share, self._device, self._how)
         return read_classification(add_up_split(judge, batches), self._data.class_names), facts | self.cost(
             model
         )

@@ -9,6 +9,8 @@ from typing import Any
 STRATEGIES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("strategies.json").read_text())
 GATHERING = tuple(name for name, facts in STRATEGIES.items() if facts["gathers"])
 """Those that gather parameters layer by layer."""
+COMPILING = tuple(name for name, facts in STRATEGIES.items() if facts["compiles"])
+"""Those whose blocks can be compiled whatever the model and the layout."""
 
 
 def find_other(strategy: object, column: str) -> str:

@@ -20,6 +20,7 @@ from trainer.data.residence import (
     resolve_residence,
 )
 from trainer.settings.config import Config
+from trainer.shapes.preprocessing import PLAIN, Preprocessing
 
 CHOICES = ("none", "crop_flip", "randaugment", "mixup", "all")
 GLOBAL, SAMPLES = 24, 50
@@ -199,10 +200,19 @@ def test_mixup_gives_shares_of_classes_that_fit_the_pixels():
 
 
 def test_evaluation_is_not_augmented_and_has_the_model_s_size():
-    (found, *_) = evaluation_batches(pictures(), 8, Share(0, 1), "cpu")
-    (streamed, *_) = evaluation_batches(pictures(slow=True), 8, Share(0, 1), "cpu")
+    (found, *_) = evaluation_batches(pictures(), settings("all", 8), Share(0, 1), "cpu")
+    (streamed, *_) = evaluation_batches(pictures(slow=True), settings("all", 8), Share(0, 1), "cpu")
     assert found[0].shape == (8, 3, 12, 12) and torch.equal(found[0], streamed[0])
     assert found[0].min() >= -1 and found[0].max() <= 1
+
+
+@pytest.mark.parametrize("how", [PLAIN, Preprocessing((0.4, 0.5, 0.6), (0.2, 0.2, 0.3), 12, 14, "bicubic")])
+def test_what_is_not_augmented_looks_the_same_in_training_and_in_evaluation(how):
+    config, order = settings("none"), SampleOrder(3, SAMPLES)
+    whole = torch.cat([x for x, _ in evaluation_batches(pictures(), config, Share(0, 1), "cpu", how)])
+    for step in (1, 2):
+        (trained, _), *others = build_batch(pictures(), order, step, config, Share(0, 1), "cpu", how).micro
+        assert torch.equal(trained, whole[order.indices(step, GLOBAL)]) and not others
 
 
 def test_auto_residence_goes_by_size(monkeypatch):

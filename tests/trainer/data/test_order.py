@@ -7,6 +7,8 @@ from trainer.data.images import Images
 from trainer.data.order import SampleOrder
 from trainer.settings.config import Config
 
+IN_TWOS = Config(run="try", global_batch_size=6, micro_batch_size=2)
+
 
 def numbered(count: int) -> Images:
     """Images whose label is their index."""
@@ -55,7 +57,7 @@ def test_the_hash_tells_two_orders_apart():
 def test_evaluation_counts_every_sample_once_and_gives_all_ranks_equally_many_batches():
     images, seen, rounds = numbered(11), [], []
     for rank in range(3):
-        batches = list(evaluation_batches(images, 2, Share(rank, 3), "cpu"))
+        batches = list(evaluation_batches(images, IN_TWOS, Share(rank, 3), "cpu"))
         rounds.append(len(batches))
         seen += [int(y) for _, ys in batches for y in ys if y != IGNORED]
     assert sorted(seen) == list(range(11)) and rounds == [2, 2, 2]
@@ -63,5 +65,5 @@ def test_evaluation_counts_every_sample_once_and_gives_all_ranks_equally_many_ba
 
 def test_pixels_become_floats_around_zero():
     images = Images(lambda i: np.full((1, 1, 1), [0, 255][i], np.uint8), np.array([0, 1]), (1, 1, 1))
-    (batch,) = evaluation_batches(images, 2, Share(0, 1), "cpu")
+    (batch,) = evaluation_batches(images, IN_TWOS, Share(0, 1), "cpu")
     assert batch[0].flatten().tolist() == [-1.0, 1.0]

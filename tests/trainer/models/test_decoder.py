@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from math import prod
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.trainer.models.small_decoder import (
     settings,
 )
 from trainer.engines.compilation import apply_compile
-from trainer.models.decoder import describe
+from trainer.models.decoder import FAMILY_CLASSES, describe
 from trainer.models.decoder_build import build_decoder
 from trainer.models.token_loss import CHUNK_TOKENS
 from trainer.settings.config import Config, ConfigError
@@ -63,6 +64,39 @@ def test_an_empty_model_takes_no_memory():
 @pytest.mark.parametrize("name", SHAPES)
 def test_its_configuration_gives_its_shape_back(name):
     assert shape_of_json(describe(SHAPES[name]).to_dict(), "x") == SHAPES[name]
+
+
+# tokens of a tokenizer, initial weights, and what is without effect beside what is given
+INERT = {
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "initializer_range",
+    "max_window_layers",
+    "layer_types",
+}
+INERT |= {"router_aux_loss_coef", "transformers_version"}
+# held to the shape by trainer/shapes/decoder_json.py, whose check reads the configuration that is built
+READ_BACK = {"hidden_act", "attention_bias", "decoder_sparse_step", "mlp_only_layers"}
+
+
+@pytest.mark.parametrize("family", FAMILY_CLASSES)
+def test_no_default_of_a_family_goes_in_unseen(family, monkeypatch):
+    """What its configuration takes is given, or known to change nothing; what it does not take is not given."""
+    import transformers
+
+    name = FAMILY_CLASSES[family].configuration
+    known = set(inspect.signature(getattr(transformers, name)).parameters)
+    shared = set(inspect.signature(transformers.PretrainedConfig).parameters)
+    given: dict[str, object] = {}
+    monkeypatch.setattr(transformers, name, lambda **arguments: given.update(arguments))
+    describe(next(shape for shape in SHAPES.values() if shape.family == family))
+    unseen = known - shared - set(given) - INERT - READ_BACK
+    assert not unseen, (
+        f"{name} has {sorted(unseen)}: switch it off in FAMILY_CLASSES, or say here why it is inert"
+    )
+    # head_dim: Qwen2's modules read it where it is there
+    assert set(given) - known - shared <= {"head_dim", "attn_implementation"}, f"{name} does not know it"
 
 
 @pytest.mark.parametrize("name", ["qwen_tiny", "qwen2.5-3b"])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,8 @@ from trainer.settings.fields import MODELS, TEXT_MODELS
 from trainer.settings.network_table import NETWORKS
 from trainer.shapes.model_shapes import TORCHVISION, VIT, default_image_size
 
-SMALL = ("vit_tiny", "cnn", "cnn_lstm", "ensemble", "mobilenet")
+OURS = tuple(name for name, row in NETWORKS.items() if row.builder)
+SMALL = ("vit_tiny", *OURS, "mobilenet")
 
 
 def settings(model: str, seed: int = 0, **values) -> Config:
@@ -85,6 +88,13 @@ def test_every_name_is_a_network_of_its_own():
         if row.builder
     ]
     assert len(kinds) == len({*kinds}) == len([row for row in NETWORKS.values() if row.builder]) > 2
+
+
+def test_the_readme_names_each_network_and_no_other():
+    section = Path("README.md").read_text().split("## Models and data", 1)[1].split("\n\n", 2)[1]
+    cells = [re.findall("`([^`]+)`", row.split("|")[1]) for row in section.splitlines()[2:]]
+    named = [name for cell in cells for names in cell for name in names.split()]
+    assert sorted(name for name in named if name not in ("owner/name", "model_path")) == sorted(MODELS)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])

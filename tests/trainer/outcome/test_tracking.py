@@ -29,9 +29,9 @@ def test_collectives_are_counted_in_one_step_from_the_third_on_that_is_not_profi
 
 def record(path: Path, profiled: tuple[int, ...] = (), steps: int = 12) -> Recorder:
     """Steps of as many ms as their number, half of the eight samples told right."""
-    recorder = Recorder(path, 1, 5)
+    recorder = Recorder(path, 1, 5, step_measures=("accuracy", "quarter"))
     for step in range(1, steps + 1):
-        result = StepResult(torch.tensor(0.5), torch.tensor(2.0), 8, correct=torch.tensor(4))
+        result = StepResult(torch.tensor(0.5), torch.tensor(2.0), 8, measures=torch.tensor([4, 2]))
         taken = (step * 1_000_000, 250_000, 500_000, 0, 0)
         recorder.record_step(step, 0.125, result, taken, step in profiled)
     recorder.flush()
@@ -61,4 +61,5 @@ def test_a_line_of_a_step(tmp_path, monkeypatch):
         "attempt": 1, "step": 3, "kind": "train", "loss": 0.5, "grad_norm": 2.0, "lr": 0.125, "samples": 8,
         "skipped": 0, "step_time_ms": 3.0, "data_ms": 0.25, "forward_ms": 0.5, "backward_ms": 0.0,
         "optimizer_ms": 0.0, "profiled": False, "train_accuracy_pct": 50.0,
+        "train_quarter_pct": 25.0,
     }  # fmt: skip

@@ -33,12 +33,13 @@ def record(folder, steps: int = 6, log_every: int = 4, images: bool = False) -> 
         return [math.nan if name.startswith("gpu") else rank + i / 8 for i, name in enumerate(NAMES)]
 
     path = folder / "metrics.jsonl" if rank == 0 else None
-    recorder = Recorder(path, 1, log_every, read_system=read_system, epoch_samples=16)
+    measures = ("accuracy", "all") if images else ()
+    recorder = Recorder(path, 1, log_every, read_system=read_system, epoch_samples=16, step_measures=measures)
     with WireCounter() as wire:
         for step in range(1, steps + 1):
             loss = torch.tensor(0.25 * (rank + 1))
-            right = torch.tensor(rank) if images else None
-            result = StepResult(loss, torch.tensor(1.0), 8, correct=right)
+            right = torch.tensor([rank, 8]) if images else None
+            result = StepResult(loss, torch.tensor(1.0), 8, measures=right)
             recorder.record_step(step, 0.1, result, (0, 0, 0, 0, 0), False)
         recorder.flush()
         recorder.flush()  # nothing is waiting: no collective and no line
@@ -70,6 +71,7 @@ def test_what_the_ranks_tell_right_adds_up_in_the_same_collective(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     train = [line for line in lines if line["kind"] == "train"]
     assert {line["train_accuracy_pct"] for line in train} == {100.0 * (0 + 1 + 2) / 8}
+    assert {line["train_all_pct"] for line in train} == {100.0 * 3}
     assert {line["loss"] for line in train} == {0.25 * 6}
     epochs = [line for line in lines if line["kind"] == "epoch"]
     assert [(line["step"], line["epoch"]) for line in epochs] == [
@@ -79,7 +81,7 @@ def test_what_the_ranks_tell_right_adds_up_in_the_same_collective(tmp_path):
     ]  # 16 samples, 8 a step
     assert {line["epoch_train_accuracy_pct"] for line in epochs} == {37.5}
     collectives = json.loads((tmp_path / "rank0.json").read_text())
-    assert collectives == {"all_reduce": [2, (6 + 6 + 2 * 3 * len(NAMES)) * 4]}
+    assert collectives == {"all_reduce": [2, (6 + 2 * 6 + 2 * 3 * len(NAMES)) * 4]}
 
 
 def test_mlflow_gets_them_under_system():

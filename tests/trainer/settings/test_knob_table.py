@@ -23,17 +23,24 @@ GIVEN = {
     "reduce_dtype": "bf16",
     "static_graph": True,
 }
-HAVING = {
-    "accumulate": {"fsdp", "hsdp", "nd"},
-    "reshard_after_forward": {"fsdp", "hsdp", "zero3", "zeropp", "nd"},
-    "prefetch_blocks": {"fsdp", "hsdp", "zero3", "zeropp", "nd"},
-    "reduce_bucket_mib": {"ddp", "zero1", "zero2", "zero3", "zeropp"},
-    "gather_bucket_mib": {"zero1", "zero2"},
-    "overlap_reduction": {"zero1", "zero2", "zero3", "zeropp"},
-    "persistent_elements": {"zero3", "zeropp"},
-    "reduce_dtype": set(STRATEGIES) - {"single"},
-    "static_graph": {"ddp"},
+OF_FULLY_SHARD = {"accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_dtype"}
+OF_DEEPSPEED = {"reduce_bucket_mib", "overlap_reduction", "reduce_dtype"}
+OF_FILE = {
+    ("single", 0): set(),
+    ("ddp", 0): {"reduce_bucket_mib", "reduce_dtype", "static_graph"},
+    ("zero", 1): OF_DEEPSPEED | {"gather_bucket_mib"},
+    ("zero", 2): OF_DEEPSPEED | {"gather_bucket_mib"},
+    ("zero", 3): OF_DEEPSPEED | {"reshard_after_forward", "prefetch_blocks", "persistent_elements"},
+    **dict.fromkeys((("fsdp", 0), ("hsdp", 0), ("nd", 0)), OF_FULLY_SHARD),
 }
+"""By file of trainer/strategies and DeepSpeed's stage: what a strategy that reuses a file can be tuned by is known."""
+HAVING = {
+    knob: {
+        name for name, row in STRATEGIES.items() if knob in OF_FILE.get((row.file, row.deepspeed_stage), ())
+    }
+    for knob in GIVEN
+}
+SHARDED = [name for name, row in STRATEGIES.items() if row.file in ("fsdp", "hsdp")]
 
 
 def config_of(strategy: str, **settings) -> Config:
@@ -46,6 +53,14 @@ def test_every_knob_is_a_setting_that_the_audit_knows():
     assert set(KNOBS) <= set(Config.model_fields)
     for name in KNOBS:
         assert Config.model_fields[name].default != GIVEN[name]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategy_has_the_knobs_of_its_file(strategy: str) -> None:
+    row = STRATEGIES[strategy]
+    kind = (row.file, row.deepspeed_stage)
+    assert kind in OF_FILE, f"a file of its own: say in OF_FILE which knobs {kind} has"
+    assert set(row.knobs) == OF_FILE[kind]
 
 
 @pytest.mark.parametrize("name", KNOBS)
@@ -65,7 +80,7 @@ def test_a_knob_is_refused_where_there_is_none(strategy: str, name: str) -> None
 def test_what_is_left_open_is_decided():
     shared = {"prefetch_blocks": 1, "reduce_dtype": "fp32"}
     alone = {"accumulate": "sharded", "reshard_after_forward": "on", **shared}
-    for strategy in ("fsdp", "hsdp", "nd"):
+    for strategy in (*SHARDED, "nd"):
         assert resolve_knobs(config_of(strategy)) == alone
     assert resolve_knobs(config_of("nd"), 2) == alone | {
         "accumulate": "whole",
@@ -133,7 +148,7 @@ def test_replicas_do_not_add_up_shards_of_micro_batches_in_bf16():
 
 
 def test_the_optimizer_alone_stays_with_fully_shard():
-    for strategy in ("fsdp", "hsdp"):
+    for strategy in SHARDED:
         with pytest.raises(ConfigError, match="OFFLOAD=optimizer.*only none, all .torch's optimizer"):
             config_of(strategy, offload="optimizer")
     with pytest.raises(ConfigError, match="OFFLOAD=optimizer: strategy nd can keep there only none"):

@@ -89,8 +89,10 @@ def test_published_numbers_of_parameters(name, parameters):
 
 def test_every_text_model_has_a_shape_and_each_but_the_tiny_ones_an_address():
     assert set(SHAPES) == set(TEXT_MODELS)
-    assert set(FAMILY_CLASSES) == set(FAMILIES) == {shape.family for shape in SHAPES.values()}
-    assert set(SHAPES) - set(TEXT_HUB_IDS) == {"qwen_tiny", "qwen_moe_tiny"}
+    assert set(FAMILY_CLASSES) == set(FAMILIES), (
+        "transformers' classes of each family: trainer/models/decoder.py"
+    )
+    assert set(SHAPES) - set(TEXT_HUB_IDS) == {name for name in SHAPES if name.endswith("_tiny")}
 
 
 def test_published_configurations_give_the_presets(tmp_path):
@@ -166,8 +168,32 @@ def test_other_families_are_refused(tmp_path):
     with pytest.raises(ConfigError) as caught:
         read_shape(settings(model_path=folder_with(tmp_path, {"model_type": "bert"})))
     assert caught.value.problems == [
-        f"TRAINER_MODEL_PATH='{tmp_path}': model_type 'bert', expected one of qwen2, qwen3_moe"
+        f"TRAINER_MODEL_PATH='{tmp_path}': model_type 'bert', expected one of {', '.join(FAMILIES)}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"use_sliding_window": True, "sliding_window": 8}, "use_sliding_window=true, expected false"),
+        ({"sliding_window": 8}, "sliding_window=8, expected null"),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "layer_types with sliding_attention, expected",
+        ),
+        ({"sliding_window": None, "layer_types": ["full_attention"]}, ""),
+        ({"use_sliding_window": False, "sliding_window": 8, "layer_types": None}, ""),
+    ],
+)
+def test_a_layer_that_looks_at_a_window_is_refused_however_it_is_said(said, problem):
+    content = {name: value for name, value in QWEN.items() if "sliding" not in name} | said
+    if not problem:
+        assert shape_of_json(content, "x") == SHAPES["qwen2.5-3b"]
+        return
+    with pytest.raises(ConfigError) as caught:
+        shape_of_json(content, "x")
+    (found,) = caught.value.problems
+    assert found.startswith(f"x: {problem}")
 
 
 def test_no_language_model_no_folder_no_file(tmp_path):

@@ -54,8 +54,8 @@ def test_a_step_counts_what_it_tells_right() -> None:
 def test_text_is_not_counted() -> None:
     counted = TokenLoss().measure(torch.zeros(2, 4, dtype=torch.int64))
     batch = Batch([], 2, 8)
-    assert build_result(batch, torch.zeros(()), counted, 1.0, 0).correct is None
-    assert build_result(batch, torch.zeros(()), torch.tensor([3]), 1.0, 0).correct == 3
+    assert build_result(batch, torch.zeros(()), counted, 1.0, 0).measures is None
+    assert build_result(batch, torch.zeros(()), torch.tensor([3]), 1.0, 0).measures == 3
 
 
 def test_micro_batches_add_up() -> None:

@@ -1,0 +1,62 @@
+"""Whatever the settings say of an update reaches torch's optimizer and DeepSpeed's alike."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from torch import nn
+
+from trainer.engines.deepspeed_config import ModelSizes, build_settings
+from trainer.engines.optimizer import build_optimizer
+from trainer.settings.config import Config
+from trainer.settings.optimizer_arguments import optimizer_arguments
+from trainer.settings.precision import Precision
+
+
+class Noted:
+    """A configuration that notes which of its settings are asked for."""
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.names = config, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.add(name)
+        return getattr(self.config, name)
+
+
+def moved(optimizer: str) -> tuple[Config, set[str]]:
+    """A configuration with every number that `optimizer_arguments` reads off its default, and their names."""
+    noted = Noted(Config(run="r", strategy="zero2", optimizer=optimizer))
+    optimizer_arguments(noted)  # type: ignore[arg-type]
+    numbers = noted.names - {"optimizer"}
+    given = {name: 0.5 * Config.model_fields[name].default for name in numbers}
+    assert all(given.values()), "a default of 0: choose another number for it here"
+    return Config(run="r", strategy="zero2", optimizer=optimizer, **given), numbers
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_torch_and_deepspeed_are_given_the_same(optimizer: str) -> None:
+    config, numbers = moved(optimizer)
+    assert numbers >= {"lr", "weight_decay"}
+    noted = Noted(config)
+    (group,) = build_optimizer(noted, nn.Linear(2, 2).parameters()).param_groups  # type: ignore[arg-type]
+    assert noted.names == {"optimizer", *numbers}, "read by optimizer_arguments, where DeepSpeed sees it too"
+    sizes = ModelSizes(parameters=1000, block=300, outside=100)
+    world = {"world_size": 1, "processes_per_node": 1, "sizes": sizes, "device_type": "cpu"}
+    told = build_settings(config, Precision("fp32"), **world)["optimizer"]["params"]  # type: ignore[arg-type]
+    wanted = optimizer_arguments(config)
+    assert {name: group[name] for name in wanted} == wanted
+    assert {name: told[name] for name in wanted} == json.loads(json.dumps(wanted))
+    assert set(told) - set(wanted) <= {"torch_adam", "fused"}
+    plain = optimizer_arguments(Config(run="r", optimizer=optimizer))
+    changed = {name for name, value in wanted.items() if value != plain[name]}
+    assert len(changed) == len(numbers), "each of them is an argument"
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, trainer.settings.optimizer_arguments; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
