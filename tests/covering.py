@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from itertools import combinations
 from typing import TypeVar
 
 Case = TypeVar("Case")
@@ -35,8 +34,3 @@ def choose_cover(
         if traits[place] <= others:
             chosen.remove(place)
     return [cases[place] for place in sorted(chosen)]
-
-
-def pairs_of(traits: Sequence[Hashable]) -> set[Hashable]:
-    """Every two of them."""
-    return set(combinations(sorted(traits, key=str), 2))

@@ -31,6 +31,7 @@ from typing import IO, Any, NoReturn
 import cloudpickle
 
 from stratlab.machine.processes import EXTENSIONS, free_port
+from tests.programs import HANDLES, STARTS, serve_program, write_stand_in
 from tests.session import TICK_S, find_server, has_ended, tell_address
 from tests.tiers import refuse_in_fast
 
@@ -63,6 +64,9 @@ HEAVY = (
     "transformers.models.vit.image_processing_vit",
     "peft.utils.transformers_weight_conversion",
     "setuptools",
+    "torch.distributed.run",
+    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
     "msgspec",
     "pydantic._internal._dataclasses",
     "pytest",  # a function of a test file brings its file's imports into the rank
@@ -86,7 +90,14 @@ HEAVY = (
     "trainer.strategies.zero",
     "trainer.strategies.nd",
 )
-SETTINGS = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TRANSFORMERS_VERBOSITY": "error"}
+SETTINGS = {
+    "OMP_NUM_THREADS": "1",
+    "DS_ACCELERATOR": "cpu",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "KINETO_LOG_LEVEL": "99",  # as trainer/__main__.py sets it without a GPU; read when torch is loaded
+}
+RANKS = b"r"
+"""First byte of a conversation; the other kind is a program's (tests/programs.py)."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +140,7 @@ def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> Non
 def _reach_nursery() -> IO[bytes]:
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(find_server("tests.ranks"))
+        line.sendall(RANKS)
         return line.makefile("rwb")
 
 
@@ -151,12 +163,14 @@ def _be_nursery(folder: Path, until: int) -> None:
     for name in HEAVY:
         with contextlib.suppress(ModuleNotFoundError):  # other supported versions do not have all of them
             importlib.import_module(name)
+    _share_gloo_devices()
     gc.enable()
     gc.freeze()  # what lives here lives for ever: a rank's collections need not look at it
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(folder / "socket"))
         door.listen()
         door.settimeout(TICK_S)
+        write_stand_in(str(folder / "socket"))
         tell_address(folder, str(folder / "socket"))
         while not has_ended(until):
             with contextlib.suppress(TimeoutError):
@@ -169,9 +183,34 @@ def _be_nursery(folder: Path, until: int) -> None:
                 os.waitpid(-1, os.WNOHANG)
 
 
+def _share_gloo_devices() -> None:
+    """All groups of a process go over one device.
+
+    By default each has its own, whose thread wakes up 93 times a second (torch 2.13.0) as long as the process lives:
+    ranks that make hundreds of groups, one test after the other, spent a third of their time on that.
+    """
+    gloo: Any = sys.modules["torch.distributed"].ProcessGroupGloo  # type: ignore[attr-defined]
+    build = gloo.__init__
+
+    @functools.cache
+    def open_device(process: int) -> Any:
+        return gloo.create_default_device()
+
+    def build_on_it(self: Any, store: Any, rank: int, size: int, timeout: Any) -> None:
+        options = gloo._Options()
+        options._timeout, options._devices = timeout, [open_device(os.getpid())]
+        build(self, store, rank, size, options)
+
+    gloo.__init__ = build_on_it
+
+
 def _serve(line: socket.socket) -> NoReturn:
-    """One test process and its ranks, in a process of their own."""
+    """One test process and its ranks, or one program, in a process of their own."""
     line.settimeout(None)
+    kind, handles, _, _ = socket.recv_fds(line, 1, HANDLES)
+    if kind == STARTS:
+        serve_program(line, handles)
+        os._exit(0)
     asked_by, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     with line, line.makefile("rwb") as test, contextlib.suppress(EOFError, ConnectionError):
         while True:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 SESSION = "STRATLAB_TEST_SESSION"
 """The pid of the pytest process that was called; its workers' parent. Set by tests/conftest.py."""
-START_S = 180.0
+START_S = 600.0
 TICK_S = 0.2
 
 

@@ -22,8 +22,11 @@ from tests.tiers import (
 )
 
 FILES = sorted(path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
-STARTERS = ("tests.ranks", "tests.stratlab.browser", "tests.stratlab.perfetto", "tests.trainer.kept_runs")
-"""Modules that start ranks or a browser."""
+STARTERS = (
+    *("tests.ranks", "tests.programs", "tests.stratlab.browser", "tests.stratlab.perfetto"),
+    "tests.trainer.kept_runs",
+)
+"""Modules that start ranks, programs or a browser."""
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.covering import choose_cover, pairs_of
+from tests.covering import choose_cover
 from tests.parity.cases import SHARDS_PARAMETERS, STRATEGIES, VARIANTS, WORLD_SIZES, Case, cases_of
 from tests.parity.mutations import MUTATIONS
 from tests.parity_report import PARITY, PARITY_SMALL
@@ -31,12 +31,13 @@ class Matrix:
 def traits_of(case: Case) -> set[Hashable]:
     """Every strategy meets every variant and model where ranks share the work, and every world size; so does a variant.
 
-    On one process most strategies have nothing to do: what they do there counts for the world size alone.
+    On one process most strategies have nothing to do: what they do there counts for the world size alone. Every variant
+    with every model is in the full table.
     """
     shown = ("strategy", case.strategy), ("variant", case.variant)
     traits = {(each, ("world size", case.world_size)) for each in shown}
     if case.world_size > 1 or case.strategy == "single":
-        traits |= pairs_of([*shown, ("model", case.model)])
+        traits |= {shown, (("strategy", case.strategy), ("model", case.model))}
     return traits
 
 

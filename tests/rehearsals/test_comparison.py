@@ -1,7 +1,7 @@
 """The whole thread, as `make demo` pulls it: real helm, real processes, real MLflow, real data, one report.
 
-With fewer epochs than the demo and without ddp, which every `make e2e` runs on a cluster; tests/nightly/rehearsals runs
-the demo as it is.
+With fewer epochs than the demo, without ddp, which every `make e2e` runs on a cluster, and with warm programs
+(tests/programs.py); tests/nightly/rehearsals runs the demo as it is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ import mlflow
 import pytest
 
 from stratlab.tracking.server import run_server
+from tests.programs import find_python
 from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
 from trainer.launch.sender import line_points
 
-STRATLAB = Path(sys.executable).with_name("stratlab")
 STRATEGIES = ["fsdp", "zero2"]
 EPOCHS = 4
 STEPS = 20 * EPOCHS  # an epoch is twenty whole batches of 64
@@ -40,7 +39,8 @@ RESULTS = {  # of a run on a CPU, whether an analysis follows or not
 
 def stratlab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run to its end; the limit is for what hangs."""
-    return subprocess.run([STRATLAB, *map(str, arguments)], capture_output=True, text=True, timeout=1500)
+    command = [find_python(), "-m", "stratlab"]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=1500)
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import datasets
 import pytest
 
-STRATLAB = Path(sys.executable).with_name("stratlab")
+from tests.programs import find_python
 
 
 def rehearse(results: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [STRATLAB, "rehearse", "charts/ddp", "--results", results / "runs", *options]
+    command = [
+        find_python(),
+        "-m",
+        "stratlab",
+        "rehearse",
+        "charts/ddp",
+        "--results",
+        results / "runs",
+        *options,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 

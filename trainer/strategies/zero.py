@@ -59,8 +59,9 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     # its calls of names that torch is about to rename: a warning per collective, thousands of lines per run
     warnings.filterwarnings("ignore", "`torch.distributed.* is deprecated", FutureWarning)
     if device_type == "cpu":
-        # compiled at every first start and used for inference only; a stale lock in its cache hangs for ever
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        # compiled at every first start and used for inference only; a stale lock in its cache hangs for ever. The table
+        # is replaced: to read it tries each operation with the compiler, in every rank (deepspeed/ops/__init__.py)
+        deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
     settings = build_settings(
         config,
         run.precision,

@@ -33,6 +33,7 @@ def test_real_tensors_over_the_group_that_moves_nothing(settings):
     ("settings", "rank"),
     [
         ("strategy=fsdp activation_checkpointing=blocks global_batch_size=16", 1),
+        ("strategy=zero3 model=qwen_moe_tiny global_batch_size=16", 3),
         ("strategy=hsdp dp_replicate=2 dp_shard=4 global_batch_size=16 precision=fp16", 3),
     ],
 )

@@ -22,6 +22,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save
 
+from tests.programs import find_python
 from tests.trainer.fake_hub import COMMIT, run_fake_hub
 from trainer.data import open_data
 from trainer.failures import exit_code
@@ -136,7 +137,7 @@ def test_a_folder_of_images_is_prepared_once_and_a_run_trains_from_it(
         "TRAINER_MICRO_BATCH_SIZE": "8", "TRAINER_IMAGE_SIZE": "16", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     trained = subprocess.run(
-        [sys.executable, "-m", "trainer"],
+        [find_python(), "-m", "trainer"],
         env={**os.environ, **env},
         capture_output=True,
         text=True,

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from stratlab.machine.processes import free_port
 from stratlab.tracking.server import run_server
+from tests.programs import find_python
 from tests.redirecting_server import run_redirect
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 from trainer.launch.sender import Sender, _flat, _tags, line_points, send_new_lines
@@ -190,7 +190,7 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(tmp_path):
         return path.stat().st_size if path.exists() else 0
 
     with run_server(tmp_path / "mlflow", port):
-        trainer = subprocess.Popen([sys.executable, "-m", "trainer"], env=environment)
+        trainer = subprocess.Popen([find_python(), "-m", "trainer"], env=environment)
         try:
             wait_for(folder.sent.exists, "nothing was sent")
             kill_server(port)

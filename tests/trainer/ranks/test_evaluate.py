@@ -7,12 +7,12 @@ import io
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from stratlab.run_directory.record import read_run
+from tests.programs import find_python
 from tests.ranks import run_ranks
 from tests.trainer.kept_runs import read, train
 from trainer.data.exported import evaluated
@@ -22,7 +22,7 @@ from trainer.settings.config import Config, ConfigError
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainer.evaluate", *arguments], capture_output=True, text=True, timeout=60
+        [find_python(), "-m", "trainer.evaluate", *arguments], capture_output=True, text=True, timeout=60
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import mlflow
 import pytest
 
+from tests.programs import find_python
 from tests.trainer.ranks.test_launcher import ONE, environment
 
 PRIVATE = ("unshare", "--user", "--map-root-user", "--mount")
@@ -33,7 +33,7 @@ def launch_on(
     mount = f"mount -t tmpfs -o size={size} none {results} && {{ {beside} }} || exit"
     mount = mount if beside else f"mount -t tmpfs -o size={size} none {results} || exit"
     mount += f'; "$@"; code=$?; rm -f {results}/filler; cp -r {results}/. {kept}; exit $code'
-    command = [*PRIVATE, "sh", "-c", mount, "sh", sys.executable, "-m", "trainer"]
+    command = [*PRIVATE, "sh", "-c", mount, "sh", find_python(), "-m", "trainer"]
     done = subprocess.run(
         command, env=environment(results, **settings), capture_output=True, text=True, timeout=200
     )

@@ -29,7 +29,7 @@ reduce gradients in 4. zero1 and zero2 gather fp32 after their update: what they
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ from unittest import mock
 
 import pytest
 
+from tests.covering import choose_cover
 from tests.forks import Forks
 from tests.ranks import run_ranks
 from trainer.measuring.wire_formulas import (
@@ -127,10 +128,31 @@ QUANTIZED = [
     )
 ]
 SHIPPED = [Run(strategy, ranks, 2) for strategy in ("zero1", "zero2", "zero3") for ranks in (2, 4)]
+SINGLE = Run("single", 1, 2)
+EVERY = [
+    *(SINGLE, *DDP, *FSDP, *HSDP, *KNOBS, *IN_16_BITS),
+    *(*DDP_KNOBS, *SHIPPED, *FORCED, *QUANTIZED),
+]
+
+
+def traits_of(run: Run) -> set[Hashable]:
+    """Every setting of a strategy on every number of ranks, and both numbers of micro-batches with every strategy."""
+    return {
+        (run.strategy, run.settings, run.forced_gathers, run.world_size),
+        (run.strategy, run.micro_batches),
+    }
+
+
+CHOSEN = choose_cover(EVERY, traits_of, lambda run: run.world_size + 0.1 * (run.micro_batches == 1))
+"""For every change, rather those that accumulate; the others are in tests/nightly/trainer/test_wire.py."""
+
+
+def chosen(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run in CHOSEN]
 
 
 def measure(run: Run, out: Path) -> None:
-    """One rank: step 4 under the counter; leaves what it saw, and the parameters' shapes."""
+    """One rank: a step under the counter; leaves what it saw, and the parameters' shapes."""
     import torch.distributed as dist
 
     from tests.quantizer_stand_in import load_stand_in
@@ -173,9 +195,10 @@ def measure(run: Run, out: Path) -> None:
     with mock.patch.dict(ZERO, {run.strategy: changed}), stand_in:
         engine = build_engine(placed, model, Phases("cpu"))
     order, share = SampleOrder(0, len(data.train)), Share(rank, placed.axes.dp)
-    for step in (1, 2, 3):  # in the third, DDP with a static graph agrees on its buckets
+    before = 3 if config.static_graph else 2  # in the third, DDP with a static graph agrees on its buckets
+    for step in range(1, before + 1):
         engine.train_step(build_batch(data.train, order, step, config, share, "cpu"), 0.01)
-    batch = build_batch(data.train, order, 4, config, share, "cpu")
+    batch = build_batch(data.train, order, before + 1, config, share, "cpu")
     with WireCounter() as wire:
         engine.train_step(batch, 0.01)
     engine.close()
@@ -186,7 +209,12 @@ def measure(run: Run, out: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def read_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Found]:
+def runs() -> Sequence[Run]:
+    return CHOSEN
+
+
+@pytest.fixture(scope="module")
+def read_run(runs: Sequence[Run], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Found]:
     """What the ranks of a run have counted; all runs of one world size share a fork."""
     out = tmp_path_factory.mktemp("wire")
 
@@ -199,19 +227,7 @@ def read_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Found]
         for run in runs:
             measure(run, out)
 
-    every = [
-        Run("single", 1, 2),
-        *DDP,
-        *FSDP,
-        *HSDP,
-        *KNOBS,
-        *IN_16_BITS,
-        *DDP_KNOBS,
-        *SHIPPED,
-        *FORCED,
-        *QUANTIZED,
-    ]
-    forks = Forks(every, measure_all)
+    forks = Forks(runs, measure_all)
 
     def read(run: Run) -> Found:
         assert forks.complaint(run.world_size) == ""
@@ -253,10 +269,10 @@ def by_file(run: Run) -> str:
 
 
 def test_a_single_process_sends_nothing(read_run):
-    assert read_run(Run("single", 1, 2)).traffic == single_traffic()
+    assert read_run(SINGLE).traffic == single_traffic()
 
 
-@pytest.mark.parametrize("run", DDP, ids=by_file)
+@pytest.mark.parametrize("run", chosen(DDP), ids=by_file)
 def test_ddp(run, read_run):
     found, root, blocks, _ = read_run(run)
     parameters = trainable(root, blocks)
@@ -265,7 +281,7 @@ def test_ddp(run, read_run):
     assert found.wire_bytes / textbook_bytes("ddp", size, run.world_size) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("run", FSDP, ids=by_file)
+@pytest.mark.parametrize("run", chosen(FSDP), ids=by_file)
 def test_fsdp(run, read_run):
     found, root, blocks, _ = read_run(run)
     ranks, micro_batches = run.world_size, run.micro_batches
@@ -275,7 +291,7 @@ def test_fsdp(run, read_run):
     assert found.wire_bytes / textbook_bytes("fsdp", size, ranks, micro_batches) == pytest.approx(1, abs=0.04)
 
 
-@pytest.mark.parametrize("run", HSDP, ids=by_file)
+@pytest.mark.parametrize("run", chosen(HSDP), ids=by_file)
 def test_hsdp(run, read_run):
     found, root, blocks, _ = read_run(run)
     axes = dict(run.settings)
@@ -284,7 +300,7 @@ def test_hsdp(run, read_run):
     )
 
 
-@pytest.mark.parametrize("run", KNOBS, ids=by_file)
+@pytest.mark.parametrize("run", chosen(KNOBS), ids=by_file)
 def test_the_knobs_of_fully_shard(run, read_run):
     found, root, blocks, _ = read_run(run)
     given = dict(run.settings)
@@ -300,7 +316,7 @@ def test_the_knobs_of_fully_shard(run, read_run):
     )
 
 
-@pytest.mark.parametrize("run", IN_16_BITS, ids=by_file)
+@pytest.mark.parametrize("run", chosen(IN_16_BITS), ids=by_file)
 def test_weights_of_products_are_gathered_in_16_bits_and_gradients_reduced_in_32(run, read_run):
     found, root, blocks, _ = read_run(run)
     given, ranks, micro_batches = dict(run.settings), run.world_size, run.micro_batches
@@ -321,7 +337,7 @@ def test_weights_of_products_are_gathered_in_16_bits_and_gradients_reduced_in_32
     )
 
 
-@pytest.mark.parametrize("run", DDP_KNOBS, ids=by_file)
+@pytest.mark.parametrize("run", chosen(DDP_KNOBS), ids=by_file)
 def test_the_knobs_of_ddp(run, read_run):
     found, root, blocks, _ = read_run(run)
     given = dict(run.settings)
@@ -350,7 +366,7 @@ DEEPSPEED = {
 }
 
 
-@pytest.mark.parametrize("run", FORCED, ids=by_file)
+@pytest.mark.parametrize("run", chosen(FORCED), ids=by_file)
 def test_forced_gathers_are_the_formula(run, read_run):
     found, root, blocks, _ = read_run(run)
     ranks, micro_batches = run.world_size, run.micro_batches
@@ -363,7 +379,7 @@ def test_forced_gathers_are_the_formula(run, read_run):
         assert formula == pytest.approx(textbook_bytes("zero3", size, ranks, micro_batches))
 
 
-@pytest.mark.parametrize("run", QUANTIZED, ids=by_file)
+@pytest.mark.parametrize("run", chosen(QUANTIZED), ids=by_file)
 def test_quantized_gathers_and_reductions_are_the_formula(run, read_run):
     found, root, blocks, dtypes = read_run(run)
     given, everything = dict(run.settings), trainable(root, blocks)
@@ -383,7 +399,7 @@ def test_quantized_gathers_and_reductions_are_the_formula(run, read_run):
     assert dtypes["exchanges"] == (["float32", "int8"] if "qgz" in parts else [])
 
 
-@pytest.mark.parametrize("run", SHIPPED, ids=by_file)
+@pytest.mark.parametrize("run", chosen(SHIPPED), ids=by_file)
 def test_what_deepspeed_sends_beyond_the_formula(run, read_run):
     operations, excess = DEEPSPEED[run.strategy, run.world_size]
     found, root, blocks, _ = read_run(run)

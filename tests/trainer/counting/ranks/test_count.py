@@ -123,7 +123,6 @@ def test_a_copy_that_the_engine_keeps_raises_the_count_by_its_bytes():
     ("settings", "rank"),
     [
         ("strategy=nd layout=given dp_shard=8 ep=4 model=qwen_moe_tiny global_batch_size=16", 5),
-        ("strategy=zero3 model=qwen_moe_tiny global_batch_size=16", 3),
         ("strategy=nd layout=given pp=2 cp=2 dp_shard=2 pp_schedule=interleaved1f1b global_batch_size=16", 4),
     ],
 )
