@@ -118,7 +118,9 @@ def time_steps(run: Run, engine: Any, phases: Phases, batch: Batch) -> tuple[lis
     bare_engine = build_engine(run, BarePhases()) if not isinstance(engine, IdleEngine) else None
     memory = TrainingMemory(open_counters(run.world), phases, 1, LONG)
     meter = Meter(run.world, memory)
-    recorder = Recorder(run.folder.metrics, 1, config.log_every, read_system=meter.read)
+    recorder = Recorder(
+        run.folder.metrics, 1, config.log_every, read_system=meter.read, step_measures=Layers.step_measures
+    )
     profiler = StepProfiler(run, config.profile_first_step, phases)
     real_ns: list[int] = []
     bare_ns: list[int] = []

@@ -22,8 +22,8 @@ from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
 from trainer.launch.sender import line_points
 
 STRATEGIES = ["fsdp", "zero2"]
-EPOCHS = 4
-STEPS = 20 * EPOCHS  # an epoch is twenty whole batches of 64
+EPOCHS = 8  # fsdp trains for more than the five seconds after which a rehearsal says how far it is
+STEPS = 1294 * EPOCHS // 64  # samples of the training split, in batches
 RESULTS = {  # of a run on a CPU, whether an analysis follows or not
     *("samples_per_s", "step_time_ms_p50", "step_time_ms_p95", "train_time_s", "epoch_time_s"),
     *(

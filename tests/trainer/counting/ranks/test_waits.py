@@ -141,7 +141,13 @@ def test_the_loop_waits_when_it_writes_the_metrics_and_not_in_between(tmp_path):
         engine = build_engine(one, model, phases)
         memory = TrainingMemory(open_counters(one.world), phases, 1, 12)
         meter = Meter(one.world, memory)
-        recorder = Recorder(tmp_path / "metrics.jsonl", 1, config.log_every, read_system=meter.read)
+        recorder = Recorder(
+            tmp_path / "metrics.jsonl",
+            1,
+            config.log_every,
+            read_system=meter.read,
+            step_measures=model.step_measures,
+        )
         batch = Batch([build_micro_batch(config, pictures)], 2, 2)
         torch.manual_seed(0)
         by_step = {}
