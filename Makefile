@@ -36,7 +36,7 @@ demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab compare $(DEMO)/runs/demo --output $(DEMO) --mlflow $(DEMO)/mlflow
 	@echo "MLflow on these runs:  $(BIN)/stratlab mlflow $(DEMO)/mlflow"
 
-test: setup .tools/scan/ready lint ## every kind of proof that needs neither GPU nor cluster (13 minutes); WORKERS=0: in one process
+test: setup .tools/scan/ready lint ## every kind of proof that needs neither GPU nor cluster (10 minutes); WORKERS=0: in one process
 	$(PYTEST) --tier fast --tier change --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: setup ## what to run after each edit: no ranks, no rehearsals, no browser (3 minutes)

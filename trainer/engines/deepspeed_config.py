@@ -217,9 +217,6 @@ def _optimizer(config: Config) -> dict[str, Any]:
     arguments = optimizer_arguments(config)
     if config.optimizer == "sgd":
         return {"type": "SGD", "params": arguments}
-    how = {
-        "betas": list(arguments["betas"]),
-        "torch_adam": True,
-        "fused": True,
-    }  # a list, as JSON will hold it
+    betas = list(arguments["betas"])  # as JSON will hold it
+    how = {"betas": betas, "torch_adam": True, "fused": True}
     return {"type": "AdamW", "params": {**arguments, **how}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.experiment import _fetch, load_experiment
+from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW
 from stratlab.machine.processes import free_port
 from stratlab.user_error import UserError
 from tests.redirecting_server import run_redirect
@@ -58,6 +60,8 @@ def test_an_experiment_reads_like_the_folder(
         ("fsdp", "finished", [], []),
     ]
     assert {run.name: run.mlflow_run_id for run in runs} == ids
+    assert {run.tuning for run in runs} == {NOT_IN_MLFLOW}
+    runs = [replace(run, tuning="") for run in runs]
     fetched, local = compare(runs), compare(load_runs(tmp_path / "demo"))
     for report in (fetched, local):
         for row in report["runs"]:
