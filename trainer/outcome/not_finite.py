@@ -49,6 +49,10 @@ class Guard:
         """Whether its update was left out, by the engine or by this policy."""
         return step.skipped or (self._policy == "skip" and not math.isfinite(step.norm))
 
+    def forget(self) -> None:
+        """All steps since the last call were finite, and none was left out."""
+        self._in_a_row = 0
+
     def check(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, str]]:
         """(step, sentence) of what is to be recorded; collective where something is not finite.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -40,7 +40,7 @@ MOST_WAITING = 20
 TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 
 
-class _Waiting(NamedTuple):
+class _Waiting(msgspec.Struct):
     time: float
     step: int
     lr: float
@@ -131,7 +131,7 @@ class Recorder:
         self._guard = guard or Guard("stop", scales_loss=False, place="")
         self._nodes = nodes
         self._waited_share = waited_share
-        self._own = OwnTimes()
+        self._own = OwnTimes() if dist.get_world_size() > 1 else None
         self._stragglers = Stragglers()
         self._epochs = EpochCount(epoch_samples) if epoch_samples else None
         self._world_axis = world_axis
@@ -206,23 +206,18 @@ class Recorder:
         waiting, self._waiting = self._waiting, []
         on_device = not isinstance(waiting[0].taken[0], int)
         times = [] if on_device else self._read_times(waiting)  # a device would be waited for once more
-        chunks = self._own.take()
+        chunks = self._own.take() if self._own else []
         own_ms = [ms for chunk in chunks for ms in (chunk.data_ms, chunk.own_ms)]
-        own_ms = own_ms if dist.get_world_size() > 1 else []
         losses, measures, system = self._gather([entry.result for entry in waiting], own_ms)
         times = times or self._read_times(waiting)
         norms = _numbers([entry.result.grad_norm for entry in waiting])
-        found = list(
-            map(Step, [e.step for e in waiting], losses, norms, [bool(e.result.skipped) for e in waiting])
-        )
-        for entry, step, right, ms in zip(waiting, found, measures, times, strict=True):
-            skipped = self._guard.counts_as_skipped(step)
-            self.skipped_steps += skipped
-            if self._spool is not None:
-                self._write_step(entry, step.loss, right, step.norm, ms, skipped)
+        skipped = [entry.result.skipped for entry in waiting]
+        bad = self._find_bad(waiting, losses, norms, skipped)
         if self._spool is not None:
+            for each in zip(waiting, losses, measures, norms, times, skipped, strict=True):
+                self._write_step(*each)
             system, own = system[: len(system) - len(own_ms)], system[len(system) - len(own_ms) :]
-            for i, chunk in enumerate(chunks if own else []):
+            for i, chunk in enumerate(chunks):
                 slow = self._stragglers.add(chunk.step, own[2 * i], own[2 * i + 1], chunk.step_ms)
                 self._tell(waiting[-1].step, slow)
             if system:
@@ -230,15 +225,32 @@ class Recorder:
             self._flush_spool(waiting[-1].step)
             if self._on_flush:
                 self._on_flush(self.last)
-        for number, sentence in self._guard.check(found, [entry.result.loss for entry in waiting]):
+        if bad is None:
+            self._guard.forget()
+            return
+        for number, sentence in self._guard.check(bad, [entry.result.loss for entry in waiting]):
             self.record("event", number, name="not finite", text=sentence)
+
+    def _find_bad(
+        self, waiting: Sequence[_Waiting], losses: list[float], norms: list[float], skipped: list[int]
+    ) -> list[Step] | None:
+        """None where all is finite and nothing was left out; else all steps, and `skipped` becomes the policy's."""
+        if math.isfinite(sum(losses) + sum(norms)) and not any(skipped):
+            return None
+        found = [
+            Step(entry.step, loss, norm, bool(left_out))
+            for entry, loss, norm, left_out in zip(waiting, losses, norms, skipped, strict=True)
+        ]
+        skipped[:] = map(self._guard.counts_as_skipped, found)
+        self.skipped_steps += sum(skipped)
+        return found
 
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
         """Of each step, in ms; what counts is kept."""
         found = [read_ms(entry.taken) for entry in waiting]
         waited = self._waited_share() if self._waited_share else math.nan
         for entry, times in zip(waiting, found, strict=True):
-            if self._count(entry, times):
+            if self._count(entry, times) and self._own is not None:
                 self._own.add(entry.step, times[1], times[1] + times[2] * (1.0 - waited), times[0])
         return found
 
@@ -292,7 +304,7 @@ class Recorder:
         ranks, steps = dist.get_world_size(), len(results)
         counts = [result.measures for result in results if result.measures is not None]
         if counts:  # as many as losses: a task counts in every step or in none
-            losses = torch.cat([losses, torch.cat(counts).to(losses.dtype)])
+            losses = torch.cat([losses, *counts])
         if mine := [*system, *own_ms]:
             table = torch.zeros(len(mine), ranks, dtype=losses.dtype)
             table[:, dist.get_rank()] = torch.tensor(mine, dtype=losses.dtype)
@@ -333,7 +345,7 @@ class Recorder:
         right: Sequence[float],
         norm: float,
         times: tuple[float, ...],
-        skipped: bool,
+        skipped: int,
     ) -> None:
         assert self._spool is not None
         result = entry.result
@@ -350,7 +362,7 @@ class Recorder:
             *times,
             entry.profiled,
             *((result.tokens, result.useful_tokens, result.token_pairs) if result.tokens else _NO_TOKENS),
-            *(100.0 * count / result.samples for count in right),
+            *[100.0 * count / result.samples for count in right],
         )
         self._newest = line
         if math.isfinite(loss) and math.isfinite(norm):
