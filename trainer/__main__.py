@@ -231,6 +231,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
     try:
         try:
             stop.interrupt = lambda: SignalException("stopped", TO_RANKS)
+            peers.keep_store(os.environ)
             run.run(run.parse_args(options))
         finally:
             stop.interrupt = None

@@ -19,6 +19,7 @@ from pathlib import Path
 from trainer import failures
 from trainer.failures import PeerLost
 from trainer.launch.ledger import read_last_codes
+from trainer.launch.node_rank import read_node_rank
 from trainer.record.run_directory import RunDirectory
 
 MARK = "STRATLAB_MARK"  # the file that a rank makes as its first deed
@@ -52,6 +53,7 @@ class Peers(threading.Thread):
         self._began = time.time()
         self._over = threading.Event()
         self._mark = Path(tempfile.mkdtemp(prefix="stratlab-")) / "mark"
+        self._store: object = None
 
     def set_environment(self, env: MutableMapping[str, str]) -> None:
         """How long torch waits, by its own options; and where a rank leaves its mark."""
@@ -60,6 +62,22 @@ class Peers(threading.Thread):
         given = [each for each in env.get("PET_RDZV_CONF", "").split(",") if each.partition("=")[0] != option]
         if "PET_RDZV_ENDPOINT" in env or "PET_MASTER_ADDR" in env:
             env["PET_RDZV_CONF"] = ",".join([*filter(None, given), f"{option}={self.wait_s:.0f}"])
+
+    def keep_store(self, env: Mapping[str, str]) -> None:
+        """In the first pod: the store of the rendezvous lives as long as this launcher, not as long as one meeting.
+
+        For the next rung the pods meet again at the same port. A server that ends when Python collects the last
+        meeting's takes with it whoever was there earlier for the next one.
+
+        Raises:
+            RuntimeError: of torch; the port cannot be had.
+        """
+        if self._store is not None or read_node_rank(env, self._pod) != 0:
+            return
+        from torch.distributed import TCPStore
+
+        host, _, port = env["PET_RDZV_ENDPOINT"].rpartition(":")
+        self._store = TCPStore(host, int(port), is_master=True, multi_tenant=True, wait_for_workers=False)
 
     def run(self) -> None:
         told = time.monotonic()
