@@ -56,9 +56,11 @@ KINDS = ("without", "lab", "peer")
 class Layers(Learner):
     """Linear layers, one million parameters each."""
 
-    def __init__(self) -> None:
+    step_measures = ClassLoss.step_measures
+
+    def __init__(self, layers: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+        self.layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
         self.loss = ClassLoss()
 
     def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +71,7 @@ class Layers(Learner):
 class Bench:
     """The engine with both ways to save it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, layers: int) -> None:
         config = Config(run="bench", results=str(folder), checkpoint_minutes=0, checkpoint_keep=1)
         world = read_world(os.environ)
         run: Run = build_run(config, world, resolve_placement(config, world), Precision("fp32"), 0)
@@ -77,8 +79,8 @@ class Bench:
         run.folder.create()
         torch.manual_seed(0)
         self.phases = Phases("cpu")
-        self.engine = TorchEngine(run, Layers(), self.phases)
-        self.recorder = Recorder(run.folder.metrics, 1, 10)
+        self.engine = TorchEngine(run, Layers(layers), self.phases)
+        self.recorder = Recorder(run.folder.metrics, 1, 10, step_measures=Layers.step_measures)
         attempt = Attempt(1, None, [], True)
         self.checkpoints = Checkpoints(run, self.engine, self.recorder, attempt, open_disk_group(600))
         self.peer_folder = folder / "peer"
@@ -117,12 +119,12 @@ def quartiles(values: list[float]) -> str:
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
-def measure(rounds: int) -> dict[str, Any]:
+def measure(rounds: int, layers: int) -> dict[str, Any]:
     """Seconds of every block and call."""
     blocks: dict[str, list[float]] = {kind: [] for kind in KINDS}
     calls: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="stratlab-checkpoints-") as folder:
-        bench = Bench(Path(folder))
+        bench = Bench(Path(folder), layers)
         saves = {"without": None, "lab": bench.save_lab, "peer": bench.save_peer}
         _, first = bench.run_block(bench.save_lab)  # its memory, and the peer's imports
         bench.run_block(bench.save_peer)
@@ -133,6 +135,7 @@ def measure(rounds: int) -> dict[str, Any]:
                 taken, called = bench.run_block(saves[kind])
                 blocks[kind].append(taken)
                 calls[kind] += called
+            print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         bench.recorder.close()
     return {"blocks_s": blocks, "calls_s": calls, "first_call_s": first[0], "state_bytes": state_bytes}
 
@@ -161,7 +164,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=9, help="at least 2")
+    parser.add_argument(
+        "--layers", type=int, default=LAYERS, help="of a million parameters each, 12 MB of state"
+    )
     parser.add_argument("--output", type=Path, help="keep every number in this file")
     arguments = parser.parse_args()
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}.items():
@@ -170,7 +176,7 @@ def main() -> None:
     os.environ.setdefault("MASTER_PORT", "0")
     torch.set_num_threads(1)  # the other core is the disk's, as a node with devices has cores to spare
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
-    found = measure(arguments.rounds)
+    found = measure(arguments.rounds, arguments.layers)
     ratio = report(found)
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=1) + "\n")
