@@ -23,9 +23,11 @@ LLM: dict[str, Any] = ALL | {
     "run.config.seq_len": 64,
     "run.config.micro_batch_size": 2,
     "run.config.train_samples": 256,
-    "run.config.steps": 600,
+    "run.config.steps": 800,
     "run.config.checkpoint_every": 50,
 }
+SHORT_DIGITS = {"run.config.epochs": 30, "run.config.checkpoint_every": 50}
+SHORT_LLM = {"run.config.steps": 150, "run.config.checkpoint_every": 20}
 MEMORY_GIB = {1: 2, 2: 3}
 """Processes of a pod -> its limit."""
 
@@ -36,11 +38,13 @@ class Strategy:
 
     Attributes:
         name: in the table.
+        short: settings of a short run.
         run: left alone; the others are this one under other names.
     """
 
     name: str
     run: Run
+    short: dict[str, Any]
 
     @property
     def checkpoint_every(self) -> int:
@@ -62,21 +66,26 @@ class Strategy:
         sizes = {"run.resources.limits.memory": f"{limit}Gi", "run.sharedMemory.sizeLimit": f"{2 * limit}Gi"}
         return self.named("long", **sizes)
 
+    def full(self, claim: str) -> Run:
+        """A short one on a volume that fills up."""
+        return self.named("full", **self.short, **{"run.results.claim": claim})
+
 
 def digits(chart: str) -> Strategy:
-    return Strategy(chart, Run(chart, values=DIGITS))
+    return Strategy(chart, Run(chart, values=DIGITS), SHORT_DIGITS)
 
 
 STRATEGIES = (
     digits("ddp"),
     digits("zero2"),
     digits("fsdp"),
-    Strategy("nd", Run("llm-2d", values=LLM, files=("llm_tiny.yaml",), processes=4)),
+    Strategy("nd", Run("llm-2d", values=LLM, files=("llm_tiny.yaml",), processes=4), SHORT_LLM),
     Strategy(
         "mpijob",
         Run(
             "ddp", place="baseline", values=DIGITS | {"run.workload.api": "mpijob-v1"},
             resource="mpijobs.v1.kubeflow.org",
         ),
+        SHORT_DIGITS,
     ),
 )  # fmt: skip

@@ -148,7 +148,7 @@ def test_a_volume_that_is_full_costs_no_older_checkpoint(
 ) -> None:
     lab = labs[strategy.run.place]
     with small_volume(lab, f"small-{strategy.name}") as volume:
-        run = strategy.named("full", **{"run.results.claim": volume.name})
+        run = strategy.full(volume.name)
         with steps.step(f"{run.name}: {FULL.what}") as notes:
             install(lab, run)
             cost, facts = fill_and_go_on(lab, volume, run)
