@@ -42,7 +42,7 @@ class SmallVolume:
 
     def fill(self) -> None:
         """To the last byte."""
-        self.exec("dd", "if=/dev/zero", f"of={MOUNT}/filler", "bs=64k", check=False)
+        self.exec("dd", "if=/dev/zero", f"of={MOUNT}/filler", "bs=4k", check=False)
 
     def free(self) -> None:
         self.exec("rm", f"{MOUNT}/filler")

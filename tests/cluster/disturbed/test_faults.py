@@ -186,9 +186,9 @@ def fill_and_go_on(lab: Lab, volume: SmallVolume, run: Run) -> tuple[Cost, dict[
     ]
     if len(starts) != 2 or not starts[-1]["from_step"]:
         cost.problems.append(f"it did not go on from a checkpoint: {starts}")
-    # what it has said: the last lines of metrics.jsonl have found no place
-    reached = max(int(step) for step in re.findall(r"^step (\d+)/", said, re.MULTILINE))
-    cost.figures["steps_lost"] = reached - starts[-1]["from_step"]
+    # of progress and of checkpoints that were left out: the last lines of metrics.jsonl have found no place
+    reached = max(int(step) for step in re.findall(r"\bstep (\d+)", said))
+    cost.figures["steps_lost"] = max(0, reached - starts[-1]["from_step"])
     points = count_points(lab, run)
     cost.figures |= {f"points_{kind}": len(points[kind]) for kind in ("lost", "doubled")}
     if points["lost"] or points["doubled"]:
