@@ -117,10 +117,11 @@ def share_points(
                 cost.problems.append(f"{count} {name.replace('_', ' ')}")
 
 
-def write_row(strategy: str, fault: Fault, cost: Cost, seconds: float) -> dict[str, Any]:
+def write_row(strategy: str, fault: Fault, cost: Cost) -> dict[str, Any]:
     """As `tests.faults.outcome.judge_fault` writes one: tests.faults.outcome.write_table takes both."""
     return {
         "fault": f"{fault.number} {strategy}", "what": fault.what, "injected": fault.injected, "must": fault.must,
-        "stand_in": fault.stand_in, "passed": not cost.problems, "tests": 1, "seconds": round(seconds, 1),
+        "stand_in": fault.stand_in, "passed": not cost.problems, "tests": 1,
+        "seconds": cost.figures.get("seconds_to_recover", 0.0),
         "figures": cost.figures, "problems": cost.problems,
     }  # fmt: skip

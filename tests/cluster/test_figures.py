@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.disturbed.deeds import DEEDS, FULL
 from tests.cluster.disturbed.record import EXPECTED, Record
 from tests.cluster.disturbed.runs import STRATEGIES
-from tests.cluster.disturbed.test_faults import names_limit_and_use
+from tests.cluster.disturbed.test_faults import blame, names_limit_and_use
 from tests.cluster.figures import LONGEST_S, Blow, Cost, measure_blows, share_points, write_row
 from tests.faults.matrix import FIGURES, Fault
 from tests.faults.outcome import write_table
@@ -96,7 +96,7 @@ def test_points_belong_to_the_fault_before_them() -> None:
 def test_a_row_is_one_of_the_table_of_faults() -> None:
     bad = Cost({"seconds_to_recover": 25.0, "steps_lost": 3}, ["3 steps lost"])
     good = Cost({name: 0 for name in FIGURES})
-    table = write_table([write_row("ddp", POD, bad, 25.0), write_row("nd", POD, good, 1.0)])
+    table = write_table([write_row("ddp", POD, bad), write_row("nd", POD, good)])
     assert (
         "| K1 ddp | a pod is deleted | kubectl | goes on | **failed**: 3 steps lost | 25.0 | 3 |  |  |"
         in table
@@ -106,10 +106,10 @@ def test_a_row_is_one_of_the_table_of_faults() -> None:
 
 def test_the_table_is_written_once_all_rows_are_there(tmp_path: Path) -> None:
     record = Record(tmp_path / "found.json", tmp_path / "table.md", expected=2)
-    record.add([write_row("ddp", POD, Cost(), 1.0)], {"strategy": "ddp"})
+    record.add([write_row("ddp", POD, Cost())], {"strategy": "ddp"})
     assert len(json.loads((tmp_path / "found.json").read_text())["faults"]) == 1
     assert not (tmp_path / "table.md").exists()
-    record.add([write_row("nd", POD, Cost(), 1.0)], {"strategy": "nd"})
+    record.add([write_row("nd", POD, Cost())], {"strategy": "nd"})
     assert "K1 ddp" in (tmp_path / "table.md").read_text() and len(record.runs) == 2
 
 
@@ -125,6 +125,13 @@ def test_the_table_is_written_once_all_rows_are_there(tmp_path: Path) -> None:
 def test_limit_and_use_must_both_be_said(text: str, code: int, says: bool) -> None:
     assert names_limit_and_use({"event": "ended", "exit_code": code, "text": text}) is says
     assert not names_limit_and_use({"event": "started"})
+
+
+def test_a_run_that_did_not_survive_fails_every_row_and_names_the_cause_once() -> None:
+    costs = blame(2, "no pod answers")
+    said = [problem for cost in costs for problem in cost.problems]
+    assert said == ["the run did not come to its end"] * 2 + ["no pod answers"] + ["not reached"] * 4
+    assert [cost.problems for cost in blame(7, "losses")] == [["the run did not come to its end"]] * 7
 
 
 def test_every_fault_is_there_for_every_strategy() -> None:
