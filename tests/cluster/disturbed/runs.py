@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.cluster.path import Run
 
-COMPARISON = "disturbed"
+COMPARISON = time.strftime("disturbed-%m%d-%H%M%S")
+"""Another one in each session: with STRATLAB_E2E_KEEP the folders of the last one are still there."""
 ALL: dict[str, Any] = {
     "run.config.comparison": COMPARISON,
     "run.config.profile_steps": 0,
