@@ -53,6 +53,7 @@ FOLDERS: dict[str, Tier] = {
     "inside": E2E,  # look at an image from inside; brought there by tests/cluster/e2e
     "nightly": NIGHTLY,
     "faults": NIGHTLY,  # runs that are killed, cut off, filled up
+    "disturbed": NIGHTLY,  # runs on a cluster that suffer one fault after the other
     "parts": NIGHTLY,  # single parts on a cluster
     "readme": NIGHTLY,  # the README's commands on a cluster
 }

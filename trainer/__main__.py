@@ -45,7 +45,7 @@ with packages_needed():
     from trainer.launch.container_memory import ContainerMemory
     from trainer.launch.ladder import Ladder
     from trainer.launch.lease import Lease
-    from trainer.launch.ledger import Ledger, read_pod_name
+    from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
     from trainer.launch.node_rank import read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
     from trainer.launch.sender import Sender
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
 KILLED = 128 + signal.SIGKILL
 LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
-LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 HELP = """python -m trainer: one run, set by environment variables alone.
 
   TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
@@ -164,7 +163,7 @@ def _run(config: Config, stop: Stop) -> int:
             Ledger(folder, ledger.pod).deadline_sentence(config),
         )
     _write_down(lambda: _record_attempt_end(folder, launcher, code, text))
-    _write_down(lambda: ledger.record_end(launcher, code))
+    _write_down(lambda: ledger.record_end(launcher, code, text))
     lease.release()
     if sender and sender.ident is not None:
         sender.finish(code, stop.seconds_left(config.grace_s) - LAST_TRY_MARGIN_S)

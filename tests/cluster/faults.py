@@ -5,31 +5,49 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tests.cluster.lab import KUBECTL, MOUNT, Lab, run, wait_until
 
 
-def train_steps(lab: Lab, release: str, comparison: str = "e2e") -> dict[int, list[int]]:
-    """{attempt: its steps} of metrics.jsonl."""
-    found: dict[int, list[int]] = {}
-    for line in lab.read_lines(f"{comparison}/{release}/metrics.jsonl"):
-        if line["kind"] == "train":
-            found.setdefault(line["attempt"], []).append(line["step"])
-    return found
+def check_steps(starts: list[dict[str, Any]], lines: list[dict[str, Any]], steps: int) -> None:
+    """Every step was made, and each attempt made its own once, from where it began; the last one to the end.
+
+    Args:
+        starts: the lines `started` of attempts.jsonl.
+        lines: of metrics.jsonl.
+
+    Raises:
+        AssertionError: not so.
+    """
+    reached = 0
+    for start in starts:
+        first = start["from_step"]
+        assert first <= reached, (
+            f"attempt {start['attempt']} began behind step {first}, reached was {reached}"
+        )
+        made = [
+            line["step"] for line in lines if line["kind"] == "train" and line["attempt"] == start["attempt"]
+        ]
+        assert made == list(range(first + 1, first + 1 + len(made))), (
+            f"attempt {start['attempt']} made {made}"
+        )
+        reached = max(reached, first + len(made))
+    assert starts[-1]["from_step"] + len(made) == steps, f"the last attempt ended behind step {reached}"
 
 
 def check_complete(lab: Lab, release: str, attempts: int | None = None, comparison: str = "e2e") -> int:
-    """Succeeded, nothing lost: the last attempt has every step once, MLflow has what the file has. Its attempts."""
+    """Succeeded, nothing lost: every step was made, MLflow has what the file has. How many attempts there were."""
     done = lab.watch(release)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    steps = train_steps(lab, release, comparison)
-    last = steps[max(steps)]
-    summary = json.loads(lab.on_volume("cat", f"{MOUNT}/{comparison}/{release}/summary.json"))
-    assert last == list(range(1, summary["steps"] + 1))
+    folder = f"{comparison}/{release}"
+    starts = [line for line in lab.read_lines(f"{folder}/attempts.jsonl") if line["event"] == "started"]
+    summary = json.loads(lab.on_volume("cat", f"{MOUNT}/{folder}/summary.json"))
+    check_steps(starts, lab.read_lines(f"{folder}/metrics.jsonl"), summary["steps"])
     if attempts is not None:
-        assert max(steps) == attempts
+        assert len(starts) == attempts
     lab.test(release)  # counts every point in MLflow against metrics.jsonl
-    return max(steps)
+    return len(starts)
 
 
 def restarts(lab: Lab, release: str, comparison: str = "e2e") -> dict[str, int]:

@@ -115,6 +115,11 @@ class Lab:
     def log(self, pod: str) -> str:
         return self.kubectl("logs", pod, check=False)
 
+    def logs(self, release: str) -> str:
+        """All that the training pods of a run have said, as far as they are there."""
+        selector = f"app.kubernetes.io/instance={release},app.kubernetes.io/component=training"
+        return self.kubectl("logs", "-l", selector, "--tail=-1", check=False)
+
     def wait_for_step(self, release: str, step: int = 1) -> None:
         """Until the progress lines of rank 0, which is in the first pod, have reached a step."""
 
@@ -140,11 +145,11 @@ class Lab:
         shown = [(" ".join(view), self.kubectl(*view, check=False)) for view in views]
         return "\n".join(f"-- kubectl {command}\n{text[-6000:]}" for command, text in shown)
 
-    def on_volume(self, *command: str, component: str = "volume") -> str:
+    def on_volume(self, *command: str, component: str = "volume", claim: str = CLAIM) -> str:
         """What a command prints in a pod that mounts the results. With component `test` it may talk to MLflow too."""
         done = run_on_volume(
             connect(namespace=self.namespace), self.namespace,
-            claim=CLAIM, mount=MOUNT, image=LAB_IMAGE, command=command, component=component,
+            claim=claim, mount=MOUNT, image=LAB_IMAGE, command=command, component=component,
         )  # fmt: skip
         assert done.exit_code == 0, done
         return done.output.decode()

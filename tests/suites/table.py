@@ -99,6 +99,11 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/cluster/nightly",), facts="nightly-steps.json",
     ),
     Suite(
+        "cluster-faults", "on a cluster ddp, zero2, fsdp, nd and an MPIJob survive every fault and lose what is stated",
+        command=(*CLUSTER, "tests/cluster/disturbed"), smallest=None, minutes=60,
+        folders=("tests/cluster/disturbed",), facts="cluster-faults.json",
+    ),
+    Suite(
         "cluster-parts", "single parts against a real API server: charts, manifests, sweep, watch, wait, volume pod",
         command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=15,
         folders=("tests/cluster/parts",),

@@ -1,14 +1,30 @@
-"""What the kernel says of this container's memory (cgroup v2), when a rank was killed by signal 9.
+"""What the kernel says of this container's memory (cgroup v2 or v1), when a rank was killed by signal 9.
 
 The kernel's killer leaves no word in the process that it ends; its count, the limit and the highest use are in files.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 GIB = 2**30
+NO_LIMIT = 2**60
+"""A limit above it is none: v1 writes the largest number of pages that there is."""
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Of the files in the cgroup's folder."""
+
+    killed: str
+    limit: str
+    peak: str
+
+
+V2 = _Names("memory.events", "memory.max", "memory.peak")
+V1 = _Names("memory/memory.oom_control", "memory/memory.limit_in_bytes", "memory/memory.max_usage_in_bytes")
 
 
 class ContainerMemory:
@@ -20,6 +36,7 @@ class ContainerMemory:
 
     def __init__(self, folder: Path = CGROUP) -> None:
         self._folder = folder
+        self._names = V1 if (folder / V1.killed).exists() else V2
         self._killed = self._read_killed()
 
     def explain_kill(self) -> str:
@@ -27,9 +44,10 @@ class ContainerMemory:
         killed = self._read_killed()
         if killed is None or self._killed is None:
             return ""
-        limit, peak = self._read_size("memory.max"), self._read_size("memory.peak")
+        limit, peak = self._read_size(self._names.limit), self._read_size(self._names.peak)
         use = f"it used {peak / GIB:.2f} GiB at most" if peak is not None else "its highest use is not known"
-        allowed = f"{limit / GIB:.2f} GiB are allowed" if limit is not None else "it has no limit of its own"
+        known = limit is not None and limit < NO_LIMIT
+        allowed = f"{(limit or 0) / GIB:.2f} GiB are allowed" if known else "it has no limit of its own"
         if killed > self._killed:
             return (
                 f"the kernel's OOM killer has ended {killed - self._killed} of this container's processes: {allowed}, "
@@ -40,8 +58,8 @@ class ContainerMemory:
 
     def _read_killed(self) -> int | None:
         try:
-            lines = dict(line.split() for line in (self._folder / "memory.events").read_text().splitlines())
-            return int(lines["oom_kill"])
+            text = (self._folder / self._names.killed).read_text()
+            return int(dict(line.split() for line in text.splitlines())["oom_kill"])
         except (OSError, ValueError, KeyError):
             return None
 

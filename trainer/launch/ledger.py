@@ -20,6 +20,8 @@ from trainer.failures import DeadlinePassed, NoProgress
 from trainer.record.run_directory import RunDirectory, append_line, read_events
 from trainer.settings.config import Config
 
+LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
+
 
 def read_pod_name(env: Mapping[str, str]) -> str:
     """The pod's name, the same again when it is replaced."""
@@ -27,7 +29,8 @@ def read_pod_name(env: Mapping[str, str]) -> str:
 
 
 class Ledger:
-    """The starts and ends of one pod of one run: {"t", "event", "launcher", "step" | "exit_code", "reason"}.
+    """The starts and ends of one pod of one run: {"t", "event", "launcher", "step" | "exit_code", "reason"}, with
+    "text" where the pod knows more than its code says.
 
     A pod that was refused for want of accelerators leaves one line: {"t", "event", "exit_code", "reason", "text"}.
     """
@@ -119,8 +122,11 @@ class Ledger:
         with suppress(OSError):
             self._append(event="met", launcher=launcher)
 
-    def record_end(self, launcher: str, exit_code: int) -> None:
-        self._append(event="ended", launcher=launcher, exit_code=exit_code, reason=failures.reason(exit_code))
+    def record_end(self, launcher: str, exit_code: int, text: str = "") -> None:
+        """`text`: more than the code's own reason, if there is more; the pod's log goes when it is replaced."""
+        reason = failures.reason(exit_code)
+        told = {"text": text[:LONGEST_SENTENCE]} if exit_code and text and text != reason else {}
+        self._append(event="ended", launcher=launcher, exit_code=exit_code, reason=reason, **told)
 
     def record_refusal(self, exit_code: int, text: str) -> None:
         """For `helm test`, which finds no run: why this pod did not start one. Nothing is lost if it cannot be kept."""
@@ -147,7 +153,9 @@ class Ledger:
 
     def _last_reason(self) -> str:
         last = self._lines[-1]
-        return last.get("reason") or failures.reason(137)  # nothing was written at its end
+        return (
+            last.get("text") or last.get("reason") or failures.reason(137)
+        )  # nothing was written at its end
 
 
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:

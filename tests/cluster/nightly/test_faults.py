@@ -26,7 +26,7 @@ def test_a_worker_pod_is_deleted(lab: Lab, steps: Steps) -> None:
             lambda: len(lab.read_lines("e2e/pod-lost/attempts.jsonl")) >= 3, "a second attempt", 180, 2
         )
         notes.append(f"second attempt after {time.monotonic() - began:.0f} s")
-        check_complete(lab, "pod-lost")
+        check_complete(lab, "pod-lost", attempts=2)
         notes.append(f"starts per pod {restarts(lab, 'pod-lost')}")
         lab.uninstall("pod-lost")
 

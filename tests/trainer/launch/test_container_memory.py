@@ -1,4 +1,4 @@
-"""The kernel's count of killed processes, in a folder that stands in for a container's cgroup (version 2)."""
+"""The kernel's count of killed processes, in a folder that stands in for a container's cgroup (version 2, and 1)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,28 @@ def test_a_kill_by_somebody_else_is_told_apart(tmp_path):
     assert memory.explain_kill().startswith(
         "not for this container's own limit: it has no limit of its own, it used 4.00"
     )
+
+
+OF_V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {oom}\n"
+
+
+def write_v1(folder: Path, oom: int, limit: int = 2 << 30) -> Path:
+    (folder / "memory").mkdir(exist_ok=True)
+    (folder / "memory" / "memory.oom_control").write_text(OF_V1.format(oom=oom))
+    (folder / "memory" / "memory.limit_in_bytes").write_text(f"{limit}\n")
+    (folder / "memory" / "memory.max_usage_in_bytes").write_text(f"{2 << 30}\n")
+    return folder
+
+
+def test_a_node_with_the_older_cgroups_says_limit_and_use_too(tmp_path):
+    memory = ContainerMemory(write_v1(tmp_path, 0))
+    write_v1(tmp_path, 1)
+    assert (
+        "has ended 1 of this container's processes: 2.00 GiB are allowed, it used 2.00"
+        in memory.explain_kill()
+    )
+    write_v1(tmp_path, 1, limit=0x7FFFFFFFFFFFF000)  # as it writes that there is none
+    assert ": it has no limit of its own, it used 2.00 GiB" in memory.explain_kill()
 
 
 def test_an_older_kernel_and_no_cgroup_say_what_they_can(tmp_path):

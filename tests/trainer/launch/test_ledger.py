@@ -98,6 +98,24 @@ def test_the_last_codes_are_those_of_pods_that_ended_since(folder):
     assert read_last_codes(folder, between) == {"pod-1": 134}
 
 
+def test_what_a_pod_knows_of_its_end_stays_when_its_log_goes(folder):
+    ledger = Ledger(folder, "pod-0")
+    for launcher, text in (
+        ("a", "rank 1: killed; 2.00 GiB are allowed"),
+        ("b", "rank 1: killed; 3.00 GiB are allowed"),
+    ):
+        ledger.record_start(launcher)
+        ledger.record_end(launcher, 137, text)
+    last = json.loads(folder.pod_ledger("pod-0").read_text().splitlines()[-1])
+    assert last["text"] == "rank 1: killed; 3.00 GiB are allowed" and "killed" in last["reason"]
+    with pytest.raises(
+        NoProgress, match="the last one ended with: rank 1: killed; 3.00 GiB are allowed; mend"
+    ):
+        Ledger(folder, "pod-0").check(CONFIG)
+    ledger.record_end("b", 137, last["reason"])
+    assert "text" not in json.loads(folder.pod_ledger("pod-0").read_text().splitlines()[-1])
+
+
 def test_a_pod_is_named_by_kubernetes():
     assert read_pod_name({"HOSTNAME": "ddp-worker-0"}) == "ddp-worker-0"
     assert read_pod_name({})

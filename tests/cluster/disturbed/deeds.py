@@ -1,0 +1,173 @@
+"""The faults that a run survives: what is done, and when the run can go on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.cluster.lab import KUBECTL, MOUNT, Lab, run, wait_until
+from tests.cluster.path import Run
+from tests.faults.matrix import Fault
+
+OPERATOR = ("-n", "kubeflow")
+SPARE_MIB = 250
+"""By which the shared memory is filled above the limit: less than a rank holds, so that its end is enough."""
+
+# Fills /dev/shm, whose pages are the container's, until the kernel has to end a process: the largest, which is a rank.
+FILL = """
+import os, sys, time
+root, above = "/sys/fs/cgroup", int(sys.argv[1]) << 20
+old = os.path.exists(root + "/memory/memory.limit_in_bytes")
+base = root + "/memory/" if old else root + "/"
+limit = int(open(base + ("memory.limit_in_bytes" if old else "memory.max")).read())
+stat = dict(line.split() for line in open(base + "memory.stat"))
+used = int(stat["total_rss"]) + int(stat["total_shmem"]) if old else int(stat["anon"]) + int(stat["shmem"])
+left = limit - used + above
+try:
+    with open("/dev/shm/fill", "wb") as file:
+        while left > 0:
+            left -= file.write(bytes(min(left, 1 << 22)))
+    time.sleep(1)
+finally:
+    os.unlink("/dev/shm/fill")
+"""
+
+
+@dataclass(frozen=True)
+class Deed:
+    """One fault.
+
+    Attributes:
+        apply: injects it and waits until the run can go on; returns since when that is so, None: at once.
+        restarts: whether the pods end by it and others take over.
+        told: whether they are told before: then nothing is lost, else the steps since the last checkpoint.
+    """
+
+    fault: Fault
+    apply: Callable[[Lab, Run], float | None]
+    restarts: bool = True
+    told: bool = True
+
+
+def delete_pod(index: int) -> Callable[[Lab, Run], None]:
+    def apply(lab: Lab, each: Run) -> None:
+        lab.kubectl("delete", "pod", f"{each.name}-worker-{index}", "--wait=false")
+
+    return apply
+
+
+def evict(lab: Lab, each: Run) -> None:
+    """As a node is drained: by the API for evictions, which asks the disruption budgets."""
+    pod = f"{each.name}-worker-1"
+    request = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": lab.namespace},
+    }
+    path = f"/api/v1/namespaces/{lab.namespace}/pods/{pod}/eviction"
+    run([KUBECTL, "create", "--raw", path, "-f", "-"], text=json.dumps(request))
+
+
+def suspend_and_resume(lab: Lab, each: Run) -> float:
+    values = {**each.values, "run.suspend": "true"}
+    lab.helm("upgrade", each.name, each.chart, values, files=each.files)
+    pods = f"app.kubernetes.io/instance={each.name},app.kubernetes.io/component=training"
+    wait_until(lambda: not lab.kubectl("get", "pods", "-l", pods, "-o", "name").split(), "no pods", 150)
+    assert lab.conditions(f"{each.resource}/{each.name}").get("Suspended") == "True"
+    began = time.time()
+    lab.helm("upgrade", each.name, each.chart, each.values, files=each.files)
+    return began
+
+
+def restart_operator(lab: Lab, each: Run) -> None:
+    selector = run([KUBECTL, *OPERATOR, "get", "deployment/training-operator", "-o", "json"]).stdout
+    labels = json.loads(selector)["spec"]["selector"]["matchLabels"]
+    chosen = ",".join(f"{name}={value}" for name, value in labels.items())
+    run([KUBECTL, *OPERATOR, "delete", "pod", "-l", chosen])
+    run([KUBECTL, *OPERATOR, "rollout", "status", "deployment/training-operator", "--timeout=240s"])
+
+
+def lose_mlflow(lab: Lab, each: Run) -> None:
+    lab.kubectl("delete", "pod", "-l", "app.kubernetes.io/component=mlflow", "--wait=false")
+    lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=240s")
+
+
+def exhaust_memory(lab: Lab, each: Run) -> None:
+    command = ["exec", f"{each.name}-worker-1", "--", "python", "-c", FILL, SPARE_MIB]
+    lab.kubectl(*command, check=False)  # the container may end below it
+
+
+def read_progress(lab: Lab, each: Run) -> tuple[int, int]:
+    """(attempt, step) of the last line of metrics.jsonl, asked of a pod of the run; (0, 0): nobody answers."""
+    path = f"{MOUNT}/{each.folder}/metrics.jsonl"
+    for index in (0, 1):
+        text = lab.kubectl("exec", f"{each.name}-worker-{index}", "--", "tail", "-n", 2, path, check=False)
+        for line in reversed(text.splitlines(keepends=True)):
+            if line.endswith("\n"):
+                found = json.loads(line)
+                return found["attempt"], found["step"]
+    return 0, 0
+
+
+def wait_for_steps(lab: Lab, each: Run, attempt: int, steps: int, timeout_s: float = 240) -> int:
+    """Until an attempt from this one on has made so many steps while we look; the number of that attempt.
+
+    Raises:
+        AssertionError: it takes too long, or the run has ended.
+    """
+    first: dict[int, int] = {}
+
+    def goes_on() -> int:
+        conditions = lab.conditions(f"{each.resource}/{each.name}")
+        over = [name for name in ("Succeeded", "Failed") if conditions.get(name) == "True"]
+        assert not over, f"{each.name} is over ({over[0]}) before attempt {attempt} has made {steps} steps"
+        now, step = read_progress(lab, each)
+        return now if now >= attempt and step >= first.setdefault(now, step) + steps else 0
+
+    try:
+        return int(wait_until(goes_on, f"{steps} steps of attempt {attempt} of {each.name}", timeout_s))
+    except AssertionError as late:
+        raise AssertionError(f"{late}\n{lab.describe(each.name)}") from None
+
+
+DEEDS = (
+    Deed(
+        Fault("K1", "the second worker is deleted", "kubectl delete pod", "143 and a checkpoint, goes on", ()),
+        delete_pod(1),
+    ),
+    Deed(
+        Fault("K2", "the first worker is deleted, rank 0 and rendezvous", "kubectl delete pod", "as K1", ()),
+        delete_pod(0),
+    ),
+    Deed(Fault("K3", "a worker is evicted", "the API for evictions", "as K1", ()), evict),
+    Deed(
+        Fault(
+            "K4", "the run is suspended and resumed", "helm upgrade, seconds count from the resumption", "as K1", ()
+        ),
+        suspend_and_resume,
+    ),
+    Deed(
+        Fault("K5", "the operator is restarted", "its pod is deleted", "the run does not notice", ()),
+        restart_operator,
+        restarts=False,
+    ),
+    Deed(
+        Fault("K6", "MLflow's pod is lost", "its pod is deleted", "the run does not notice, every point arrives", ()),
+        lose_mlflow,
+        restarts=False,
+    ),
+    Deed(
+        Fault(
+            "K7", "the container's memory does not suffice", "its shared memory is filled above the limit",
+            "137 with limit and use, goes on from the last checkpoint", (),
+        ),
+        exhaust_memory,
+        told=False,
+    ),
+)  # fmt: skip
+FULL = Fault(
+    "K8", "the volume is full", "a volume of 64 MiB, filled behind a checkpoint",
+    "13, the older checkpoints are whole; installed again with space it goes on to its end", (),
+)  # fmt: skip
