@@ -44,6 +44,8 @@ class Pods:
         count: pods of one process each; with 1, `processes` in it.
         settings: of the run, over SMALL.
         prefix: words before each pod's command (`ip netns exec ...`).
+        host: under which pods find the first one.
+        logs: where what the pods print goes; the volume by default.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Pods:
         settings: Mapping[str, str] | None = None,
         prefix: Callable[[int], tuple[str, ...]] = lambda index: (),
         host: str = "127.0.0.1",
+        logs: Path | None = None,
     ) -> None:
         self.folder = RunDirectory(results, "default", "try")
         self.codes: list[tuple[int, int]] = []
@@ -65,7 +68,7 @@ class Pods:
         self._host = host
         self._port = free_port()
         self._pods: list[subprocess.Popen[bytes] | None] = [None] * count
-        self._logs = [results / f"pod-{index}.log" for index in range(count)]
+        self._logs = [(logs or results) / f"pod-{index}.log" for index in range(count)]
 
     def start(self, index: int | None = None) -> None:
         """One pod, or all."""
@@ -87,6 +90,15 @@ class Pods:
         pod = self._pods[index]
         assert pod is not None
         pod.send_signal(number)
+
+    def wait_for_end(self, index: int, limit_s: float) -> int:
+        """The exit code of a pod that is about to end."""
+        pod = self._pods[index]
+        assert pod is not None
+        try:
+            return pod.wait(limit_s)
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"pod {index} has not ended\n{self.said()}") from late
 
     def pids_of_ranks(self, index: int) -> list[int]:
         """The processes that train."""
