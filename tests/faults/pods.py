@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from stratlab.machine.processes import free_port
+from trainer.checkpoint.folder import CheckpointFolder
 from trainer.record.run_directory import RunDirectory
 
 SMALL = {
@@ -157,6 +158,14 @@ class Pods:
 
     def attempts(self) -> list[dict[str, Any]]:
         return read_lines(self.folder.path / "attempts.jsonl")
+
+    def ledgers(self) -> list[list[dict[str, Any]]]:
+        """Of each pod, its starts and ends."""
+        return [read_lines(path) for path in sorted((self.folder.path / "pods").glob("*.jsonl"))]
+
+    def committed(self) -> list[int]:
+        """Steps with a checkpoint."""
+        return CheckpointFolder(self.folder).committed()
 
     def losses(self) -> dict[int, float]:
         """Step -> loss of the last attempt that made it."""
