@@ -209,7 +209,8 @@ class Pods:
                 "PET_RDZV_ENDPOINT": f"{self._host}:{self._port}",
                 "PET_RDZV_ID": "try",
                 "PET_MAX_RESTARTS": "0",
-                "PET_RDZV_CONF": "read_timeout=15",
+                # torch would not know an address of a namespace for its own
+                "PET_RDZV_CONF": f"read_timeout=15,is_host={'false' if index else 'true'}",
             }
         fixed = {"TRAINER_RESULTS": str(self._results), "OMP_NUM_THREADS": "1"}
         return kept | fixed | of_pod | self._settings
