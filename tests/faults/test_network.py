@@ -88,6 +88,7 @@ def test_a_run_outlives_it(tmp_path: Path, undisturbed, seconds: int, record_pro
             assert attempts == 2 and {code for _, code in pods.codes} <= {134, 0}
             ends = [line["t"] for ledger in pods.ledgers() for line in ledger if line["event"] == "ended"]
             assert min(ends) < fault_t + TIMEOUT_S + NOTICED_S
+            assert "did not arrive" not in pods.said(), "both have, and the network has not"
             record_property("seconds_to_recover", round(pods.recovery_s(fault_t), 1))
 
 

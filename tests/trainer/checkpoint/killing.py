@@ -19,6 +19,8 @@ from trainer.record.run_directory import RunDirectory
 
 EVERY = 2
 TENSORS = 20
+WARM = 2
+"""Whole saves of each start: the first one takes longer than those behind it, the last one of these is measured."""
 
 
 @dataclass
@@ -26,7 +28,7 @@ class Kills:
     """What was seen of a number of kills."""
 
     saves_s: list[float] = field(default_factory=list)
-    """From a save's first byte to its COMMIT: of every start the first one, which is not killed."""
+    """From a save's first byte to its COMMIT: of every start the one before that which is killed."""
     while_saving: list[float] = field(default_factory=list)
     """When a kill left a save without COMMIT: as a part of `saves_s` of the same ranks, from its first byte on."""
     between: int = 0
@@ -101,11 +103,13 @@ class Killer(threading.Thread):
         while not all(pid.exists() and pid.read_text() for pid in pids):
             time.sleep(0.005)
         done = {*self._folder.committed()}
+        for _ in range(WARM):
+            step, began = self._first_byte(done)
+            while not self._is_sealed(step):
+                time.sleep(0.001)
+            whole_s = time.monotonic() - began
+            done.add(step)
         step, began = self._first_byte(done)
-        while not self._is_sealed(step):
-            time.sleep(0.001)
-        whole_s = time.monotonic() - began
-        step, began = self._first_byte({*done, step})
         time.sleep(max(0.0, began + self._drawn.uniform(0, 1) * whole_s - time.monotonic()))
         for pid in pids:
             os.kill(int(pid.read_text()), signal.SIGKILL)
