@@ -52,10 +52,12 @@ PEER_LOST_WORDS = (
 )
 
 
-# What libraries that write files make of a full volume: the errno of the system is lost on the way.
+# What libraries that write files make of a full volume, or of one that is gone: the errno is lost on the way.
 STORAGE_FULL_WORDS = (
     "no space left on device",
     "disk quota exceeded",
+    "read-only file system",
+    "input/output error",
     "file too large",  # the longest file that the process or the volume allows
     "pytorchstreamwriter failed writing",  # torch.save
     "iostream error",  # torch.save to a path (torch 2.13)
@@ -65,8 +67,9 @@ STORAGE_FULL_ERRNOS = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
-    errno.EROFS,
-)  # a broken file system is read-only
+    errno.EROFS,  # a broken file system is read-only,
+    errno.EIO,  # and so it answers for what was being written when it broke
+)
 
 
 class DataMissing(Exception):

@@ -43,13 +43,20 @@ SENDER = "trainer/processes/test_sender.py::"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        "F1", "a rank is killed", "kill -9, real launcher, 2 ranks",
-        "the attempt ends with 137 at once, the next one goes on from the newest checkpoint",
-        ("faults/test_pods_lost.py::test_a_rank_is_killed",),
+        "F1", "a rank is killed, or all of them", "kill -9, real launcher, 2 ranks; five times at random moments",
+        "the attempt ends with 137 at once, the next one goes on from the newest checkpoint; losses and weights as if "
+        "nothing had been",
+        ("faults/test_pods_lost.py::test_a_rank_is_killed", "faults/test_killed_five_times.py"),
     ),
     Fault(
         "F2", "the same fault at every start", "a ledger of three starts, real launcher", "given up with 14",
         (LAUNCHER + "test_a_run_that_gets_nowhere_is_given_up_with_a_final_code",),
+    ),
+    Fault(
+        "F3", "a rank hangs", "asleep, with Python's lock, stopped, without data: 20 runs of 2 to 4 ranks; 20 healthy",
+        "the watchdog names the right rank in 20 of 20, the others end with 134; no alarm in a healthy run",
+        ("faults/test_hangs.py", "trainer/ranks/test_hangs.py"),
+        "gloo and the watchdog's own stacks for NCCL's flight recorder",
     ),
     Fault(
         "F4", "a pod is lost", "kill -9 of launcher and rank of the second of two pods, back after 5 s",
@@ -59,6 +66,17 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F5", "the pod of the rendezvous is lost", "the same of the first pod", "as F4",
         ("faults/test_pods_lost.py::test_a_pod_is_lost[0]",), "two launchers on one machine",
+    ),
+    Fault(
+        "F6", "a pod is told to stop", "SIGTERM at 20 random moments, twice each time, real launcher",
+        "a checkpoint of the last step, 143 within the grace period, no step lost in 20 of 20; stopped five times, the "
+        "run is as if it never had been",
+        ("faults/test_sigterm.py",),
+    ),
+    Fault(
+        "F7", "killed while it saves", "kill -9 of all ranks, 200 times, state of 200 MB, 150 before COMMIT at least",
+        "the newest committed checkpoint is whole, and loads, after every one",
+        ("faults/test_kills_while_saving.py",),
     ),
     Fault(
         "F8", "a checkpoint is damaged", "each file cut, flipped, emptied, taken away", "found; the older one is taken",
@@ -103,6 +121,25 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "F14", "MLflow never comes back", "a run without its server, then `stratlab metrics replay`",
+        "every point is there once; a second replay changes nothing",
+        ("stratlab/metrics/processes/test_replay.py", "trainer/processes/test_replay.py"),
+    ),
+    Fault(
+        "F15", "a loss is not finite", "one rank's, in 20 runs of 2 to 4 ranks; 20 clean runs",
+        "ends with 12 within 20 steps, the right rank named in 20 of 20; nothing in a clean run",
+        ("faults/test_not_finite.py", "trainer/outcome/ranks/test_not_finite.py"),
+    ),
+    Fault(
+        "F16", "out of memory", "torch's own error in a rank; the kernel's count of a container's kills",
+        "10 with what held it and what to try, or the next rung with the losses of a run that began there; 137 with "
+        "limit and use",
+        (
+            "trainer/outcome/ranks/test_out_of_memory.py", "trainer/ranks/test_ladder.py",
+            "trainer/launch/test_container_memory.py",
+        ), "torch's error planted for a full device, files for the kernel's killer; it kills in the suite `cluster`",
+    ),
+    Fault(
         "F17", "traces are damaged", "420 corruptions of one set", "named and left out, the rest is analysed",
         ("stratlab/traces/processes/test_corruptions.py",),
     ),
@@ -132,9 +169,28 @@ FAULTS: tuple[Fault, ...] = (
         ), "the chart's own rule; on a cluster in the suite `cluster`",
     ),
     Fault(
+        "F23", "preempted", "SIGTERM to all pods of a run, which are started again", "as F6",
+        ("faults/test_suspended.py",),
+        "two launchers on one machine; a cluster's queue suspends and resumes in the suite `cluster`",
+    ),
+    Fault(
+        "F24", "a rank is slow", "twice as slow in its data or its forward pass: 20 runs; 20 clean ones",
+        "named within 20 steps with node and share in 20 of 20; nobody in a clean run",
+        ("faults/test_stragglers.py", "trainer/ranks/test_stragglers.py"),
+    ),
+    Fault(
         "F25", "a file of the data set is missing or cannot be read", "cut and removed while it trains",
         "ends with 3 and names the file; put back, every sample is seen once",
         (LAUNCHER + "test_the_last_sentence_is_that_of_the_rank_that_failed", "faults/test_lost_files.py"),
+    ),
+    Fault(
+        "F26", "goes on with other ranks or another strategy", "changed settings over a checkpoint",
+        "the losses of the whole run within 1e-5, or refused with what would work",
+        (
+            "trainer/ranks/test_resume.py::test_another_number_of_processes_goes_on_within_rounding",
+            "trainer/ranks/test_resume.py::test_another_number_of_processes_needs_a_checkpoint",
+            "trainer/ranks/test_resume_from.py", "nightly/trainer/test_moves.py",
+        ),
     ),
     Fault(
         "F27", "two releases write into one folder", "a second start while the first one trains",
@@ -151,8 +207,8 @@ FAULTS: tuple[Fault, ...] = (
         ("faults/test_network.py",), "two network namespaces",
     ),
     Fault(
-        "F30", "the volume becomes read-only", "remounted while it trains",
-        "training goes on; then ends with 13, no traceback",
-        ("faults/test_read_only.py",), "a file system of its own in a mount namespace",
+        "F30", "the volume becomes read-only", "by its kernel, for an error in it, with files of the run open",
+        "training goes on; then ends with 13, no traceback; mended, it goes on from the newest checkpoint",
+        ("faults/test_read_only.py",), "an ext4 file system in a file, and an error told to it",
     ),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from stratlab.machine.processes import free_port
+from trainer.checkpoint.folder import CheckpointFolder
 from trainer.record.run_directory import RunDirectory
 
 SMALL = {
@@ -44,6 +45,8 @@ class Pods:
         count: pods of one process each; with 1, `processes` in it.
         settings: of the run, over SMALL.
         prefix: words before each pod's command (`ip netns exec ...`).
+        host: under which pods find the first one.
+        logs: where what the pods print goes; the volume by default.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Pods:
         settings: Mapping[str, str] | None = None,
         prefix: Callable[[int], tuple[str, ...]] = lambda index: (),
         host: str = "127.0.0.1",
+        logs: Path | None = None,
     ) -> None:
         self.folder = RunDirectory(results, "default", "try")
         self.codes: list[tuple[int, int]] = []
@@ -65,7 +69,7 @@ class Pods:
         self._host = host
         self._port = free_port()
         self._pods: list[subprocess.Popen[bytes] | None] = [None] * count
-        self._logs = [results / f"pod-{index}.log" for index in range(count)]
+        self._logs = [(logs or results) / f"pod-{index}.log" for index in range(count)]
 
     def start(self, index: int | None = None) -> None:
         """One pod, or all."""
@@ -87,6 +91,15 @@ class Pods:
         pod = self._pods[index]
         assert pod is not None
         pod.send_signal(number)
+
+    def wait_for_end(self, index: int, limit_s: float) -> int:
+        """The exit code of a pod that is about to end."""
+        pod = self._pods[index]
+        assert pod is not None
+        try:
+            return pod.wait(limit_s)
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"pod {index} has not ended\n{self.said()}") from late
 
     def pids_of_ranks(self, index: int) -> list[int]:
         """The processes that train."""
@@ -146,6 +159,14 @@ class Pods:
     def attempts(self) -> list[dict[str, Any]]:
         return read_lines(self.folder.path / "attempts.jsonl")
 
+    def ledgers(self) -> list[list[dict[str, Any]]]:
+        """Of each pod, its starts and ends."""
+        return [read_lines(path) for path in sorted((self.folder.path / "pods").glob("*.jsonl"))]
+
+    def committed(self) -> list[int]:
+        """Steps with a checkpoint."""
+        return CheckpointFolder(self.folder).committed()
+
     def losses(self) -> dict[int, float]:
         """Step -> loss of the last attempt that made it."""
         return {line["step"]: line["loss"] for line in self.lines() if line["kind"] == "train"}
@@ -188,7 +209,8 @@ class Pods:
                 "PET_RDZV_ENDPOINT": f"{self._host}:{self._port}",
                 "PET_RDZV_ID": "try",
                 "PET_MAX_RESTARTS": "0",
-                "PET_RDZV_CONF": "read_timeout=15",
+                # torch would not know an address of a namespace for its own
+                "PET_RDZV_CONF": f"read_timeout=15,is_host={'false' if index else 'true'}",
             }
         fixed = {"TRAINER_RESULTS": str(self._results), "OMP_NUM_THREADS": "1"}
         return kept | fixed | of_pod | self._settings

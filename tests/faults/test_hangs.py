@@ -7,16 +7,19 @@ pass. The launcher's watchdog runs in this process, the ranks in others, as in a
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
 from tests.ranks import fork_ranks
-from tests.trainer.planted_hangs import WAYS
+from tests.trainer.planted_hangs import HUNG_AT, WAYS
 from tests.trainer.ranks.test_hangs import TIMEOUT_S, settings, train, watch
 
 STRATEGIES = ("ddp", "fsdp", "zero2", "zero3")
 SECONDS = 1.5 * TIMEOUT_S
 """Of what is slow in a healthy run: beyond the time-out of a collective."""
+NOTICED_S = 30
+"""Behind the time-out, until the others have ended."""
 
 
 def hangs() -> list[tuple[str, str, str, int, int]]:
@@ -30,12 +33,17 @@ def hangs() -> list[tuple[str, str, str, int, int]]:
 
 
 @pytest.mark.parametrize(("way", "strategy", "place", "ranks", "rank"), hangs())
-def test_the_right_rank_is_named(tmp_path, way, strategy, place, ranks, rank):
+def test_the_right_rank_is_named(tmp_path, record_property, way, strategy, place, ranks, rank):
     batch = {"TRAINER_GLOBAL_BATCH_SIZE": str(16 * ranks)}
     watchdog, ended, _ = train(tmp_path, strategy, ranks, {"way": way, "rank": rank, "place": place}, **batch)
     assert watchdog.verdict, "\n".join(r.output[-2000:] for r in ended)
     assert watchdog.verdict.ranks == [rank], watchdog.verdict.sentence
     assert f"rank {rank} (node node-7, pod pod-0) did not arrive: at step 4" in watchdog.verdict.sentence
+    codes = {r.exit_code for r in ended if r.rank != rank}
+    assert 134 in codes <= {134, -9}, "the first one ends by itself, whoever is late with it"
+    seconds = time.time() - float((tmp_path / HUNG_AT).read_text())
+    record_property("seconds_to_recover", round(seconds, 1))
+    assert seconds < TIMEOUT_S + NOTICED_S
 
 
 def compute_for(seconds: float) -> None:

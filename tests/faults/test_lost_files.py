@@ -28,7 +28,7 @@ def test_a_picture_that_is_gone_is_named_and_put_back_no_sample_is_missed_or_see
 ) -> None:
     pictures = write_pictures(tmp_path / "pets")
     settings = {
-        "TRAINER_DATASET_PATH": str(tmp_path / "pets"), "TRAINER_STEPS": "60", "TRAINER_CHECKPOINT_EVERY": "4",
+        "TRAINER_DATASET_PATH": str(tmp_path / "pets"), "TRAINER_STEPS": "200", "TRAINER_CHECKPOINT_EVERY": "4",
         "TRAINER_DATA_RESIDENCE": "stream",
     }  # fmt: skip
     whole = train_undisturbed(tmp_path / "whole", 1, 1, settings)

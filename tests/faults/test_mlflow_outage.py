@@ -53,8 +53,7 @@ def wait_until_sent(pods: Pods, size: int, limit_s: float) -> float:
 def finish(pods: Pods, uri: str, out: Path, record_property) -> None:
     """Stops the run, and holds MLflow to metrics.jsonl and the loop to its promise."""
     pods.send(0, signal.SIGTERM)
-    pod = pods._pods[0]
-    assert pod is not None and pod.wait(120) == 143, pods.said()
+    assert pods.wait_for_end(0, 120) == 143, pods.said()
     lost, doubled = count_differences(pods, uri)
     calls, longest_ms = read_timing(out)
     for name, value in (

@@ -12,7 +12,8 @@ import pytest
 
 from tests.faults.pods import open_pods, train_undisturbed
 
-STEPS = {"TRAINER_STEPS": "150", "TRAINER_COLLECTIVE_TIMEOUT_S": "20"}
+TIMEOUT_S, NOTICED_S = 20, 30
+STEPS = {"TRAINER_STEPS": "150", "TRAINER_COLLECTIVE_TIMEOUT_S": str(TIMEOUT_S)}
 NAMES = tuple(f"stratlab-{os.getpid()}-{index}" for index in (0, 1))
 ADDRESSES = ("10.99.7.1", "10.99.7.2")
 
@@ -26,24 +27,14 @@ def network() -> Iterator[None]:
     """Two namespaces, each with its loopback and one end of a cable."""
     try:
         ip("netns", "add", NAMES[0])
+        ip("netns", "exec", NAMES[0], "iptables", "--list")
     except (subprocess.CalledProcessError, FileNotFoundError) as failure:
+        subprocess.run(["ip", "netns", "delete", NAMES[0]], capture_output=True)
         pytest.skip(f"network namespaces cannot be made here: {failure}")
     try:
         ip("netns", "add", NAMES[1])
-        ip(
-            "link",
-            "add",
-            "cable0",
-            "netns",
-            NAMES[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "cable1",
-            "netns",
-            NAMES[1],
-        )
+        ends = [("cable0", "netns", NAMES[0]), ("cable1", "netns", NAMES[1])]
+        ip("link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1])
         for index, name in enumerate(NAMES):
             ip("-n", name, "addr", "add", f"{ADDRESSES[index]}/24", "dev", f"cable{index}")
             ip("-n", name, "link", "set", f"cable{index}", "up")
@@ -61,8 +52,10 @@ def enter(index: int) -> tuple[str, ...]:
 
 
 def drop(on: bool) -> None:
-    """Takes the cable's second end down, or up again: what is sent is lost, and no connection is told."""
-    ip("-n", NAMES[1], "link", "set", "cable1", "down" if on else "up")
+    """Each end drops every packet that the cable brings, or no longer: no connection is told."""
+    for index, name in enumerate(NAMES):
+        rule = ("iptables", "--append" if on else "--delete", "INPUT", "-i", f"cable{index}", "-j", "DROP")
+        ip("netns", "exec", name, *rule)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +86,9 @@ def test_a_run_outlives_it(tmp_path: Path, undisturbed, seconds: int, record_pro
             )
         else:
             assert attempts == 2 and {code for _, code in pods.codes} <= {134, 0}
+            ends = [line["t"] for ledger in pods.ledgers() for line in ledger if line["event"] == "ended"]
+            assert min(ends) < fault_t + TIMEOUT_S + NOTICED_S
+            assert "did not arrive" not in pods.said(), "both have, and the network has not"
             record_property("seconds_to_recover", round(pods.recovery_s(fault_t), 1))
 
 

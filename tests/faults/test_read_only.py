@@ -1,54 +1,95 @@
-"""F30: from some moment on the volume takes nothing more: every file that is opened for writing is refused (EROFS).
+"""F30: from some moment on the volume takes nothing more, not even into files that are open.
 
-A file system cannot be remounted read-only while a rank has its log open, and what makes a kernel do it all the same, a
-broken device, is not to be had without one. So Python's own audit hook stands in: it refuses in launcher and ranks what
-would be opened, made, renamed or removed on the volume. A file that is already open goes on taking lines.
+A file system of its own, told by its kernel to find an error in itself (`trigger_fs_error` of ext4), whereupon it goes
+read-only as it would for a broken device: `mount -o remount,ro` is refused while a rank has its log open.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.faults.pods import open_pods
 
-SITE = """
-import sys
-if "trainer" in sys.orig_argv or "trainer.worker" in sys.orig_argv:
-    import errno, os, pathlib
-    volume, flag = {volume!r}, pathlib.Path({flag!r})
-    WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-    def refuse(event, given):
-        if event == "open":
-            path, mode, flags = given
-            writes = any(letter in mode for letter in "wax+") if mode else bool((flags or 0) & WRITES)
-        elif event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"):
-            path, writes = given[0], True
-        else:
-            return
-        if writes and isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path).startswith(volume):
-            if os.path.exists(flag):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fsdecode(path))
-    sys.addaudithook(refuse)
-"""
+SIZE_BYTES = 256 << 20
 
 
-def test_a_volume_that_takes_nothing_more_ends_the_run_with_13_and_no_traceback(tmp_path: Path) -> None:
+class Volume:
+    """Mounted at `path`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "volume"
+        self.path.mkdir()
+        self._image = folder / "image"
+        self._image.touch()
+        os.truncate(self._image, SIZE_BYTES)
+        call("mkfs.ext4", "-q", str(self._image))
+
+    def mount(self) -> None:
+        call("mount", "-o", "loop,errors=remount-ro", str(self._image), str(self.path))
+
+    def break_off(self) -> None:
+        """Every write is refused from now on (EROFS)."""
+        device = Path(call("findmnt", "--noheadings", "--output", "SOURCE", str(self.path)).strip()).name
+        Path("/sys/fs/ext4", device, "trigger_fs_error").write_text("a test")
+        with pytest.raises(OSError, match="Read-only file system"):
+            (self.path / "new").touch()
+
+    def mend(self) -> None:
+        """As an administrator would: checked, repaired, mounted again."""
+        call("umount", str(self.path))
+        subprocess.run(
+            ["e2fsck", "-fy", str(self._image)], capture_output=True
+        )  # 1: it has repaired something
+        self.mount()
+
+
+def call(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Volume]:
+    made = None
+    try:
+        made = Volume(tmp_path)
+        made.mount()
+    except (subprocess.CalledProcessError, FileNotFoundError) as failure:
+        pytest.skip(f"no file system can be mounted here: {getattr(failure, 'stderr', '') or failure}")
+    try:
+        yield made
+    finally:
+        subprocess.run(["umount", "--lazy", str(made.path)], capture_output=True)
+
+
+def test_a_volume_that_takes_nothing_more_ends_the_run_with_13_and_no_traceback(
+    tmp_path: Path, volume: Volume, record_property
+) -> None:
     """The first checkpoint that cannot be written is left out, the second ends the run; the older ones are whole."""
-    flag, results = tmp_path / "read-only", tmp_path / "results"
-    results.mkdir()
-    (tmp_path / "site").mkdir()
-    site = SITE.replace("{volume!r}", repr(str(results))).replace("{flag!r}", repr(str(flag)))
-    (tmp_path / "site" / "sitecustomize.py").write_text(site)
-    settings = {"TRAINER_STEPS": "100000", "PYTHONPATH": str(tmp_path / "site")}
-    with open_pods(results, 1, 2, settings) as pods:
+    with open_pods(volume.path, 1, 2, {"TRAINER_STEPS": "100000"}, logs=tmp_path) as pods:
         pods.start()
         commit = pods.folder.checkpoints / "step_00000020" / "COMMIT"
         pods.wait_for(commit.exists, "no checkpoint came")
-        flag.touch()
+        volume.break_off()
         assert pods.finish() == 13, pods.said()
-        assert "Traceback" not in pods.said(), pods.said()
+        assert "Traceback" not in pods.said() and "Logging error" not in pods.said(), pods.said()
+        assert "is left out, training goes on" in pods.said(), pods.said()
         assert "Read-only file system" in pods.said() and "storage full (exit code 13)" in pods.said()
-        flag.unlink()
-        assert commit.exists()
-        pods.start()  # somebody has mended the volume
-        pods.wait_for_step(max(pods.losses()) + 5, attempt=2)
+        told = re.search(r"neither the checkpoint of step (\d+)", pods.said())
+        assert told, pods.said()
+        reached = int(told[1])  # the metrics of the last steps are in nobody's file
+        volume.mend()
+        steps = pods.committed()
+        assert {*range(1, max(steps) + 1)} <= {*pods.losses()}, "a checkpoint does not outlive its metrics"
+        mended = time.time()
+        pods.start()
+        pods.wait_for_step(max(steps) + 5, attempt=2)
+        record_property("seconds_to_recover", round(pods.recovery_s(mended), 1))
+        record_property("steps_lost", reached - max(steps))
+        assert [line["from_step"] for line in pods.attempts()][-1] == max(steps) >= 20

@@ -37,6 +37,7 @@ class CheckpointFolder:
 
     def __init__(self, run: RunDirectory) -> None:
         self.path = run.checkpoints
+        self._metrics = run.metrics
         self._best = self.path / "best.json"
 
     def step(self, step: int) -> Path:
@@ -87,12 +88,17 @@ class CheckpointFolder:
             shutil.rmtree(path, ignore_errors=True)
 
     def commit(self, step: int) -> None:
-        """Gives the finished temporary folder its name: from here on it is the newest checkpoint."""
+        """Gives the finished temporary folder its name: from here on it is the newest checkpoint.
+
+        The metrics of its steps are made durable before: nobody will make these steps again.
+        """
+        if self._metrics.exists():
+            sync(self._metrics)
         final = self.step(step)
         if final.exists():
             self._set_aside(final)
         os.rename(self.temporary(step), final)
-        sync_folder(self.path)
+        sync(self.path)
         for path in self._hidden(ASIDE):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -142,8 +148,8 @@ class CheckpointFolder:
         return list(self.path.glob(f"{prefix}*"))
 
 
-def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable."""
+def sync(path: Path) -> None:
+    """Makes durable what is in a file, or the names in a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

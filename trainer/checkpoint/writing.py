@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.folder import CheckpointFolder, sync_folder
+from trainer.checkpoint.folder import CheckpointFolder, sync
 from trainer.checkpoint.manifest import describe_files, seal
 from trainer.checkpoint.random_state import rank_file, save_random_state
 from trainer.checkpoint.together import run_together
@@ -163,7 +163,7 @@ class CheckpointWriter:
             files |= rank["files"]
         size = seal(temporary, files)
         for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
-            sync_folder(folder)
+            sync(folder)
         self._folder.commit(taken.step)
         if state.best:
             self._folder.write_best(state.best)

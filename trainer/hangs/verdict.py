@@ -6,7 +6,8 @@ In this order; the first that tells ranks apart decides:
     elsewhere    its stack is in no collective, and it has none under way
     behind       of those alike so far: fewer collectives begun than its peers in one group, or an earlier step
 
-A rank that waits is nobody's suspect as long as another one does not.
+A rank that waits is nobody's suspect as long as another one does not. And where all wait in one and the same collective
+they have all arrived: then it is the network, whatever else some of them have begun meanwhile (a checkpoint).
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def judge(states: Sequence[RankState], world_size: int) -> Verdict:
     least = min(state.suspicion for state in states)
     suspects = [state for state in states if state.suspicion == least]
     if len(suspects) > 1:
-        suspects = _behind(suspects, states)
+        met = least == WAITS and set.intersection(*(set(state.pending) for state in states))
+        suspects = suspects if met else _behind(suspects, states)
     if len(suspects) == len(states) > 1:
         doing = "; ".join(f"rank {s.rank}: {_describe_doing(s)}" for s in states[:8])
         return Verdict([], f"all ranks wait for each other: {doing}")

@@ -14,11 +14,13 @@ from pathlib import Path
 from tests.ranks import fork_ranks
 from tests.trainer.checkpoint.ranks.test_store import build
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.checkpoint.manifest import find_problem
+from trainer.checkpoint.manifest import COMMIT, find_problem
 from trainer.record.run_directory import RunDirectory
 
 EVERY = 2
 TENSORS = 20
+MEASURED = 2
+"""Saves of each start that are left alone and measured: how long one takes differs by a factor of three."""
 
 
 @dataclass
@@ -26,26 +28,27 @@ class Kills:
     """What was seen of a number of kills."""
 
     saves_s: list[float] = field(default_factory=list)
-    """From a save's first byte to its COMMIT, of those that were not killed; at most so long where a kill came late."""
+    """From a save's first byte to its COMMIT: of every start the shorter of the saves before that which is killed."""
     while_saving: list[float] = field(default_factory=list)
-    """Seconds behind the first byte, of the kills that left a save unfinished."""
+    """When a kill left a save without COMMIT: as a part of `saves_s` of the same ranks, from its first byte on."""
     between: int = 0
-    """Kills when none was being written."""
+    """Kills when COMMIT was there."""
     problems: list[str] = field(default_factory=list)
     """Of the newest committed checkpoint after a kill."""
 
     def histogram(self, bins: int = 10) -> str:
         """Kills by the part of a whole save that was over."""
-        whole = sorted(self.saves_s)[len(self.saves_s) // 2]
+        whole = sorted(self.saves_s)
         counts = [0] * (bins + 1)
-        for after_s in self.while_saving:
-            counts[min(int(after_s / whole * bins), bins)] += 1
+        for part in self.while_saving:
+            counts[min(int(part * bins), bins)] += 1
         names = [f"{100 * i // bins:3d} to {100 * (i + 1) // bins:3d} %" for i in range(bins)] + [
             "longer than one"
         ]
         rows = [f"  {name:15} {count:4d}  {'#' * count}" for name, count in zip(names, counts, strict=True)]
-        head = f"{len(self.while_saving)} kills between first byte and COMMIT (a save takes {whole:.2f} s), "
-        return "\n".join([head + f"{self.between} between saves", *rows])
+        takes = f"a save takes {whole[0]:.2f} to {whole[-1]:.2f} s, mostly {whole[len(whole) // 2]:.2f}"
+        head = f"{len(self.while_saving)} kills between first byte and COMMIT ({takes}), {self.between} behind it"
+        return "\n".join([head, *rows])
 
 
 def train_and_save(results: Path, state_bytes: int) -> None:
@@ -82,7 +85,7 @@ def train_and_save(results: Path, state_bytes: int) -> None:
 
 
 class Killer(threading.Thread):
-    """Waits for a save, then for a drawn time, and kills every rank.
+    """Measures some saves, waits within the next one for a drawn part of that time, and kills every rank.
 
     Args:
         ranks: to be killed; they leave their process ids.
@@ -100,24 +103,30 @@ class Killer(threading.Thread):
         while not all(pid.exists() and pid.read_text() for pid in pids):
             time.sleep(0.005)
         done = {*self._folder.committed()}
-        saves = self._kills.saves_s
-        if not saves:  # the first time, how long it takes
+        whole_s = float("inf")
+        for _ in range(MEASURED):
             step, began = self._first_byte(done)
-            while step not in self._folder.committed():
-                time.sleep(0.002)
-            saves.append(time.monotonic() - began)
-            done = {*self._folder.committed()}
+            while not self._is_sealed(step):
+                time.sleep(0.001)
+            whole_s = min(whole_s, time.monotonic() - began)
+            done.add(step)
         step, began = self._first_byte(done)
-        time.sleep(self._drawn.uniform(0, 1) * min(saves))
+        time.sleep(max(0.0, began + self._drawn.uniform(0, 1) * whole_s - time.monotonic()))
         for pid in pids:
             os.kill(int(pid.read_text()), signal.SIGKILL)
         after_s = time.monotonic() - began
         time.sleep(0.05)
-        if step in self._folder.committed():
+        self._kills.saves_s.append(whole_s)
+        if self._is_sealed(step):
             self._kills.between += 1
-            saves.append(after_s)  # it took no longer: the machine has become faster
         else:
-            self._kills.while_saving.append(after_s)
+            self._kills.while_saving.append(after_s / whole_s)
+
+    def _is_sealed(self, step: int) -> bool:
+        """Whether its COMMIT is there, under either of its names."""
+        return any(
+            (path / COMMIT).exists() for path in (self._folder.temporary(step), self._folder.step(step))
+        )
 
     def _first_byte(self, done: set[int]) -> tuple[int, float]:
         while True:

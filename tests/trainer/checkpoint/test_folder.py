@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,20 @@ def test_a_file_that_this_rank_did_not_write_is_an_error(folder):
     temporary.mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match=r"rank_00001\.pt"):
         describe_files(temporary, ["ranks/rank_00001.pt"])
+
+
+def test_the_metrics_are_durable_before_the_checkpoint_is(folder, monkeypatch):
+    """Of steps that nobody will make again."""
+    folder.path.mkdir(parents=True)
+    metrics = folder.path.parent / "metrics.jsonl"
+    metrics.write_text("{}\n")
+    synced: list[tuple[str, bool]] = []
+    sync = os.fsync
+
+    def watch(handle: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{handle}"), folder.step(10).exists()))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    write(folder, 10)
+    assert (str(metrics), False) in synced

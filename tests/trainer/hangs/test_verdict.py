@@ -16,6 +16,7 @@ READ = [
     Frame("/usr/lib/python3.11/pathlib.py", 1050, "read_bytes"),
     Frame("/app/trainer/data/batches.py", 88, "build"),
 ]
+EARLIER = ["gloo:all_reduce 56 of mesh_dp_shard"]
 PENDING = ["gloo:all_reduce 57 of mesh_dp_shard"]
 
 
@@ -50,8 +51,8 @@ def groups(begun: int, name: str = "1", ranks=(0, 1, 2, 3)) -> dict[str, Group]:
         ),
         ({"stack": READ}, "called from trainer/data/batches.py:88 build, under way: gloo:all_reduce 57"),
         ({"stack": BACKWARD, "pending": []}, "torch/autograd/graph.py:800"),
-        ({"step": 11}, "at step 11"),
-        ({"groups": groups(56)}, "did not arrive"),
+        ({"step": 11, "pending": EARLIER}, "at step 11"),
+        ({"groups": groups(56), "pending": EARLIER}, "did not arrive"),
     ],
 )
 def test_each_rule_finds_its_rank(culprit, said):
@@ -95,8 +96,8 @@ def test_counts_are_compared_inside_of_a_group_alone():
     states = [
         waiting(0, groups=groups(57, "1", (0, 1))),
         waiting(1, groups=groups(57, "1", (0, 1))),
-        waiting(2, groups=groups(12, "2", (2, 3))),
-        waiting(3, groups=groups(11, "2", (2, 3))),
+        waiting(2, groups=groups(12, "2", (2, 3)), pending=EARLIER),
+        waiting(3, groups=groups(11, "2", (2, 3)), pending=EARLIER),
     ]
     assert judge(states, 4).ranks == [3]
 
@@ -112,6 +113,16 @@ def test_where_all_wait_alike_nobody_is_blamed():
     assert found.ranks == [] and found.sentence.startswith(
         "all ranks wait for each other: rank 0: at step 12"
     )
+
+
+def test_where_all_have_arrived_at_one_collective_nobody_is_blamed_for_another():
+    """Seen when packets were lost while a checkpoint was written."""
+    disk = ["gloo:all_gather 9 of disk"]
+    states = [
+        waiting(0, groups=groups(57) | groups(8, "disk")),
+        waiting(1, groups=groups(57) | groups(9, "disk"), pending=PENDING + disk),
+    ]
+    assert judge(states, 2).ranks == []
 
 
 def test_a_state_survives_its_file():

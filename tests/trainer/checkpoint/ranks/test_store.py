@@ -346,7 +346,7 @@ def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path, how):
             if os.environ["RANK"] == "0":
                 while not there.exists():
                     time.sleep(0.01)
-                raise OSError(errno.EIO, "Input/output error")
+                raise OSError(errno.EBADF, "Bad file descriptor")
             there.touch()
             while folder.exists():
                 time.sleep(0.01)

@@ -1,4 +1,7 @@
-"""A batch of one rank that is not finite, under each kind of engine: stopped, left out on all ranks alike, or said."""
+"""A batch of one rank that is not finite, under each kind of engine: stopped, left out on all ranks alike, or said.
+
+Twenty of them and twenty clean runs: tests/faults/test_not_finite.py.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +19,40 @@ from trainer.settings.config import Config
 BAD_STEP, BAD_RANK, STEPS = 6, 1, 12
 
 
-def be_worker() -> None:
-    """The real one; on one rank the loss of one step is not a number, and so are the gradients that come of it."""
-    import os
+def build_worker(bad: tuple[int, int] | None):
+    """The real one; on one rank the loss of one step is not a number, and so are the gradients that come of it.
 
-    from trainer import worker
-    from trainer.engines.torch_engine import TorchEngine
-    from trainer.engines.zero_engine import DeepSpeedEngine
-    from trainer.models.learner import ClassLoss
-    from trainer.models.token_loss import TokenLoss
-    from trainer.parallel.nd_engine import ScheduleEngine
+    Args:
+        bad: (step, rank).
+    """
 
-    state = {"step": 0, "bad": False}
-    for engine in (TorchEngine, DeepSpeedEngine, ScheduleEngine):
-        _count_steps(engine, int(os.environ["RANK"]), state)
-    for loss in (ClassLoss, TokenLoss):
-        _spoil(loss, state)
-    raise SystemExit(worker.main())
+    def be_worker() -> None:
+        import os
+
+        from trainer import worker
+        from trainer.engines.torch_engine import TorchEngine
+        from trainer.engines.zero_engine import DeepSpeedEngine
+        from trainer.models.learner import ClassLoss
+        from trainer.models.token_loss import TokenLoss
+        from trainer.parallel.nd_engine import ScheduleEngine
+
+        state = {"step": 0, "bad": False}
+        if bad and int(os.environ["RANK"]) == bad[1]:
+            for engine in (TorchEngine, DeepSpeedEngine, ScheduleEngine):
+                _count_steps(engine, bad[0], state)
+            for loss in (ClassLoss, TokenLoss):
+                _spoil(loss, state)
+        raise SystemExit(worker.main())
+
+    return be_worker
 
 
-def _count_steps(engine, rank: int, state: dict) -> None:
+def _count_steps(engine, bad_step: int, state: dict) -> None:
     whole = engine.train_step
 
     def train_step(self, batch, lr):
         state["step"] += 1
-        state["bad"] = rank == BAD_RANK and state["step"] == BAD_STEP
+        state["bad"] = state["step"] == bad_step
         try:
             return whole(self, batch, lr)
         finally:
@@ -61,7 +73,14 @@ def _spoil(loss, state: dict) -> None:
     loss.forward = forward
 
 
-def train(results: Path, strategy: str, policy: str, **more: str):
+def train(
+    results: Path,
+    strategy: str,
+    policy: str,
+    ranks: int = 2,
+    bad: tuple[int, int] | None = (BAD_STEP, BAD_RANK),
+    **more: str,
+):
     fixed = {
         "TRAINER_STEPS": str(STEPS),
         "TRAINER_ON_NOT_FINITE": policy,
@@ -75,7 +94,7 @@ def train(results: Path, strategy: str, policy: str, **more: str):
         ensure_cache(Config.from_env(env), print)
     else:
         env = settings(results, strategy, **more)
-    return fork_ranks(be_worker, 2, env=env), results / "default" / env["TRAINER_RUN"]
+    return fork_ranks(build_worker(bad), ranks, env=env), results / "default" / env["TRAINER_RUN"]
 
 
 def lines(folder: Path) -> list[dict]:
