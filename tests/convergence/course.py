@@ -26,7 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "image_size": 16,
         "global_batch_size": 32,
         "micro_batch_size": 8,
-        "lr": 5e-4,
+        "lr": 2e-4,
         "warmup_steps": 10,
     },
     "qwen_tiny": {
@@ -89,7 +89,8 @@ class Course:
 
     def key(self, tree: str) -> str:
         """Changes with what is run, and with the tree's state `tree`."""
-        return hashlib.sha256(json.dumps([asdict(self), MODELS[self.model], LAYOUTS[self.layout], tree]).encode()).hexdigest()[:16]
+        run = [asdict(self), MODELS[self.model], LAYOUTS[self.layout], tree]
+        return hashlib.sha256(json.dumps(run).encode()).hexdigest()[:16]
 
 
 def list_courses(steps: int = STEPS) -> Iterator[Course]:
