@@ -46,6 +46,7 @@ with packages_needed():
     from trainer.launch.ladder import Ladder
     from trainer.launch.lease import Lease
     from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
+    from trainer.launch.mpi_worker import leave_to_culprit
     from trainer.launch.node_rank import read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
     from trainer.launch.sender import Sender
@@ -167,6 +168,8 @@ def _run(config: Config, stop: Stop) -> int:
     lease.release()
     if sender and sender.ident is not None:
         sender.finish(code, stop.seconds_left(config.grace_s) - LAST_TRY_MARGIN_S)
+    if code == failures.PEER_LOST:
+        leave_to_culprit(os.environ)
     return end(code, text)
 
 

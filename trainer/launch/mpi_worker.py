@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,8 @@ OF_A_RUN = ("TRAINER_RUN", "TRAINER_RESULTS")
 TRAINER = [b"-m", b"trainer"]
 WATCHED = {signal.SIGTERM, signal.SIGCHLD}
 POLL_S = 0.2
+STARTED_BY_MPIRUN = "OMPI_COMM_WORLD_RANK"
+CULPRIT_S = 3.0
 LAST_WORDS_S = 1.0
 """For what the trainer has said last to reach mpirun."""
 
@@ -45,6 +48,13 @@ def main(arguments: list[str]) -> int:
             _stop_trainer()
             return 0
     return TOO_LATE
+
+
+def leave_to_culprit(env: Mapping[str, str]) -> None:
+    """What a trainer that has lost a peer does last. mpirun kills all of them when one has failed: a survivor that is
+    faster than the culprit would keep it from saying why, in its ledger, where the launcher and people look."""
+    if STARTED_BY_MPIRUN in env:
+        time.sleep(CULPRIT_S)
 
 
 def _start(command: list[str]) -> int:

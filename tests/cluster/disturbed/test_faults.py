@@ -201,10 +201,12 @@ def fill_and_go_on(lab: Lab, volume: SmallVolume, run: Run) -> tuple[Cost, dict[
     starts = [
         line for line in volume.read_lines(f"{run.folder}/attempts.jsonl") if line["event"] == "started"
     ]
+    written = volume.read_lines(f"{run.folder}/metrics.jsonl")
     if len(starts) != 2 or not starts[-1]["from_step"]:
         cost.problems.append(f"it did not go on from a checkpoint: {starts}")
-    # of progress and of checkpoints that were left out: the last lines of metrics.jsonl have found no place
-    reached = max(int(step) for step in re.findall(r"\bstep (\d+)", said))
+    # at least so far, by what was said of progress and of checkpoints: the last lines of metrics.jsonl found no place
+    reached = max((int(step) for step in re.findall(r"\bstep (\d+)", said)), default=0)
+    reached = max([reached, *(line["step"] for line in written if line["attempt"] == 1)])
     cost.figures["steps_lost"] = max(0, reached - starts[-1]["from_step"])
     cost.figures |= {f"points_{kind}": len(points[kind]) for kind in ("lost", "doubled")}
     if points["lost"] or points["doubled"]:

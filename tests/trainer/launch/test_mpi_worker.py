@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from trainer.launch import mpi_worker
+
 TRAINER = (
     "import signal, sys, time; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); print('there', flush=True); "
     "signal.sigwait({signal.SIGTERM}); time.sleep(1.5); print('saved', flush=True)"
@@ -70,6 +72,15 @@ def test_without_a_trainer_it_goes_at_once_and_past_the_deadline_it_fails(tmp_pa
     assert worker.wait(10) == 0 and time.monotonic() - began < 1.0
     assert start(tmp_path, "0.1").wait(20) == 124
     assert start(tmp_path, "soon").wait(20) == 2
+
+
+def test_who_has_lost_a_peer_gives_the_culprit_time_to_say_why(monkeypatch):
+    slept = []
+    monkeypatch.setattr(mpi_worker.time, "sleep", slept.append)
+    mpi_worker.leave_to_culprit({"HOSTNAME": "ddp-worker-0"})  # no mpirun, nobody is killed
+    assert slept == []
+    mpi_worker.leave_to_culprit({"OMPI_COMM_WORLD_RANK": "0"})
+    assert slept == [mpi_worker.CULPRIT_S]
 
 
 def test_its_command_is_what_the_pod_runs(tmp_path):
