@@ -92,7 +92,7 @@ def assert_nobody_left(results: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ddp"])
-def test_no_step_is_lost_whenever_the_signal_comes(tmp_path, strategy):
+def test_no_step_is_lost_whenever_the_signal_comes(tmp_path, record_property, strategy):
     drawn, table = random.Random(19), []
     for trial in range(TRIALS):
         results = tmp_path / str(trial)
@@ -115,6 +115,8 @@ def test_no_step_is_lost_whenever_the_signal_comes(tmp_path, strategy):
         assert seconds < GRACE_S
         assert not list((folder / "checkpoints").glob(".tmp-*")), table
         assert_nobody_left(results)
+    record_property("seconds_to_recover", max(seconds for *_, seconds in table))
+    record_property("steps_lost", max(reached - saved for _, reached, saved, _ in table))
     print("trial, last step, saved, seconds:", *table, sep="\n")
     assert sum(reached == 0 for _, reached, _, _ in table) < TRIALS
 

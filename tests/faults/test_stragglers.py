@@ -22,13 +22,14 @@ PLACES = ("data", "forward")
         for i, (strategy, place, _) in enumerate(itertools.product(STRATEGIES, PLACES, range(3)))
     ][:20],
 )
-def test_the_slow_rank_is_named_within_twenty_steps(tmp_path, strategy, place, rank, step):
+def test_the_slow_rank_is_named_within_twenty_steps(tmp_path, record_property, strategy, place, rank, step):
     env = settings(tmp_path, strategy, TRAINER_STEPS=str(step + 24))
     ended = fork_ranks(be_worker(place, rank, step), 2, env=env, timeout_s=240)
     assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
     found = stragglers(tmp_path)
     assert [line["rank"] for line in found] == [rank], found
     assert found[0]["step"] - step <= 20
+    record_property("steps_until_named", found[0]["step"] - step)
 
 
 @pytest.mark.parametrize(("strategy", "number"), itertools.product(STRATEGIES, range(5)))

@@ -163,12 +163,16 @@ def _main_stack(most: int = 1000) -> list[Frame]:
 
 
 def is_pending() -> bool:
-    """Whether a collective has begun and not ended, as torch's flight recorder counts them."""
-    return any(_is_open(status) for status in _read_recorder(False).get("pg_status", {}).values())
+    """Whether a collective has begun and not ended; the whole record is read only where its counts leave that open."""
+    counts = _read_recorder(False).get("pg_status", {})
+    return any(_is_open(status) for status in counts.values()) and bool(find_pending())
 
 
 def find_pending() -> list[str]:
     """What has begun and not ended, the oldest of each group: "gloo:all_reduce 57 of mesh_dp_shard".
+
+    The counts alone do not tell: of two that end at once in two threads of gloo the earlier one may be noted last
+    (torch 2.13), and then a group looks open until its next collective. Each entry knows whether it has ended.
 
     Empty where this torch has no recorder to ask.
     """
@@ -178,13 +182,13 @@ def find_pending() -> list[str]:
             continue
         number = int(status["last_completed_collective"]) + 1
         of_group = [each for each in record.get("entries", ()) if str(each["pg_id"]) == group]
-        entry = next((each for each in of_group if each["collective_seq_id"] == number), None)
-        name = (
-            f"{entry['profiling_name']} {number} of {entry['process_group'][1]}"
-            if entry
-            else f"collective {number}"
-        )
-        found.append(name)
+        late = [each for each in of_group if each["collective_seq_id"] >= number]
+        entry = next((each for each in late if not each["retired"]), None)
+        if entry:
+            number = entry["collective_seq_id"]
+            found.append(f"{entry['profiling_name']} {number} of {entry['process_group'][1]}")
+        elif not late:  # not recorded, or no longer
+            found.append(f"collective {number}")
     return found
 
 

@@ -13,14 +13,23 @@ UNKNOWN = math.nan
 
 
 def feed(
-    ranks, steps=100, data=lambda rank, step: 10.0, forward=lambda rank, step: 40.0, known=True, whole=100.0
+    ranks,
+    steps=100,
+    data=lambda rank, step: 10.0,
+    forward=lambda rank, step: 40.0,
+    known=True,
+    whole=100.0,
+    first=1,
+    written_every=1,
 ):
-    """[(step at which it is known, Straggler)], and the judge; chunks come when they are whole."""
+    """[(step at which it is known, Straggler)], and the judge; chunks come when they are whole and written."""
     times, judge, found = [OwnTimes() for _ in range(ranks)], Stragglers(), []
-    for step in range(1, steps + 1):
+    for step in range(first, steps + 1):
         for rank, own in enumerate(times):
             ms = data(rank, step)
             own.add(step, ms, ms + forward(rank, step) if known else UNKNOWN, whole)
+        if step % written_every:
+            continue
         chunks = [own.take() for own in times]
         for of_ranks in zip(*chunks, strict=True):
             slow = judge.add(
@@ -37,6 +46,16 @@ def test_a_rank_of_twice_the_time_is_found_within_twenty_steps(ranks, begins):
     assert [slow.rank for _, slow in found] == [1]
     assert found[0][0] - begins < 20 and abs(found[0][1].since_step - begins) < CHUNK
     assert found[0][1].share_pct == pytest.approx(40.0) and judge.worst and judge.worst.rank == 1
+
+
+@pytest.mark.parametrize("first", range(1, 1 + CHUNK))
+@pytest.mark.parametrize("begins", range(30, 40))
+def test_it_is_written_within_twenty_steps_wherever_chunks_and_writes_lie(first, begins):
+    """As by default: every 10 steps, and the first steps of an attempt do not count."""
+    found, _ = feed(
+        2, forward=lambda rank, step: 80.0 if rank and step >= begins else 40.0, first=first, written_every=10
+    )
+    assert [slow.rank for _, slow in found] == [1] and found[0][0] - begins <= 20
 
 
 def test_slow_data_are_found_though_nothing_is_known_of_the_forward_pass():
@@ -68,7 +87,7 @@ def test_noise_with_heavy_tails_makes_no_straggler(ranks):
         stretches = {rank: {draw.randrange(0, 40, 3) for _ in range(4)} for rank in range(ranks)}
 
         def forward(rank, step, draw=draw, stretches=stretches):
-            slow = 2.0 if step // CHUNK in stretches[rank] else 1.0
+            slow = 2.0 if step // 5 in stretches[rank] else 1.0
             tail = draw.uniform(1, 10) if draw.random() < 0.1 else 1.0
             return 40.0 * slow * tail * draw.uniform(0.8, 1.25)
 
