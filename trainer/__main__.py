@@ -218,7 +218,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // pods.processes_per_node)))
     if not has_gpu():  # else each trace would say "ERROR gpuGetDeviceCount failed"
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from torch.distributed import run
+    from torch.distributed import TCPStore, run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -233,7 +233,8 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
     try:
         try:
             stop.interrupt = lambda: SignalException("stopped", TO_RANKS)
-            peers.keep_store(os.environ)
+            server = partial(TCPStore, is_master=True, multi_tenant=True, wait_for_workers=False)
+            peers.keep_store(os.environ, server)
             run.run(run.parse_args(options))
         finally:
             stop.interrupt = None

@@ -63,21 +63,19 @@ class Peers(threading.Thread):
         if "PET_RDZV_ENDPOINT" in env or "PET_MASTER_ADDR" in env:
             env["PET_RDZV_CONF"] = ",".join([*filter(None, given), f"{option}={self.wait_s:.0f}"])
 
-    def keep_store(self, env: Mapping[str, str]) -> None:
+    def keep_store(self, env: Mapping[str, str], open_store: Callable[[str, int], object]) -> None:
         """In the first pod: the store of the rendezvous lives as long as this launcher, not as long as one meeting.
 
         For the next rung the pods meet again at the same port. A server that ends when Python collects the last
         meeting's takes with it whoever was there earlier for the next one.
 
-        Raises:
-            RuntimeError: of torch; the port cannot be had.
+        Args:
+            open_store: torch's server at (host, port); its RuntimeError says that the port cannot be had.
         """
         if self._store is not None or read_node_rank(env, self._pod) != 0:
             return
-        from torch.distributed import TCPStore
-
         host, _, port = env["PET_RDZV_ENDPOINT"].rpartition(":")
-        self._store = TCPStore(host, int(port), is_master=True, multi_tenant=True, wait_for_workers=False)
+        self._store = open_store(host, int(port))
 
     def run(self) -> None:
         told = time.monotonic()

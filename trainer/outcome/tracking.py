@@ -131,7 +131,7 @@ class Recorder:
         self._guard = guard or Guard("stop", scales_loss=False, place="")
         self._nodes = nodes
         self._waited_share = waited_share
-        self._own = OwnTimes() if dist.get_world_size() > 1 else None
+        self._own = OwnTimes()
         self._stragglers = Stragglers()
         self._epochs = EpochCount(epoch_samples) if epoch_samples else None
         self._world_axis = world_axis
@@ -206,7 +206,7 @@ class Recorder:
         waiting, self._waiting = self._waiting, []
         on_device = not isinstance(waiting[0].taken[0], int)
         times = [] if on_device else self._read_times(waiting)  # a device would be waited for once more
-        chunks = self._own.take() if self._own else []
+        chunks = self._own.take()
         own_ms = [ms for chunk in chunks for ms in (chunk.data_ms, chunk.own_ms)]
         losses, measures, system = self._gather([entry.result for entry in waiting], own_ms)
         times = times or self._read_times(waiting)
@@ -249,8 +249,9 @@ class Recorder:
         """Of each step, in ms; what counts is kept."""
         found = [read_ms(entry.taken) for entry in waiting]
         waited = self._waited_share() if self._waited_share else math.nan
+        others = dist.get_world_size() > 1
         for entry, times in zip(waiting, found, strict=True):
-            if self._count(entry, times) and self._own is not None:
+            if self._count(entry, times) and others:
                 self._own.add(entry.step, times[1], times[1] + times[2] * (1.0 - waited), times[0])
         return found
 
