@@ -12,24 +12,21 @@ from tests.cluster.path import Run
 from tests.faults.matrix import Fault
 
 OPERATOR = ("-n", "kubeflow")
-SPARE_MIB = 250
-"""By which the shared memory is filled above the limit: less than a rank holds, so that its end is enough."""
 
-# Fills /dev/shm, whose pages are the container's, until the kernel has to end a process: the largest, which is a rank.
+# Fills /dev/shm, whose pages are the container's, until the kernel has ended a process: the largest, which is a rank.
+# It stops there: what goes on to fill, while the memory of the first is not free yet, has the launcher ended too.
 FILL = """
-import os, sys, time
-root, above = "/sys/fs/cgroup", int(sys.argv[1]) << 20
-old = os.path.exists(root + "/memory/memory.limit_in_bytes")
-base = root + "/memory/" if old else root + "/"
-limit = int(open(base + ("memory.limit_in_bytes" if old else "memory.max")).read())
-stat = dict(line.split() for line in open(base + "memory.stat"))
-used = int(stat["total_rss"]) + int(stat["total_shmem"]) if old else int(stat["anon"]) + int(stat["shmem"])
-left = limit - used + above
+import os, time
+root = "/sys/fs/cgroup/"
+old = os.path.exists(root + "memory/memory.oom_control")
+def count():
+    lines = open(root + ("memory/memory.oom_control" if old else "memory.events")).read().splitlines()
+    return int(dict(line.split() for line in lines)["oom_kill"])
+before = count()
 try:
-    with open("/dev/shm/fill", "wb") as file:
-        while left > 0:
-            left -= file.write(bytes(min(left, 1 << 22)))
-    time.sleep(1)
+    with open("/dev/shm/fill", "wb", buffering=0) as file:
+        while count() == before:
+            file.write(bytes(1 << 20))
 finally:
     os.unlink("/dev/shm/fill")
 """
@@ -95,7 +92,7 @@ def lose_mlflow(lab: Lab, each: Run) -> None:
 
 
 def exhaust_memory(lab: Lab, each: Run) -> None:
-    command = ["exec", f"{each.name}-worker-1", "--", "python", "-c", FILL, SPARE_MIB]
+    command = ["exec", f"{each.name}-worker-1", "--", "python", "-c", FILL]
     lab.kubectl(*command, check=False)  # the container may end below it
 
 
