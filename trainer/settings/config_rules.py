@@ -14,6 +14,9 @@ ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
 ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
 
+OF_OPTIMIZER = {"sgd": ("momentum", "nesterov"), "adamw": ("beta1", "beta2", "eps")}
+"""Settings that one optimizer has and the other one has not."""
+
 ALL_OR_NOTHING = (
     "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
     "the optimizer alone there: zero1, zero2, zero3"
@@ -22,7 +25,14 @@ ALL_OR_NOTHING = (
 
 def broken_settings(config: Settings) -> list[str]:
     """One sentence per broken rule, without looking at the machine or the data."""
-    return [*_model(config), *_data(config), *_strategy(config), *_nd(config), *_work(config)]
+    return [
+        *_model(config),
+        *_data(config),
+        *_strategy(config),
+        *_nd(config),
+        *_optimizer(config),
+        *_work(config),
+    ]
 
 
 def _model(config: Settings) -> Iterator[str]:
@@ -79,6 +89,18 @@ def _nd(config: Settings) -> Iterator[str]:
             f"TRAINER_LAYOUT=auto, {', '.join(given)}: auto chooses the degrees itself; "
             "set TRAINER_LAYOUT=given, or leave them out"
         )
+
+
+def _optimizer(config: Settings) -> Iterator[str]:
+    for optimizer, names in OF_OPTIMIZER.items():
+        for name in names if optimizer != config.optimizer else ():
+            if (value := getattr(config, name)) != type(config).model_fields[name].default:
+                yield (
+                    f"TRAINER_{name.upper()}={value}: has no effect with optimizer {config.optimizer}, only with "
+                    f"{optimizer}"
+                )
+    if config.optimizer == "sgd" and config.nesterov and not config.momentum:
+        yield "TRAINER_NESTEROV=true: needs TRAINER_MOMENTUM above 0"
 
 
 def _work(config: Settings) -> Iterator[str]:

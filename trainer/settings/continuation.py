@@ -19,8 +19,9 @@ MUST_BE_EQUAL: dict[str, str] = {
     **dict.fromkeys(("dataset", "dataset_path", "image_column", "label_column", "tokenizer"), DATA),
     **dict.fromkeys(("seq_len", "packing", "augment", "validation_fraction", "train_samples"), DATA),
     "global_batch_size": DATA,
-    "optimizer": "its state is of another kind",
+    **dict.fromkeys(("optimizer", "momentum"), "its state is of another kind"),
     **dict.fromkeys(("lr", "lr_schedule", "warmup_steps", "weight_decay", "clip_norm"), UPDATES),
+    **dict.fromkeys(("nesterov", "beta1", "beta2", "eps"), UPDATES),
     "label_smoothing": "another loss",
     "mode": "only training goes on",
 }

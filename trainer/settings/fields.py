@@ -269,6 +269,17 @@ class Settings(BaseModel):
     optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description="Optimizer.")
     lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
     weight_decay: float = Field(default=0.01, ge=0, description="Weight decay.")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="sgd: share of the last update in the next.")
+    nesterov: bool = Field(
+        default=False, description="sgd: Nesterov's momentum, which looks one update ahead."
+    )
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="adamw: decay of the mean of the gradients.")
+    beta2: float = Field(
+        default=0.999, ge=0, lt=1, description="adamw: decay of the mean of the squared gradients."
+    )
+    eps: float = Field(
+        default=1e-8, gt=0, lt=1, description="adamw: added to the root that an update is divided by."
+    )
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="Course of the learning rate after warm-up; the last two end at 0."
     )

@@ -66,8 +66,8 @@ class Rule:
     task: str = ""
 
 
-def _setting(name: str, why: str, matters: bool = True, task: str = "") -> Rule:
-    return Rule(name, "config", ("config", name), matters, why, task=task)
+def _setting(name: str, why: str, matters: bool = True, task: str = "", absent: str = "") -> Rule:
+    return Rule(name, "config", ("config", name), matters, why, task=task, absent=absent)
 
 
 def _resolved(name: str, why: str, matters: bool = True, task: str = "", absent: str = "") -> Rule:
@@ -168,6 +168,10 @@ RULES: tuple[Rule, ...] = (
     _setting("lr_schedule", "other updates"),
     _setting("warmup_steps", "other updates"),
     _setting("weight_decay", "other updates"),
+    *(
+        _setting(name, "other updates", absent="not recorded")
+        for name in ("momentum", "nesterov", "beta1", "beta2", "eps")
+    ),
     # numerics
     _setting("precision", "asked for; what the device made of it decides", matters=False),
     _decided("precision", "other kernels, other rounding, other memory"),
