@@ -39,6 +39,8 @@ def _model(config: Settings) -> Iterator[str]:
     given = config.model_fields_set
     if config.model_path and "model" in given:
         yield "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them"
+    if config.is_text and config.batch_norm != "local":
+        yield f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out"
     if config.lora_targets and not config.lora_rank:
         yield "TRAINER_LORA_TARGETS: has no effect without TRAINER_LORA_RANK above 0"
 

@@ -97,6 +97,11 @@ class Settings(BaseModel):
     init: Literal["scratch", "pretrained"] = Field(
         default="scratch", description="pretrained = published weights, or those of model_path."
     )
+    batch_norm: Literal["local", "synchronised"] = Field(
+        default="local",
+        description="Whose mean and variance batch norm takes while it trains: of each process's own micro-batch, or "
+        "of those of all processes (two small collectives per layer).",
+    )
     lora_rank: int = Field(
         default=0, ge=0, description="Rank of LoRA adapters, base frozen; 0 = train everything."
     )

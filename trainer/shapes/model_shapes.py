@@ -166,8 +166,27 @@ def has_batch_norm(config: Config) -> bool:
     return name in TORCHVISION and name != "vgg"
 
 
+def no_batch_norm(name: str) -> str:
+    """The sentence for a model that has nothing to synchronise."""
+    return f"TRAINER_BATCH_NORM=synchronised: {name} has no batch norm; leave it out"
+
+
+def count_batch_norm_samples(config: Config, processes: int) -> int | None:
+    """Of how many samples a layer takes mean and variance while it trains; None without batch norm, and where that is
+    not known.
+
+    Args:
+        processes: that have samples of their own.
+    """
+    if not has_batch_norm(config) and config.batch_norm == "local":
+        return None
+    return config.micro_batch_size * (processes if config.batch_norm == "synchronised" else 1)
+
+
 def _batch_norm_problems(config: Config) -> Iterator[str]:
     name, recomputed = registered_name(config), config.activation_checkpointing
+    if config.batch_norm == "synchronised" and name and not has_batch_norm(config):
+        yield no_batch_norm(name)
     if has_batch_norm(config) and config.compile and recomputed != NONE:
         yield compiled_batch_norm(name, recomputed)
     size = config.image_size or default_image_size(config)

@@ -179,6 +179,13 @@ RULES: tuple[Rule, ...] = (
     _setting("activation_checkpointing", "more computation, less memory"),
     _setting("compile", "other kernels"),
     _setting("label_smoothing", "another loss"),
+    _setting("batch_norm", "other statistics", absent="not recorded", task="image"),
+    _resolved(
+        "batch_norm_samples",
+        "batch norm takes the statistics of more samples",
+        absent="none told",
+        task="image",
+    ),
     Rule(
         "loss_chunk_tokens",
         "config",

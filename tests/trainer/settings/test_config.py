@@ -91,6 +91,10 @@ def test_a_pattern_in_a_sentence_keeps_its_capital_letters():
         ({"TRAINER_STEPS": "5", "TRAINER_WARMUP_STEPS": "5"}, "TRAINER_WARMUP_STEPS=5: must be below"),
         ({"TRAINER_PROFILE_FIRST_STEP": "1"}, "TRAINER_PROFILE_FIRST_STEP=1: must be above"),
         ({"TRAINER_DATASET": "digits", "TRAINER_DATASET_PATH": "/x"}, "digits is built in"),
+        (
+            {"TRAINER_MODEL": "qwen_tiny", "TRAINER_BATCH_NORM": "synchronised"},
+            "TRAINER_BATCH_NORM=synchronised: a language model has no batch norm; leave it out",
+        ),
     ],
 )
 def test_rules_between_settings(settings, sentence):
