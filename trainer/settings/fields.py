@@ -107,7 +107,10 @@ class Settings(BaseModel):
     )
     lora_alpha: float = Field(default=16.0, gt=0, description="Scale of the adapters: alpha / rank.")
     lora_targets: str = Field(
-        default="", pattern=COMMA_LIST, description="Module names that get adapters; empty = the attention's."
+        default="",
+        pattern=COMMA_LIST,
+        description="Module names that get adapters; empty = the attention's, or without one every linear layer and "
+        "ungrouped convolution but the head.",
     )
 
     # data

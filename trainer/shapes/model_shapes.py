@@ -112,7 +112,7 @@ def model_problems(config: Config) -> list[str]:
         return [f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}: is a language model"]
     if problems := list(_folder_problems(config)):
         return problems
-    return [*_weights_problems(config), *_lora_problems(config), *_batch_norm_problems(config)]
+    return [*_weights_problems(config), *_batch_norm_problems(config)]
 
 
 def _folder_problems(config: Config) -> Iterator[str]:
@@ -138,18 +138,9 @@ def _weights_problems(config: Config) -> Iterator[str]:
         )
 
 
-def _lora_problems(config: Config) -> Iterator[str]:
-    name = registered_name(config)
-    if config.lora_rank and not config.lora_targets and name and name not in VIT:
-        yield no_attention(name)
-
-
-def no_attention(name: str) -> str:
-    """The sentence for a model whose modules for adapters must be named."""
-    return (
-        f"TRAINER_LORA_TARGETS='': {name} has no attention whose projections could get adapters; "
-        "name its linear or convolution layers, separated by commas"
-    )
+def nothing_to_adapt(name: str) -> str:
+    """The sentence for a model that has nothing to adapt."""
+    return f"TRAINER_LORA_RANK: {name} has no linear or ungrouped convolution layer but its head"
 
 
 def compiled_batch_norm(name: str, setting: str) -> str:

@@ -87,16 +87,6 @@ def test_weights_that_nobody_published(name):
     assert caught.value.problems == [sentence]
 
 
-def test_adapters_without_attention():
-    assert model_problems(settings("resnet", lora_rank=4)) == [
-        "TRAINER_LORA_TARGETS='': resnet has no attention whose projections could get adapters; name its linear or "
-        "convolution layers, separated by commas"
-    ]
-    assert model_problems(settings("resnet", lora_rank=4, lora_targets="conv2")) == []
-    assert model_problems(settings("vit_tiny", lora_rank=4)) == []
-    assert model_problems(settings("owner/name", lora_rank=4)) == []
-
-
 def test_batch_norm_needs_more_than_one_value():
     one = {"micro_batch_size": 1}
     assert model_problems(settings("resnet", image_size=32, **one)) == [
