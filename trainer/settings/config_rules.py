@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trainer.settings.fault import fault_problems
 from trainer.settings.fields import Settings
 from trainer.settings.knob_table import misplaced_knobs
+from trainer.settings.network_table import FINETUNED_NETWORKS
 from trainer.settings.strategy_table import STRATEGIES
 
 ZEROPP_PARTS = ("hpz", "qwz", "qgz")
@@ -39,6 +40,11 @@ def _model(config: Settings) -> Iterator[str]:
     given = config.model_fields_set
     if config.model_path and "model" in given:
         yield "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them"
+    if (name := FINETUNED_NETWORKS.get(config.model)) and config.init == "scratch":
+        yield (
+            f"TRAINER_INIT=scratch, TRAINER_MODEL={config.model}: is {name} with published weights; with fresh ones "
+            f"take {name}"
+        )
     if config.is_text and config.batch_norm != "local":
         yield f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out"
     if config.lora_targets and not config.lora_rank:

@@ -6,10 +6,10 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from trainer.settings.fault import FAULTS, KINDS
-from trainer.settings.network_table import NETWORKS
+from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS
 from trainer.settings.number_bounds import number_problem
 from trainer.settings.reserved_folders import is_reserved
 from trainer.settings.strategy_table import STRATEGIES
@@ -25,6 +25,7 @@ TEXT_MODELS = (
 MODELS = (
     *("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge"),
     *NETWORKS,
+    *FINETUNED_NETWORKS,
     *TEXT_MODELS,
 )
 TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")
@@ -88,7 +89,8 @@ class Settings(BaseModel):
         default="vit_tiny",
         pattern=f"^({'|'.join(MODELS).replace('.', '[.]')}|{HUB_ID})$",
         max_length=LONGEST_NAME,
-        description="Architecture and size, or the hub id (owner/name) of an image classifier or a language model.",
+        description="Architecture and size, or the hub id (owner/name) of an image classifier or a language model; "
+        "<name>_finetuned = that network with its published weights (init=pretrained).",
     )
     model_path: str = Field(
         default="",
@@ -369,6 +371,14 @@ class Settings(BaseModel):
         description="For tests, where run.allowFaults is true: kind@step[:rank], once in the run, or in every attempt "
         f"with ! behind it; several with commas. Kinds: {', '.join(KINDS)}.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _finetuned(cls, given: Any) -> Any:
+        """A name that says so starts from published weights without being told again."""
+        if isinstance(given, dict) and given.get("model") in FINETUNED_NETWORKS:
+            return {"init": "pretrained", **given}
+        return given
 
     @field_validator("*", mode="before")
     @classmethod

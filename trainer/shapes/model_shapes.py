@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.settings.config import Config
 from trainer.settings.fields import MODELS, TEXT_MODELS
-from trainer.settings.network_table import NETWORKS
+from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS
 from trainer.settings.recomputation import NONE
 from trainer.shapes.decoder_rules import decoder_problems
 from trainer.shapes.preprocessing import read_image_size
@@ -60,7 +60,8 @@ def registered_name(config: Config) -> str:
     """Which of our own architectures it is; "" = one that Hugging Face's library builds from a config.json."""
     if config.model_path:
         return str(read_model_json(config).get("stratlab_model", ""))
-    return config.model if config.model in MODELS else ""
+    name = FINETUNED_NETWORKS.get(config.model, config.model)
+    return name if name in MODELS else ""
 
 
 def default_image_size(config: Config) -> int:
