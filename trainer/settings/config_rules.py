@@ -45,6 +45,8 @@ def _model(config: Settings) -> Iterator[str]:
             f"TRAINER_INIT=scratch, TRAINER_MODEL={config.model}: is {name} with published weights; with fresh ones "
             f"take {name}"
         )
+    if config.is_text and config.normalization != "auto":
+        yield f"TRAINER_NORMALIZATION={config.normalization}: a language model sees no pixels; leave it out"
     if config.is_text and config.batch_norm != "local":
         yield f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out"
     if config.lora_targets and not config.lora_rank:

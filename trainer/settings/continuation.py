@@ -18,7 +18,9 @@ MUST_BE_EQUAL: dict[str, str] = {
     **dict.fromkeys(("lora_rank", "lora_alpha", "lora_targets"), "other parameters are trained"),
     **dict.fromkeys(("seed", "init"), "other initial weights, another order of the samples"),
     **dict.fromkeys(("dataset", "dataset_path", "image_column", "label_column", "tokenizer"), DATA),
-    **dict.fromkeys(("seq_len", "packing", "augment", "validation_fraction", "train_samples"), DATA),
+    **dict.fromkeys(
+        ("seq_len", "packing", "augment", "normalization", "validation_fraction", "train_samples"), DATA
+    ),
     "global_batch_size": DATA,
     **dict.fromkeys(("optimizer", "momentum"), "its state is of another kind"),
     **dict.fromkeys(("lr", "lr_schedule", "warmup_steps", "weight_decay", "clip_norm"), UPDATES),

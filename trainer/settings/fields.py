@@ -138,6 +138,11 @@ class Settings(BaseModel):
     augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = Field(
         default="none", description="On the device; the last three include crop and flip."
     )
+    normalization: Literal["auto", "imagenet"] = Field(
+        default="auto",
+        description="Mean and deviation of the pixels: auto = what the published weights were trained with, from "
+        "scratch 0.5 (-1 to 1); imagenet = those of ImageNet, from scratch too.",
+    )
     data_residence: Literal["auto", "device", "stream"] = Field(
         default="auto",
         description="device = all images there once; stream = batch by batch; auto = by size, up to 5 % of a GPU.",

@@ -98,6 +98,7 @@ RULES: tuple[Rule, ...] = (
     _setting("image_column", "other inputs", task="image"),
     _setting("label_column", "other labels", task="image"),
     _setting("augment", "other inputs", task="image"),
+    _setting("normalization", "asked for; the resolved preprocessing decides", matters=False, task="image"),
     _setting("data_residence", "asked for; where the images are decides", matters=False, task="image"),
     Rule(
         "preprocessing",
