@@ -53,6 +53,7 @@ from trainer.settings.knob_table import resolve_knobs
 from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
 from trainer.settings.quantized_shares import describe_quantized
 from trainer.settings.schedule import profile_first_from
+from trainer.shapes.model_shapes import count_batch_norm_samples
 from trainer.strategies import build_engine, builds_empty
 from trainer.tasks import Task, open_task
 
@@ -195,6 +196,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "axes": run.axes.as_dict(),
         **({"layout": layout.as_dict()} if layout else {}),
         "grad_accum_steps": config.global_batch_size // (config.micro_batch_size * run.axes.dp),
+        **_describe_batch_norm(run),
         "knobs": resolve_knobs(config, run.axes.pp, shards=run.axes.shards),
         "steps": plan.steps,
         "evaluate_every": plan.evaluate_every,
@@ -212,6 +214,11 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "device_name": world.device_name,
         "backend": world.backend,
     }
+
+
+def _describe_batch_norm(run: Run) -> dict[str, int]:
+    samples = None if run.config.is_text else count_batch_norm_samples(run.config, run.axes.dp)
+    return {} if samples is None else {"batch_norm_samples": samples}
 
 
 def _describe_attention(run: Run) -> str:

@@ -64,6 +64,11 @@ SUITES: tuple[Suite, ...] = (
         minutes=120, facts="convergence.json",
     ),
     Suite(
+        "image-models", "eight image networks x eight strategies, the real worker: learn, killed, go on, as one",
+        command=("{python}", "-m", "tests.image_models"), smallest=("cnn", "zero3"), minutes=240,
+        facts="image-models.json",
+    ),
+    Suite(
         "rehearsals", "`make demo` and the examples as they are; language models in eight processes, compared",
         command=(*PYTEST, "tests/nightly/rehearsals"), smallest=("-k", "a_release_of_the_sweep"), minutes=20,
         folders=("tests/nightly/rehearsals",),

@@ -74,7 +74,8 @@ def open_source(config: Config) -> Source:
         raise ConfigError([f"{said}: no such checkpoint is committed, {there}"])
     problems = continuation_problems(known["config"], config)
     micro = known["config"].get("micro_batch_size")
-    if has_batch_norm(config) and micro != config.micro_batch_size:
+    local = config.batch_norm == "local"  # else `resolved` tells of how many samples
+    if local and has_batch_norm(config) and micro != config.micro_batch_size:
         problems.append(
             f"TRAINER_MICRO_BATCH_SIZE={config.micro_batch_size}: {config.model_name} has batch norm, whose statistics "
             f"are those of a micro-batch; go on with {micro}"

@@ -27,7 +27,18 @@ KNOWN: dict[str, tuple[str, ...]] = {
     ),
     "optimizer": ("type", "params", "legacy_fusion"),
     "optimizer.params": (
-        *("lr", "weight_decay", "betas", "eps", "momentum", "torch_adam", "fused", "foreach", "amsgrad"),
+        *(
+            "lr",
+            "weight_decay",
+            "betas",
+            "eps",
+            "momentum",
+            "nesterov",
+            "torch_adam",
+            "fused",
+            "foreach",
+            "amsgrad",
+        ),
     ),
     "zero_optimization": (
         *("contiguous_gradients", "reduce_scatter", "use_multi_rank_bucket_allreduce"),

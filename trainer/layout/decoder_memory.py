@@ -21,8 +21,6 @@ from trainer.shapes.decoder_shapes import DecoderShape, weight_shapes
 EMBEDDING, HEAD = "hf.model.embed_tokens.weight", "hf.lm_head.weight"
 BY_COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 BY_ROWS = ("o_proj", "down_proj")
-OPTIMIZER_BYTES = {"adamw": 8, "sgd": 0}
-"""Per trained parameter. SGD has no momentum here; AdamW's counters of steps are left out."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,13 @@ class RankMemory:
     @property
     def total_bytes(self) -> int:
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
+def _optimizer_bytes(config: Config) -> int:
+    """Per trained parameter: AdamW's two moments, its counters of steps left out; one of SGD with momentum."""
+    if config.optimizer == "adamw":
+        return 8
+    return 4 if config.momentum else 0
 
 
 def describe_ranks(config: Config, shape: DecoderShape, layout: Layout) -> list[RankMemory]:
@@ -82,7 +87,7 @@ def _describe(
         computed_with=computed_with,
         parameter_bytes=4 * parameters,
         gradient_bytes=4 * trained,
-        optimizer_bytes=OPTIMIZER_BYTES[config.optimizer] * trained,
+        optimizer_bytes=_optimizer_bytes(config) * trained,
     )
 
 

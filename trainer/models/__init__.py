@@ -20,6 +20,7 @@ from trainer.shapes.model_shapes import (
     TORCHVISION,
     VIT,
     model_problems,
+    no_batch_norm,
     read_model_json,
     registered_name,
 )
@@ -43,6 +44,8 @@ def build_model(
         torch.manual_seed(config.seed)
         model = _build(config, image_size, channels, num_labels, empty)
         model.loss = ClassLoss(config.label_smoothing)
+        if config.batch_norm == "synchronised":
+            _synchronise(model, config)
         if config.lora_rank:
             from trainer.models.lora import apply_lora
 
@@ -52,6 +55,13 @@ def build_model(
 
         apply_checkpointing(model, config)
     return model
+
+
+def _synchronise(model: ImageClassifier, config: Config) -> None:
+    from trainer.models.synchronised_batch_norm import apply_synchronised_batch_norm
+
+    if not apply_synchronised_batch_norm(model):
+        raise ConfigError([no_batch_norm(config.model_name)])
 
 
 def _build(config: Config, image_size: int, channels: int, num_labels: int, empty: bool) -> ImageClassifier:

@@ -1,9 +1,12 @@
-"""Running statistics of batch norm over all ranks.
+"""Running statistics of batch norm over all ranks, and what parity with one process means for such a model.
 
-In training a batch norm layer normalises with the mean and variance of the micro-batch of its own rank, under every
-strategy: the results of such a model depend on the micro-batch size, and the running statistics differ from rank to
-rank. (SyncBatchNorm would add two collectives per layer, and runs on GPUs only.) Before the model is judged or kept,
-the ranks agree on the mean of their statistics.
+batch_norm     a layer normalises, in training, with            losses and gradients are those of one process with
+local          the micro-batch of its own rank                  the same micro_batch_size
+synchronised   the micro-batches of all ranks together          all of them as its micro-batch, without accumulation
+
+Under every strategy alike. `local`: the running statistics differ from rank to rank, and so do those of one process,
+which has seen every micro-batch; before the model is judged or kept, the ranks agree on their mean.
+`synchronised` (synchronised_batch_norm.py): they are equal on every rank, and those of one process.
 """
 
 from __future__ import annotations

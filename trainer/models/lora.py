@@ -1,13 +1,15 @@
 """LoRA (Hu et al., arXiv 2106.09685) with peft: the base is frozen, small adapters and the head are trained.
 
-The adapters are put into the layers where they are; nothing is wrapped around the model. The head stays one module,
-trained whole: its size depends on the data, so there is no base to adapt. FLOPs follow the 4N convention
-(trainer/models/classifier.py, `frozen`).
+The adapters are put into the layers where they are; nothing is wrapped around the model. Without names given, the
+attention's linear layers are adapted; of a network without attention every linear layer and every convolution that is
+not grouped. The head stays one module, trained whole: its size depends on the data, so there is no base to adapt. FLOPs
+follow the 4N convention (trainer/models/classifier.py, `frozen`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from trainer.models.classifier import ImageClassifier
 from trainer.models.decoder import Decoder
 from trainer.settings.config import Config, ConfigError
 from trainer.shapes.decoder_shapes import TEXT_HUB_IDS
-from trainer.shapes.model_shapes import HUB_IDS, no_attention
+from trainer.shapes.model_shapes import HUB_IDS, nothing_to_adapt
 
 ADAPTABLE = (nn.Linear, nn.Conv2d)
 SEED_OFFSET = 1_000_003
@@ -36,9 +39,9 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
     """
     network = model.network()
     given = [name for name in config.lora_targets.split(",") if name]
-    targets = _find_targets(model, given) if given else find_attention(network)
+    targets = _find_targets(model, given) if given else find_attention(network) or find_products(model)
     if not targets:
-        raise ConfigError([no_attention(config.model_name)])
+        raise ConfigError([nothing_to_adapt(config.model_name)])
     torch.manual_seed(config.seed + SEED_OFFSET)
     alpha: Any = config.lora_alpha  # peft says int, and takes any number
     adapters = LoraConfig(
@@ -68,23 +71,28 @@ def find_attention(network: nn.Module) -> list[str]:
     return [n for n, m in network.named_modules() if isinstance(m, nn.Linear) and inside_attention(n)]
 
 
+def find_products(model: ImageClassifier | Decoder) -> list[str]:
+    """Full names of all linear and ungrouped convolution layers but the heads."""
+    return [name for name in _adaptable(model.network()) if not _is_in(name, model.heads)]
+
+
 def save_adapter(
     state: dict[str, Tensor], model: ImageClassifier | Decoder, config: Config, folder: Path
 ) -> None:
-    """Writes adapters and head in peft's format; on one rank.
+    """Writes adapters, head and batch norm, whose statistics have moved, in peft's format; on one rank.
 
     `peft.PeftModel.from_pretrained(base, folder)` gives the same logits where `base` is the model that training
-    started from, with as many classes. (Batch norm's statistics move in training and are not in here.)
+    started from, with as many classes.
 
     Args:
         state: the whole model's, by the names of `build_model`.
     """
     prefix = f"{model.core}." if model.core else ""
-    heads = tuple(f"{head}." for head in model.heads)
+    whole = [*model.heads, *_batch_norms(model.network())]
     kept = {}
     for name, tensor in state.items():
         inside = name.removeprefix(prefix)
-        if ".lora_" in inside or inside.startswith(heads):
+        if ".lora_" in inside or _is_in(inside.rpartition(".")[0], whole):
             file_name = f"base_model.model.{inside.replace('.default.', '.')}"
             kept[file_name] = tensor.detach().cpu().contiguous().clone()
     empty = [name for name, tensor in kept.items() if tensor.numel() == 0]
@@ -102,21 +110,33 @@ def save_adapter(
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": sorted(_adapted(model.network())),
-        "modules_to_save": model.heads or None,
+        "modules_to_save": whole or None,
     }
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _batch_norms(network: nn.Module) -> list[str]:
+    return [n for n, m in network.named_modules() if isinstance(m, _NormBase) and m.track_running_stats]
 
 
 def _adapted(network: nn.Module) -> list[str]:
     return [name for name, module in network.named_modules() if isinstance(module, LoraLayer)]
 
 
-def _find_targets(model: ImageClassifier | Decoder, given: list[str]) -> list[str]:
-    network = model.network()
-    names = [
+def _adaptable(network: nn.Module) -> list[str]:
+    return [
         n for n, m in network.named_modules() if isinstance(m, ADAPTABLE) and getattr(m, "groups", 1) == 1
     ]
+
+
+def _is_in(name: str, modules: Iterable[str]) -> bool:
+    return any(f"{name}.".startswith(f"{module}.") for module in modules)
+
+
+def _find_targets(model: ImageClassifier | Decoder, given: list[str]) -> list[str]:
+    network = model.network()
+    names = _adaptable(network)
     targets: list[str] = []
     problems = []
     for target in given:
@@ -128,7 +148,7 @@ def _find_targets(model: ImageClassifier | Decoder, given: list[str]) -> list[st
                 f"TRAINER_LORA_TARGETS={target!r}: no linear or ungrouped convolution layer is called so, "
                 f"expected some of {', '.join(kinds[:12])}"
             )
-        elif any(f"{name}.".startswith(f"{head}.") for name in found for head in model.heads):
+        elif any(_is_in(name, model.heads) for name in found):
             problems.append(f"TRAINER_LORA_TARGETS={target!r}: is the head, which is trained whole anyway")
     if problems:
         raise ConfigError(problems)

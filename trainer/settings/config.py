@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from trainer.settings.config_rules import broken_settings
 from trainer.settings.fields import MODELS, Settings
+from trainer.settings.names_elsewhere import SETTINGS_ELSEWHERE, hint_of_value
 
 PREFIX = "TRAINER_"
 
@@ -60,13 +61,6 @@ class Config(Settings):
         return config
 
 
-# Names from elsewhere that mean something else here (requirements: `fsdp` is PyTorch's, `zero*` are DeepSpeed's).
-HINTS = {
-    ("strategy", "fsdp_stage2"): "; DeepSpeed's stage 2 is called zero2",
-    ("strategy", "fsdp_stage3"): "; DeepSpeed's stage 3 is called zero3",
-}
-
-
 # What a pattern allows, in words.
 PATTERNS = {"activation_checkpointing": "expected none, selective, blocks, every_2 to every_999"}
 
@@ -78,6 +72,8 @@ def describe_error(error: Mapping[str, Any]) -> str:
 
 
 def _unknown(name: str) -> str:
+    if said := SETTINGS_ELSEWHERE.get(name):
+        return f"{PREFIX}{name.upper()}: unknown setting; {said}"
     near = difflib.get_close_matches(name, Config.model_fields, n=1, cutoff=0.6)
     hint = f", did you mean {PREFIX}{near[0].upper()}?" if near else ""
     return f"{PREFIX}{name.upper()}: unknown setting{hint}"
@@ -94,4 +90,4 @@ def _sentence(cls: type[BaseModel], error: dict[str, Any], given: Mapping[str, s
     if error["type"] == "string_pattern_mismatch":
         wish = PATTERNS.get(name, wish)
     value = f"={given[name]!r}" if name in given else ""
-    return f"{PREFIX}{name.upper()}{value}: {wish}{HINTS.get((name, given.get(name, '')), '')}"
+    return f"{PREFIX}{name.upper()}{value}: {wish}{hint_of_value(name, given.get(name, ''))}"

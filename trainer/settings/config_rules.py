@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from trainer.settings.fault import fault_problems
 from trainer.settings.fields import Settings
 from trainer.settings.knob_table import misplaced_knobs
+from trainer.settings.network_table import FINETUNED_NETWORKS
 from trainer.settings.strategy_table import STRATEGIES
 
 ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 
 DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
 ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
+
+OF_OPTIMIZER = {"sgd": ("momentum", "nesterov"), "adamw": ("beta1", "beta2", "eps")}
+"""Settings that one optimizer has and the other one has not."""
 
 ALL_OR_NOTHING = (
     "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
@@ -22,13 +26,29 @@ ALL_OR_NOTHING = (
 
 def broken_settings(config: Settings) -> list[str]:
     """One sentence per broken rule, without looking at the machine or the data."""
-    return [*_model(config), *_data(config), *_strategy(config), *_nd(config), *_work(config)]
+    return [
+        *_model(config),
+        *_data(config),
+        *_strategy(config),
+        *_nd(config),
+        *_optimizer(config),
+        *_work(config),
+    ]
 
 
 def _model(config: Settings) -> Iterator[str]:
     given = config.model_fields_set
     if config.model_path and "model" in given:
         yield "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them"
+    if (name := FINETUNED_NETWORKS.get(config.model)) and config.init == "scratch":
+        yield (
+            f"TRAINER_INIT=scratch, TRAINER_MODEL={config.model}: is {name} with published weights; with fresh ones "
+            f"take {name}"
+        )
+    if config.is_text and config.normalization != "auto":
+        yield f"TRAINER_NORMALIZATION={config.normalization}: a language model sees no pixels; leave it out"
+    if config.is_text and config.batch_norm != "local":
+        yield f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out"
     if config.lora_targets and not config.lora_rank:
         yield "TRAINER_LORA_TARGETS: has no effect without TRAINER_LORA_RANK above 0"
 
@@ -79,6 +99,18 @@ def _nd(config: Settings) -> Iterator[str]:
             f"TRAINER_LAYOUT=auto, {', '.join(given)}: auto chooses the degrees itself; "
             "set TRAINER_LAYOUT=given, or leave them out"
         )
+
+
+def _optimizer(config: Settings) -> Iterator[str]:
+    for optimizer, names in OF_OPTIMIZER.items():
+        for name in names if optimizer != config.optimizer else ():
+            if (value := getattr(config, name)) != type(config).model_fields[name].default:
+                yield (
+                    f"TRAINER_{name.upper()}={value}: has no effect with optimizer {config.optimizer}, only with "
+                    f"{optimizer}"
+                )
+    if config.optimizer == "sgd" and config.nesterov and not config.momentum:
+        yield "TRAINER_NESTEROV=true: needs TRAINER_MOMENTUM above 0"
 
 
 def _work(config: Settings) -> Iterator[str]:

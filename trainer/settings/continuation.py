@@ -14,13 +14,17 @@ from trainer.settings.fields import Settings
 MODEL, DATA, UPDATES = "another model", "other samples, or another order", "other updates"
 MUST_BE_EQUAL: dict[str, str] = {
     **dict.fromkeys(("task", "model", "model_path", "image_size"), MODEL),
+    "batch_norm": "other statistics",
     **dict.fromkeys(("lora_rank", "lora_alpha", "lora_targets"), "other parameters are trained"),
     **dict.fromkeys(("seed", "init"), "other initial weights, another order of the samples"),
     **dict.fromkeys(("dataset", "dataset_path", "image_column", "label_column", "tokenizer"), DATA),
-    **dict.fromkeys(("seq_len", "packing", "augment", "validation_fraction", "train_samples"), DATA),
+    **dict.fromkeys(
+        ("seq_len", "packing", "augment", "normalization", "validation_fraction", "train_samples"), DATA
+    ),
     "global_batch_size": DATA,
-    "optimizer": "its state is of another kind",
+    **dict.fromkeys(("optimizer", "momentum"), "its state is of another kind"),
     **dict.fromkeys(("lr", "lr_schedule", "warmup_steps", "weight_decay", "clip_norm"), UPDATES),
+    **dict.fromkeys(("nesterov", "beta1", "beta2", "eps"), UPDATES),
     "label_smoothing": "another loss",
     "mode": "only training goes on",
 }
@@ -58,6 +62,7 @@ RESOLVED: dict[str, str] = {
     "precision": "weights and moments of another kind, other rounding; give the same TRAINER_PRECISION",
     "data_sha256": DATA,
     "train_samples": DATA,
+    "batch_norm_samples": "batch norm takes the statistics of so many samples; see TRAINER_MICRO_BATCH_SIZE",
     "initial_weights_sha256": "training began elsewhere",
     "trainable_parameters": "other parameters are trained",
 }

@@ -6,10 +6,10 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from trainer.settings.fault import FAULTS, KINDS
-from trainer.settings.network_table import NETWORKS
+from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS
 from trainer.settings.number_bounds import number_problem
 from trainer.settings.reserved_folders import is_reserved
 from trainer.settings.strategy_table import STRATEGIES
@@ -25,6 +25,7 @@ TEXT_MODELS = (
 MODELS = (
     *("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge"),
     *NETWORKS,
+    *FINETUNED_NETWORKS,
     *TEXT_MODELS,
 )
 TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")
@@ -88,7 +89,8 @@ class Settings(BaseModel):
         default="vit_tiny",
         pattern=f"^({'|'.join(MODELS).replace('.', '[.]')}|{HUB_ID})$",
         max_length=LONGEST_NAME,
-        description="Architecture and size, or the hub id (owner/name) of an image classifier or a language model.",
+        description="Architecture and size, or the hub id (owner/name) of an image classifier or a language model; "
+        "<name>_finetuned = that network with its published weights (init=pretrained).",
     )
     model_path: str = Field(
         default="",
@@ -97,12 +99,20 @@ class Settings(BaseModel):
     init: Literal["scratch", "pretrained"] = Field(
         default="scratch", description="pretrained = published weights, or those of model_path."
     )
+    batch_norm: Literal["local", "synchronised"] = Field(
+        default="local",
+        description="Whose mean and variance batch norm takes while it trains: of each process's own micro-batch, or "
+        "of those of all processes (two small collectives per layer).",
+    )
     lora_rank: int = Field(
         default=0, ge=0, description="Rank of LoRA adapters, base frozen; 0 = train everything."
     )
     lora_alpha: float = Field(default=16.0, gt=0, description="Scale of the adapters: alpha / rank.")
     lora_targets: str = Field(
-        default="", pattern=COMMA_LIST, description="Module names that get adapters; empty = the attention's."
+        default="",
+        pattern=COMMA_LIST,
+        description="Module names that get adapters; empty = the attention's, or without one every linear layer and "
+        "ungrouped convolution but the head.",
     )
 
     # data
@@ -127,6 +137,11 @@ class Settings(BaseModel):
     )
     augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = Field(
         default="none", description="On the device; the last three include crop and flip."
+    )
+    normalization: Literal["auto", "imagenet"] = Field(
+        default="auto",
+        description="Mean and deviation of the pixels: auto = what the published weights were trained with, from "
+        "scratch 0.5 (-1 to 1); imagenet = those of ImageNet, from scratch too.",
     )
     data_residence: Literal["auto", "device", "stream"] = Field(
         default="auto",
@@ -269,6 +284,17 @@ class Settings(BaseModel):
     optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description="Optimizer.")
     lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
     weight_decay: float = Field(default=0.01, ge=0, description="Weight decay.")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="sgd: share of the last update in the next.")
+    nesterov: bool = Field(
+        default=False, description="sgd: Nesterov's momentum, which looks one update ahead."
+    )
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="adamw: decay of the mean of the gradients.")
+    beta2: float = Field(
+        default=0.999, ge=0, lt=1, description="adamw: decay of the mean of the squared gradients."
+    )
+    eps: float = Field(
+        default=1e-8, gt=0, lt=1, description="adamw: added to the root that an update is divided by."
+    )
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="Course of the learning rate after warm-up; the last two end at 0."
     )
@@ -350,6 +376,14 @@ class Settings(BaseModel):
         description="For tests, where run.allowFaults is true: kind@step[:rank], once in the run, or in every attempt "
         f"with ! behind it; several with commas. Kinds: {', '.join(KINDS)}.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _finetuned(cls, given: Any) -> Any:
+        """A name that says so starts from published weights without being told again."""
+        if isinstance(given, dict) and given.get("model") in FINETUNED_NETWORKS:
+            return {"init": "pretrained", **given}
+        return given
 
     @field_validator("*", mode="before")
     @classmethod

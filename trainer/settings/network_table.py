@@ -39,3 +39,7 @@ NETWORKS: dict[str, NetworkRow] = {
     "cnn_lstm": NetworkRow(builder="cnn_lstm:build", image=32, step=16, smallest=16),
     "ensemble": NetworkRow(builder="ensemble:build", image=32, step=8, smallest=8),
 }
+FINETUNED = "_finetuned"
+"""End of a name: the network of the row before it with its published weights and a new head."""
+FINETUNED_NETWORKS = {f"{name}{FINETUNED}": name for name, row in NETWORKS.items() if not row.builder}
+"""Only what torchvision has published can be fine-tuned by name."""

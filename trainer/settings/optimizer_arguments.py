@@ -11,5 +11,5 @@ def optimizer_arguments(config: Config) -> dict[str, Any]:
     """Every argument that decides what an update is; how its kernels run is the engine's (fused, foreach)."""
     shared = {"lr": config.lr, "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
-        return {**shared, "momentum": 0.0}
-    return {**shared, "betas": (0.9, 0.999), "eps": 1e-8}
+        return {**shared, "momentum": config.momentum, "nesterov": config.nesterov}
+    return {**shared, "betas": (config.beta1, config.beta2), "eps": config.eps}

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.settings.config import Config
 from trainer.settings.fields import MODELS, TEXT_MODELS
-from trainer.settings.network_table import NETWORKS
+from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS
 from trainer.settings.recomputation import NONE
 from trainer.shapes.decoder_rules import decoder_problems
 from trainer.shapes.preprocessing import read_image_size
@@ -60,7 +60,8 @@ def registered_name(config: Config) -> str:
     """Which of our own architectures it is; "" = one that Hugging Face's library builds from a config.json."""
     if config.model_path:
         return str(read_model_json(config).get("stratlab_model", ""))
-    return config.model if config.model in MODELS else ""
+    name = FINETUNED_NETWORKS.get(config.model, config.model)
+    return name if name in MODELS else ""
 
 
 def default_image_size(config: Config) -> int:
@@ -112,7 +113,7 @@ def model_problems(config: Config) -> list[str]:
         return [f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}: is a language model"]
     if problems := list(_folder_problems(config)):
         return problems
-    return [*_weights_problems(config), *_lora_problems(config), *_batch_norm_problems(config)]
+    return [*_weights_problems(config), *_batch_norm_problems(config)]
 
 
 def _folder_problems(config: Config) -> Iterator[str]:
@@ -138,18 +139,9 @@ def _weights_problems(config: Config) -> Iterator[str]:
         )
 
 
-def _lora_problems(config: Config) -> Iterator[str]:
-    name = registered_name(config)
-    if config.lora_rank and not config.lora_targets and name and name not in VIT:
-        yield no_attention(name)
-
-
-def no_attention(name: str) -> str:
-    """The sentence for a model whose modules for adapters must be named."""
-    return (
-        f"TRAINER_LORA_TARGETS='': {name} has no attention whose projections could get adapters; "
-        "name its linear or convolution layers, separated by commas"
-    )
+def nothing_to_adapt(name: str) -> str:
+    """The sentence for a model that has nothing to adapt."""
+    return f"TRAINER_LORA_RANK: {name} has no linear or ungrouped convolution layer but its head"
 
 
 def compiled_batch_norm(name: str, setting: str) -> str:
@@ -166,8 +158,27 @@ def has_batch_norm(config: Config) -> bool:
     return name in TORCHVISION and name != "vgg"
 
 
+def no_batch_norm(name: str) -> str:
+    """The sentence for a model that has nothing to synchronise."""
+    return f"TRAINER_BATCH_NORM=synchronised: {name} has no batch norm; leave it out"
+
+
+def count_batch_norm_samples(config: Config, processes: int) -> int | None:
+    """Of how many samples a layer takes mean and variance while it trains; None without batch norm, and where that is
+    not known.
+
+    Args:
+        processes: that have samples of their own.
+    """
+    if not has_batch_norm(config) and config.batch_norm == "local":
+        return None
+    return config.micro_batch_size * (processes if config.batch_norm == "synchronised" else 1)
+
+
 def _batch_norm_problems(config: Config) -> Iterator[str]:
     name, recomputed = registered_name(config), config.activation_checkpointing
+    if config.batch_norm == "synchronised" and name and not has_batch_norm(config):
+        yield no_batch_norm(name)
     if has_batch_norm(config) and config.compile and recomputed != NONE:
         yield compiled_batch_norm(name, recomputed)
     size = config.image_size or default_image_size(config)

@@ -20,7 +20,7 @@ from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics
 from trainer.models.learner import Learner
 from trainer.record.provenance import hash_weights
-from trainer.settings.config import Config
+from trainer.settings.config import Config, ConfigError
 from trainer.shapes.model_shapes import default_image_size
 from trainer.tasks.judge import open_judge
 from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_classification
@@ -34,6 +34,13 @@ class ImageTask:
         self._how = how = find_preprocessing(config)
         image_size = config.image_size or how.image_size or default_image_size(config)
         data = open_data(config, image_size)
+        if config.normalization == "imagenet" and config.init == "scratch" and data.channels != len(how.mean):
+            raise ConfigError(
+                [
+                    f"TRAINER_NORMALIZATION=imagenet: has {len(how.mean)} channels, the images of "
+                    f"{config.dataset_name} have {data.channels}; leave it out"
+                ]
+            )
         self._config, self._share, self._device = config, share, device
         self._data, self._image_size = data, image_size
         self._order = SampleOrder(config.seed, len(data.train))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from trainer.shapes.model_shapes import HUB_IDS, TORCHVISION, registered_name
 from trainer.shapes.preprocessing import FILE, PIL_NUMBERS, PLAIN, Preprocessing
 
 PROBE_EDGE = 480
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of each channel, as torchvision's weights have them."""
 MOST_OFF = 3.0
 """Of 255: the library rounds its pixels after each direction, the lab does not round."""
 
@@ -22,6 +25,25 @@ log = logging.getLogger("trainer")
 
 
 def find_preprocessing(config: Config) -> Preprocessing:
+    """Of the weights that training starts from, or what the setting `normalization` says instead.
+
+    Raises:
+        ConfigError: as `_of_weights`; or the setting is given, and the weights were trained with another one.
+    """
+    found = _of_weights(config)
+    if config.normalization == "auto" or (found.mean, found.std) == (IMAGENET_MEAN, IMAGENET_STD):
+        return found
+    if config.init == "pretrained":
+        raise ConfigError(
+            [
+                f"TRAINER_NORMALIZATION=imagenet: the weights of {config.model_name} were trained with mean "
+                f"{', '.join(f'{x:g}' for x in found.mean)}; leave it out"
+            ]
+        )
+    return dataclasses.replace(found, mean=IMAGENET_MEAN, std=IMAGENET_STD, source="asked for: ImageNet's")
+
+
+def _of_weights(config: Config) -> Preprocessing:
     """Of the weights that training starts from; PLAIN where it starts from scratch with a network of ours.
 
     A model of the hub is given what its processor makes of an image also from scratch. Without a processor in its

@@ -25,7 +25,7 @@ def read_fact(run: RunRecord, rule: Rule) -> Any:
         return "not recorded"
     if _empty(value) and rule.path[:1] != ("config",):  # an empty text is a fact where the user chose it
         return rule.absent or UNKNOWN
-    return UNKNOWN if value is None else value
+    return rule.absent or UNKNOWN if value is None else value
 
 
 def read_task(run: RunRecord) -> str:

@@ -66,8 +66,8 @@ class Rule:
     task: str = ""
 
 
-def _setting(name: str, why: str, matters: bool = True, task: str = "") -> Rule:
-    return Rule(name, "config", ("config", name), matters, why, task=task)
+def _setting(name: str, why: str, matters: bool = True, task: str = "", absent: str = "") -> Rule:
+    return Rule(name, "config", ("config", name), matters, why, task=task, absent=absent)
 
 
 def _resolved(name: str, why: str, matters: bool = True, task: str = "", absent: str = "") -> Rule:
@@ -98,6 +98,7 @@ RULES: tuple[Rule, ...] = (
     _setting("image_column", "other inputs", task="image"),
     _setting("label_column", "other labels", task="image"),
     _setting("augment", "other inputs", task="image"),
+    _setting("normalization", "asked for; the resolved preprocessing decides", matters=False, task="image"),
     _setting("data_residence", "asked for; where the images are decides", matters=False, task="image"),
     Rule(
         "preprocessing",
@@ -168,6 +169,10 @@ RULES: tuple[Rule, ...] = (
     _setting("lr_schedule", "other updates"),
     _setting("warmup_steps", "other updates"),
     _setting("weight_decay", "other updates"),
+    *(
+        _setting(name, "other updates", absent="not recorded")
+        for name in ("momentum", "nesterov", "beta1", "beta2", "eps")
+    ),
     # numerics
     _setting("precision", "asked for; what the device made of it decides", matters=False),
     _decided("precision", "other kernels, other rounding, other memory"),
@@ -175,6 +180,13 @@ RULES: tuple[Rule, ...] = (
     _setting("activation_checkpointing", "more computation, less memory"),
     _setting("compile", "other kernels"),
     _setting("label_smoothing", "another loss"),
+    _setting("batch_norm", "other statistics", absent="not recorded", task="image"),
+    _resolved(
+        "batch_norm_samples",
+        "batch norm takes the statistics of more samples",
+        absent="none told",
+        task="image",
+    ),
     Rule(
         "loss_chunk_tokens",
         "config",

@@ -32,7 +32,12 @@ def test_images(source, case, tmp_path):
 
 @pytest.mark.parametrize("source", IMAGES)
 def test_another_optimizer_and_half_precision(source, tmp_path):
-    for name, settings in (("sgd", {"optimizer": "sgd"}), ("bf16", {"precision": "bf16"})):
+    moving = {"optimizer": "sgd", "momentum": 0.9}
+    for name, settings in (
+        ("sgd", {"optimizer": "sgd"}),
+        ("moving", moving),
+        ("bf16", {"precision": "bf16"}),
+    ):
         save(tmp_path / name, source, "images", **settings)
         for target in ("ddp", "fsdp", "zero1", "zero3"):
             go_on(tmp_path / name, target, "images", **settings)

@@ -22,13 +22,13 @@ def build(*, size=32, channels=3, labels=5, empty=False, **values):
     return build_model(settings(**values), image_size=size, channels=channels, num_labels=labels, empty=empty)
 
 
-def trained(model):
+def trained(model, std=0.3):
     """Adapters and head as after some training: B is not zero any more."""
     torch.manual_seed(11)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.normal_(std=0.3)
+                parameter.normal_(std=std)
     return model.eval()
 
 
@@ -123,13 +123,60 @@ def test_named_layers_of_models_without_attention(name):
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "adapted"),
+    [("cnn", 3), ("cnn_lstm", 3 + 2), ("ensemble", 9), ("vgg", 13 + 2), ("resnet", 53), ("mobilenet", 48)],
+)
+def test_without_attention_every_product_but_the_head_gets_adapters(name, adapted):
+    model = build(model=name, empty=True)
+    layers = {n.split(".lora_")[0] for n, _ in model.named_parameters() if ".lora_" in n}
+    assert len(layers) == adapted
+    assert {getattr(model.get_submodule(layer), "groups", 1) for layer in layers} == {1}
+    trained = {n for n, p in model.named_parameters() if p.requires_grad and ".lora_" not in n}
+    heads = {f"{model.core}.{head}".strip(".") for head in model.heads}
+    assert {n.rpartition(".")[0] for n in trained} == heads
+    assert model.flops_per_sample == 2 * model.forward_flops.weights
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "cnn_lstm"])
+def test_adapted_convolutions_start_as_the_base(name):
+    plain, adapted, images = build(model=name, lora_rank=0), build(model=name), torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(adapted.eval()(images), plain.eval()(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "resnet", "cnn_lstm"])
+def test_an_adapter_of_convolutions_loads_outside(tmp_path, name):
+    """`peft` alone gives the same logits, batch norm's statistics included, which have moved in training."""
+    import peft
+
+    base = build(model=name, lora_rank=0)
+    model = build(model=name)
+    model.train()(torch.rand(4, 3, 32, 32))
+    trained(model, std=0.02)
+    save_adapter(model.state_dict(), model, settings(name), tmp_path / "adapter")
+    outside = peft.PeftModel.from_pretrained(base.network(), tmp_path / "adapter").eval()
+    images = torch.rand(2, 3, 32, 32)
+    theirs = outside(images)
+    torch.testing.assert_close(theirs, model(images), rtol=1e-5, atol=1e-4)
+
+
+def test_merged_convolutions_are_the_adapted_ones():
+    from trainer.models.merged import merge_adapters
+
+    model = trained(build(model="mobilenet"), std=0.02)
+    plain = build(model="mobilenet", lora_rank=0)
+    plain.network().load_state_dict(merge_adapters(model, model.state_dict(), settings("mobilenet")))
+    images = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(plain.eval()(images), model(images), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["convnext", "resnet"])
-def test_a_folder_without_attention_is_refused(tmp_path, kind):
+def test_a_folder_without_attention_gets_them_in_its_convolutions(tmp_path, kind):
     assert kind in SMALL
     write_model(tmp_path / "base", kind)
-    with pytest.raises(ConfigError) as caught:
-        build(model_path=str(tmp_path / "base"))
-    assert caught.value.problems[0].startswith("TRAINER_LORA_TARGETS='': base has no attention")
+    model = build(model_path=str(tmp_path / "base"))
+    layers = {n.split(".lora_")[0] for n, _ in model.named_parameters() if ".lora_" in n}
+    assert layers and all(not n.startswith(tuple(f"hf.{head}" for head in model.heads)) for n in layers)
 
 
 def test_targets_that_do_not_exist_are_all_named():

@@ -8,7 +8,12 @@ from tests.trainer.models.conftest import small_settings
 from trainer.models import build_model
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import MODELS
-from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.shapes.model_shapes import (
+    count_batch_norm_samples,
+    default_image_size,
+    image_size_problem,
+    model_problems,
+)
 
 
 def settings(model: str = "", **values) -> Config:
@@ -82,16 +87,6 @@ def test_weights_that_nobody_published(name):
     assert caught.value.problems == [sentence]
 
 
-def test_adapters_without_attention():
-    assert model_problems(settings("resnet", lora_rank=4)) == [
-        "TRAINER_LORA_TARGETS='': resnet has no attention whose projections could get adapters; name its linear or "
-        "convolution layers, separated by commas"
-    ]
-    assert model_problems(settings("resnet", lora_rank=4, lora_targets="conv2")) == []
-    assert model_problems(settings("vit_tiny", lora_rank=4)) == []
-    assert model_problems(settings("owner/name", lora_rank=4)) == []
-
-
 def test_batch_norm_needs_more_than_one_value():
     one = {"micro_batch_size": 1}
     assert model_problems(settings("resnet", image_size=32, **one)) == [
@@ -100,3 +95,17 @@ def test_batch_norm_needs_more_than_one_value():
     ]
     for fits in (settings("resnet", **one), settings("vgg", image_size=32, **one), settings("cnn", **one)):
         assert model_problems(fits) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "samples"),
+    [
+        ({"model": "mobilenet"}, 8),
+        ({"model": "mobilenet", "batch_norm": "synchronised"}, 32),
+        ({"model": "vgg"}, None),
+        ({"model": "owner/name"}, None),
+        ({"model": "owner/name", "batch_norm": "synchronised"}, 32),
+    ],
+)
+def test_of_how_many_samples_batch_norm_takes_the_statistics(settings, samples):
+    assert count_batch_norm_samples(Config(run="r", micro_batch_size=8, **settings), 4) == samples

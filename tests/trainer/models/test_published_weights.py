@@ -11,7 +11,11 @@ from tests.trainer.fake_hub import run_fake_hub
 from tests.trainer.models.conftest import write_model
 from trainer.failures import DataMissing
 from trainer.models import build_model
+from trainer.models.export import export_model
 from trainer.settings.config import Config, ConfigError
+from trainer.shapes.model_shapes import default_image_size, registered_name
+from trainer.shapes.preprocessing import PLAIN
+from trainer.tasks.normalization import find_preprocessing
 
 MOBILENET = "mobilenet_v3_large-5c1a4163.pth"
 
@@ -79,6 +83,47 @@ def test_torchvision_s_weights_with_a_head_for_the_data(tmp_path, monkeypatch):
     assert empty.inner.features[0][0].weight.shape[1] == 3
     with pytest.raises(ConfigError, match="the weights of mobilenet take 3 channels, the images have 4"):
         build("mobilenet", size=32, channels=4)
+
+
+def test_finetuned_is_the_network_with_its_published_weights_and_a_fresh_head(tmp_path, monkeypatch):
+    """From a file as torchvision publishes it: 1000 classes there, those of the data here."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    theirs, images = write_mobilenet(tmp_path), torch.rand(2, 3, 32, 32)
+    config = Config.from_env({"TRAINER_RUN": "r", "TRAINER_MODEL": "mobilenet_finetuned"})
+    assert config.init == "pretrained"
+    ours = build_model(config, image_size=32, channels=3, num_labels=10)
+    assert torch.equal(ours.eval().inner.features(images), theirs.features(images))
+    assert ours(images).shape == (2, 10) and all(p.requires_grad for p in ours.parameters())
+    assert (registered_name(config), default_image_size(config)) == ("mobilenet", 224)
+    assert find_preprocessing(config).mean == (0.485, 0.456, 0.406)
+    named = build("mobilenet", size=32)
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), named.parameters(), strict=True))
+
+
+def test_a_finetuned_network_goes_on_from_what_a_run_has_exported(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    write_mobilenet(tmp_path)
+    config = Config(run="r", model="mobilenet_finetuned")
+    trained = build_model(config, image_size=32, channels=3, num_labels=4)
+    facts = {
+        "image_size": 32,
+        "channels": 3,
+        "num_labels": 4,
+        "class_names": list("abcd"),
+        "preprocessing": PLAIN,
+    }
+    export_model(trained, trained.state_dict(), config, facts, tmp_path / "model")
+    again = Config(run="r", model_path=str(tmp_path / "model"), init="pretrained")
+    found = build_model(again, image_size=32, channels=3, num_labels=4)
+    assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), found.parameters(), strict=True))
+
+
+def test_finetuned_from_scratch_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        Config.from_env({"TRAINER_RUN": "r", "TRAINER_MODEL": "vgg_finetuned", "TRAINER_INIT": "scratch"})
+    assert caught.value.problems == [
+        "TRAINER_INIT=scratch, TRAINER_MODEL=vgg_finetuned: is vgg with published weights; with fresh ones take vgg"
+    ]
 
 
 def test_torchvision_s_weights_that_are_not_to_be_had(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from trainer.models.vit import training_flops
 from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config
 from trainer.settings.fields import MODELS, TEXT_MODELS
-from trainer.settings.network_table import NETWORKS
+from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS
 from trainer.shapes.model_shapes import TORCHVISION, VIT, default_image_size
 
 OURS = tuple(name for name, row in NETWORKS.items() if row.builder)
@@ -81,7 +81,7 @@ def test_counted_flops_agree_with_torch(name):
 
 def test_every_name_is_a_network_of_its_own():
     """A name that is known to the settings alone was another network once."""
-    assert {*MODELS} == {*VIT, *NETWORKS, *TEXT_MODELS}
+    assert {*MODELS} == {*VIT, *NETWORKS, *FINETUNED_NETWORKS, *TEXT_MODELS}
     kinds = [
         type(build_model(settings(name), image_size=32, channels=1, num_labels=7, empty=True))
         for name, row in NETWORKS.items()

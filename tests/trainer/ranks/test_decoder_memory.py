@@ -173,6 +173,7 @@ def test_gradients_and_state_of_what_is_trained_only():
     whole = describe(8, config(dimensions=3))[0]
     assert adapters.trained == adapters.parameters - whole.parameters < whole.parameters // 100
     assert (adapters.gradient_bytes, adapters.optimizer_bytes) == (4 * adapters.trained, 8 * adapters.trained)
-    assert describe(8, config(dimensions=3, optimizer="sgd"))[0].optimizer_bytes == 0
+    plain, moving = (describe(8, config(dimensions=3, optimizer="sgd", momentum=m))[0] for m in (0.0, 0.9))
+    assert (plain.optimizer_bytes, moving.optimizer_bytes) == (0, 4 * moving.trained)
     native = describe(8, config(dimensions=3, precision="bf16"))[0]
     assert native == whole

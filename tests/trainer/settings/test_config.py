@@ -91,10 +91,37 @@ def test_a_pattern_in_a_sentence_keeps_its_capital_letters():
         ({"TRAINER_STEPS": "5", "TRAINER_WARMUP_STEPS": "5"}, "TRAINER_WARMUP_STEPS=5: must be below"),
         ({"TRAINER_PROFILE_FIRST_STEP": "1"}, "TRAINER_PROFILE_FIRST_STEP=1: must be above"),
         ({"TRAINER_DATASET": "digits", "TRAINER_DATASET_PATH": "/x"}, "digits is built in"),
+        (
+            {"TRAINER_MODEL": "qwen_tiny", "TRAINER_BATCH_NORM": "synchronised"},
+            "TRAINER_BATCH_NORM=synchronised: a language model has no batch norm; leave it out",
+        ),
     ],
 )
 def test_rules_between_settings(settings, sentence):
     assert sentence in "\n".join(problems(**settings))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings", "sentence"),
+    [
+        (
+            "adamw",
+            {"MOMENTUM": "0.9"},
+            "TRAINER_MOMENTUM=0.9: has no effect with optimizer adamw, only with sgd",
+        ),
+        ("sgd", {"EPS": "1e-6"}, "TRAINER_EPS=1e-06: has no effect with optimizer sgd, only with adamw"),
+        ("sgd", {"BETA2": "0.95"}, "TRAINER_BETA2=0.95: has no effect with optimizer sgd, only with adamw"),
+        ("sgd", {"NESTEROV": "true"}, "TRAINER_NESTEROV=true: needs TRAINER_MOMENTUM above 0"),
+    ],
+)
+def test_what_the_optimizer_does_not_have_is_refused(optimizer, settings, sentence):
+    given = {f"TRAINER_{name}": value for name, value in settings.items()}
+    assert problems(TRAINER_OPTIMIZER=optimizer, **given) == [sentence]
+
+
+def test_numbers_of_an_optimizer_are_taken_by_it_and_their_defaults_by_both():
+    read(TRAINER_OPTIMIZER="sgd", TRAINER_MOMENTUM="0.9", TRAINER_NESTEROV="true", TRAINER_BETA1="0.9")
+    read(TRAINER_BETA1="0.8", TRAINER_BETA2="0", TRAINER_EPS="1e-6", TRAINER_MOMENTUM="0")
 
 
 ND = {"TRAINER_STRATEGY": "nd", "TRAINER_MODEL": "qwen_tiny"}

@@ -13,6 +13,7 @@ from torch import nn
 from trainer.engines.deepspeed_config import ModelSizes, build_settings
 from trainer.engines.optimizer import build_optimizer
 from trainer.settings.config import Config
+from trainer.settings.config_rules import OF_OPTIMIZER
 from trainer.settings.optimizer_arguments import optimizer_arguments
 from trainer.settings.precision import Precision
 
@@ -33,7 +34,8 @@ def moved(optimizer: str) -> tuple[Config, set[str]]:
     noted = Noted(Config(run="r", strategy="zero2", optimizer=optimizer))
     optimizer_arguments(noted)  # type: ignore[arg-type]
     numbers = noted.names - {"optimizer"}
-    given = {name: 0.5 * Config.model_fields[name].default for name in numbers}
+    instead = {"momentum": 0.9, "nesterov": True}  # of a default of 0
+    given = {name: instead.get(name, 0.5 * Config.model_fields[name].default) for name in numbers}
     assert all(given.values()), "a default of 0: choose another number for it here"
     return Config(run="r", strategy="zero2", optimizer=optimizer, **given), numbers
 
@@ -41,7 +43,7 @@ def moved(optimizer: str) -> tuple[Config, set[str]]:
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_torch_and_deepspeed_are_given_the_same(optimizer: str) -> None:
     config, numbers = moved(optimizer)
-    assert numbers >= {"lr", "weight_decay"}
+    assert numbers == {"lr", "weight_decay", *OF_OPTIMIZER[optimizer]}
     noted = Noted(config)
     (group,) = build_optimizer(noted, nn.Linear(2, 2).parameters()).param_groups  # type: ignore[arg-type]
     assert noted.names == {"optimizer", *numbers}, "read by optimizer_arguments, where DeepSpeed sees it too"
@@ -54,7 +56,10 @@ def test_torch_and_deepspeed_are_given_the_same(optimizer: str) -> None:
     assert set(told) - set(wanted) <= {"torch_adam", "fused"}
     plain = optimizer_arguments(Config(run="r", optimizer=optimizer))
     changed = {name for name, value in wanted.items() if value != plain[name]}
-    assert len(changed) == len(numbers), "each of them is an argument"
+    assert changed == set(wanted), "each of them is an argument"
+    assert len(
+        [x for value in wanted.values() for x in (value if isinstance(value, tuple) else (value,))]
+    ) == len(numbers), "and nothing else is"
 
 
 def test_it_needs_no_torch() -> None:

@@ -203,3 +203,40 @@ def test_the_run_says_what_its_images_went_through(stored):
     assert facts["mean"] == [0.485, 0.456, 0.406] and facts["std"] == [0.229, 0.224, 0.225]
     assert (facts["image_size"], facts["resize"], facts["interpolation"]) == (224, 256, "bicubic")
     assert facts["source"] == "torchvision, EfficientNet_B0_Weights.IMAGENET1K_V1"
+
+
+def test_from_scratch_with_the_pixels_of_imagenet(stored):
+    """As torchvision's own transforms would give them, in training and in evaluation alike."""
+    config = Config(
+        run="r",
+        model="cnn",
+        image_size=256,
+        normalization="imagenet",
+        global_batch_size=4,
+        micro_batch_size=4,
+    )
+    found = find_preprocessing(config)
+    assert (found.source, found.resize, found.image_size) == ("asked for: ImageNet's", 0, 0)
+    training, evaluation, samples = batches_of(config)
+    mean, std = (torch.tensor(x).view(3, 1, 1) for x in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    wanted = (torch.from_numpy(stored[samples]).float() / 255 - mean) / std
+    torch.testing.assert_close(training, wanted, rtol=1e-5, atol=1e-5)
+    whole = (torch.from_numpy(stored).float() / 255 - mean) / std
+    torch.testing.assert_close(evaluation, whole[: len(evaluation)], rtol=1e-5, atol=1e-5)
+
+
+def test_imagenet_s_pixels_where_the_weights_have_them_and_where_they_have_others(tmp_path):
+    published = Config(run="r", model="resnet_finetuned")
+    asked = Config(run="r", model="resnet_finetuned", normalization="imagenet")
+    assert find_preprocessing(asked) == find_preprocessing(published)
+    write_model(tmp_path, "vit")
+    write_preprocessing(PLAIN, 16, tmp_path)
+    settings = {"model_path": str(tmp_path), "init": "pretrained", "normalization": "imagenet"}
+    with pytest.raises(ConfigError, match="were trained with mean 0.5.*; leave it out"):
+        find_preprocessing(Config(run="r", **settings))
+
+
+def test_grey_images_have_none_of_imagenet_s_channels(monkeypatch):
+    use(monkeypatch, pictures(channels=1, edge=32))
+    with pytest.raises(ConfigError, match="has 3 channels, the images of digits have 1; leave it out"):
+        ImageTask(Config(run="r", model="cnn", normalization="imagenet"), Share(0, 1), "cpu")

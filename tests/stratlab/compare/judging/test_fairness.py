@@ -15,7 +15,11 @@ from tests.stratlab.example_run import build_run_dir
 Report = dict[str, Any]
 
 OF_IMAGES = [rule for rule in RULES if rule.task != "text"]  # those of text: test_text_runs.py
-OF_FEW = ("resumed_from", "rungs")  # facts that most runs do not have, and do without: MUST_MATTER below
+OF_FEW = (
+    "resumed_from",
+    "rungs",
+    "batch_norm_samples",
+)  # facts that most runs do not have, and do without: MUST_MATTER below
 PLANTED = [
     r
     for r in OF_IMAGES
@@ -196,6 +200,12 @@ MUST_MATTER = {
         "warmup_steps": 3,
         "weight_decay": 0.5,
         "optimizer": "sgd",
+        "momentum": 0.9,
+        "nesterov": True,
+        "beta1": 0.5,
+        "beta2": 0.5,
+        "eps": 0.5,
+        "batch_norm": "synchronised",
         "label_smoothing": 0.1,
         "seed": 7,
         "global_batch_size": 8,
@@ -234,6 +244,7 @@ MUST_MATTER = {
         "flops_per_sample": 9.0,
         "initial_weights_sha256": "other",
         "rungs": [{"rung": 1, "settings": {"micro_batch_size": 16}}],
+        "batch_norm_samples": 9,
         "resumed_from": {"run": "demo/ddp", "step": 5, "manifest_sha256": "a"},
     },
     "summary": {"data_order_sha256": "other", "skipped_steps": 1},

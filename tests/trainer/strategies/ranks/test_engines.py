@@ -48,6 +48,23 @@ def test_a_strategy_equals_one_process(strategy, reference, tmp_path):
     assert_equal(tmp_path / "out", reference(**SETTINGS))
 
 
+def test_momentum_equals_one_process(reference, tmp_path):
+    """Nesterov's, with weight decay, which goes into the momentum too."""
+    moving = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
+
+    def each() -> None:
+        for strategy in TORCH + ZERO:
+            train(tmp_path / strategy, strategy, **moving)
+
+    run_ranks(each, 2)
+    for strategy in TORCH + ZERO:
+        assert_equal(tmp_path / strategy, reference(**moving))
+    still = results(reference(**moving | {"momentum": 0.0, "nesterov": False}))[0]
+    assert results(reference(**moving))[0][-1][0] != pytest.approx(still[-1][0], abs=1e-3), (
+        "or nothing was shown"
+    )
+
+
 def test_replicas_of_shards_equal_one_process(reference, tmp_path):
     run_ranks(lambda: train(tmp_path / "out", "hsdp", dp_shard=2, dp_replicate=2, **SETTINGS), 4)
     assert_equal(tmp_path / "out", reference(**SETTINGS))

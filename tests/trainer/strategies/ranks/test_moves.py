@@ -20,6 +20,13 @@ def test_a_state_goes_on_under_another_strategy(source, tmp_path):
         go_on(tmp_path / source, target, "images")
 
 
+def test_momentum_goes_on_under_another_strategy(tmp_path):
+    moving = {"optimizer": "sgd", "momentum": 0.9, "lr": 0.1}
+    save(tmp_path / "zero2", "zero2", "images", **moving)
+    go_on(tmp_path / "zero2", "fsdp", "images", **moving)
+    go_on(tmp_path / "zero2", "zero3", "images", **moving)
+
+
 def test_a_tied_decoder_goes_on_between_nd_and_the_others(tmp_path):
     """nd keeps a tied head under the embedding's name alone, in stages and shards; the others have it twice."""
     save(tmp_path / "nd", "nd", "tied", 2, pp=2)

@@ -1,0 +1,116 @@
+"""The cells of the matrix: every image network of the sources under every strategy that trains images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.settings.config import Config
+from trainer.settings.strategy_table import STRATEGIES
+
+STEPS, MANY_STEPS = 60, 150
+"""The second for networks that are cheap, and slow to learn without batch norm."""
+SHARED: dict[str, Any] = {
+    "dataset": "digits",
+    "image_size": 32,
+    "global_batch_size": 32,
+    "micro_batch_size": 8,  # one for all world sizes: then parity holds with batch norm too (models/batch_norm.py)
+    "log_every": 5,
+    "profile_steps": 0,
+    "precision": "fp32",
+    "optimizer": "adamw",
+    "eps": 1e-6,  # at 1e-8 rounding errors of gradients that are nothing but that become steps of full length
+    "clip_norm": 1.0,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "cnn": {"lr": 1e-3, "steps": MANY_STEPS},
+    "mobilenet": {"lr": 1e-3, "steps": STEPS},
+    "efficientnet": {"lr": 1e-3, "steps": STEPS},
+    "vgg": {"lr": 1e-4, "steps": STEPS},
+    "resnet": {"lr": 5e-4, "steps": STEPS},
+    "cnn_lstm": {"lr": 1e-3, "steps": MANY_STEPS},
+    "ensemble": {"lr": 1e-3, "steps": MANY_STEPS},
+    "mobilenet_finetuned": {"lr": 1e-3, "steps": STEPS},
+}
+SMALL = ("cnn", "cnn_lstm", "ensemble")
+SMALLER_THRESHOLD = 10_000
+"""Elements, for these: their largest tensors have fewer than DeepSpeed's own 100,000, and nothing would be gathered."""
+RANKS = {"single": 1, "hsdp": 4, "zeropp": 4}
+"""Else 2. hsdp is 2 x 2; zeropp has two nodes of two processes, so that its copy per node is not the whole model."""
+PER_NODE = {"zeropp": 2}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One network under one strategy."""
+
+    model: str
+    strategy: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.strategy}"
+
+    @property
+    def world_size(self) -> int:
+        return RANKS.get(self.strategy, 2)
+
+    @property
+    def per_node(self) -> int:
+        return PER_NODE.get(self.strategy, self.world_size)
+
+    @property
+    def steps(self) -> int:
+        return int(MODELS[self.model]["steps"])
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps between checkpoints, and between validations: a new best would be saved at other steps too."""
+        return self.steps // 3
+
+    @property
+    def killed_at(self) -> int:
+        """The step behind the second checkpoint."""
+        return 2 * self.checkpoint_every + 1
+
+    def settings(self) -> dict[str, Any]:
+        """Of its run; the names of trainer/settings/fields.py."""
+        found = {"model": self.model, "strategy": self.strategy, **SHARED, **MODELS[self.model]}
+        found |= {"checkpoint_every": self.checkpoint_every, "evaluate_every": self.checkpoint_every}
+        if self.model in SMALL and "persistent_elements" in STRATEGIES[self.strategy].knobs:
+            found["persistent_elements"] = SMALLER_THRESHOLD
+        if self.strategy == "hsdp":
+            found |= {"dp_replicate": 2, "dp_shard": 2}
+        return found
+
+    def threshold(self) -> int:
+        """Elements below which DeepSpeed's stage 3 keeps a parameter of this network whole."""
+        fields = Config.model_fields
+        return SMALLER_THRESHOLD if self.model in SMALL else int(fields["persistent_elements"].default)
+
+    def variables(self, results: Path) -> dict[str, str]:
+        """What the worker is given."""
+        named = {f"TRAINER_{name.upper()}": str(value) for name, value in self.settings().items()}
+        return named | {
+            "TRAINER_RUN": self.strategy,
+            "TRAINER_COMPARISON": self.model,
+            "TRAINER_RESULTS": str(results),
+            "STRATLAB_LAUNCHER": "test",
+            "LOCAL_WORLD_SIZE": str(self.per_node),
+        }
+
+    def key(self, tree: str) -> str:
+        """Changes with what is run, and with the tree's state `tree`."""
+        content: Mapping[str, Any] = asdict(self) | self.settings()
+        return hashlib.sha256(json.dumps([content, tree], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def list_cells() -> list[Cell]:
+    """By model; one process first, which the others are compared with."""
+    strategies = [name for name in STRATEGIES if name != "nd"]
+    assert strategies[0] == "single"
+    return [Cell(model, strategy) for model in MODELS for strategy in strategies]

@@ -1,0 +1,155 @@
+"""What a cell's run has left in its directory, and whether that is what it must be."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tests.image_models.cell import Cell
+
+LEAST_STEPS = 50
+AMONG = 5
+"""Steps at either end whose losses are averaged, and first steps that are compared with one process."""
+FALLEN = 0.8
+"""The last losses, of the first ones: at most."""
+REPEATED = 1e-4
+"""Largest difference of a loss that was computed before the kill and again after it."""
+PARITY, NORM_PARITY = 1e-4, 1e-3
+"""Largest difference from one process in the first steps, of the loss and of the gradient's norm: relative to them, for
+rounding grows from step to step. AdamW's updates do not tell a gradient of another scale; its norm does."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run came to.
+
+    Attributes:
+        losses: by attempt, from 1, and step.
+        norms: of the gradients of the first steps.
+        started_from: the step that each attempt began behind.
+        largest: elements of the largest tensor of its weights.
+        judged: samples in the confusion matrix of the test split, and those that the split has.
+        validations: how many lines.
+        accuracy_pct: of the test split.
+    """
+
+    losses: Mapping[int, Mapping[int, float]]
+    norms: tuple[float, ...]
+    started_from: tuple[int, ...]
+    steps: int
+    largest: int
+    judged: tuple[int, int]
+    validations: int
+    accuracy_pct: float
+
+    def first(self) -> list[float]:
+        """Losses of the first steps."""
+        return [self.losses.get(1, {}).get(step, math.nan) for step in range(1, AMONG + 1)]
+
+    def last(self) -> list[float]:
+        """Losses of the last steps, of the last attempt."""
+        newest = self.losses.get(max(self.losses, default=0), {})
+        return [newest.get(step, math.nan) for step in range(self.steps - AMONG + 1, self.steps + 1)]
+
+
+def read_found(folder: Path) -> Found:
+    """From a run directory that has a summary."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses: dict[int, dict[int, float]] = {}
+    for line in lines:
+        if line["kind"] == "train" and "loss" in line:
+            losses.setdefault(line["attempt"], {})[line["step"]] = line["loss"]
+    norms = {
+        line["step"]: line["grad_norm"] for line in lines if line["kind"] == "train" and line["attempt"] == 1
+    }
+    attempts = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
+    test, summary = _read(folder / "evaluation.json"), _read(folder / "summary.json")
+    return Found(
+        losses=losses,
+        norms=tuple(norms.get(step, math.nan) for step in range(1, AMONG + 1)),
+        started_from=tuple(line["from_step"] for line in attempts if line["event"] == "started"),
+        steps=summary["steps"],
+        largest=max(map(prod, _shapes(folder / "model" / "model.safetensors"))),
+        judged=(
+            sum(map(sum, test["confusion_matrix"])),
+            _read(folder / "config.json")["resolved"]["test_samples"],
+        ),
+        validations=sum(line["kind"] == "eval" for line in lines),
+        accuracy_pct=test["accuracy_pct"],
+    )
+
+
+def measure_parity(found: Found, alone: Found) -> tuple[float, float]:
+    """Largest difference of the first losses and norms from one process's, relative to them; not a number where one
+    is not."""
+    losses, norms = zip(found.first(), alone.first(), strict=True), zip(found.norms, alone.norms, strict=True)
+    loss, norm = (_largest(abs(a - b) / abs(b) for a, b in pairs) for pairs in (losses, norms))
+    return loss, norm
+
+
+def judge(cell: Cell, found: Found, alone: Found) -> list[str]:
+    """What is not as it must be, a sentence each.
+
+    Args:
+        alone: the same network in one process.
+    """
+    return list(_complaints(cell, found, alone))
+
+
+def _complaints(cell: Cell, found: Found, alone: Found) -> Iterator[str]:
+    seen = set().union(*found.losses.values())
+    if found.steps < LEAST_STEPS or seen != set(range(1, found.steps + 1)):
+        yield f"{found.steps} steps, of which {len(seen)} have a loss; expected each of {LEAST_STEPS} or more"
+    begin, end = (sum(losses) / AMONG for losses in (found.first(), found.last()))
+    if not end <= FALLEN * begin:
+        yield f"the loss does not fall: {begin:.4f} at first, {end:.4f} at last"
+    judged, there = found.judged
+    if judged != there or not there or found.validations < 2:
+        yield f"evaluated: {judged} of {there} test samples, {found.validations} validations"
+    yield from _resumption(cell, found)
+    if found.largest <= cell.threshold():
+        yield f"the largest tensor has {found.largest} elements, no more than the threshold {cell.threshold()}"
+    for what, apart, gate in zip(
+        ("losses", "gradient norms"), measure_parity(found, alone), (PARITY, NORM_PARITY), strict=True
+    ):
+        if not apart <= gate:
+            yield f"the first {AMONG} {what} differ from one process's by {apart:.1e} of them, allowed {gate:.0e}"
+
+
+def _resumption(cell: Cell, found: Found) -> Iterator[str]:
+    # the second checkpoint may not have been committed when the rank is killed
+    earlier = (cell.checkpoint_every, 2 * cell.checkpoint_every)
+    begun = found.started_from
+    if len(begun) != 2 or begun[0] != 0 or begun[1] not in earlier:
+        yield f"started from {begun}, expected from 0 and, after the kill, from {earlier[0]} or {earlier[1]}"
+        return
+    before, after = found.losses.get(1, {}), found.losses.get(2, {})
+    if set(after) != set(range(begun[1] + 1, found.steps + 1)):
+        yield f"after the kill it has {len(after)} steps, expected {begun[1] + 1} to {found.steps}"
+    again = _largest(abs(before[step] - after[step]) for step in set(before) & set(after))
+    if not again <= REPEATED:
+        yield f"a step that was done again has another loss, by {again:.1e}"
+
+
+def _largest(values: Iterator[float]) -> float:
+    """Not a number where one of them is not; max would hide it."""
+    found = list(values)
+    return math.nan if any(math.isnan(value) for value in found) else max(found, default=0.0)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def _shapes(path: Path) -> list[list[int]]:
+    """Of all tensors of a safetensors file: its head is JSON behind its length."""
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        head = json.loads(file.read(length))
+    return [entry["shape"] for name, entry in head.items() if name != "__metadata__"]

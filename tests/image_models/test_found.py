@@ -1,0 +1,162 @@
+"""The judging by hand: a run that is as it must be, and one fault at a time."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.image_models import __main__ as command
+from tests.image_models.cell import MODELS, Cell, list_cells
+from tests.image_models.found import PARITY, Found, judge, measure_parity, read_found
+from trainer.settings.config import Config
+from trainer.settings.strategy_table import STRATEGIES
+
+CELL = Cell("mobilenet", "zero3")
+
+
+def falling(first: int, last: int) -> dict[int, float]:
+    return {step: 2.4 - 0.02 * step for step in range(first, last + 1)}
+
+
+GOOD = Found(
+    losses={1: falling(1, 40), 2: falling(21, 60)}, norms=(2.0, 1.0, 0.5, 0.5, 0.5), started_from=(0, 20), steps=60,
+    largest=200_000, judged=(359, 359), validations=3, accuracy_pct=40.0,
+)  # fmt: skip
+
+
+def test_a_run_that_is_as_it_must_be():
+    assert judge(CELL, GOOD, GOOD) == []
+    assert (
+        judge(CELL, replace(GOOD, started_from=(0, 40), losses={1: falling(1, 40), 2: falling(41, 60)}), GOOD)
+        == []
+    )
+
+
+FLAT = {1: dict.fromkeys(range(1, 41), 2.3), 2: dict.fromkeys(range(21, 61), 2.3)}
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "too short": ({"steps": 40, "losses": {1: falling(1, 40)}}, "40 steps"),
+    "a step without a loss": (
+        {"losses": {1: falling(1, 40), 2: {k: v for k, v in falling(21, 60).items() if k != 50}}},
+        "60 steps, of which 59 have a loss",
+    ),
+    "does not learn": ({"losses": FLAT}, "the loss does not fall: 2.3000 at first, 2.3000 at last"),
+    "not a number at the end": (
+        {"losses": {1: falling(1, 40), 2: falling(21, 60) | {60: float("nan")}}},
+        "the loss does not fall",
+    ),
+    "not all samples judged": ({"judged": (358, 359)}, "evaluated: 358 of 359"),
+    "nothing to judge": ({"judged": (0, 0)}, "evaluated: 0 of 0"),
+    "validated once": ({"validations": 1}, "1 validations"),
+    "never killed": ({"losses": {1: falling(1, 60)}, "started_from": (0,)}, "started from (0,)"),
+    "began anew": (
+        {"losses": {1: falling(1, 40), 2: falling(1, 60)}, "started_from": (0, 0)},
+        "started from (0, 0)",
+    ),
+    "other losses after the kill": (
+        {"losses": {1: falling(1, 40), 2: falling(21, 60) | {30: 1.9}}},
+        "a step that was done again has another loss",
+    ),
+    "steps left out after the kill": (
+        {"losses": {1: falling(1, 40), 2: falling(25, 60)}},
+        "after the kill it has 36 steps, expected 21 to 60",
+    ),
+    "only small tensors": ({"largest": 100_000}, "the largest tensor has 100000 elements"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(fault):
+    changes, said = FAULTS[fault]
+    complaints = judge(CELL, replace(GOOD, **changes), GOOD)
+    assert any(said in complaint for complaint in complaints), complaints
+
+
+@pytest.mark.parametrize(("by", "holds"), [(0.5 * PARITY, True), (2 * PARITY, False), (float("nan"), False)])
+def test_the_first_losses_are_those_of_one_process(by, holds):
+    moved = {1: falling(1, 40) | {3: falling(3, 3)[3] * (1 + by)}, 2: GOOD.losses[2]}
+    complaints = judge(CELL, replace(GOOD, losses=moved), GOOD)
+    assert any("one process's" in complaint for complaint in complaints) is not holds
+    assert by != by or measure_parity(replace(GOOD, losses=moved), GOOD) == pytest.approx((by, 0.0))
+
+
+@pytest.mark.parametrize(("scale", "holds"), [(1.0005, True), (1.05, False), (float("nan"), False)])
+def test_a_gradient_of_another_scale_is_seen_by_its_norm(scale, holds):
+    scaled = replace(GOOD, norms=tuple(scale * norm for norm in GOOD.norms))
+    complaints = judge(CELL, scaled, GOOD)
+    assert any("gradient norms differ" in complaint for complaint in complaints) is not holds
+
+
+def test_every_network_under_every_strategy_is_a_cell_with_one_micro_batch(tmp_path):
+    cells = list_cells()
+    assert len(cells) == 64 == len({cell.name for cell in cells})
+    assert {cell.strategy for cell in cells} == {*STRATEGIES} - {"nd"} and {cell.model for cell in cells} == {
+        *MODELS
+    }
+    for cell in cells:
+        config = Config.from_env(
+            {n: v for n, v in cell.variables(tmp_path).items() if n.startswith("TRAINER_")}
+        )
+        assert (config.micro_batch_size, config.global_batch_size % (8 * cell.world_size)) == (8, 0)
+        assert config.steps >= 50 and cell.checkpoint_every < cell.killed_at < config.steps
+        assert cell.threshold() == config.persistent_elements or config.strategy not in ("zero3", "zeropp")
+
+
+def write_run(folder, losses=GOOD.losses):
+    (folder / "model").mkdir(parents=True)
+    lines = [
+        {"kind": "train", "attempt": attempt, "step": step, "loss": loss, "grad_norm": 0.5}
+        for attempt, steps in losses.items()
+        for step, loss in steps.items()
+    ]
+    lines += [{"kind": "eval", "attempt": 1, "step": 20}] * 3
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    begun = [{"event": "started", "from_step": step} for step in GOOD.started_from]
+    (folder / "attempts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in begun))
+    files = {
+        "evaluation": {"confusion_matrix": [[300, 9], [0, 50]], "accuracy_pct": 40.0},
+        "summary": {"steps": 60},
+        "config": {"resolved": {"test_samples": 359}},
+    }
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    head = json.dumps(
+        {"__metadata__": {"format": "pt"}, "a": {"shape": [400, 500]}, "b": {"shape": []}}
+    ).encode()
+    (folder / "model" / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+
+
+def test_a_run_is_read_from_its_directory(tmp_path):
+    write_run(tmp_path / "run")
+    assert read_found(tmp_path / "run") == replace(GOOD, norms=(0.5,) * 5)
+
+
+def test_it_goes_on_where_it_was_stopped_and_does_failures_again(tmp_path, monkeypatch, capsys):
+    from dataclasses import asdict
+
+    done: list[str] = []
+
+    def run(cell: Cell) -> dict[str, Any]:
+        done.append(cell.name)
+        if cell.strategy == "ddp" and len(done) == 2:
+            return {"failure": "rank 1 died", "seconds": 1.0}
+        largest = 5 if cell.strategy == "fsdp" else 200_000
+        return json.loads(json.dumps({"found": asdict(replace(GOOD, largest=largest)), "seconds": 1.0}))
+
+    results, tree = tmp_path / "raw" / "found.json", ["one"]
+    monkeypatch.setattr(command, "run_cell", run)
+    monkeypatch.setattr(command, "_read_tree", lambda: tree[0])
+    assert command.main(["mobilenet", "ddp"], results) == 1
+    assert done == ["mobilenet single", "mobilenet ddp"] and "FAILED: rank 1 died" in capsys.readouterr().out
+    assert command.main(["mobilenet", "ddp"], results) == 0
+    assert done[2:] == ["mobilenet ddp"] and "2 of 2 cells" in capsys.readouterr().out
+    assert command.main(["mobilenet", "fsdp"], results) == 1
+    assert done[3:] == ["mobilenet fsdp"] and "no more than the threshold" in capsys.readouterr().out
+    row = json.loads(results.read_text())["cells"]["mobilenet ddp"]
+    assert row["complaints"] == [] and row["parity"] == [0.0, 0.0]
+    tree[0] = "another"
+    assert command.main(["mobilenet", "single"], results) == 0 and done[4:] == ["mobilenet single"]
+    assert command.main(["mobilenet", "zero9"], results) == 2

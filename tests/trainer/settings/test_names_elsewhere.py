@@ -1,0 +1,57 @@
+"""Names from the notes that this lab grew out of, and from other programs: refused, each with the lab's own."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.fields import MODELS as OURS
+from trainer.settings.names_elsewhere import MODELS, SETTINGS_ELSEWHERE, STRATEGIES
+from trainer.settings.strategy_table import STRATEGIES as TABLE
+
+
+def refuse(**settings: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Config.from_env({"TRAINER_RUN": "r", **settings})
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("STRATEGY", "fsdp_stage2", "; DeepSpeed's stage 2 is called zero2"),
+        ("STRATEGY", "fsdp_stage3", "; DeepSpeed's stage 3 is called zero3"),
+        ("STRATEGY", "zero++", "; ZeRO++ is called zeropp"),
+        ("MODEL", "CNN-LSTM", "; the network is called cnn_lstm"),
+        ("MODEL", "vgg16", "; the network is called vgg"),
+        ("MODEL", "mobilenet_v2", "version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224"),
+    ],
+)
+def test_a_value_is_refused_with_ours(setting, value, said):
+    problem = refuse(**{f"TRAINER_{setting}": value})
+    assert problem.startswith(f"TRAINER_{setting}={value!r}: expected one of ") and problem.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("LEARNING_RATE", "it is called TRAINER_LR"),
+        ("GRADIENT_ACCUMULATION_STEPS", "and the accumulation follows from both"),
+        ("MODEL_TYPE", "it is called TRAINER_MODEL"),
+        ("NUM_GPUS", "how many processes there are is the chart's: run.nodes, run.processesPerNode"),
+    ],
+)
+def test_a_setting_is_refused_with_ours(setting, said):
+    problem = refuse(**{f"TRAINER_{setting}": "2"})
+    assert problem.startswith(f"TRAINER_{setting}: unknown setting; ") and problem.endswith(said)
+
+
+def test_what_is_proposed_is_there_and_what_is_explained_is_not():
+    assert {*MODELS.values()} <= {*OURS} and not {*MODELS} & {*OURS}
+    assert {ours for ours, _ in STRATEGIES.values()} <= {*TABLE} and not {*STRATEGIES} & {*TABLE}
+    assert not {*SETTINGS_ELSEWHERE} & {*Config.model_fields}
+    proposed = {name for said in SETTINGS_ELSEWHERE.values() for name in re.findall(r"TRAINER_(\w+)", said)}
+    assert proposed and {name.lower() for name in proposed} <= {*Config.model_fields}

@@ -1,0 +1,103 @@
+"""Batch norm over the micro-batches of all processes together, on CPUs and GPUs (torch's SyncBatchNorm refuses CPUs).
+
+    forward    each rank's mean and variance per channel ─ all-gather ─▶ those of all samples, equal on every rank
+    backward   each rank's sums of dy and of dy x normalised ─ all-reduce ─▶ the gradient through mean and variance
+
+Two collectives per layer and micro-batch, 2 fp32 numbers per channel and rank in each. Every rank has equally many
+samples. The statistics cross no gradient accumulation: they are those of micro_batch_size x processes samples.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class SynchronisedBatchNorm(_BatchNorm):
+    """Any batch norm layer of torch; in evaluation and in a single process it is what it was."""
+
+    def forward(self, given: Tensor) -> Tensor:
+        """[batch, channel, ..] -> the same shape and element type; collective in training."""
+        if not self.training:
+            return super().forward(given)
+        found, mean, variance = _Normalise.apply(given, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        if self.running_mean is not None:
+            self._move(mean, variance, given.numel() // given.shape[1] * _processes())
+        return found  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _move(self, mean: Tensor, variance: Tensor, samples: int) -> None:
+        """The running statistics by one micro-batch; without a momentum they are the mean of all."""
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        share: Any = self.momentum if self.momentum is not None else 1.0 / self.num_batches_tracked
+        assert self.running_mean is not None and self.running_var is not None
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance * (samples / (samples - 1)), share)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions behind the channel."""
+
+
+def apply_synchronised_batch_norm(model: nn.Module) -> int:
+    """Makes every batch norm layer of the model one, in place: names and weights stay. How many there are."""
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    for layer in layers:
+        layer.__class__ = SynchronisedBatchNorm
+    return len(layers)
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(normalised, mean, variance); the last two in fp32, of all ranks."""
+        dims = [dim for dim in range(given.dim()) if dim != 1]
+        if given.numel() // given.shape[1] * _processes() < 2:
+            raise ValueError(f"batch norm needs more than one value per channel, got {tuple(given.shape)}")
+        variance, mean = torch.var_mean(given.float(), dims, correction=0)
+        if (processes := _processes()) > 1:
+            gathered = [mean.new_empty(2, len(mean)) for _ in range(processes)]
+            dist.all_gather(gathered, torch.stack([mean, variance]))
+            means, variances = torch.stack(gathered).unbind(1)
+            mean = means.mean(0)
+            variance = variances.mean(0) + (means - mean).square().mean(0)
+        found = F.batch_norm(given, mean, variance, weight, bias, training=False, eps=eps)
+        ctx.save_for_backward(given, weight, mean, variance)
+        ctx.eps = eps
+        ctx.mark_non_differentiable(mean, variance)
+        return found, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        given, weight, mean, variance = ctx.saved_tensors
+        # as if mean and variance were constants; its gradients of weight and bias are the sums that are wanted
+        found, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            gradients[0].contiguous(), given, weight, mean, variance, None, None, False, ctx.eps, [True] * 3
+        )
+        sums = torch.stack([of_bias.float(), of_weight.float()])
+        if _processes() > 1:
+            dist.all_reduce(sums)
+        sums /= given.numel() // given.shape[1] * _processes()
+        slope = torch.rsqrt(variance + ctx.eps)
+        scale = slope if weight is None else slope * weight
+        shape = [1, -1, *[1] * (given.dim() - 2)]
+        shift, through_variance = scale * sums[0], scale * slope * sums[1]
+        found = found - (given - mean.view(shape)) * through_variance.view(shape) - shift.view(shape)
+        wanted = ctx.needs_input_grad
+        return (
+            found.to(given.dtype),
+            of_weight if weight is not None and wanted[1] else None,
+            of_bias if wanted[2] else None,
+            None,
+        )
+
+
+def _processes() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1

@@ -1,0 +1,99 @@
+"""What other programs and papers call what this lab has under another name: refused, with the lab's own name.
+
+Nothing is translated silently: `fsdp` is PyTorch's and `zero3` DeepSpeed's (elsewhere both are FSDP), and a batch size
+is of one process here, of all of them there.
+"""
+
+from __future__ import annotations
+
+MICRO = (
+    "the samples of one forward pass are TRAINER_MICRO_BATCH_SIZE, those of an update TRAINER_GLOBAL_BATCH_SIZE, and "
+    "the accumulation follows from both"
+)
+SETTINGS_ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            *(
+                "batch_size",
+                "train_batch_size",
+                "train_micro_batch_size_per_gpu",
+                "per_device_train_batch_size",
+            ),
+            *("gradient_accumulation_steps", "grad_accum_steps"),
+        ),
+        MICRO,
+    ),
+    **dict.fromkeys(("learning_rate", "base_lr"), "it is called TRAINER_LR"),
+    **dict.fromkeys(("model_type", "model_name"), "it is called TRAINER_MODEL"),
+    **dict.fromkeys(("num_epochs", "num_train_epochs"), "it is called TRAINER_EPOCHS"),
+    **dict.fromkeys(("max_steps", "num_steps"), "it is called TRAINER_STEPS"),
+    **dict.fromkeys(
+        ("enable_gradient_checkpointing", "gradient_checkpointing", "grad_checkpointing"),
+        "it is called TRAINER_ACTIVATION_CHECKPOINTING (none, selective, blocks, every_2)",
+    ),
+    **dict.fromkeys(("gradient_clipping", "max_grad_norm"), "it is called TRAINER_CLIP_NORM"),
+    **dict.fromkeys(("r", "lora_r"), "it is called TRAINER_LORA_RANK"),
+    **dict.fromkeys(("target_modules", "lora_target_modules"), "it is called TRAINER_LORA_TARGETS"),
+    **dict.fromkeys(
+        ("bf16", "fp16", "mixed_precision"), "it is called TRAINER_PRECISION (bf16, fp16, fp32, auto)"
+    ),
+    **dict.fromkeys(
+        ("sync_bn", "sync_batchnorm", "sync_batch_norm"), "it is TRAINER_BATCH_NORM=synchronised"
+    ),
+    "betas": "they are TRAINER_BETA1 and TRAINER_BETA2",
+    **dict.fromkeys(
+        ("adam_beta1", "adam_beta2", "adam_epsilon", "epsilon"), "AdamW has TRAINER_BETA1, _BETA2 and _EPS"
+    ),
+    **dict.fromkeys(
+        ("num_gpus", "gpus_per_node", "nproc_per_node", "num_nodes", "nnodes"),
+        "how many processes there are is the chart's: run.nodes, run.processesPerNode",
+    ),
+    "master_port": "the launcher's rendezvous is the chart's",
+}
+"""Setting elsewhere -> what to do instead."""
+
+STRATEGIES = {
+    **dict.fromkeys(
+        ("fsdp_stage1", "deepspeed_stage1", "stage1", "zero_1", "zero-1"), ("zero1", "DeepSpeed's stage 1")
+    ),
+    **dict.fromkeys(
+        ("fsdp_stage2", "deepspeed_stage2", "stage2", "zero_2", "zero-2"), ("zero2", "DeepSpeed's stage 2")
+    ),
+    **dict.fromkeys(
+        ("fsdp_stage3", "deepspeed_stage3", "stage3", "zero_3", "zero-3"), ("zero3", "DeepSpeed's stage 3")
+    ),
+    **dict.fromkeys(("zero++", "zeropp_stage3", "zero_pp"), ("zeropp", "ZeRO++")),
+    **dict.fromkeys(("fsdp2", "full_shard", "fully_shard"), ("fsdp", "PyTorch's fully_shard")),
+    **dict.fromkeys(("hybrid_shard", "hsdp2"), ("hsdp", "PyTorch's fully_shard in replicas")),
+    **dict.fromkeys(("dp", "data_parallel", "standard_ddp"), ("ddp", "PyTorch's DistributedDataParallel")),
+    **dict.fromkeys(
+        ("2d_pipeline", "3d_parallelism", "4d_parallelism", "5d_parallelism"),
+        ("nd", "a layout of several dimensions"),
+    ),
+}
+MODELS = {
+    **dict.fromkeys(("cnn-lstm", "cnnlstm", "CNN-LSTM"), "cnn_lstm"),
+    **dict.fromkeys(
+        ("mobilenet_v3", "mobilenetv3", "mobilenet_v3_large", "mobilenet_v2", "MobileNet"), "mobilenet"
+    ),
+    **dict.fromkeys(("efficientnet_b0", "efficientnet-b0", "EfficientNet"), "efficientnet"),
+    **dict.fromkeys(("vgg16", "vgg-16", "VGG"), "vgg"),
+    **dict.fromkeys(("resnet50", "resnet-50", "ResNet"), "resnet"),
+    **dict.fromkeys(("CNN", "simple_cnn", "basic_cnn"), "cnn"),
+    **dict.fromkeys(("Ensemble", "ensemble_model"), "ensemble"),
+    **dict.fromkeys(("vit-base", "vit_b_16", "vit"), "vit_base"),
+    **dict.fromkeys(("vit-huge", "vit_h_14"), "vit_huge"),
+    **dict.fromkeys(("Qwen2.5-3B", "qwen3b", "Qwen2.5-3B-Instruct"), "qwen2.5-3b"),
+}
+MOBILENET_V2 = "; it is version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224"
+
+
+def hint_of_value(setting: str, value: str) -> str:
+    """To be put behind the sentence that refuses this value; "" = nothing is known of it."""
+    if setting == "strategy" and value in STRATEGIES:
+        ours, what = STRATEGIES[value]
+        return f"; {what} is called {ours}"
+    if setting == "model" and value in MODELS:
+        more = MOBILENET_V2 if value == "mobilenet_v2" else ""
+        return f"; the network is called {MODELS[value]}{more}"
+    return ""
