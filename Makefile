@@ -103,9 +103,10 @@ bare: setup gpu-kit ## the kit and the trainer's tests as on a bare GPU machine:
 pictures: setup ## the pictures in docs/pictures, from what `make demo` left; needs chromium
 	$(BIN)/python -m docs.pictures.take $(DEMO)
 
-schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, the advice's strategies
+schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, the advice's strategies, the README's networks
 	$(BIN)/python charts/values_schema.py charts/run/values.schema.json
 	$(BIN)/python -m trainer.settings.strategy_table stratlab/analysis/advice/strategies.json
+	$(BIN)/python -m trainer.settings.network_table README.md
 
 golden: setup ## rewrite tests/charts/golden; review the diff
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/charts/test_golden.py

@@ -13,7 +13,7 @@ from trainer.models.vit import training_flops
 from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config
 from trainer.settings.fields import MODELS, TEXT_MODELS
-from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS
+from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS, write_rows
 from trainer.shapes.model_shapes import TORCHVISION, VIT, default_image_size
 
 OURS = tuple(name for name, row in NETWORKS.items() if row.builder)
@@ -88,6 +88,13 @@ def test_every_name_is_a_network_of_its_own():
         if row.builder
     ]
     assert len(kinds) == len({*kinds}) == len([row for row in NETWORKS.values() if row.builder]) > 2
+
+
+def test_the_readme_has_the_rows_of_the_table():
+    text = Path("README.md").read_text()
+    assert write_rows(text) == text, "make schema"
+    without = text.replace("| `cnn` |", "| `gone` |")
+    assert without != text and write_rows(without) == text
 
 
 def test_the_readme_names_each_network_and_no_other():
