@@ -79,10 +79,15 @@ def test_in_a_collective_the_same_work_ends_the_run():
 def test_the_others_end_when_rank_0_stands_still_or_fails(work, said):
     def be_rank() -> None:
         open_group()
-        alone(work)
+        try:
+            alone(work)
+        finally:
+            time.sleep(
+                1.0
+            )  # the store is rank 0 here, and not the launcher: the other one must read it first
 
     began = time.monotonic()
-    ended = fork_ranks(be_rank, 2, grace_s=3.0)
+    ended = fork_ranks(be_rank, 2, grace_s=4.0)
     assert ended[1].exit_code == 1 and f"PeerLost: {said}" in ended[1].output, ended[1].output
     assert time.monotonic() - began < 40
 
