@@ -75,7 +75,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "faults", "runs that are killed, stopped, cut off, filled up end as they must, and lose no more than is stated",
-        command=("{python}", "-m", "tests.faults"), smallest=("F1", "F27"), minutes=90,
+        command=("{python}", "-m", "tests.faults"), smallest=("F5", "F27"), minutes=90,
         folders=("tests/faults",), facts="faults.json",
     ),
     Suite(
