@@ -270,8 +270,8 @@ def main() -> int:
 def leave(code: int) -> NoReturn:
     """Ends the rank without the interpreter's own end, when all that it has said is written.
 
-    There a rank that had done everything ended now and then with SIGSEGV ("terminate called without an active
-    exception": threads of libraries that nobody has joined; torch 2.13, gloo).
+    There a rank that had done everything has been seen to end with SIGSEGV, once ("terminate called without an active
+    exception": threads of libraries that nobody has joined; torch 2.13, gloo, fsdp).
     """
     logging.shutdown()
     sys.stdout.flush()

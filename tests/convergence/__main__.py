@@ -26,6 +26,7 @@ from tests.convergence.course import STEPS, Course, list_courses, run_course
 from tests.convergence.verdict import ALLOWED, Verdict, alone, judge
 from tests.ranks import fork_ranks
 from trainer.prepare.before_ranks import ensure_cache
+from trainer.record.run_directory import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "reports" / "raw" / "convergence.json"
@@ -105,9 +106,7 @@ def _say(verdict: Verdict) -> None:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(content, indent=1) + "\n")
-    new.replace(path)
+    write_json(path, content)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,6 @@ them in reports/faults.md, after some of them on the terminal alone. Exit codes:
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 
 from tests.faults.matrix import FAULTS
 from tests.faults.outcome import RECORD, judge_fault, read_outcomes, write_table
+from trainer.record.run_directory import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "reports" / "raw" / "faults.json"
@@ -54,9 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write(rows: list[dict[str, Any]]) -> None:
     FOUND.parent.mkdir(parents=True, exist_ok=True)
-    new = FOUND.with_suffix(".new")
-    new.write_text(json.dumps({"faults": rows}, indent=1) + "\n")
-    new.replace(FOUND)
+    write_json(FOUND, {"faults": rows})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -28,6 +28,7 @@ from typing import Any
 from tests.image_models.cell import Cell, list_cells
 from tests.image_models.found import Found, judge, measure_parity, read_found
 from tests.ranks import fork_ranks
+from trainer.record.run_directory import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "reports" / "raw" / "image-models.json"
@@ -161,9 +162,7 @@ def _read_tree() -> str:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(content, indent=1) + "\n")
-    new.replace(path)
+    write_json(path, content)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -211,8 +211,9 @@ class Recorder:
         losses, measures, system = self._gather([entry.result for entry in waiting], own_ms)
         times = times or self._read_times(waiting)
         norms = _numbers([entry.result.grad_norm for entry in waiting])
-        skipped = [entry.result.skipped for entry in waiting]
-        bad = self._find_bad(waiting, losses, norms, skipped)
+        bad = self._find_bad(waiting, losses, norms)
+        skipped = [self._guard.counts_as_skipped(step) for step in bad] if bad else [False] * len(waiting)
+        self.skipped_steps += sum(skipped)
         if self._spool is not None:
             for each in zip(waiting, losses, measures, norms, times, skipped, strict=True):
                 self._write_step(*each)
@@ -225,25 +226,20 @@ class Recorder:
             self._flush_spool(waiting[-1].step)
             if self._on_flush:
                 self._on_flush(self.last)
-        if bad is None:
+        if not bad:
             self._guard.forget()
             return
         for number, sentence in self._guard.check(bad, [entry.result.loss for entry in waiting]):
             self.record("event", number, name="not finite", text=sentence)
 
-    def _find_bad(
-        self, waiting: Sequence[_Waiting], losses: list[float], norms: list[float], skipped: list[int]
-    ) -> list[Step] | None:
-        """None where all is finite and nothing was left out; else all steps, and `skipped` becomes the policy's."""
-        if math.isfinite(sum(losses) + sum(norms)) and not any(skipped):
-            return None
-        found = [
-            Step(entry.step, loss, norm, bool(left_out))
-            for entry, loss, norm, left_out in zip(waiting, losses, norms, skipped, strict=True)
+    def _find_bad(self, waiting: Sequence[_Waiting], losses: list[float], norms: list[float]) -> list[Step]:
+        """All steps, or none of them: where all is finite and nothing was left out, as in nearly every write."""
+        if math.isfinite(sum(losses) + sum(norms)) and not any(entry.result.skipped for entry in waiting):
+            return []
+        return [
+            Step(entry.step, loss, norm, bool(entry.result.skipped))
+            for entry, loss, norm in zip(waiting, losses, norms, strict=True)
         ]
-        skipped[:] = map(self._guard.counts_as_skipped, found)
-        self.skipped_steps += sum(skipped)
-        return found
 
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
         """Of each step, in ms; what counts is kept."""
@@ -346,7 +342,7 @@ class Recorder:
         right: Sequence[float],
         norm: float,
         times: tuple[float, ...],
-        skipped: int,
+        skipped: bool,
     ) -> None:
         assert self._spool is not None
         result = entry.result
