@@ -19,6 +19,25 @@ SETTINGS = {
     "TRAINER_MAX_ATTEMPTS": "1000",
 }
 
+STRATEGIES: dict[str, tuple[int, dict[str, str]]] = {
+    "ddp": (2, {}),
+    "fsdp": (2, {}),
+    "hsdp": (4, {"TRAINER_DP_SHARD": "2", "TRAINER_MICRO_BATCH_SIZE": "4"}),
+    "nd": (
+        2,
+        {
+            "TRAINER_MODEL": "qwen_tiny",
+            "TRAINER_DATASET": "arithmetic",
+            "TRAINER_TRAIN_SAMPLES": "96",
+            "TRAINER_VALIDATION_FRACTION": "0.02",
+            "TRAINER_SEQ_LEN": "64",
+            "TRAINER_LAYOUT": "given",
+            "TRAINER_TP": "2",
+        },
+    ),
+}
+"""Name -> processes, further settings. On a CPU two partial sums have one order, so a tp of 2 is bitwise, too."""
+
 
 def numbers(pods: Pods) -> dict[tuple[str, int], set[float]]:
     """(kind, step) -> what all attempts that made it have found."""
@@ -34,20 +53,22 @@ def weights(pods: Pods) -> bytes:
     return (pods.folder.path / "model" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_run_that_was_killed_five_times_is_the_one_that_never_was(
     tmp_path: Path, record_property, strategy: str
 ) -> None:
-    drawn, settings = random.Random(11), SETTINGS | {"TRAINER_STRATEGY": strategy}
+    drawn = random.Random(11)
+    processes, settings = STRATEGIES[strategy]
+    settings = SETTINGS | {"TRAINER_STRATEGY": strategy} | settings
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
-    with open_pods(tmp_path / "whole", 1, 2, settings) as whole:
+    with open_pods(tmp_path / "whole", 1, processes, settings) as whole:
         whole.start()
         assert whole.finish() == 0, whole.said()
     times = [line["t"] for line in whole.lines() if line["kind"] == "train"]
     most_s = (times[-1] - times[0]) / (KILLS + 1)
     seconds = []
-    with open_pods(tmp_path / "killed", 1, 2, settings) as pods:
+    with open_pods(tmp_path / "killed", 1, processes, settings) as pods:
         pods.start()
         for attempt in range(1, KILLS + 1):
             pods.wait_for_step(1, attempt)
