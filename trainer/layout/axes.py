@@ -38,6 +38,10 @@ class Axes:
         at = self.coordinates(rank)
         return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
 
+    def computes_loss(self, rank: int) -> bool:
+        """Whether a rank has the end of the model: the last of the pipeline, in every schedule."""
+        return self.coordinates(rank)["pp"] == self.pp - 1
+
     @property
     def dp(self) -> int:
         """Processes that see different samples."""

@@ -13,6 +13,7 @@ from trainer.layout.resolve import Layout, count_stages, resolve_layout, split_l
 from trainer.settings.config import PREFIX, Config, ConfigError
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import DecoderShape, count_parameters
+from trainer.shapes.teacher import teacher_problems
 
 GIB = 1 << 30
 EXAMPLE = """\
@@ -41,10 +42,13 @@ def main(arguments: list[str]) -> int:
         config = _read_config(given)
         shape = read_shape(config)
         layout = resolve_layout(config, given.processes, shape)
+        if problems := teacher_problems(config):
+            raise ConfigError(problems)
+        lines = list(_lines(config, shape, layout))
     except (ConfigError, DataMissing) as failure:
         print(failure, file=sys.stderr)
         return 2
-    print("\n".join(_lines(config, shape, layout)))
+    print("\n".join(lines))
     return 0
 
 
@@ -89,7 +93,9 @@ def _lines(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[str]
 
 def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tuple[str, ...]]:
     """Ranks in a row that hold the same are one line."""
-    yield "ranks", "layers", "parameters", "trained", "gathered", "weights", "gradients", "optimizer", "GiB"
+    teaches = ("teacher",) if config.teacher else ()
+    names = ("ranks", "layers", "parameters", "trained", "gathered", "weights", "gradients", "optimizer")
+    yield (*names, *teaches, "GiB")
     stages = split_layers(shape.layers, count_stages(config, layout.axes.pp))
     first, previous = 0, None
     for one in [*describe_ranks(config, shape, layout), None]:
@@ -98,7 +104,8 @@ def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tupl
             mine = stages[previous.coordinates["pp"] :: layout.axes.pp]
             layers = ", ".join(str(r.start) if len(r) == 1 else f"{r.start}-{r.stop - 1}" for r in mine)
             counts = (f"{n:,}" for n in (previous.parameters, previous.trained, previous.computed_with))
-            sizes = (previous.parameter_bytes, previous.gradient_bytes, previous.optimizer_bytes)
+            sizes = [previous.parameter_bytes, previous.gradient_bytes, previous.optimizer_bytes]
+            sizes += [previous.teacher_bytes] if teaches else []
             yield ranks, layers, *counts, *(f"{size / GIB:.2f}" for size in (*sizes, previous.total_bytes))
             first = previous.rank + 1
         previous = one

@@ -17,6 +17,7 @@ from trainer.layout.axes import Axes
 from trainer.layout.resolve import Layout, count_stages, split_layers
 from trainer.settings.config import Config
 from trainer.shapes.decoder_shapes import DecoderShape, weight_shapes
+from trainer.shapes.teacher import count_teacher_bytes
 
 EMBEDDING, HEAD = "hf.model.embed_tokens.weight", "hf.lm_head.weight"
 BY_COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
@@ -39,10 +40,12 @@ class RankMemory:
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    teacher_bytes: int = 0
+    """Of the network that the model learns from, whole where the loss is computed."""
 
     @property
     def total_bytes(self) -> int:
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.teacher_bytes
 
 
 def _optimizer_bytes(config: Config) -> int:
@@ -53,15 +56,20 @@ def _optimizer_bytes(config: Config) -> int:
 
 
 def describe_ranks(config: Config, shape: DecoderShape, layout: Layout) -> list[RankMemory]:
-    """Every process of the layout, in the order of ranks."""
+    """Every process of the layout, in the order of ranks.
+
+    Raises:
+        ConfigError, DataMissing: a teacher whose shape is not to be had.
+    """
     whole = weight_shapes(shape, config)
     stages = count_stages(config, layout.axes.pp)
     by_stage = [dict(_stage_shapes(whole, shape, stage, stages)) for stage in range(stages)]
-    return [_describe(config, layout.axes, rank, by_stage) for rank in range(layout.axes.world_size)]
+    teacher = count_teacher_bytes(config)
+    return [_describe(config, layout.axes, rank, by_stage, teacher) for rank in range(layout.axes.world_size)]
 
 
 def _describe(
-    config: Config, axes: Axes, rank: int, by_stage: list[dict[str, tuple[int, ...]]]
+    config: Config, axes: Axes, rank: int, by_stage: list[dict[str, tuple[int, ...]]], teacher: int
 ) -> RankMemory:
     at = axes.coordinates(rank)
     among_experts = (at["dp_shard"] * axes.cp + at["cp"]) * axes.tp + at["tp"]
@@ -88,6 +96,7 @@ def _describe(
         parameter_bytes=4 * parameters,
         gradient_bytes=4 * trained,
         optimizer_bytes=_optimizer_bytes(config) * trained,
+        teacher_bytes=teacher if axes.computes_loss(rank) else 0,
     )
 
 

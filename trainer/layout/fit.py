@@ -16,6 +16,7 @@ from trainer.layout.resolve import Layout, resolve_layout
 from trainer.settings.config import Config
 from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_shapes import DecoderShape
+from trainer.shapes.teacher import count_teacher_bytes
 
 GIB = 1 << 30
 
@@ -41,9 +42,10 @@ def fit_problems(
     if held <= device_bytes:
         return
     name = f"TRAINER_STRATEGY={config.strategy}" + (f", {layout.name}" if config.strategy == "nd" else "")
+    taught = " and its teacher" if config.teacher else ""
     yield (
         f"{name}: a process holds {held / GIB:.1f} GiB of weights, gradients and optimizer state of "
-        f"{config.model_name}, and its device has {device_bytes / GIB:.1f} GiB; "
+        f"{config.model_name}{taught}, and its device has {device_bytes / GIB:.1f} GiB; "
         f"{_advice(config, world_size, shape, device_bytes)}"
     )
 
@@ -54,7 +56,10 @@ def _advice(config: Config, world_size: int, shape: DecoderShape, device_bytes: 
     if world_size > 1 and shared < device_bytes:
         return f"TRAINER_STRATEGY=fsdp shares them out, {shared / GIB:.1f} GiB for each of {world_size} processes"
     whole = _largest(config, shape, _build_layout(Axes()))
-    least = whole // device_bytes + 1
+    teacher = count_teacher_bytes(config)  # on every process, whole
+    if teacher >= device_bytes:
+        return f"its teacher alone takes {teacher / GIB:.1f} GiB on each; take a smaller one"
+    least = (whole - teacher) // (device_bytes - teacher) + 1
     lora = "" if config.lora_rank else ", or train adapters alone: TRAINER_LORA_RANK=16"
     return f"TRAINER_STRATEGY=fsdp shares them out over more processes, here at least {least}{lora}"
 

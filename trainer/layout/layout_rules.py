@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from trainer.settings.compile_rules import refused_compositions
 from trainer.settings.config import Config
 from trainer.settings.knob_table import pipeline_problems, replica_problems
+from trainer.shapes.decoder_rules import size_problems
 
 if TYPE_CHECKING:
     from trainer.layout.axes import Axes
@@ -28,6 +29,7 @@ def broken_layout_rules(
 ) -> list[str]:
     """One sentence per broken rule."""
     return [
+        *size_problems(config),
         *_processes(config, world_size, axes),
         *_tensor(config, axes, shape, sequence_parallel),
         *_pipeline(config, axes, shape),

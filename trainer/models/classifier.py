@@ -40,7 +40,9 @@ class ImageClassifier(Learner):
 
     def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Images and labels -> what the loss says of their logits."""
-        found: tuple[Tensor, Tensor] = self.loss(self.predict(inputs), labels)
+        # the teacher first: what it needs on the way is gone before the student keeps anything
+        taught = self.teacher.answer(inputs) if self.teacher and self.training else None
+        found: tuple[Tensor, Tensor] = self.loss(self.predict(inputs), labels, taught)
         return found
 
     def set_flops(self, forward: ForwardFlops) -> None:

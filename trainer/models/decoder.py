@@ -64,6 +64,8 @@ class Decoder(Learner):
         self.bounds = bounds or Bounds(documents=seq_len if packed else 1, longest=seq_len)
         self.part = (0, 1)
         """(i, n): queries are the i-th of n parts of the row (trainer/parallel/context.py)."""
+        self.columns = (0, 1)
+        """(i, n): what it is given of a row is the i-th of n parts (likewise)."""
         self.forward_flops = _forward_flops(shape, seq_len)
         self.flops_per_sample = self.forward_flops.training()
         """Forward and backward of one row as one document, causal-exact; with LoRA 4 N."""
@@ -72,13 +74,16 @@ class Decoder(Learner):
 
     def predict(self, inputs: Tensor) -> Tensor:
         """int64 [row, 2, token] (ids, positions in the document) -> logits [row, token, vocab]."""
-        return self.hf.lm_head(self._states(inputs))
+        return self.hf.lm_head(self.states(inputs))
 
     def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The same inputs, labels int64 [row, token] -> (sum of the tokens' losses, measures); no logits are kept."""
-        return self.hf.lm_head(self._states(inputs), labels=labels), self.loss.measure(labels)
+        taught = self.teacher.explain(inputs) if self.teacher and self.training else None
+        loss = self.hf.lm_head(self.states(inputs), labels=labels, taught=taught)
+        return loss, self.loss.measure(labels)
 
-    def _states(self, inputs: Tensor) -> Tensor:
+    def states(self, inputs: Tensor) -> Tensor:
+        """The same inputs -> what enters the head [row, token, hidden]."""
         packing = None
         if self.needs_packing:
             packing = self.pack(documents_of(inputs), self.hf.model.embed_tokens.weight.dtype)

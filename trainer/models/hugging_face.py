@@ -57,12 +57,21 @@ def build_vit(shape: VitShape, image_size: int, channels: int, num_labels: int) 
 
 
 def build_hugging_face(
-    config: Config, source: str, image_size: int, channels: int, num_labels: int, empty: bool
+    config: Config,
+    source: str,
+    image_size: int,
+    channels: int,
+    num_labels: int,
+    empty: bool,
+    whole: bool = False,
 ) -> ImageClassifier:
     """The model of `source` (hub id or folder), fresh or with its weights, a head for `num_labels`, no dropout.
 
     Position embeddings of the ViT family are interpolated once, to `image_size`. Images of one channel are repeated
     for weights that take three.
+
+    Args:
+        whole: of weights that are loaded the head too must be there.
 
     Raises:
         DataMissing: nothing to be had there, or another architecture than its config.json says.
@@ -81,8 +90,8 @@ def build_hugging_face(
     settings.num_labels = num_labels
     switch_dropout_off(settings)
     switch_dropout_off(seen)
-    build = _load if pretrained and not empty else _construct
-    hf = build(config, source, settings)
+    loads = pretrained and not empty
+    hf = _load(config, source, settings, whole) if loads else _construct(config, source, settings)
     model = HuggingFaceModel(hf, repeat=taken if channels != taken else 0)
     try:
         if pretrained and size != image_size:
@@ -156,7 +165,7 @@ def _construct(config: Config, source: str, settings: Any) -> Any:
         raise _missing(config, source, failure) from failure
 
 
-def _load(config: Config, source: str, settings: Any) -> Any:
+def _load(config: Config, source: str, settings: Any, whole: bool) -> Any:
     transformers.utils.logging.disable_progress_bar()  # it would fill the rank's log
     try:
         hf, found = AutoModelForImageClassification.from_pretrained(
@@ -170,7 +179,7 @@ def _load(config: Config, source: str, settings: Any) -> Any:
     except Exception as failure:  # as above
         raise _missing(config, source, failure) from failure
     fresh = found["missing_keys"] | {key for key, *_ in found["mismatched_keys"]}
-    heads = tuple(f"{head}." for head in find_heads(hf))
+    heads = () if whole else tuple(f"{head}." for head in find_heads(hf))
     if lost := sorted(key for key in fresh if not key.startswith(heads)):
         raise _missing(
             config, source, f"{len(lost)} tensors are not there or of another shape, first {lost[0]}"

@@ -11,6 +11,7 @@ from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import TEXT_MODELS
 from trainer.shapes.decoder_shapes import SHAPES, DecoderShape, named_setting
+from trainer.shapes.sizes import resize_decoder
 
 FAMILIES = tuple(dict.fromkeys(shape.family for shape in SHAPES.values()))
 
@@ -23,14 +24,14 @@ def _no_language_model(config: Config) -> str:
 
 
 def read_shape(config: Config) -> DecoderShape:
-    """The preset of `model`, or the config.json of `model_path` or of a hub id.
+    """The preset of `model` with the sizes that are given, or the config.json of `model_path` or of a hub id.
 
     Raises:
         ConfigError: the model is none of the families we have.
         DataMissing: there is no config.json to be had.
     """
     if not config.model_path and config.model in SHAPES:
-        return SHAPES[config.model]
+        return resize_decoder(SHAPES[config.model], config)
     return shape_of_json(read_json(config), f"TRAINER_{named_setting(config)}")
 
 

@@ -9,7 +9,8 @@ from trainer.failures import DataMissing
 from trainer.settings.compile_rules import refused_compositions
 from trainer.settings.config import Config, ConfigError
 from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.decoder_shapes import TEXT_HUB_IDS, hub_id
+from trainer.shapes.decoder_shapes import SHAPES, TEXT_HUB_IDS, hub_id
+from trainer.shapes.sizes import decoder_size_problems
 
 
 def decoder_problems(config: Config) -> list[str]:
@@ -31,10 +32,18 @@ def decoder_problems(config: Config) -> list[str]:
         )
     if shape and config.strategy != "nd":  # there with the axes: trainer/layout/layout_rules.py
         problems += list(refused_compositions(config, experts=shape.experts > 0))
+    if config.strategy != "nd":  # likewise
+        problems += size_problems(config)
     problems += list(_weights_problems(config))
     if any(target.split(".")[-1] == "lm_head" for target in config.lora_targets.split(",")):
         problems.append("TRAINER_LORA_TARGETS: lm_head gets no adapters, expected projections of the layers")
     return problems
+
+
+def size_problems(config: Config) -> list[str]:
+    """One sentence per rule that the sizes given instead of a preset's own break."""
+    preset = None if config.model_path else SHAPES.get(config.model)
+    return [*decoder_size_problems(preset, config)] if preset else []
 
 
 def _weights_problems(config: Config) -> Iterator[str]:

@@ -175,6 +175,11 @@ def count_flops_per_token(shape: DecoderShape, seq_len: int, *, causal: bool, lo
     return weights + (attention / 2 if causal else attention)
 
 
+def count_forward_flops_per_token(shape: DecoderShape, seq_len: int, *, causal: bool) -> float:
+    """The forward pass alone: a third of `count_flops_per_token`."""
+    return count_flops_per_token(shape, seq_len, causal=causal) / 3
+
+
 def weight_shapes(shape: DecoderShape, config: Config) -> dict[str, tuple[int, ...]]:
     """`parameter_shapes` of the model as it is trained: with LoRA peft's names, the adapters beside their bases."""
     shapes: dict[str, tuple[int, ...]] = {}

@@ -14,6 +14,7 @@ from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS
 from trainer.settings.recomputation import NONE
 from trainer.shapes.decoder_rules import decoder_problems
 from trainer.shapes.preprocessing import read_image_size
+from trainer.shapes.sizes import resize_vit, vit_size_problems
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,12 @@ def registered_name(config: Config) -> str:
     return name if name in MODELS else ""
 
 
+def read_vit_shape(config: Config) -> VitShape | None:
+    """The preset of `model` with the sizes that are given; None = no vision transformer of ours."""
+    name = registered_name(config)
+    return resize_vit(VIT[name], config) if name in VIT else None
+
+
 def default_image_size(config: Config) -> int:
     """Pixels of an edge that the model was published with; 224 where that is known on the hub only."""
     name = registered_name(config)
@@ -96,8 +103,8 @@ def image_size_problem(config: Config, image_size: int) -> str | None:
 
 
 def _step(config: Config, name: str) -> int:
-    if name in VIT:
-        return VIT[name].patch
+    if shape := read_vit_shape(config):
+        return shape.patch
     if name in NETWORKS:
         return NETWORKS[name].step
     content = read_model_json(config) if config.model_path else {}
@@ -113,7 +120,9 @@ def model_problems(config: Config) -> list[str]:
         return [f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}: is a language model"]
     if problems := list(_folder_problems(config)):
         return problems
-    return [*_weights_problems(config), *_batch_norm_problems(config)]
+    shape = read_vit_shape(config)
+    sizes = [*vit_size_problems(shape, config)] if shape else []
+    return [*sizes, *_weights_problems(config), *_batch_norm_problems(config)]
 
 
 def _folder_problems(config: Config) -> Iterator[str]:
