@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from trainer.launch.stop import TO_RANKS, Stop, Stopped, end_ranks, listen_early, rank_seconds
+from trainer.launch.stop import LEFT_TO_TORCH, TO_RANKS, Stop, Stopped, end_ranks, listen_early, rank_seconds
 
 if __name__ == "__main__":
     listen_early()
@@ -223,7 +223,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     options = ["--shutdown-timeout", str(rank_seconds(config.grace_s))]
-    options += ["--signals-to-handle", "SIGINT,SIGHUP,SIGQUIT"]  # SIGTERM is heard by `stop`
+    options += ["--signals-to-handle", LEFT_TO_TORCH]  # the others are heard by `stop`
     options += ["-m", "trainer.worker"]
     if "PET_RDZV_ENDPOINT" in os.environ:
         if address := read_own_address():

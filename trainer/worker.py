@@ -30,6 +30,7 @@ from trainer.hangs.witness import Witness
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
 from trainer.launch.peers import leave_mark
+from trainer.launch.stop import end_with_launcher
 from trainer.launch.visibility import refuse
 from trainer.layout.process_group import open_process_group
 from trainer.layout.world import World, read_world
@@ -77,6 +78,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     task = open_task(config, share, world.device)
     run = build_run(config, world, placement, precision, task.train_samples, pulse=pulse)
     model = task.build_model(builds_empty(config, world.rank))
+    model.teacher = task.build_teacher(precision, pulse, run.axes.computes_loss(world.rank))
     resolved = describe_resolved(run, task, model)
     if rungs := read_own_rungs(os.environ):
         resolved[RUNGS] = rungs
@@ -86,6 +88,8 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     phases = Phases(world.device_type)
     witness.phase = phases.name_open
     engine = build_engine(run, model, phases)
+    if model.teacher:
+        engine.observed.add("teacher", model.teacher.tensors())
     memory = TrainingMemory(open_counters(world), phases, attempt.from_step + 1, run.plan.steps)
     meter = Meter(world, memory)
     recorder = Recorder(
@@ -207,6 +211,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         **task.cost(model),
+        **task.teacher_facts,
         **({"attention": _describe_attention(run)} if config.is_text else {}),
         **({"quantized": _describe_zeropp(run, model)} if config.strategy == "zeropp" else {}),
         "initial_weights_sha256": task.hash_weights(model, run.pulse),
@@ -280,4 +285,5 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    end_with_launcher()
     leave(main())

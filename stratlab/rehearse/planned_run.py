@@ -10,6 +10,7 @@ from typing import Any
 from stratlab.machine.processes import free_port
 from stratlab.rehearse.folders import check_free
 from stratlab.rehearse.operator import build_training_pods
+from stratlab.rehearse.volume import find_mount, place_on_volume
 from stratlab.rendering import helm
 from stratlab.rendering.pod_commands import Pod, build_pod
 from stratlab.user_error import UserError
@@ -79,16 +80,20 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
         settings.append(f"run.nodes={request.nodes}")
     if request.processes is not None:
         settings.append(f"run.processesPerNode={request.processes}")
-    literals = [f"run.results.mountPath={request.results}", f"run.mlflow.trackingUri={tracking_uri}"]
+    literals = [f"run.mlflow.trackingUri={tracking_uri}"]
     literals.append("run.mlflow.existingSecret=")  # the login of another server than the rehearsal's own
+    folder = [f"run.results.mountPath={request.results}"]
     plan: list[PlannedRun] = []
     about: dict[str, list[str]] = {}
     for chart, name in zip(request.charts, names, strict=True):
         try:
-            objects = helm.render_chart(
-                program, chart, name, settings=settings, values=request.values, literals=literals
+            here, there = (
+                helm.render_chart(
+                    program, chart, name, settings=settings, values=request.values, literals=given
+                )
+                for given in ([*folder, *literals], literals)
             )
-            run = build_planned_run(name, objects, request.results)
+            run = build_planned_run(name, here, request.results, find_mount(there))
             check_free(run.run_dir, replace=request.replace)
             plan.append(run)
         except UserError as refusal:
@@ -106,8 +111,13 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
     return plan
 
 
-def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: Path) -> PlannedRun:
+def build_planned_run(
+    name: str, objects: Sequence[Mapping[str, Any]], results: Path, mount: str = ""
+) -> PlannedRun:
     """The run in the rendered `objects` of release `name`, whose results go below `results`.
+
+    Args:
+        mount: where a cluster has its results volume; what settings name below it is looked for below `results`.
 
     Raises:
         UserError: an object of a kind that a rehearsal does not know, or a job it cannot run.
@@ -154,6 +164,7 @@ def build_planned_run(name: str, objects: Sequence[Mapping[str, Any]], results: 
             namespace=metadata.get("namespace", "default"),
         )
     run_dir = _run_dir(name, pods[0], results)
+    pods = [place_on_volume(pod, mount, results) for pod in pods]
     return PlannedRun(name, run_dir, pods, analysis, policy, accelerator="".join(asked))
 
 

@@ -29,6 +29,7 @@ from trainer import failures
 from trainer.data.text.cache import cache_name
 from trainer.prepare.request import STALE_AFTER_S, Request, read_request
 from trainer.settings.config import Config
+from trainer.settings.published_weights import PUBLISHED_FILES
 
 CHART = CHARTS / "prepare"
 PETS = ("--set", "prepare.dataset=org/pets")
@@ -155,6 +156,12 @@ def test_a_token_comes_from_a_secret_only(helm: Path) -> None:
     [
         ("", "give one of them"),
         ("prepare.dataset=a/b,prepare.model=a/b", "both are given"),
+        ("prepare.model=a/b,prepare.weights=vgg", "prepare.model, prepare.weights: both are given"),
+        ("prepare.dataset=a/b,prepare.model=a/b,prepare.weights=vgg", "all are given"),
+        ("prepare.weights=vgg,prepare.revision=x", "weights of torchvision have none"),
+        ("prepare.weights=vgg,prepare.subset=x", "a model has none"),
+        ("prepare.weights=vgg,prepare.tokenize=qwen_tiny", "needs prepare.dataset, the texts"),
+        ("prepare.weights=alexnet", r"prepare[./]weights"),
         ("prepare.dataset=digits", "nothing to prepare"),
         ("prepare.model=a/b,prepare.subset=x", "a model has none"),
         ("prepare.model=a/b,prepare.tokenize=qwen_tiny", "needs prepare.dataset, the texts"),
@@ -186,6 +193,14 @@ def test_refusals(helm: Path, settings: str, text: str) -> None:
     assert done.returncode != 0 and re.search(text, done.stderr), done.stderr
 
 
+def test_the_chart_knows_the_trainers_weights(helm: Path, tmp_path: Path) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    known = schema["properties"]["prepare"]["properties"]["weights"]["enum"]
+    assert known == ["", *PUBLISHED_FILES]
+    asked = request(job(helm, "--set", "prepare.weights=vgg,prepare.name=w"), tmp_path)
+    assert (asked.kind, asked.source, asked.name) == ("weights", "vgg", "w")
+
+
 def test_queue(helm: Path) -> None:
     labels = job(helm, *PETS, "--set", "prepare.queue=batch")["metadata"]["labels"]
     assert labels["kueue.x-k8s.io/queue-name"] == "batch"
@@ -215,4 +230,7 @@ def test_notes_say_how_a_run_reads_it() -> None:
         "Tokens of metamathqa go to /results/_prepared/tokens-... on the claim stratlab-results"
     )
     assert "finds them by itself" in said and "dataset_path" not in said and "golden/DONE" not in said
+    said = notes("--set", "prepare.weights=vgg")
+    assert "--set run.env[0].name=TORCH_HOME,run.env[0].value=/results/_prepared/golden\n" in said
+    assert "download.pytorch.org has to be reachable" in said
     assert 'from_pretrained("/results/_prepared/golden")' in notes("--set", "prepare.model=org/net")

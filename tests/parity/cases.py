@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from tests.parity import teachers
 from trainer.settings.fields import Strategy
 from trainer.settings.strategy_table import STRATEGIES as TABLE
 
@@ -67,6 +68,7 @@ class Variant:
     gates: Gates = Gates()
 
 
+DISTILLED = {"teacher": teachers.NAME, "distil_temperature": 3.0, "distil_weight": 0.7}
 SHARDS_PARAMETERS = ("zero3", "zeropp")
 GATHERING = tuple(name for name, row in TABLE.items() if "prefetch_blocks" in row.knobs and name != "nd")
 FULLY_SHARD = ("fsdp", "hsdp")
@@ -104,6 +106,17 @@ VARIANTS: dict[str, Variant] = {
     ),
     "forced gathers": Variant(accumulate=2, only=SHARDS_PARAMETERS, force_gathers=True),
     "bf16": Variant(changes_result={"precision": "bf16"}, gates=BF16),
+    "distilled": Variant(changes_result=DISTILLED, world_sizes=(2, 4)),
+    "distilled in bf16, accumulated": Variant(
+        accumulate=2,
+        settings={"activation_checkpointing": "blocks"},
+        changes_result={"precision": "bf16", **DISTILLED},
+        world_sizes=(2,),
+        gates=BF16,
+    ),
+    "distilled in bf16": Variant(
+        changes_result={"precision": "bf16", **DISTILLED}, only=("single",), gates=BF16
+    ),
     "bf16_native": Variant(
         settings={"precision": "bf16_native"},
         changes_result={"precision": "bf16"},

@@ -170,6 +170,43 @@ def _one_scale_for_all() -> AbstractContextManager[Any]:
     )
 
 
+def _another_temperature() -> AbstractContextManager[Any]:
+    from trainer.models.teacher import Teacher
+
+    whole = Teacher.__init__
+
+    def warmer(self: Any, model: Any, temperature: float, *others: Any) -> None:
+        whole(self, model, 1.05 * temperature, *others)
+
+    return mock.patch.object(Teacher, "__init__", warmer)
+
+
+def _another_teacher() -> AbstractContextManager[Any]:
+    from tests.parity import teachers
+
+    return mock.patch.object(teachers, "SEED", teachers.SEED + 1)
+
+
+def _temperature_of_the_gradients_left_out() -> AbstractContextManager[Any]:
+    """Without T^2: whoever raises the temperature then learns the less from the teacher."""
+    from trainer.models import learner
+
+    whole = learner.sum_distances
+    return mock.patch.object(learner, "sum_distances", lambda *given: whole(*given) / given[2] ** 2)
+
+
+def _taught_by_its_own_samples_alone() -> AbstractContextManager[Any]:
+    """Every sample is taught what the teacher says of the rank's first one."""
+    from trainer.models.teacher import Teacher
+
+    whole = Teacher.answer
+
+    def first(self: Any, images: Any) -> Any:
+        return whole(self, images[:1].expand_as(images))
+
+    return mock.patch.object(Teacher, "answer", first)
+
+
 MUTATIONS = (
     Mutation(
         "gradients averaged instead of summed", Case("fsdp", "vit_tiny", 2, "plain"), _averaged_gradients
@@ -202,6 +239,18 @@ MUTATIONS = (
         "gradients of the step before stay in ddp's buckets",
         Case("ddp", "cnn", 2, "accumulated"),
         _buckets_not_emptied,
+    ),
+    Mutation("a temperature 5 % too high", Case("fsdp", "vit_tiny", 2, "distilled"), _another_temperature),
+    Mutation("a swapped teacher", Case("zero2", "vit_tiny", 2, "distilled"), _another_teacher),
+    Mutation(
+        "distance to the teacher without T^2",
+        Case("ddp", "cnn", 2, "distilled"),
+        _temperature_of_the_gradients_left_out,
+    ),
+    Mutation(
+        "taught what belongs to another image",
+        Case("ddp", "cnn", 2, "distilled"),
+        _taught_by_its_own_samples_alone,
     ),
     Mutation("qgz divides by the nodes", Case("zeropp", "vit_tiny", 4, "qgz"), _mean_of_the_nodes),
     Mutation("qwz with one scale for all blocks", Case("zeropp", "vit_tiny", 2, "qwz"), _one_scale_for_all),

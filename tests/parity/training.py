@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.parity import teachers
 from tests.parity.cases import GLOBAL_BATCH, Case, processes_per_node
 
 STEPS = {"sgd": 3, "adamw": 6}
@@ -117,6 +118,7 @@ def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
     model = build_model(
         config, image_size=IMAGE_SIZE, channels=1, num_labels=10, empty=builds_empty(config, rank)
     )
+    model.teacher = teachers.build_teacher(config, IMAGE_SIZE, run.precision.teacher_dtype)
     stand_in = mock.patch("trainer.strategies.zero.load_quantizer", load_stand_in)  # no CPU has the kernel
     with stand_in, _forced_gathers(case.strategy) if case.force_gathers else nullcontext():
         engine = build_engine(run, model, Phases("cpu"))

@@ -13,6 +13,9 @@ from typing import Any
 from tests.parity_llm.rows import ROWS, SEQ_LEN
 
 STEPS, RATE, WEIGHT_DECAY, CLIP = 4, 1e-3, 0.01, 1.0
+TEACHER = "teacher"
+"""Among the models."""
+DISTILLED = {"distil_temperature": 3.0, "distil_weight": 0.7}
 AXES = {"pp": "pp", "rep": "dp_replicate", "dp": "dp_shard", "cp": "cp", "tp": "tp", "ep": "ep"}
 
 
@@ -46,6 +49,7 @@ class Case:
         packed: several documents in a row.
         varlen: attention as on a GPU, by a stand-in for torch's kernel (tests/trainer/models/varlen_stand_in.py).
         micro: rows of a micro-batch; 0 = what the mesh needs.
+        taught: by the model `teacher`, beside the labels.
         routed_alike: each token goes to the experts to which the reference sent it.
         settings: further settings of the run.
     """
@@ -57,6 +61,7 @@ class Case:
     packed: bool = False
     varlen: bool = False
     micro: int = 0
+    taught: bool = False
     routed_alike: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     gates: Gates = Gates()
@@ -85,7 +90,7 @@ class Case:
     @property
     def variant(self) -> str:
         """What is not plain about it, in words."""
-        flags = [name for name in ("packed", "varlen") if getattr(self, name)]
+        flags = [name for name in ("packed", "varlen", "taught") if getattr(self, name)]
         micro = [f"micro={self.micro}"] if self.micro else []
         routed = ["routed alike"] if self.routed_alike else []
         words = [f"{name}={value}" for name, value in self.settings.items()]
@@ -100,7 +105,8 @@ class Case:
     def reference(self) -> str:
         """File of what it has to equal: the plain model, or the strategy single with the same numerics."""
         numerics = [f"{n}={self.settings[n]}" for n in ("precision", "lora_rank") if n in self.settings]
-        return ", ".join([self.model, "packed" if self.packed else "padded", *numerics])
+        taught = ["taught"] if self.taught else []
+        return ", ".join([self.model, "packed" if self.packed else "padded", *taught, *numerics])
 
     def config(self) -> dict[str, Any]:
         """All settings but run, model_path and optimizer."""
@@ -124,6 +130,7 @@ class Case:
             "weight_decay": WEIGHT_DECAY,
             "clip_norm": CLIP,
             **nd,
+            **(DISTILLED if self.taught else {}),
             **self.settings,
         }
 
@@ -247,4 +254,29 @@ VARLEN = (
     Case("tied", "pp2.cp2.tp2+sp", packed=True, varlen=True, settings=CP_GATHER),
     Case("tied", "dp2", packed=True, varlen=True, settings=IN_BF16, gates=BF16),
 )
-CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *ADAPTERS, *HALF, *VARLEN)
+IN_CHUNKS = {"loss_chunk_tokens": 7}
+TAUGHT = (
+    *(
+        Case("tied", strategy=strategy, world=world, packed=True, taught=True)
+        for strategy, world in (
+            *(("single", 1), ("ddp", 2), ("fsdp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2)),
+        )
+    ),
+    Case("tied", strategy="ddp", world=2, packed=True, taught=True, micro=2, settings=IN_CHUNKS),
+    Case("untied", "rep2.dp2", taught=True, micro=2, settings=RECOMPUTED),
+    Case("tied", "tp2", packed=True, taught=True, settings=IN_CHUNKS),
+    Case("untied", "tp2+sp", taught=True),
+    Case("tied", "cp2", packed=True, taught=True),
+    Case("untied", "cp2", packed=True, taught=True, settings=CP_GATHER),
+    Case("tied", "pp2", packed=True, taught=True, micro=2),
+    Case("4 layers", "pp2.tp2", packed=True, taught=True, micro=2, settings=INTERLEAVED),
+    Case("tied", "pp2.cp2.tp2+sp", packed=True, taught=True),
+    Case("moe", "dp2.ep2", packed=True, taught=True),
+    Case("moe", "pp2.dp2.tp2.ep4+sp", packed=True, taught=True),
+    Case("tied", "pp2.dp2.tp2", packed=True, taught=True, settings=LORA),
+    *(
+        Case("tied", mesh, packed=True, taught=True, settings=IN_BF16, gates=BF16)
+        for mesh in ("dp2", "tp2+sp", "pp2")
+    ),
+)
+CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *ADAPTERS, *HALF, *VARLEN, *TAUGHT)

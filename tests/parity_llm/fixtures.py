@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.forks import Forks
-from tests.parity_llm.cases import STEPS, Case
+from tests.parity_llm.cases import STEPS, TEACHER, Case
 from tests.parity_llm.matrix import Matrix
 from tests.parity_llm.models import write_models
 from tests.parity_llm.mutations import MUTATIONS
@@ -62,11 +62,19 @@ def folders(matrix: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Folders
 
 def write_inputs(cases: Sequence[Case], folders: Folders) -> None:
     """Checkpoint folders of all models, and the reference of every case."""
-    write_models(folders.checkpoints, sorted({case.model for case in cases}))
-    plain = {(case.model, case.packed) for case in cases}
+    teachers = {TEACHER for case in cases if case.taught}
+    write_models(folders.checkpoints, sorted({case.model for case in cases} | teachers))
+    plain = {(case.model, case.packed, case.taught) for case in cases}
     train_plain_models(sorted(plain), folders.checkpoints, folders.references)
     own = [
-        Case(case.model, strategy="single", world=1, packed=case.packed, settings=numerics)
+        Case(
+            case.model,
+            strategy="single",
+            world=1,
+            packed=case.packed,
+            taught=case.taught,
+            settings=numerics,
+        )
         for case in cases
         if (numerics := {n: v for n, v in case.settings.items() if n in ("precision", "lora_rank")})
     ]

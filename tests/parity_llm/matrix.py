@@ -44,6 +44,8 @@ def traits_of(case: Case) -> set[Hashable]:
         ("packed", case.packed),
         ("varlen", case.varlen and case.strategy),
         *(("varlen", axis) for axis in axes & {"cp", "pp", "tp"} if case.varlen),
+        ("taught", case.taught and case.strategy),
+        *(("taught", axis) for axis in axes & {"cp", "pp", "tp"} if case.taught),
         ("micro-batches", case.micro),
         (case.strategy, "routed alike", case.routed_alike),
         ("world size", case.world_size),

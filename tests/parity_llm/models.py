@@ -29,12 +29,18 @@ EXPERTS: dict[str, Any] = DENSE | {
     "num_experts_per_tok": 2,
     "norm_topk_prob": True,
 }
-# name -> (family, shape); qwen_tiny and qwen_moe_tiny with a smaller vocabulary, and what they leave untried.
+# name -> (family, shape); the teacher has its students' vocabulary and nothing else.
+# The others: qwen_tiny and qwen_moe_tiny with a smaller vocabulary, and what they leave untried.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tied": ("qwen2", DENSE | {"tie_word_embeddings": True}),
     "untied": ("qwen2", DENSE | {"tie_word_embeddings": False}),
     "4 layers": ("qwen2", DENSE | {"tie_word_embeddings": True, "num_hidden_layers": 4}),
     "8 layers": ("qwen2", DENSE | {"tie_word_embeddings": True, "num_hidden_layers": 8}),
+    "teacher": (
+        "qwen2",
+        DENSE
+        | {"tie_word_embeddings": False, "hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 1},
+    ),
     "moe": ("qwen3_moe", EXPERTS | {"tie_word_embeddings": False}),
     "moe tied": ("qwen3_moe", EXPERTS | {"tie_word_embeddings": True}),
     "moe 4 kv": (

@@ -258,10 +258,67 @@ def _stages_share_the_micro_batches_positions() -> Patch:
     return _own_columns(first_row)
 
 
+def _another_temperature() -> Patch:
+    from trainer.models.teacher import Teacher
+
+    whole = Teacher.__init__
+
+    def warmer(self: Any, model: Any, temperature: float, *others: Any) -> None:
+        whole(self, model, 1.05 * temperature, *others)
+
+    return mock.patch.object(Teacher, "__init__", warmer)
+
+
+def _another_teacher() -> Patch:
+    """The student's own weights."""
+    from tests.parity_llm import training
+
+    return mock.patch.object(training, "TEACHER", "tied")
+
+
+def _taught_the_first_columns() -> Patch:
+    from trainer.models.teacher import Teacher
+
+    whole = Teacher.explain
+    return mock.patch.object(
+        Teacher, "explain", lambda self, rows, columns=(0, 1): whole(self, rows, (0, columns[1]))
+    )
+
+
+def _taught_the_first_words() -> Patch:
+    from trainer.models.taught_tokens import Lesson
+
+    whole = Lesson.__init__
+
+    def first(self: Any, taught: Any, group: Any, words: int, dtype: Any) -> None:
+        whole(self, taught, group, words, dtype)
+        self._weight = taught.weight[:words].to(dtype)
+
+    return mock.patch.object(Lesson, "__init__", first)
+
+
 MUTATIONS = (
     Mutation("tied embedding not summed", Case("tied", "pp2"), _tied_not_summed),
     Mutation("tied embedding counted twice in the norm", Case("tied", "pp2"), _tied_counted_twice),
     Mutation("gradients averaged instead of summed", Case("tied", "dp2"), _averaged_gradients),
+    Mutation(
+        "a temperature 5 % too high",
+        Case("tied", strategy="ddp", world=2, packed=True, taught=True),
+        _another_temperature,
+    ),
+    Mutation(
+        "a swapped teacher",
+        Case("tied", strategy="ddp", world=2, packed=True, taught=True),
+        _another_teacher,
+    ),
+    Mutation(
+        "cp ranks are taught the first columns",
+        Case("tied", "cp2", packed=True, taught=True),
+        _taught_the_first_columns,
+    ),
+    Mutation(
+        "tp ranks are taught the first words", Case("untied", "tp2+sp", taught=True), _taught_the_first_words
+    ),
     Mutation("positions of a cp rank start at 0", Case("tied", "cp2"), _positions_from_zero),
     Mutation("mean over the rank's own labels", Case("tied", "dp2"), _mean_of_the_rank),
     Mutation("norm without strided shards", Case("tied", "dp2.tp2"), _norm_by_is_shard),

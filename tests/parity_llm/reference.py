@@ -8,32 +8,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.parity_llm.cases import CLIP, RATE, STEPS, WEIGHT_DECAY
+from tests.parity_llm.cases import CLIP, DISTILLED, RATE, STEPS, TEACHER, WEIGHT_DECAY
 from tests.parity_llm.rows import draw_rows, split_documents
 
 
-def train_plain_models(models: list[tuple[str, bool]], checkpoints: Path, out: Path) -> None:
-    """Writes `<model>, <packed or padded>.pt` for each (model, packed)."""
+def train_plain_models(models: list[tuple[str, bool, bool]], checkpoints: Path, out: Path) -> None:
+    """Writes `<model>, <packed or padded>[, taught].pt` for each (model, packed, taught)."""
     import torch
 
     torch.set_num_threads(1)
-    for model, packed in models:
-        torch.save(_train(checkpoints / model, packed), out / f"{plain_name(model, packed)}.pt")
+    for model, packed, taught in models:
+        teacher = checkpoints / TEACHER if taught else None
+        found = _train(checkpoints / model, packed, teacher)
+        torch.save(found, out / f"{plain_name(model, packed, taught)}.pt")
 
 
-def plain_name(model: str, packed: bool) -> str:
-    return f"{model}, {'packed' if packed else 'padded'}"
+def plain_name(model: str, packed: bool, taught: bool) -> str:
+    return f"{model}, {'packed' if packed else 'padded'}{', taught' if taught else ''}"
 
 
-def _train(folder: Path, packed: bool) -> dict[str, Any]:
+def _train(folder: Path, packed: bool, teacher: Path | None) -> dict[str, Any]:
     import torch
     import torch.nn.functional as F
     from transformers import AutoModelForCausalLM
 
     from trainer.data.batches import IGNORED
 
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32)
-    model.train()
+    def load(path: Path) -> Any:
+        return AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa", dtype=torch.float32)
+
+    model = load(folder).train()
+    master = load(teacher).eval() if teacher else None
     weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=WEIGHT_DECAY)
     losses, norms, gradients = [], [], {}
@@ -41,6 +46,10 @@ def _train(folder: Path, packed: bool) -> dict[str, Any]:
         ids, labels = split_documents(*draw_rows(step, packed))
         logits = model(input_ids=ids, use_cache=False).logits
         total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        if master is not None:
+            with torch.no_grad():
+                wanted = master(input_ids=ids, use_cache=False).logits
+            total = _taught(total, logits[labels != IGNORED], wanted[labels != IGNORED])
         loss = total / (labels != IGNORED).sum()
         loss.backward()
         if step == 1:
@@ -51,3 +60,13 @@ def _train(folder: Path, packed: bool) -> dict[str, Any]:
         optimizer.zero_grad()
     gradients = {name: g * min(1.0, CLIP / (norms[0] + 1e-6)) for name, g in gradients.items()}
     return {"losses": losses, "norms": norms, "gradients": gradients, "weights": weights}
+
+
+def _taught(total: Any, logits: Any, wanted: Any) -> Any:
+    """Hinton et al. (arXiv 1503.02531), of the tokens that are learnt: logits [token, word] of both."""
+    import torch.nn.functional as F
+
+    temperature, weight = DISTILLED["distil_temperature"], DISTILLED["distil_weight"]
+    soft = F.softmax(wanted / temperature, 1)
+    distance = (soft * (soft.log() - F.log_softmax(logits / temperature, 1))).sum()
+    return (1 - weight) * total + weight * temperature**2 * distance

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
 
-from tests.parity_llm.cases import STEPS, Case
+from tests.parity_llm.cases import STEPS, TEACHER, Case
 from tests.parity_llm.routing import Routing, routed_as, routing_kept
 from tests.parity_llm.rows import build_share
 from tests.trainer.models.varlen_stand_in import on_varlen
@@ -117,17 +117,31 @@ def build(case: Case, checkpoints: Path, **changes: Any) -> tuple[Any, Callable[
     from trainer.settings.config import Config
     from trainer.strategies import build_engine, builds_empty
 
-    config = Config(run="parity", model_path=str(checkpoints / case.model), **case.config() | changes)
+    taught = {"teacher": str(checkpoints / TEACHER)} if case.taught else {}
+    settings = case.config() | taught | changes
+    config = Config(run="parity", model_path=str(checkpoints / case.model), **settings)
     rank = int(os.environ["RANK"])
     run = run_of(config)
     axes = run.axes
     model = build_decoder(config, empty=builds_empty(config, rank))
+    if case.taught and axes.computes_loss(rank):
+        model.teacher = build_teacher(config, run.precision.teacher_dtype)
     engine = build_engine(run, model, Phases("cpu"))
 
     def next_batch(step: int) -> Any:
         return build_share(step, case.packed, axes.dp_rank(rank), axes.dp, config.micro_batch_size)
 
     return engine, next_batch, axes
+
+
+def build_teacher(config: Any, dtype: Any) -> Any:
+    """As trainer/tasks/text_task.py does it."""
+    from trainer.models.decoder_build import build_decoder
+    from trainer.models.teacher import Teacher, place_teacher
+    from trainer.shapes.teacher import teacher_config
+
+    placed = place_teacher(build_decoder(teacher_config(config)), "cpu", dtype)
+    return Teacher(placed, config.distil_temperature, config.distil_weight)
 
 
 def _train(case: Case, folders: Folders) -> dict[str, Any]:

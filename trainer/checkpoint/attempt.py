@@ -19,7 +19,8 @@ from trainer.record.provenance import describe_run
 from trainer.record.run_directory import read_line, write_json
 from trainer.record.rungs import RUNGS, find_asked
 from trainer.run import Run
-from trainer.settings.config import Config
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.continuation import swapped_teacher_problems
 
 log = logging.getLogger("trainer")
 
@@ -75,6 +76,8 @@ def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) 
         world.device_name,
         world.backend,
     )
+    for sentence in attempt.skipped if run.writes else []:
+        log.warning("%s", sentence)
     if attempt.chosen:
         log.info("goes on behind step %d, from %s", attempt.from_step, attempt.chosen.path)
     return attempt
@@ -107,6 +110,8 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     chosen, skipped = _choose(config, CheckpointFolder(folder), group)
     before = {} if number == 1 else read_line(folder.config.read_bytes())
     record = before.get("resolved", {}).get(RESUMED_FROM)
+    if problems := swapped_teacher_problems(before.get("resolved", {}), resolved) if chosen else []:
+        raise ConfigError(problems)
     is_from_another = chosen is None and bool(config.resume_from)
     if is_from_another:
         look = partial(find_problem_together, group=group)

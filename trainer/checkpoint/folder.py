@@ -66,7 +66,6 @@ class CheckpointFolder:
             if problem is None:
                 return Chosen(path, self._known_best(TrainingState.read(path))), skipped
             skipped.append(f"checkpoint of step {step} is broken, the one before it is taken: {problem}")
-            log.warning("%s", skipped[-1])
             self._set_aside(path)
         return None, skipped
 

@@ -50,7 +50,10 @@ def _native(watch: StorageWatch) -> dict[Any, dict[str, Any]]:
             )
         },
         trainer.models.decoder: {"build_packing": masks(trainer.models.decoder.build_packing)},
-        trainer.models.learner: {"sum_losses": loss(trainer.models.learner.sum_losses)},
+        trainer.models.learner: {
+            "sum_losses": loss(trainer.models.learner.sum_losses),
+            "sum_distances": loss(trainer.models.learner.sum_distances),
+        },
         trainer.models.token_loss: {
             "token_loss": _inside(watch, "logits and loss", False, trainer.models.token_loss.token_loss)
         },
@@ -147,6 +150,12 @@ def attribute_state(watch: StorageWatch, engine: Any) -> None:
     for bucket in buckets.values():
         for tensor in tree_iter(vars(bucket)):
             watch.attribute(tensor, "gradient buckets")
+
+
+def attribute_teacher(watch: StorageWatch, teacher: Any) -> None:
+    """The network that the model learns from."""
+    for tensor in teacher.tensors():
+        watch.attribute(tensor, "teacher", final=True)
 
 
 def attribute_gradients(watch: StorageWatch, engine: Any) -> None:

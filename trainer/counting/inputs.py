@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
+from trainer.models.learner import Learner
 from trainer.settings.config import Config
 from trainer.shapes.model_shapes import default_image_size
+from trainer.shapes.teacher import teacher_config
 
 MIXED = ("mixup", "all")
 """Values of `augment` that give each image a share of every class as its label."""
@@ -40,7 +42,7 @@ def find_pictures(config: Config, labels: int = 0, channels: int = 0) -> Picture
     return Pictures(labels or known.labels, channels or known.channels)
 
 
-def build_empty_model(config: Config, pictures: Pictures) -> nn.Module:
+def build_empty_model(config: Config, pictures: Pictures) -> Learner:
     """The run's model on the meta device.
 
     Raises:
@@ -52,6 +54,20 @@ def build_empty_model(config: Config, pictures: Pictures) -> nn.Module:
     return build_model(
         config, image_size=edge, channels=pictures.channels, num_labels=pictures.labels, empty=True
     )
+
+
+def build_empty_teacher(config: Config, pictures: Pictures) -> Learner | None:
+    """The network that the run's model learns from, on the meta device; None without one.
+
+    Raises:
+        ConfigError, DataMissing: as `build_empty_model`.
+    """
+    if not config.teacher:
+        return None
+    edge = 0 if config.is_text else config.image_size or default_image_size(config)
+    # its weights make no difference to memory
+    asked = teacher_config(config).model_copy(update={"image_size": edge, "init": "scratch"})
+    return build_empty_model(asked, pictures)
 
 
 def build_micro_batch(config: Config, pictures: Pictures) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import broken_deepspeed_rules
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.shapes.teacher import teacher_problems
 
 
 def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int) -> Config:
@@ -28,6 +29,7 @@ def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int)
     if not config.is_text:
         size = image_size_problem(config, config.image_size or default_image_size(config))
         problems += [size] if size else []
+    problems += teacher_problems(config)
     problems += _uncounted(config)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))

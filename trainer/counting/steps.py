@@ -15,9 +15,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from trainer import strategies
 from trainer.counting.alone import alone
 from trainer.counting.answers import OrdinaryValues
-from trainer.counting.causes import attribute_gradients, attribute_optimizer, attribute_state, attributed
+from trainer.counting.causes import (
+    attribute_gradients,
+    attribute_optimizer,
+    attribute_state,
+    attribute_teacher,
+    attributed,
+)
 from trainer.counting.cuda_rules import as_on_cuda
-from trainer.counting.inputs import Pictures, build_empty_model, build_micro_batch
+from trainer.counting.inputs import Pictures, build_empty_model, build_empty_teacher, build_micro_batch
 from trainer.counting.result import Count
 from trainer.counting.storages import StorageWatch
 from trainer.counting.waits import WaitWatch
@@ -25,6 +31,7 @@ from trainer.data.batches import Batch
 from trainer.layout.world import World
 from trainer.measuring.phases import Phase, Phases
 from trainer.models.decoder import restore_buffers
+from trainer.models.teacher import Teacher, place_teacher
 from trainer.run import build_run, resolve_placement
 from trainer.settings.config import Config
 from trainer.settings.precision import resolve_precision
@@ -111,6 +118,7 @@ def count(
         run = build_run(config, world, placement, precision, config.global_batch_size)
         begin("building the model")
         model = build_empty_model(config, pictures)
+        teacher = build_empty_teacher(config, pictures) if placement.axes.computes_loss(rank) else None
         if STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision == "bf16_native":
             model.to(
                 torch.bfloat16
@@ -118,12 +126,18 @@ def count(
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(OrdinaryValues())
         _fill(model, config)
+        if teacher is not None:
+            _allocate(teacher)
+            placed = place_teacher(teacher, "cpu", precision.teacher_dtype)
+            model.teacher = Teacher(placed, config.distil_temperature, config.distil_weight)
         if cuda:
             stack.enter_context(as_on_cuda(watch))
         stack.enter_context(watch)
         begin(f"building the engine of {config.strategy}")
         engine = strategies.build_engine(run, model, _WatchedPhases(watch, leave))
-        del model
+        if model.teacher:
+            attribute_teacher(watch, model.teacher)
+        del model, teacher
         engines.append(engine)
         attribute_state(watch, engine)
         for step in range(1, STEPS + 1):
@@ -188,8 +202,11 @@ def _known(config: Config) -> Config:
 def _fill(model: nn.Module, config: Config) -> None:
     """Gives the model (fake) memory where the strategy wants a whole one. It cannot be built in memory: the image
     models' initialisation draws numbers until they fit, which looks at values."""
-    if STRATEGIES[config.strategy].builds_empty != "nobody":
-        return
+    if STRATEGIES[config.strategy].builds_empty == "nobody":
+        _allocate(model)
+
+
+def _allocate(model: nn.Module) -> None:
     model.to_empty(device="cpu")
     tie_weights(model)
     restore_buffers(model, "cpu")

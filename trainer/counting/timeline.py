@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 CAUSES = (
-    *("parameters", "master copies", "gradients", "gradient buckets", "optimizer state"),
+    *("parameters", "teacher", "master copies", "gradients", "gradient buckets", "optimizer state"),
     *("low-precision copies", "gathered", "activations", "masks", "logits and loss", "data", "other"),
 )
 """What memory is held for, coarsely; docs/memory.md says what belongs to each."""

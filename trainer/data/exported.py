@@ -7,6 +7,7 @@ from pathlib import Path
 from trainer.data.images import ImageData
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.size_table import SIZES
 from trainer.shapes.model_shapes import read_model_json
 
 
@@ -21,6 +22,8 @@ def evaluated(config: Config, weights: Path | None = None) -> Config:
         update={
             "model_path": str(weights or config.model_path or own),
             "init": "pretrained",
+            **dict.fromkeys(SIZES, 0),  # the folder says them
+            "teacher": "",
             "lora_rank": 0,  # exported weights hold the adapters
             "activation_checkpointing": "none",
             "compile": False,

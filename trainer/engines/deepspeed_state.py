@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.checkpoint.moved_state import open_tensors
 from trainer.checkpoint.plain_files import refuse_code
@@ -45,7 +45,19 @@ def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
         return
     path, client = engine.load_checkpoint(str(folder), tag=TAG)
     assert path is not None, f"DeepSpeed loaded nothing from {folder}"
+    _forget_copies_in_node(engine.module)
     loss_scale.load(torch.tensor(client["loss_scale"], dtype=torch.float64))
+
+
+def _forget_copies_in_node(module: nn.Module) -> None:
+    """Of frozen parameters; hpz makes them anew at the next gather.
+
+    DeepSpeed's load forgets those of trained ones alone (stage3.py, invalidate_secondary_tensor), so that a run would
+    go on with the frozen weights that it started from.
+    """
+    for parameter in module.parameters():
+        if not parameter.requires_grad and getattr(parameter, "ds_secondary_tensor", None) is not None:
+            parameter.ds_secondary_tensor = None
 
 
 def _is_readable_by_deepspeed(folder: Path, world_size: int, stage: int) -> bool:
@@ -67,6 +79,10 @@ def gather(engine: Any) -> dict[str, Tensor]:
     module, keeps, state = engine.module, dist.get_rank() == 0, {}
     names = set(module.state_dict(keep_vars=True))
     partitioned = engine.zero_optimization_partition_weights()
+    if partitioned:
+        # behind an evaluation the gathers of a backward pass that never came may be under way, and DeepSpeed does not
+        # let go of a parameter in flight
+        engine.optimizer.checkpoint_event_prologue()
     for name, parameter in module.named_parameters(remove_duplicate=False):
         whole = None
         if parameter.requires_grad and parameter.dtype != torch.float32:
@@ -76,6 +92,8 @@ def gather(engine: Any) -> dict[str, Tensor]:
                 state[name] = (
                     (parameter if whole is None else whole).detach().to("cpu", torch.float32, copy=True)
                 )
+    if partitioned:
+        engine.optimizer.checkpoint_event_epilogue()
     for name, buffer in module.named_buffers():
         if keeps and name in names:
             state[name] = buffer.detach().to("cpu", copy=True)

@@ -57,7 +57,7 @@ class DeepSpeedEngine:
             if i < last:
                 engine.step()  # counts the micro-batch, updates nothing
         assert total is not None, "a batch without micro-batches"
-        first = not self.observed.dtypes
+        first = "parameters" not in self.observed.dtypes
         if first:
             self._observe()
         with phases.optimizer:

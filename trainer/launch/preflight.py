@@ -27,9 +27,11 @@ from trainer.settings.compile_rules import compile_problems
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import broken_deepspeed_rules, has_gpu, placement_problems
 from trainer.settings.fault import rank_problems
+from trainer.settings.fields import MODELS
 from trainer.settings.schedule import plan_problems
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.shapes.teacher import teacher_problems
 
 BUILT_IN_IMAGES = ("digits", "synthetic")
 SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it
@@ -89,6 +91,7 @@ def check(
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
+    problems += teacher_problems(config) if config.is_text else []  # of images with their classes
     problems += _tracking_problems(env)
     problems += rank_problems(config.fault, world_size)
     problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size)
@@ -114,6 +117,8 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
         problems += broken_rules(config, pods.world_size, pods.processes_per_node)
     if ours:
         problems += model_problems(config)
+    if config.teacher in MODELS:  # else of a volume, or of the hub
+        problems += teacher_problems(config)
     problems += placement_problems(config, pods.world_size, pods.processes_per_node)
     samples = None
     if not config.is_text and ours:
@@ -163,6 +168,7 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
         raise ConfigError(problems + failure.problems) from None
     if not size_problem and (scale := scale_problem(config, data.source_edge, image_size)):
         problems.append(scale)
+    problems += teacher_problems(config, len(data.class_names))
     problems += plan_problems(config, len(data.train))
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
     if problems:

@@ -1,5 +1,8 @@
 """SIGTERM in the launcher, from its first moment to its last: heard once, a further one changes nothing.
 
+Ctrl-C and a terminal that closes (SIGINT, SIGHUP) are the same wish, unless who started the process has them ignored
+(nohup). SIGQUIT stays torch's: it ends the ranks at once.
+
 Until main() listens the process just ends: nothing was started. Then the first signal interrupts what the launcher is
 at, and while torch's agent runs the ranks, by torch's own exception: the agent passes it on and waits for the ranks,
 which commit a checkpoint, until it is time to kill them. Ranks get another signal for it, for SIGTERM is what the agent
@@ -11,6 +14,7 @@ third leaves ranks behind (torch 2.13).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -21,12 +25,15 @@ from pathlib import Path
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # the second is what mpirun passes on to its processes as it is
+OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
+LEFT_TO_TORCH = "SIGQUIT"
 TO_RANKS = signal.SIGUSR1
 MARGIN_S = 15.0
 """Of the grace period, for what the launcher has to do behind its ranks; a third of a short one."""
 LAST_S = 3.0
 RANK = b"trainer.worker"
 POLL_S = 0.05
+PR_SET_PDEATHSIG = 1
 
 
 class Stopped(BaseException):  # so that nothing on the way takes it for an error
@@ -47,7 +54,7 @@ class Stop:
 
     def listen(self) -> None:
         """From here on signals are this object's."""
-        for number in SIGNALS:
+        for number in _heard():
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
@@ -90,8 +97,22 @@ def leave_at_once(number: int, frame: FrameType | None) -> None:
 
 def listen_early() -> None:
     """The first deed of a program."""
-    for number in SIGNALS:
+    for number in _heard():
         signal.signal(number, leave_at_once)
+
+
+def _heard() -> list[int]:
+    return [*SIGNALS, *(n for n in OF_A_TERMINAL if signal.getsignal(n) is not signal.SIG_IGN)]
+
+
+def end_with_launcher() -> None:
+    """In a rank, as its first deed: the kernel kills it when the launcher that has started it is gone.
+
+    In a container all ends with the first process. Elsewhere the ranks would train on, unseen, and write and remove
+    checkpoints beside those of the next start, which takes the folder for free. The kernel looks at the thread that
+    started the rank (prctl(2)): it is the launcher's main thread.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def rank_seconds(grace_s: float) -> int:

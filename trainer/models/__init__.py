@@ -18,21 +18,28 @@ from trainer.settings.recomputation import NONE
 from trainer.shapes.model_shapes import (
     HUB_IDS,
     TORCHVISION,
-    VIT,
     model_problems,
     no_batch_norm,
     read_model_json,
+    read_vit_shape,
     registered_name,
 )
 
 
 def build_model(
-    config: Config, *, image_size: int, channels: int, num_labels: int, empty: bool = False
+    config: Config,
+    *,
+    image_size: int,
+    channels: int,
+    num_labels: int,
+    empty: bool = False,
+    whole: bool = False,
 ) -> ImageClassifier:
     """The model on the CPU in fp32, with adapters and activation checkpointing; fresh weights depend on the seed alone.
 
     Args:
         empty: on the meta device instead, without weights.
+        whole: of weights that are loaded the head too must be there.
 
     Raises:
         ConfigError: settings that this model cannot have.
@@ -42,7 +49,7 @@ def build_model(
         raise ConfigError(problems)
     with torch.device("meta" if empty else "cpu"):
         torch.manual_seed(config.seed)
-        model = _build(config, image_size, channels, num_labels, empty)
+        model = _build(config, image_size, channels, num_labels, empty, whole)
         model.loss = ClassLoss(config.label_smoothing)
         if config.batch_norm == "synchronised":
             _synchronise(model, config)
@@ -64,7 +71,9 @@ def _synchronise(model: ImageClassifier, config: Config) -> None:
         raise ConfigError([no_batch_norm(config.model_name)])
 
 
-def _build(config: Config, image_size: int, channels: int, num_labels: int, empty: bool) -> ImageClassifier:
+def _build(
+    config: Config, image_size: int, channels: int, num_labels: int, empty: bool, whole: bool
+) -> ImageClassifier:
     name, pretrained = registered_name(config), config.init == "pretrained"
     source = (config.model_path or config.model) if not name else ""
     if pretrained and not config.model_path:
@@ -72,7 +81,7 @@ def _build(config: Config, image_size: int, channels: int, num_labels: int, empt
     if source:
         from trainer.models.hugging_face import build_hugging_face
 
-        return build_hugging_face(config, source, image_size, channels, num_labels, empty)
+        return build_hugging_face(config, source, image_size, channels, num_labels, empty, whole)
     weight_channels = _weight_channels(config, channels)
     model = _build_own(config, name, image_size, channels, num_labels, weight_channels)
     if pretrained and not empty:
@@ -84,7 +93,7 @@ def _build(config: Config, image_size: int, channels: int, num_labels: int, empt
             from trainer.models.torchvision_networks import download_weights
 
             state = download_weights(name)
-        load_weights(config, model, state)
+        load_weights(config, model, state, whole)
     return model
 
 
@@ -106,10 +115,10 @@ def _build_own(
         from trainer.models.classifier import wrong_channels
 
         raise ConfigError([wrong_channels(name, weight_channels, channels)])
-    if name in VIT:
+    if shape := read_vit_shape(config):
         from trainer.models.hugging_face import build_vit
 
-        return build_vit(VIT[name], image_size, channels, num_labels)
+        return build_vit(shape, image_size, channels, num_labels)
     module, _, function = NETWORKS[name].builder.partition(":")
     found: ImageClassifier = getattr(import_module(f"trainer.models.{module}"), function)(
         config, image_size, channels, num_labels

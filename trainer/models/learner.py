@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,9 @@ class Learner(nn.Module):
     train_<name>_pct of them. The `accuracy` is also given per epoch."""
     products_dtype: torch.dtype | None = None
     """Element type of products under autocast (trainer/models/low_precision.py); None = that of the weights."""
+
+    teacher: Any = None
+    """Whom it learns from in training (trainer/models/teacher.py): no module, so that nothing wraps or saves it."""
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Inputs -> logits."""
@@ -49,6 +54,17 @@ class Learner(nn.Module):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, eq=False)
+class Taught:
+    """What a teacher says of the same inputs (trainer/models/teacher.py), and what it counts."""
+
+    logits: Tensor
+    """[batch, class], without a gradient."""
+    temperature: float
+    weight: float
+    """Share of the loss that is the distance to the teacher."""
+
+
 class ClassLoss(nn.Module):
     """Of an image classifier. Measures in training: `step_measures`, with mixup by the larger share; in
     evaluation, without smoothing: (samples whose class is among the five likeliest, then the confusion matrix by
@@ -64,14 +80,18 @@ class ClassLoss(nn.Module):
         super().__init__()
         self.smoothing = smoothing
 
-    def forward(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, logits: Tensor, labels: Tensor, taught: Taught | None = None) -> tuple[Tensor, Tensor]:
         """Logits [batch, class]; labels int64 [batch], IGNORED for padding, or with mixup the shares of all classes
-        [batch, class]."""
+        [batch, class]. `taught`: in training, of the same images."""
         if not self.training:
             return self._judge(logits.float(), labels)
         wanted = labels if labels.dtype == torch.int64 else labels.argmax(1)
         correct = (logits.detach().argmax(1) == wanted).sum()
-        return sum_losses(logits, labels, self.smoothing), correct[None]
+        loss = sum_losses(logits, labels, self.smoothing)
+        if taught is not None:
+            distance = sum_distances(logits, taught.logits, taught.temperature)
+            loss = (1 - taught.weight) * loss + taught.weight * distance
+        return loss, correct[None]
 
     def _judge(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)
@@ -81,6 +101,19 @@ class ClassLoss(nn.Module):
         confusion = torch.zeros(classes * classes, dtype=torch.int64, device=labels.device)
         confusion.index_add_(0, labels.clamp(min=0) * classes + logits.argmax(1), counts.long())
         return losses.sum(), torch.cat([among[None], confusion])
+
+
+def sum_distances(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+    """Sum of T^2 KL(teacher || student), both softmaxes at temperature T, in fp32 (Hinton et al., arXiv 1503.02531).
+
+    T^2 keeps its gradients as large as those of the labels, whatever T is.
+
+    Args:
+        logits, wanted: the student's and the teacher's [batch, class].
+    """
+    assert logits.shape == wanted.shape, "teacher and student tell the same classes apart"
+    ours, theirs = (F.log_softmax(part.float() / temperature, dim=1) for part in (logits, wanted))
+    return temperature**2 * F.kl_div(ours, theirs, reduction="sum", log_target=True)
 
 
 def sum_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -10,10 +10,13 @@ smaller chunks take less memory and more time.
 
 Where tp ranks share the vocabulary, no rank ever has the logits of all words: two all-reduces of a few numbers per
 token, the largest logit and the sums, as in Megatron-LM (arXiv 1909.08053, section 3).
+
+With a teacher a chunk of its logits is there beside the student's (trainer/models/taught_tokens.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +27,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
 from trainer.data.batches import IGNORED
+from trainer.models.taught_tokens import Lesson, TaughtStates, score_taught
 
 CHUNK_TOKENS = 2048
 FP16_UNIT = 2.0**15
@@ -52,16 +56,19 @@ class TokenLoss(nn.Module):
         self.chunk_tokens = chunk_tokens
         self.group = group
 
-    def forward(self, states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        self, states: Tensor, weight: Tensor, labels: Tensor, taught: TaughtStates | None = None
+    ) -> Tensor:
         """Sum of the losses, fp32 [].
 
         Args:
             states: [row, token, hidden].
             weight: [word, hidden], the words of this rank.
             labels: int64 [row, token], IGNORED where nothing is to be learnt.
+            taught: in training, of the same tokens; where labels are IGNORED nobody is taught either.
         """
         smoothing = self.smoothing if self.training else 0.0
-        return token_loss(states, weight, labels, self.group, smoothing, self.chunk_tokens)
+        return token_loss(states, weight, labels, self.group, smoothing, self.chunk_tokens, taught)
 
     def measure(self, labels: Tensor) -> Tensor:
         """Beside the loss: in training nothing, a vocabulary makes measures dear; in evaluation (labels that count)."""
@@ -78,11 +85,13 @@ class Head(nn.Linear):
 
     loss: TokenLoss
 
-    def forward(self, states: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(
+        self, states: Tensor, labels: Tensor | None = None, taught: TaughtStates | None = None
+    ) -> Tensor:
         """[row, token, hidden] -> logits [row, token, word]; with labels int64 [row, token] the sum of their losses."""
         if labels is None:
             return F.linear(states, self.weight)
-        loss: Tensor = self.loss(states, self.weight, labels)
+        loss: Tensor = self.loss(states, self.weight, labels, taught)
         return loss
 
 
@@ -93,6 +102,7 @@ def token_loss(
     group: dist.ProcessGroup | None = None,
     smoothing: float = 0.0,
     chunk_tokens: int = CHUNK_TOKENS,
+    taught: TaughtStates | None = None,
 ) -> Tensor:
     """Sum of the tokens' losses, fp32, equal on every rank of `group`; see `TokenLoss` for the shapes.
 
@@ -105,7 +115,7 @@ def token_loss(
     autocast = torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if autocast else weight.dtype
     found: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-        states.flatten(0, -2), weight, labels.flatten(), group, smoothing, chunk_tokens, dtype
+        states.flatten(0, -2), weight, labels.flatten(), group, smoothing, chunk_tokens, dtype, taught
     )
     return found
 
@@ -121,21 +131,30 @@ class _ChunkedLoss(torch.autograd.Function):
         smoothing: float,
         chunk_tokens: int,
         dtype: torch.dtype,
+        taught: TaughtStates | None,
     ) -> Tensor:
         trains_states, trains_weight = ctx.needs_input_grad[:2]
         trains = trains_states or trains_weight
         unit, wide = (FP16_UNIT, torch.float32) if dtype == torch.float16 else (1.0, states.dtype)
+        if taught is not None and unit > 1:  # the temperature makes the logits' gradient larger than 1
+            unit /= 2.0 ** math.ceil(math.log2(max(1.0, taught.largest_gradient())))
         of_states = torch.empty_like(states, dtype=wide) if trains_states else None
         of_weight: Tensor | None = None
         cast_weight = weight.to(dtype)
+        lesson = None if taught is None else Lesson(taught, group, len(weight), dtype)
         total = torch.zeros((), dtype=torch.float32, device=states.device)
         with torch.autocast(states.device.type, enabled=False):
             for at in _slices(len(states), chunk_tokens):
                 some = states[at].to(dtype)
                 logits = some @ cast_weight.T
                 # all-reduces of a whole chunk: many small ones would take longer than all the rest
+                wanted = None if lesson is None else lesson.logits(at)
                 for part in _slices(len(logits), len(logits) if group else ROWS_AT_ONCE):
-                    total += _score(logits[part], labels[at][part], group, smoothing, unit if trains else 0)
+                    given = (logits[part], labels[at][part], group, smoothing, unit if trains else 0)
+                    if lesson is None or wanted is None:
+                        total += _score(*given)
+                    else:
+                        total += score_taught(*given, wanted[part], lesson.temperature, lesson.share)
                 if of_states is not None:
                     of_states[at] = _multiply(logits, cast_weight)
                 if trains_weight:
@@ -156,7 +175,7 @@ class _ChunkedLoss(torch.autograd.Function):
             if of_weight.dtype != torch.float32:  # scaled in the wider of the two types
                 of_weight = of_weight.to(ctx.weight_dtype)
             of_weight = of_weight.mul_(factor).to(ctx.weight_dtype)
-        return of_states, of_weight, None, None, None, None, None
+        return of_states, of_weight, None, None, None, None, None, None
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:

@@ -34,14 +34,17 @@ def read_weights(config: Config) -> dict[str, Tensor]:
     return state
 
 
-def load_weights(config: Config, model: ImageClassifier, state: dict[str, Any]) -> None:
+def load_weights(config: Config, model: ImageClassifier, state: dict[str, Any], whole: bool = False) -> None:
     """Copies `state` (names inside the core) into the model; a head of another size keeps its fresh weights.
+
+    Args:
+        whole: the head too must be there.
 
     Raises:
         DataMissing: a tensor of the body is not there or has another shape.
     """
     network = model.network()
-    heads = tuple(f"{head}." for head in model.heads)
+    heads = () if whole else tuple(f"{head}." for head in model.heads)
     wanted = network.state_dict()
     fits = {name: t for name, t in state.items() if name in wanted and wanted[name].shape == t.shape}
     if lost := sorted(name for name in wanted if name not in fits and not name.startswith(heads)):

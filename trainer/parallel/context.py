@@ -33,6 +33,7 @@ def apply_context(decoder: nn.Module, layers: list[nn.Module], cp: DeviceMesh, k
     """
     if cp.size() == 1:
         return
+    decoder.columns = (cp.get_local_rank(), cp.size())
     for layer in layers:
         layer.self_attn.context_group = cp.get_group()
     if kind == "allgather":

@@ -121,6 +121,8 @@ class ScheduleEngine:
             name: split_context(of, self.meshes.cp)
             for name, of in (("positions", positions), ("labels", labels))
         }
+        if self.stages[-1].module.teacher:  # which reads what this rank has only a part of
+            known["rows"] = inputs
         if self.stages[0].module.needs_packing:  # of the whole row: attention crosses the cp ranks' borders
             known["documents"] = documents_of(inputs)
         return split_context(ids, self.meshes.cp), known

@@ -32,8 +32,8 @@ SCHEDULES: dict[str, Any] = {
 def apply_stage(decoder: nn.Module, index: int, stages: int) -> None:
     """Leaves the parts of one stage in `decoder`, under their old names.
 
-    Its forward becomes (ids, or the stream of the stage before; positions; documents; labels) -> stream, or at the end
-    the sum of the losses.
+    Its forward becomes (ids, or the stream of the stage before; positions; documents; labels; with a teacher whole
+    rows, which only the end looks at) -> stream, or at the end the sum of the losses.
     """
     core = decoder.hf.model
     mine = split_layers(len(core.layers), stages)[index]
@@ -56,8 +56,12 @@ def _forward(
     positions: Tensor,
     documents: Tensor | None = None,
     labels: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> Tensor:
     core = decoder.hf.model
+    taught = None
+    if rows is not None and core.norm is not None and decoder.training:
+        taught = decoder.teacher.explain(rows, decoder.columns)  # before the student keeps anything
     with decoder.autocast(entering.device.type):
         stream = entering if core.embed_tokens is None else core.embed_tokens(entering)
         rotation = core.rotary_emb(stream, positions)
@@ -68,7 +72,7 @@ def _forward(
             )
         if decoder.hf.lm_head is None:
             return stream
-        loss: Tensor = decoder.hf.lm_head(core.norm(stream), labels=labels)
+        loss: Tensor = decoder.hf.lm_head(core.norm(stream), labels=labels, taught=taught)
         return loss
 
 

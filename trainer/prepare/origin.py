@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.failures import DataMissing
+from trainer.prepare.published import write_weights
 from trainer.prepare.request import Request
 
 # Of a model, only what cannot run code when it is read.
@@ -45,6 +46,9 @@ def write_source(request: Request, folder: Path, scratch: Path) -> Written:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
+    if request.kind == "weights":
+        write_weights(request, folder)
+        return Written(None, None, None)
     try:
         return _write_dataset(request, folder) if request.kind == "dataset" else _write_model(request, folder)
     except Exception as failure:

@@ -15,11 +15,13 @@ from pydantic import ValidationError
 from trainer.data.text.cache import cache_name, data_name
 from trainer.settings.config import Config, ConfigError, describe_error
 from trainer.settings.fields import LONGEST_NAME, TEXT_MODELS
+from trainer.settings.published_weights import PUBLISHED_FILES
 
 EXAMPLE = """examples:
   python -m trainer.prepare --dataset microsoft/cats_vs_dogs --name pets --to /results
   python -m trainer.prepare --dataset /results/raw/pets --name pets --to /results
   python -m trainer.prepare --model google/vit-base-patch16-224 --name vit-base --to /results
+  python -m trainer.prepare --weights mobilenet --name mobilenet-weights --to /results
   python -m trainer.prepare --dataset metamathqa --tokenize qwen2.5-3b --seq-len 2048 --to /results
 
 A second start finds DONE.json and ends at once. A token for the hub is read from HF_TOKEN.
@@ -37,6 +39,7 @@ TOKEN_OPTIONS = {
     "train_samples": "train_samples",
 }
 """Options of a token cache and the settings of a run that they stand for."""
+KINDS = ("dataset", "model", "weights")
 STALE_AFTER_S = 120.0  # above the 60 s for which an NFS client may keep a file's attributes
 
 
@@ -45,9 +48,9 @@ class Request:
     """One data set, model or token cache under one name."""
 
     kind: str
-    """dataset, model or tokens"""
+    """dataset, model, weights or tokens"""
     source: str
-    """id on the hub, or absolute path; of tokens only what it is called"""
+    """id on the hub, absolute path, or a network of torchvision; of tokens only what it is called"""
     name: str
     results: Path
     revision: str
@@ -80,10 +83,13 @@ def read_request(arguments: Sequence[str]) -> Request:
     given = _build_parser().parse_args(arguments)
     if given.tokenize is not None:
         return _read_tokens(given)
-    kind = "dataset" if given.dataset is not None else "model"
-    source = given.dataset if given.dataset is not None else given.model
+    kind = next(name for name in KINDS if getattr(given, name) is not None)
+    source = getattr(given, kind)
     problems = []
-    if source.startswith((".", "/")):
+    if kind == "weights":
+        if source not in PUBLISHED_FILES:
+            problems.append(f"--weights {source!r}: expected one of {', '.join(PUBLISHED_FILES)}")
+    elif source.startswith((".", "/")):
         source = os.path.abspath(source)
     elif not HUB_ID.fullmatch(source):
         problems.append(
@@ -102,9 +108,11 @@ def read_request(arguments: Sequence[str]) -> Request:
             f"--name {given.name!r}: use letters, digits, ., _ and -, start with a letter or digit, and take at most "
             f"{LONGEST_NAME} characters"
         )
-    if given.revision and (os.path.isabs(source) or not REVISION.fullmatch(given.revision)):
+    if given.revision and kind == "weights":
+        problems.append(f"--revision {given.revision!r}: weights of torchvision have none")
+    elif given.revision and (os.path.isabs(source) or not REVISION.fullmatch(given.revision)):
         problems.append(f"--revision {given.revision!r}: a branch, tag or commit of an id on the hub")
-    if given.subset and kind == "model":
+    if given.subset and kind != "dataset":
         problems.append(f"--subset {given.subset!r}: a model has none")
     problems += _volume_problems(given)
     if problems:
@@ -124,7 +132,7 @@ def token_request(config: Config, stale_after_s: float = STALE_AFTER_S, *, own_p
 
 def _read_tokens(given: argparse.Namespace) -> Request:
     problems = _volume_problems(given)
-    refused = {"name": None, "model": None, "revision": "", "subset": ""}
+    refused = {"name": None, "model": None, "weights": None, "revision": "", "subset": ""}
     for option in [option for option, default in refused.items() if getattr(given, option) != default]:
         problems.append(f"--{option}: not with --tokenize, whose folder is named after its content")
     if given.dataset is None:
@@ -197,6 +205,11 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--train-samples", type=int, metavar="COUNT", help="with --tokenize: as in the run")
     what.add_argument("--model", metavar="ID", help="id on the hub; its safetensors files, never pickles")
+    what.add_argument(
+        "--weights",
+        metavar="NETWORK",
+        help="torchvision's for <NETWORK>_finetuned; the folder is then a TORCH_HOME",
+    )
     parser.add_argument("--name", help="name of the folder; that of a token cache is made from its settings")
     parser.add_argument(
         "--to", required=True, type=Path, metavar="FOLDER", help="where the results volume is"

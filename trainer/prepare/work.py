@@ -103,7 +103,9 @@ def describe(done: dict[str, Any]) -> str:
     """A prepared folder in a few words."""
     if done["samples"] is not None:
         content = ", ".join(f"{count} {split}" for split, count in done["samples"].items()) + " samples"
-    else:
+    elif done["parameters"] is not None:
         content = f"{done['parameters']} parameters"
+    else:
+        content = f"{len(done['files'])} file"
     commit = f" at {done['revision'][:12]}" if done["revision"] else ""
     return f"{done['kind']} {done['source']}{commit}, {content}, {done['bytes'] / MIB:.1f} MiB"

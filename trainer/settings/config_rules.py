@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainer.settings.fault import fault_problems
-from trainer.settings.fields import Settings
+from trainer.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from trainer.settings.knob_table import misplaced_knobs
 from trainer.settings.network_table import FINETUNED_NETWORKS
+from trainer.settings.size_table import misplaced_sizes
 from trainer.settings.strategy_table import STRATEGIES
 
 ZEROPP_PARTS = ("hpz", "qwz", "qgz")
@@ -17,6 +18,8 @@ ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_ki
 
 OF_OPTIMIZER = {"sgd": ("momentum", "nesterov"), "adamw": ("beta1", "beta2", "eps")}
 """Settings that one optimizer has and the other one has not."""
+
+OF_TEACHER = ("distil_temperature", "distil_weight")
 
 ALL_OR_NOTHING = (
     "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
@@ -28,6 +31,8 @@ def broken_settings(config: Settings) -> list[str]:
     """One sentence per broken rule, without looking at the machine or the data."""
     return [
         *_model(config),
+        *misplaced_sizes(config, VIT_MODELS, TEXT_MODELS),
+        *_teacher(config),
         *_data(config),
         *_strategy(config),
         *_nd(config),
@@ -51,6 +56,14 @@ def _model(config: Settings) -> Iterator[str]:
         yield f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out"
     if config.lora_targets and not config.lora_rank:
         yield "TRAINER_LORA_TARGETS: has no effect without TRAINER_LORA_RANK above 0"
+
+
+def _teacher(config: Settings) -> Iterator[str]:
+    if config.teacher:
+        return
+    for name in OF_TEACHER:
+        if (value := getattr(config, name)) != type(config).model_fields[name].default:
+            yield f"TRAINER_{name.upper()}={value:g}: has no effect without TRAINER_TEACHER"
 
 
 def _data(config: Settings) -> Iterator[str]:

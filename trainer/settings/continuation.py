@@ -10,10 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer.settings.fields import Settings
+from trainer.settings.size_table import SIZES
 
 MODEL, DATA, UPDATES = "another model", "other samples, or another order", "other updates"
+TEACHER = "teacher_sha256"
+"""Its place in `resolved` of config.json."""
 MUST_BE_EQUAL: dict[str, str] = {
-    **dict.fromkeys(("task", "model", "model_path", "image_size"), MODEL),
+    **dict.fromkeys(("task", "model", "model_path", *SIZES, "image_size"), MODEL),
     "batch_norm": "other statistics",
     **dict.fromkeys(("lora_rank", "lora_alpha", "lora_targets"), "other parameters are trained"),
     **dict.fromkeys(("seed", "init"), "other initial weights, another order of the samples"),
@@ -25,7 +28,7 @@ MUST_BE_EQUAL: dict[str, str] = {
     **dict.fromkeys(("optimizer", "momentum"), "its state is of another kind"),
     **dict.fromkeys(("lr", "lr_schedule", "warmup_steps", "weight_decay", "clip_norm"), UPDATES),
     **dict.fromkeys(("nesterov", "beta1", "beta2", "eps"), UPDATES),
-    "label_smoothing": "another loss",
+    **dict.fromkeys(("label_smoothing", "teacher", "distil_temperature", "distil_weight"), "another loss"),
     "mode": "only training goes on",
 }
 MAY_DIFFER = (
@@ -65,6 +68,7 @@ RESOLVED: dict[str, str] = {
     "batch_norm_samples": "batch norm takes the statistics of so many samples; see TRAINER_MICRO_BATCH_SIZE",
     "initial_weights_sha256": "training began elsewhere",
     "trainable_parameters": "other parameters are trained",
+    TEACHER: "another loss: the teacher has other weights",
 }
 """Of config.json's `resolved`; known to the ranks alone."""
 NEW_TRAINING = "to begin a new training with its weights, name its folder `model` in TRAINER_MODEL_PATH"
@@ -111,3 +115,14 @@ def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], re
     if not changed:
         return []
     return [f"TRAINER_RESUME_FROM={resume_from!r}: is another training: {'; '.join(changed)}; {NEW_TRAINING}"]
+
+
+def swapped_teacher_problems(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[str]:
+    """Of a further attempt of one run, whose settings are equal: other weights may lie where the teacher's were."""
+    was, now = before.get(TEACHER), resolved.get(TEACHER)
+    if was is None or was == now:
+        return []
+    return [
+        f"TRAINER_TEACHER: has other weights than when this run began ({TEACHER} {now}, was {was}); put the first ones "
+        "back, or choose another release name"
+    ]

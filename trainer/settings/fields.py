@@ -22,8 +22,9 @@ TEXT_MODELS = (
     *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen3-30b-a3b"),
     *("qwen_tiny", "qwen_moe_tiny"),
 )
+VIT_MODELS = ("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge")
 MODELS = (
-    *("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge"),
+    *VIT_MODELS,
     *NETWORKS,
     *FINETUNED_NETWORKS,
     *TEXT_MODELS,
@@ -41,6 +42,11 @@ COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 def _set_by_chart(description: str, **constraints: Any) -> Any:
     """A field that the chart fills from the release, so that `run.config` must not name it."""
     return Field(description=description, json_schema_extra={"set_by_chart": True}, **constraints)
+
+
+def _size(what: str, most: int) -> Any:
+    """One of settings/size_table.py."""
+    return Field(default=0, ge=0, le=most, description=f"{what}; 0 = the preset's own.")
 
 
 class Settings(BaseModel):
@@ -96,6 +102,15 @@ class Settings(BaseModel):
         default="",
         description="Local folder of an image classifier or a language model in Hugging Face format.",
     )
+    model_layers: int = _size("Layers of a vision transformer or a decoder", 1000)
+    model_hidden: int = _size("Width of the stream between its layers", 1 << 16)
+    model_heads: int = _size("Heads of its attention", 1 << 10)
+    model_kv_heads: int = _size("Of a decoder: heads of keys and values", 1 << 10)
+    model_intermediate: int = _size(
+        "Width of its feed-forward part, of a mixture of experts that of each expert", 1 << 20
+    )
+    model_patch: int = _size("Of a vision transformer: pixels of an edge of a patch", 1 << 10)
+    model_vocab: int = _size("Of a decoder: words of its vocabulary", 1 << 24)
     init: Literal["scratch", "pretrained"] = Field(
         default="scratch", description="pretrained = published weights, or those of model_path."
     )
@@ -113,6 +128,23 @@ class Settings(BaseModel):
         pattern=COMMA_LIST,
         description="Module names that get adapters; empty = the attention's, or without one every linear layer and "
         "ungrouped convolution but the head.",
+    )
+
+    # teacher
+    teacher: str = Field(
+        default="",
+        description="Whom the model learns from beside the labels: a finished run below the results volume "
+        "(<comparison>/<run>), a folder in Hugging Face format, a name of `model` with published weights, or a hub id; "
+        "empty = nobody.",
+    )
+    distil_temperature: float = Field(
+        default=2.0, gt=0, le=100, description="What logits of teacher and model are divided by."
+    )
+    distil_weight: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Share of the loss that is the distance to the teacher; the rest is that of the labels.",
     )
 
     # data

@@ -48,6 +48,22 @@ SETTINGS_ELSEWHERE = {
         ("num_gpus", "gpus_per_node", "nproc_per_node", "num_nodes", "nnodes"),
         "how many processes there are is the chart's: run.nodes, run.processesPerNode",
     ),
+    **dict.fromkeys(("num_layers", "num_hidden_layers", "depth"), "it is called TRAINER_MODEL_LAYERS"),
+    **dict.fromkeys(("hidden_size", "embed_dim", "d_model"), "it is called TRAINER_MODEL_HIDDEN"),
+    **dict.fromkeys(("num_heads", "num_attention_heads"), "it is called TRAINER_MODEL_HEADS"),
+    "num_key_value_heads": "it is called TRAINER_MODEL_KV_HEADS",
+    **dict.fromkeys(("intermediate_size", "mlp_dim", "d_ff"), "it is called TRAINER_MODEL_INTERMEDIATE"),
+    "patch_size": "it is called TRAINER_MODEL_PATCH",
+    "vocab_size": "it is called TRAINER_MODEL_VOCAB",
+    **dict.fromkeys(("teacher_model", "teacher_path", "teacher_name"), "it is called TRAINER_TEACHER"),
+    **dict.fromkeys(
+        ("temperature", "distill_temperature", "distillation_temperature"),
+        "it is called TRAINER_DISTIL_TEMPERATURE",
+    ),
+    **dict.fromkeys(
+        ("distill_weight", "distillation_weight", "distillation_alpha"),
+        "the teacher's share of the loss is TRAINER_DISTIL_WEIGHT",
+    ),
     "master_port": "the launcher's rendezvous is the chart's",
 }
 """Setting elsewhere -> what to do instead."""

@@ -50,6 +50,11 @@ class Precision:
         """What products are computed in."""
         return torch.bfloat16 if self.name == "bf16_native" else self.autocast_dtype or torch.float32
 
+    @property
+    def teacher_dtype(self) -> torch.dtype | None:
+        """Of the products of a network that is not trained, and of their weights; None = fp32."""
+        return None if self.products_dtype == torch.float32 else self.products_dtype
+
     def cast_input(self, given: torch.Tensor) -> torch.Tensor:
         """A model's input in the element type of its parameters; token ids stay whole numbers."""
         return given.bfloat16() if self.name == "bf16_native" and given.is_floating_point() else given

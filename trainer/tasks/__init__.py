@@ -12,6 +12,7 @@ from trainer.engine import Engine
 from trainer.hangs.pulse import Pulse
 from trainer.models.learner import Learner
 from trainer.settings.config import Config
+from trainer.settings.precision import Precision
 from trainer.tasks.measures import Evaluation, do_nothing
 
 Split = Literal["validation", "test"]
@@ -39,11 +40,25 @@ class Task(Protocol):
     def build_model(self, empty: bool) -> Learner:
         """The model, which knows its loss, with the weights that training starts from; without any where `empty`."""
 
+    def build_teacher(self, precision: Precision, pulse: Pulse, teaches: bool) -> Any:
+        """Whom the model learns from, on this rank's device (trainer/models/teacher.py), or None; collective.
+
+        Args:
+            teaches: whether this rank computes a loss; the others get None.
+
+        Raises:
+            ConfigError, DataMissing: a teacher that does not fit, or is not there.
+        """
+
+    @property
+    def teacher_facts(self) -> dict[str, Any]:
+        """For `resolved` in config.json, when it has been built: whose weights, how many; empty without one."""
+
     def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
         """Of the weights that training starts from, equal for every strategy and world size; collective."""
 
     def cost(self, model: nn.Module) -> dict[str, Any]:
-        """Floating-point operations of training, for `resolved` in config.json."""
+        """Floating-point operations of training, with the teacher's forward pass, for `resolved` in config.json."""
 
     def start(self, done_steps: int) -> None:
         """Makes the training split ready for batches behind `done_steps`, which count in `order_sha256`."""

@@ -19,12 +19,15 @@ from trainer.hangs.pulse import Pulse
 from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics
 from trainer.models.learner import Learner
+from trainer.models.teacher import Teacher, place_teacher
 from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.precision import Precision
 from trainer.shapes.model_shapes import default_image_size
+from trainer.shapes.teacher import teacher_config, teacher_problems
 from trainer.tasks.judge import open_judge
 from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_classification
-from trainer.tasks.normalization import find_preprocessing
+from trainer.tasks.normalization import find_preprocessing, find_rescaling
 
 
 class ImageTask:
@@ -47,6 +50,7 @@ class ImageTask:
         self._source: Source | None = None
         self._residence = resolve_residence(config.data_residence, data.train, torch.device(device).type)
         self.train_samples = len(data.train)
+        self.teacher_facts: dict[str, Any] = {}
         self.facts: dict[str, Any] = {
             "train_samples": len(data.train),
             "validation_samples": len(data.validation),
@@ -86,12 +90,39 @@ class ImageTask:
             empty=empty,
         )
 
+    def build_teacher(self, precision: Precision, pulse: Pulse, teaches: bool) -> Teacher | None:
+        config = self._config
+        if not config.teacher:
+            return None
+        labels = len(self._data.class_names)
+        if problems := teacher_problems(config, labels):
+            raise ConfigError(problems)
+        asked = teacher_config(config)
+        model = build_model(
+            asked,
+            image_size=self._image_size,
+            channels=self._data.channels,
+            num_labels=labels,
+            whole=True,
+        )
+        self.teacher_facts = {
+            "teacher_sha256": self._hash("hashing the teacher", model, pulse),
+            "teacher_parameters": sum(p.numel() for p in model.parameters()),
+            "teacher_flops_per_sample": sum(model.forward_flops),
+        }
+        rescale = find_rescaling(self._how, find_preprocessing(asked))
+        placed = place_teacher(model, self._device, precision.teacher_dtype)
+        return Teacher(placed, config.distil_temperature, config.distil_weight, rescale)
+
     def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
-        timeout_s = self._config.collective_timeout_s
-        return do_alone("hashing the initial weights", lambda: hash_weights(model), pulse, timeout_s)
+        return self._hash("hashing the initial weights", model, pulse)
+
+    def _hash(self, what: str, model: nn.Module, pulse: Pulse) -> str:
+        return do_alone(what, lambda: hash_weights(model), pulse, self._config.collective_timeout_s)
 
     def cost(self, model: nn.Module) -> dict[str, Any]:
-        return {"flops_per_sample": model.flops_per_sample}
+        teacher = self.teacher_facts.get("teacher_flops_per_sample", 0.0)
+        return {"flops_per_sample": model.flops_per_sample + teacher}
 
     def start(self, done_steps: int) -> None:
         self._source = build_source(self._data.train, self._residence, self._device)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trainer.data.augmentation import normalise, resize
 from trainer.settings.config import Config, ConfigError
@@ -41,6 +42,20 @@ def find_preprocessing(config: Config) -> Preprocessing:
             ]
         )
     return dataclasses.replace(found, mean=IMAGENET_MEAN, std=IMAGENET_STD, source="asked for: ImageNet's")
+
+
+def find_rescaling(ours: Preprocessing, theirs: Preprocessing) -> tuple[Tensor, Tensor] | None:
+    """(factor, offset) [channel, 1, 1] from pixels that are normalised in our way to pixels in theirs; None = alike."""
+    (mean, std), (other_mean, other_std) = (
+        (torch.tensor(how.mean).view(-1, 1, 1), torch.tensor(how.std).view(-1, 1, 1))
+        for how in (ours, theirs)
+    )
+    factor, offset = std / other_std, (mean - other_mean) / other_std
+    if bool((factor == 1).all() and (offset == 0).all()):
+        return None
+    if bool((factor == factor[:1]).all() and (offset == offset[:1]).all()):
+        return factor[:1], offset[:1]  # of grey images too
+    return factor, offset
 
 
 def _of_weights(config: Config) -> Preprocessing:

@@ -13,16 +13,25 @@ from trainer.data.order import SampleOrder
 from trainer.data.text.row_batches import build_text_batch, text_evaluation_batches
 from trainer.data.text.rows import TokenRows, open_text
 from trainer.engine import Engine
-from trainer.hangs.alone import do_alone
+from trainer.hangs.alone import do_alone, leave_alone
 from trainer.hangs.pulse import Pulse
+from trainer.models.decoder import Decoder
 from trainer.models.decoder_build import build_decoder
 from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
 from trainer.models.learner import Learner
 from trainer.models.packing import Bounds
+from trainer.models.teacher import Teacher, place_teacher
 from trainer.models.weight_sources import open_weights
-from trainer.settings.config import Config
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.precision import Precision
 from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.decoder_shapes import count_flops_per_token
+from trainer.shapes.decoder_shapes import (
+    DecoderShape,
+    count_flops_per_token,
+    count_forward_flops_per_token,
+    count_parameters,
+)
+from trainer.shapes.teacher import teacher_config, teacher_problems
 from trainer.tasks.judge import open_judge
 from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_language_modelling
 
@@ -35,6 +44,8 @@ class TextTask:
         self._shape = read_shape(config)
         self._config, self._share, self._device = config, share, device
         self._order = SampleOrder(config.seed, len(data.train))
+        self._teacher_shape: DecoderShape | None = None
+        self.teacher_facts: dict[str, Any] = {}
         self.train_samples = len(data.train)
         self.facts: dict[str, Any] = {
             "train_samples": len(data.train),
@@ -59,12 +70,37 @@ class TextTask:
         return 0  # its files are mapped into the host's memory
 
     def build_model(self, empty: bool) -> Learner:
+        return self._build(self._config, empty)
+
+    def _build(self, config: Config, empty: bool) -> Decoder:
         splits = (self._data.train, self._data.validation, self._data.test)
         bounds = Bounds(
             documents=max(rows.most_documents() for rows in splits),
             longest=max(rows.longest_document() for rows in splits),
         )
-        return build_decoder(self._config, empty=empty, bounds=bounds if self._config.packing else None)
+        return build_decoder(config, empty=empty, bounds=bounds if config.packing else None)
+
+    def build_teacher(self, precision: Precision, pulse: Pulse, teaches: bool) -> Teacher | None:
+        config = self._config
+        if not config.teacher:
+            return None
+        if problems := teacher_problems(config):
+            raise ConfigError(problems)
+        asked = teacher_config(config)
+        shape = self._teacher_shape = read_shape(asked)
+        weights = open_weights(asked, shape)
+        with leave_alone(pulse):  # files are read
+            found = hash_weights_by_name(weights, weights.names, dist.get_rank(), dist.get_world_size())
+        self.teacher_facts = {
+            "teacher_sha256": found,
+            "teacher_parameters": count_parameters(shape),
+            "teacher_flops_per_sample": count_forward_flops_per_token(shape, config.seq_len, causal=True)
+            * config.seq_len,
+        }
+        if not teaches:
+            return None
+        placed = place_teacher(self._build(asked, empty=False), self._device, precision.teacher_dtype)
+        return Teacher(placed, config.distil_temperature, config.distil_weight)
 
     def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
         rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -81,9 +117,10 @@ class TextTask:
         return hash_weights_by_name(weights, [name for name, _ in model.named_parameters()], rank, ranks)
 
     def cost(self, model: nn.Module) -> dict[str, Any]:
-        lora = self._config.lora_rank > 0
+        lora, seq_len, teacher = self._config.lora_rank > 0, self._config.seq_len, self._teacher_shape
         per_token = {
-            name: count_flops_per_token(self._shape, self._config.seq_len, causal=causal, lora=lora)
+            name: count_flops_per_token(self._shape, seq_len, causal=causal, lora=lora)
+            + (count_forward_flops_per_token(teacher, seq_len, causal=causal) if teacher else 0.0)
             for name, causal in (("flops_per_token", True), ("flops_per_token_literature", False))
         }
         return {"flops_per_sample": per_token["flops_per_token"] * self._config.seq_len, **per_token}

@@ -2,11 +2,17 @@
 {{- .Values.prepare.name | default (include "run.name" .) -}}
 {{- end }}
 
-{{/* prepare.kind: dataset or model, whichever is given. A data set with a tokenizer gives a token cache. */}}
+{{/* prepare.kind: dataset, model or weights, whichever is given. A data set with a tokenizer gives a token cache. */}}
 {{- define "prepare.kind" -}}
 {{- $prepare := .Values.prepare -}}
-{{- if and $prepare.dataset $prepare.model -}}
-{{- fail "prepare.dataset, prepare.model: both are given, use one release for each" -}}
+{{- $given := list -}}
+{{- range $name := list "dataset" "model" "weights" -}}
+{{- if get $prepare $name -}}
+{{- $given = append $given (printf "prepare.%s" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (len $given) 1 -}}
+{{- fail (printf "%s: %s are given, use one release for each" (join ", " $given) (ternary "both" "all" (eq (len $given) 2))) -}}
 {{- else if $prepare.dataset -}}
 {{- if eq $prepare.dataset "digits" -}}
 {{- fail "prepare.dataset=digits: is built into the trainer, there is nothing to prepare" -}}
@@ -19,16 +25,19 @@
 {{- end -}}
 {{- end -}}
 dataset
-{{- else if $prepare.model -}}
+{{- else if or $prepare.model $prepare.weights -}}
+{{- if and $prepare.weights $prepare.revision -}}
+{{- fail (printf "prepare.revision=%s: weights of torchvision have none" $prepare.revision) -}}
+{{- end -}}
 {{- if $prepare.subset -}}
 {{- fail (printf "prepare.subset=%s: a model has none" $prepare.subset) -}}
 {{- end -}}
 {{- if $prepare.tokenize -}}
 {{- fail (printf "prepare.tokenize=%s: needs prepare.dataset, the texts" $prepare.tokenize) -}}
 {{- end -}}
-model
+{{ ternary "weights" "model" (ne $prepare.weights "") }}
 {{- else -}}
-{{- fail "prepare.dataset, prepare.model: give one of them, such as --set prepare.dataset=microsoft/cats_vs_dogs" -}}
+{{- fail "prepare.dataset, prepare.model, prepare.weights: give one of them, such as --set prepare.dataset=microsoft/cats_vs_dogs" -}}
 {{- end -}}
 {{- end }}
 

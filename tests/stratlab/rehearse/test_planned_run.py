@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,33 @@ def test_an_empty_name_and_a_folder_of_values_are_refused(chart: Path, tmp_path:
         build_plan(request(tmp_path, chart, name=""), URI)
     with pytest.raises(UserError, match="--values .*: is a folder"):
         build_plan(request(tmp_path, chart, values=(tmp_path,)), URI)
+
+
+def test_what_lies_on_the_volume_is_looked_for_in_the_folder(tmp_path: Path) -> None:
+    """Of settings and of run.env; /resultsets is another folder, and a cluster may have its volume elsewhere."""
+    settings = ["run.config.dataset_path=/results/_prepared/pets", "run.config.model_path=/resultsets/vit"]
+    settings += ["run.env[0].name=TORCH_HOME,run.env[0].value=/results/_prepared/torch"]
+
+    def environment(*more: str) -> Mapping[str, str]:
+        asked = request(tmp_path, Path("charts/ddp"), settings=[*settings, *more])
+        return build_plan(asked, URI)[0].pods[0].commands[-1].env
+
+    there = str(tmp_path / "runs")
+    env = environment()
+    assert env["TRAINER_RESULTS"] == there
+    assert env["TRAINER_DATASET_PATH"] == f"{there}/_prepared/pets"
+    assert env["TORCH_HOME"] == f"{there}/_prepared/torch"
+    assert env["TRAINER_MODEL_PATH"] == "/resultsets/vit"
+    env = environment("run.results.mountPath=/resultsets")
+    assert env["TRAINER_DATASET_PATH"] == "/results/_prepared/pets"
+    assert env["TRAINER_MODEL_PATH"] == f"{there}/vit"
+
+
+def test_a_path_in_the_folder_stays_where_it_is(tmp_path: Path) -> None:
+    """Also where the folder lies below the mount path of the cluster."""
+    place = f"run.results.mountPath={tmp_path}"
+    asked = request(
+        tmp_path, Path("charts/ddp"), settings=[place, f"run.config.dataset_path={tmp_path}/runs/a"]
+    )
+    env = build_plan(asked, URI)[0].pods[0].commands[-1].env
+    assert env["TRAINER_DATASET_PATH"] == f"{tmp_path}/runs/a"

@@ -12,10 +12,14 @@ import pytest
 
 from trainer.launch.stop import Stop, Stopped, end_ranks, find_ranks, rank_seconds
 
+TOLD = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
+
 
 @pytest.fixture
 def stop():
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    before = {number: signal.getsignal(number) for number in TOLD}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     heard = Stop()
     heard.listen()
     yield heard
@@ -23,15 +27,25 @@ def stop():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", TOLD)
 def test_the_first_signal_interrupts_and_a_second_one_changes_nothing(stop, number):
     assert stop.seconds_left(30) == float("inf")
     with pytest.raises(Stopped):
         os.kill(os.getpid(), number)
     asked = stop.asked_at
-    os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGUSR1)
+    for further in TOLD:
+        os.kill(os.getpid(), further)
     assert stop.asked_at == asked and 28 < stop.seconds_left(30) <= 30
+
+
+def test_what_was_ignored_stays_ignored(stop):
+    """As under nohup, and in the background of a shell."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    stop.listen()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+    assert stop.asked_at is None
 
 
 def test_what_has_its_outcome_is_not_interrupted(stop):
@@ -54,7 +68,7 @@ def run(program: str, **options: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", TOLD)
 def test_before_anything_is_imported_it_just_ends(number):
     program = (
         "import time; from trainer.launch.stop import listen_early; listen_early(); print('there', flush=True); "

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -140,21 +141,37 @@ def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
     assert fewer.returncode == 2 and "other settings: processes=1 (was 2)" in fewer.stderr
 
 
-def test_a_stopped_pod_ends_with_143_and_leaves_no_rank_behind(tmp_path):
+def start_long(results: Path) -> subprocess.Popen[bytes]:
+    """A run of its own interpreter that has begun to train."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainer"], env=environment(tmp_path, TRAINER_STEPS="100000")
+        [sys.executable, "-m", "trainer"], env=environment(results, TRAINER_STEPS="100000")
     )
+    metrics = results / "default" / "try" / "metrics.jsonl"
+    deadline = time.monotonic() + 90
+    while not metrics.exists() or not metrics.stat().st_size:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
+    return process
+
+
+@pytest.mark.parametrize(
+    "signals", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGINT)], ids=["pod", "terminal"]
+)
+def test_a_stopped_run_ends_with_143_saved_and_leaves_no_rank_behind(tmp_path, signals):
     folder = tmp_path / "default" / "try"
+    process = start_long(tmp_path)
     try:
-        deadline = time.monotonic() + 90
-        while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").stat().st_size:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.1)
         assert process.wait(60) == 143
     finally:
         process.terminate()  # not kill: torch's launcher must end its ranks
         process.wait(60)
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [
+        f"step_{max(line['step'] for line in steps):08d}"
+    ]
     last = json.loads((folder / "attempts.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["exit_code"], last["reason"]) == ("ended", 143, "stopped by SIGTERM")
     start, met, ended = (json.loads(line) for line in (folder / "pods" / "pod-0.jsonl").open())
@@ -166,6 +183,32 @@ def test_a_stopped_pod_ends_with_143_and_leaves_no_rank_behind(tmp_path):
             assert str(tmp_path).encode() not in entry.read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue
+
+
+def test_no_rank_outlives_its_launcher(tmp_path):
+    """It would write beside the next start, which takes the folder for free."""
+    process = start_long(tmp_path)
+    ranks = [
+        int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if parent(path) == process.pid
+    ]
+    try:
+        assert len(ranks) == 2
+        process.kill()
+        process.wait(10)
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{rank}").exists() for rank in ranks):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
+
+
+def parent(stat: Path) -> int:
+    with suppress(OSError):
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def write_starts(folder: Path, *starts: tuple[float, int, int | None]) -> None:

@@ -29,8 +29,15 @@ ATTENTION = 12 * 3 * 8 * 64  # 12 L H Q T
 @pytest.mark.parametrize(("lora_rank", "per_weight"), [(0, 6), (4, 4)])
 def test_a_token_s_operations_by_hand(lora_rank, per_weight):
     config = Config(run="try", model="qwen_tiny", seq_len=64, lora_rank=lora_rank)
-    task = SimpleNamespace(_config=config, _shape=SHAPE)
+    task = SimpleNamespace(_config=config, _shape=SHAPE, _teacher_shape=None)
     found = TextTask.cost(task, None)  # type: ignore[arg-type]
     assert found["flops_per_token"] == per_weight * WEIGHTS + ATTENTION / 2
     assert found["flops_per_token_literature"] == per_weight * WEIGHTS + ATTENTION
     assert found["flops_per_sample"] == 64 * found["flops_per_token"]
+
+
+def test_a_teacher_adds_its_forward_pass():
+    config = Config(run="try", model="qwen_tiny", seq_len=64)
+    task = SimpleNamespace(_config=config, _shape=SHAPE, _teacher_shape=SHAPE)
+    found = TextTask.cost(task, None)  # type: ignore[arg-type]
+    assert found["flops_per_token"] == (6 + 2) * WEIGHTS + (ATTENTION + ATTENTION / 3) / 2

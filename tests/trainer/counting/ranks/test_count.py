@@ -154,3 +154,24 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path):
     assert sum(written["causes"].values()) == written["peak_bytes"]
     assert sum(row["bytes"] for row in written["storages"]) == written["peak_bytes"]
     assert written["config"]["strategy"] == "ddp" and [p.name for p in tmp_path.iterdir()] == ["count.json"]
+
+
+def test_a_teacher_is_whole_where_the_loss_is(tmp_path):
+    from tests.trainer.shapes.test_teacher import WORDS
+    from trainer.shapes.teacher import count_teacher_bytes
+
+    (tmp_path / "config.json").write_text(json.dumps(WORDS))
+
+    def run() -> None:
+        for strategy in ("fsdp", "zero3"):
+            text = f"{QWEN} strategy={strategy} global_batch_size=4"
+            alone, taught = count_it(text, 2), count_it(f"{text} teacher={tmp_path}", 2)
+            held = taught.between.by_cause()["teacher"]
+            bytes_held = count_teacher_bytes(make_config(f"{text} teacher={tmp_path}"))
+            assert bytes_held <= held < bytes_held + 512 * len(taught.between.storages)
+            assert taught.between.total - alone.between.total == held
+        stages = f"{QWEN} strategy=nd layout=given pp=2 global_batch_size=8 teacher={tmp_path}"
+        first, last = (count_it(stages, 2, rank).between.by_cause()["teacher"] for rank in (0, 1))
+        assert first == 0 and last > 0
+
+    run_ranks(run, 1)
