@@ -38,6 +38,13 @@ def compare(
     memory_limit_gib: Annotated[
         float | None, typer.Option(metavar="GIB", help="Of one device: name the fastest run that fits.")
     ] = None,
+    varied: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Settings that the runs are meant to differ in (lr,optimizer): rank what was learnt over them.",
+        ),
+    ] = "",
     on_cluster: Annotated[
         bool, typer.Option("--on-cluster", help="DIR names a comparison on the results volume of a cluster.")
     ] = False,
@@ -58,6 +65,10 @@ def compare(
         str,
         typer.Option(metavar="JSON", help="How a sweep has tuned; kept as DIR/tuning.json.", hidden=True),
     ] = "",
+    keep_varied: Annotated[
+        bool,
+        typer.Option("--keep-varied", help="--varied is a sweep's: kept as DIR/varied.json.", hidden=True),
+    ] = False,
 ) -> None:
     """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
 
@@ -75,7 +86,7 @@ def compare(
         from stratlab.compare.showing.report_files import check_file
 
         check_file(Path(as_json))
-    asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib}
+    asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib, "varied": varied or None}
     if on_cluster:
         if experiment:
             raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
@@ -87,10 +98,13 @@ def compare(
     if experiment and not tracking_uri:
         raise UserError("--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI")
     from stratlab.compare.comparison import compare as compare_runs
+    from stratlab.compare.judging.varied import parse_varied
     from stratlab.compare.mlflow_entry import log_for_user
     from stratlab.compare.reading.comparison_folder import load_runs
     from stratlab.compare.reading.experiment import load_experiment
     from stratlab.compare.reading.kept_tuning import keep_tuning, parse_tuning, read_tuning
+    from stratlab.compare.reading.kept_varied import keep_varied as keep_names
+    from stratlab.compare.reading.kept_varied import read_varied
     from stratlab.compare.showing.report_files import write_report
 
     output = output or (folder / "report" if folder else Path(f"{experiment}-report"))
@@ -102,7 +116,12 @@ def compare(
     if folder and tuning:
         keep_tuning(folder, parse_tuning(tuning))
     known = read_tuning(folder) if folder else None
-    report = compare_runs(runs, baseline=baseline, memory_limit_gib=memory_limit_gib, tuning=known)
+    names = parse_varied(varied) or (read_varied(folder) if folder else ())
+    report = compare_runs(
+        runs, baseline=baseline, memory_limit_gib=memory_limit_gib, tuning=known, varied=names
+    )
+    if folder and keep_varied:
+        keep_names(folder, names)
     page = write_report(report, runs, output)
     logged = log_for_user(report, runs, output, experiment, tracking_uri, mlflow_store)
     _show(report, page, as_json)

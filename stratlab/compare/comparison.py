@@ -13,9 +13,12 @@ from stratlab.compare.judging.fairness import audit, say_degenerate
 from stratlab.compare.judging.goals import build_goals
 from stratlab.compare.judging.noise import build_noise, get_band
 from stratlab.compare.judging.pareto import build_pareto
+from stratlab.compare.judging.ranking import build_search
 from stratlab.compare.judging.scaling import build_scaling
+from stratlab.compare.judging.sharding import build_sharding
 from stratlab.compare.judging.tuned import say_tuning
 from stratlab.compare.judging.variants import build_variants
+from stratlab.compare.judging.varied import check_varied
 from stratlab.compare.judging.winners import ON_CPU, name_group_winners, name_winners
 from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW, apply_tuning
 from stratlab.compare.reading.layouts import find_repeated_layouts
@@ -34,6 +37,7 @@ def compare(
     baseline: str | None = None,
     memory_limit_gib: float | None = None,
     tuning: Mapping[str, Any] | None = None,
+    varied: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything that can be said about the runs of a comparison; every value is plain JSON.
 
@@ -41,29 +45,33 @@ def compare(
         baseline: the run that the others are explained against; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within"; None = no such goal.
         tuning: of `reading.kept_tuning.read_tuning`; None = the strategies were not tuned by a sweep.
+        varied: settings that the runs are meant to differ in: the audit lets them, and results are ranked over them.
 
     Raises:
-        UserError: there is no run, no such baseline, or the limit is none.
+        UserError: there is no run, no such baseline, the limit is none, or a setting cannot be varied.
     """
     records = apply_tuning(apply_place([run for run in runs if run.status != "not a run"]), tuning)
     if not records:
         why = "; ".join(f"{run.name}: {run.ending}" for run in runs)
         raise UserError(f"no run to compare{': ' if why else ''}{why}")
+    check_varied(varied, records)
     rows = [build_row(run) for run in records]
     agreement = loss_agreement(records)
-    fairness = audit(records, agreement["pairs"])
+    fairness = audit(records, agreement["pairs"], varied)
     variants = [[run.name for run in group] for group in build_variants(records)]
     noise = build_noise(rows, variants)
-    scaling = build_scaling(records, rows)
+    band = get_band(rows, variants)
+    scaling = build_scaling(records, rows, band)
+    sharding = build_sharding(records)
     attribution = build_attribution(
         rows,
         {run.name: run.analysis for run in records},
         fairness,
         variants,
-        get_band(rows, variants),
+        band,
         baseline,
     )
-    rows = [apply_others(row, noise, scaling, attribution) for row in rows]
+    rows = [apply_others(row, noise, scaling, sharding, attribution) for row in rows]
     winners, reasons = name_winners(rows, fairness)
     report = {
         "schema_version": 2,
@@ -84,9 +92,11 @@ def compare(
         "noise": noise,
         "warmup": {row["run"]: row["warmup"] for row in rows},
         "scaling": scaling,
+        "sharding": sharding,
         "pareto": build_pareto(rows, fairness["groups"]),
         "goals": build_goals(rows, fairness, memory_limit_gib),
         "tuning": tuning,
+        "search": build_search(records, rows, fairness, varied),
         "remarks": [
             *_remarks(rows),
             *_say_places(records),

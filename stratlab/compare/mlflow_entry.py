@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stratlab.compare.judging.ranking import say_search
+from stratlab.compare.judging.scaling import say_scaling
+from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.experiment import KIND, KIND_TAG
 from stratlab.compare.showing.report_files import FILES
 from stratlab.run_directory.record import RunRecord
@@ -109,6 +112,12 @@ def describe(report: Mapping[str, Any]) -> str:
     for group in report["group_winners"]:
         best = [f"{metric}: **{run}**" for metric, run in group["winners"].items() if run]
         lines.append(f"* among {', '.join(group['runs'])}: {', '.join(best) or 'nobody is named'}")
+    found = [
+        *say_search(report["search"]),
+        *say_scaling(report["scaling"]),
+        *say_sharding(report["sharding"]),
+    ]
+    lines += [f"* {said}" for said in found]
     lines += [f"* {remark}" for remark in report["remarks"]]
     lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
     return "\n\n".join(lines)

@@ -6,6 +6,7 @@ Every function returns `Markup`: text from outside (names of kernels, runs, clas
 from stratlab.drawing.canvas import note
 from stratlab.drawing.heat_map import heat_map
 from stratlab.drawing.histogram import histogram
+from stratlab.drawing.markdown_table import escape_markdown, markdown_table
 from stratlab.drawing.page import Section, build_page, details, paragraph, subtitle
 from stratlab.drawing.scatter import scatter
 from stratlab.drawing.svg import line_chart, stacked_bars, strips
@@ -17,10 +18,12 @@ __all__ = [
     "badge",
     "build_page",
     "details",
+    "escape_markdown",
     "heat_map",
     "histogram",
     "html_table",
     "line_chart",
+    "markdown_table",
     "note",
     "paragraph",
     "scatter",

@@ -11,7 +11,8 @@ from markupsafe import Markup
 from stratlab.drawing.canvas import WIDTH, build_svg, label_width, note, rect, row_label, shorten, text
 from stratlab.number import format_number
 
-MOST_CLASSES = 100  # 10,000 cells are about 1 MB
+MOST_CLASSES = 128  # 10,000 cells that are not 0 are about 1 MB
+CELL_WITH_NUMBER = 26.0  # px of an edge: 30 columns have it
 LETTER_OF_CELL = 7.5  # px of one letter of a column label
 
 
@@ -24,6 +25,8 @@ def heat_map(
     by_row: bool = False,
 ) -> Markup:
     """Cells as dark as their value; up to 30 columns show the number, all show it on hover.
+
+    With more columns the cells of 0 are one surface: of 100 classes most pairs are never confused.
 
     Args:
         matrix: shape (rows, columns), not negative.
@@ -43,17 +46,22 @@ def heat_map(
     for j, name in enumerate(column_labels):
         if cell >= 14:
             parts.append(text(left + cell * (j + 0.5), top - 10, shorten(name, fitting), "middle", "n"))
+    shows_numbers = cell >= CELL_WITH_NUMBER
+    if not shows_numbers:
+        parts.append(rect(left, top, cell * len(column_labels) - 1, cell * len(row_labels) - 1, "h0"))
     for i, name in enumerate(row_labels):
         y = top + cell * i
         if cell >= 10:
             parts.append(row_label(name, y + cell / 2 + 4, left))
         for j, value in enumerate(values[i]):
+            if not value and not shows_numbers:
+                continue
             tooltip = (
                 f"{name} / {column_labels[j]}: {format_number(float(value))} ({100 * shares[i, j]:.1f} %)"
             )
             css = f"h{math.ceil(10 * shares[i, j])}"
             parts.append(rect(left + cell * j, y, cell - 1, cell - 1, css, tooltip))
-            if cell >= 26 and value:
+            if shows_numbers and value:
                 ink = "n strong" if shares[i, j] <= 0.5 else "n onfill"
                 parts.append(text(left + cell * (j + 0.5), y + cell / 2 + 4, f"{value:.4g}", "middle", ink))
     return build_svg(top + cell * len(row_labels) + 6, parts, f"{row_title} against {column_title}")

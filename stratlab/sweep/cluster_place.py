@@ -35,6 +35,11 @@ class ClusterPlace:
         )
 
     def compare(
-        self, plan: Sequence[Planned], comparison: str, output: Path, tuning: Mapping[str, Any] | None
+        self,
+        plan: Sequence[Planned],
+        comparison: str,
+        output: Path,
+        tuning: Mapping[str, Any] | None,
+        varied: Sequence[str] = (),
     ) -> dict[str, Any]:
-        return compare_there(self.site, plan, comparison, output, tuning, self.display.say)
+        return compare_there(self.site, plan, comparison, output, tuning, self.display.say, varied)

@@ -70,7 +70,7 @@ def sweep(
     from stratlab.machine.interruption import Interrupted, signals_raise
     from stratlab.rendering.helm import find_helm
     from stratlab.sweep.cluster_place import ClusterPlace
-    from stratlab.sweep.definition import read_sweep
+    from stratlab.sweep.definition import list_varied, read_sweep
     from stratlab.sweep.planned_release import build_plan, check_settings
     from stratlab.sweep.rehearsed_sweep import rehearse_sweep
     from stratlab.sweep.state import only_one, read_state, state_file, tuning_file
@@ -133,7 +133,7 @@ def sweep(
                 plan = build_plan(asked, file.parent, helm, display.pass_by, releases)
             todo = decide_all(plan, state, site, retry_failed, display.pass_by)
             display.say(count_steps(todo))
-            choices = Choices(most, stop_on_failure, output, record)
+            choices = Choices(most, stop_on_failure, output, record, list_varied(asked))
             result = run_sweep(todo, state, site, choices, display)
         except Interrupted:
             display.say(

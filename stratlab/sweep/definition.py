@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
+from stratlab.compare.judging.varied import PREFIX, REFUSED
 from stratlab.sweep.tuning_definition import Tune
 from stratlab.user_error import UserError
 
@@ -50,6 +51,8 @@ class Sweep(BaseModel):
     """Combinations to leave out: those that agree with all keys of an entry."""
     parallel: int = Field(default=1, ge=1, le=64, strict=True)
     """How many releases are at work at the same time."""
+    varied: Annotated[list[StrictStr], BeforeValidator(_as_list)] = []
+    """Paths of the matrix that the runs are meant to differ in: what was learnt is ranked over them."""
     tune: Tune | None = None
     """Each strategy is tuned first, by short runs that form the comparison `<comparison>-tuning`."""
 
@@ -79,6 +82,11 @@ def read_sweep(file: Path) -> Sweep:
     return sweep
 
 
+def list_varied(sweep: Sweep) -> tuple[str, ...]:
+    """Names of the settings that its runs are meant to differ in."""
+    return tuple(path.removeprefix(PREFIX) for path in sweep.varied)
+
+
 def same(a: Any, b: Any) -> bool:
     """Equal and of the same kind: 1 is not true."""
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
@@ -106,7 +114,19 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
                 yield f"exclude: {path} is not in the matrix{_nearest(str(path), map(str, matrix))}"
             elif isinstance(values, list) and not any(same(value, other) for other in values):
                 yield f"exclude: {path} is never {value!r}, it is one of {values}"
+    yield from _wrong_varied(content.get("varied"), matrix)
     yield from _wrong_tuning(content.get("tune"), matrix)
+
+
+def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
+    for path in _as_list(varied) if isinstance(varied, (str, list)) else []:
+        name = str(path).removeprefix(PREFIX)
+        if name in REFUSED:
+            yield f"varied: {path} cannot be varied: {REFUSED[name]}"
+        elif path not in matrix or not str(path).startswith(PREFIX):
+            paths = [str(each) for each in matrix if str(each).startswith(PREFIX)]
+            there = f"there are {', '.join(paths)}" if paths else "which has no setting"
+            yield f"varied: {path} is no setting of the matrix, {there}{_nearest(PREFIX + name, paths)}"
 
 
 def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Any
 from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.kept_tuning import keep_tuning, read_tuning
+from stratlab.compare.reading.kept_varied import keep_varied
 from stratlab.compare.showing.report_files import write_report
 from stratlab.machine.processes import free_port, tail
 from stratlab.rehearse.folders import make_folder
@@ -65,13 +66,20 @@ class RehearsedPlace:
         return state, []
 
     def compare(
-        self, plan: Sequence[Planned], comparison: str, output: Path, tuning: Mapping[str, Any] | None
+        self,
+        plan: Sequence[Planned],
+        comparison: str,
+        output: Path,
+        tuning: Mapping[str, Any] | None,
+        varied: Sequence[str] = (),
     ) -> dict[str, Any]:
         folder = self.folder / "runs" / comparison
         runs = load_runs(folder)
         if tuning:
             keep_tuning(folder, tuning)
-        report = compare(runs, tuning=read_tuning(folder))
+        report = compare(runs, tuning=read_tuning(folder), varied=varied)
+        if varied:
+            keep_varied(folder, varied)
         write_report(report, runs, output)
         return report
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratlab.rehearse.folders import make_folder
+from stratlab.sweep.definition import list_varied
 from stratlab.sweep.planned_release import build_plan
 from stratlab.sweep.rehearsed_place import rehearsed_place
 from stratlab.sweep.state import only_one, read_state
@@ -46,5 +47,8 @@ def rehearse_sweep(
             )
             report = output or folder / "report"
             return conclude(
-                plan, state, problems, lambda: place.compare(plan, sweep.comparison, report, record)
+                plan,
+                state,
+                problems,
+                lambda: place.compare(plan, sweep.comparison, report, record, list_varied(sweep)),
             )

@@ -22,12 +22,13 @@ from stratlab.user_error import UserError
 
 @dataclass(frozen=True)
 class Choices:
-    """The options of one start. `output` is where the report goes; `tuning` is kept beside the runs."""
+    """The options of one start. `output` is where the report goes; `tuning` and `varied` are kept beside the runs."""
 
     parallel: int
     stop_on_failure: bool
     output: Path
     tuning: Mapping[str, Any] | None = None
+    varied: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,9 @@ def run_sweep(
         plan,
         state,
         problems,
-        lambda: compare_there(site, plan, state.comparison, choices.output, choices.tuning, progress.say),
+        lambda: compare_there(
+            site, plan, state.comparison, choices.output, choices.tuning, progress.say, choices.varied
+        ),
     )
 
 
@@ -146,12 +149,14 @@ def compare_there(
     output: Path,
     tuning: Mapping[str, Any] | None,
     say: Callable[[str], None],
+    varied: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Compares in a pod that mounts the results; the report comes to `output`.
 
     Args:
         plan: of the comparison; the first release names volume and image.
         tuning: how the strategies were tuned, kept beside the runs.
+        varied: settings that the runs are meant to differ in, kept beside them as well.
 
     Raises:
         UserError, ClusterError: as `compare_on_cluster`.
@@ -166,7 +171,15 @@ def compare_there(
         image=facts.lab_image or IMAGE,
         output=output,
         progress=say,
-        options=build_options({"tuning": json.dumps(tuning, separators=(",", ":")) if tuning else None}),
+        options=[
+            *build_options(
+                {
+                    "tuning": json.dumps(tuning, separators=(",", ":")) if tuning else None,
+                    "varied": ",".join(varied) or None,
+                }
+            ),
+            *(["--keep-varied"] if varied else []),
+        ],
     )
 
 

@@ -23,12 +23,18 @@ class Place(Protocol):
         """
 
     def compare(
-        self, plan: Sequence[Planned], comparison: str, output: Path, tuning: Mapping[str, Any] | None
+        self,
+        plan: Sequence[Planned],
+        comparison: str,
+        output: Path,
+        tuning: Mapping[str, Any] | None,
+        varied: Sequence[str] = (),
     ) -> dict[str, Any]:
         """The report of a comparison, which is in `output` afterwards.
 
         Args:
             tuning: how its strategies were tuned, to be kept beside its runs.
+            varied: settings that its runs are meant to differ in, to be kept beside them.
 
         Raises:
             UserError, ClusterError: it cannot be compared.

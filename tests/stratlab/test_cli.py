@@ -12,6 +12,7 @@ from rich.table import Table
 
 from stratlab import cli
 from stratlab.tracking.server import run_server
+from tests.stratlab.example_run import build_run_dir
 
 VERBS = (
     "rehearse",
@@ -209,3 +210,25 @@ def test_a_taken_port_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"--port {port}: cannot be used \(Address already in use\)"):
             with run_server(tmp_path, port):
                 pass
+
+
+def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for run, lr in (("a", 0.001), ("b", 0.01)):
+        build_run_dir(
+            tmp_path, run, "ddp", lr=lr, hosts=["n"], loss_shift=lr, validation_accuracy_pct=90 + 100 * lr
+        )
+        (tmp_path / run / "mlflow.json").unlink()
+
+    def judge(*options: str) -> str:
+        assert call("compare", str(tmp_path), "--json", "-", *options) == 0
+        return str(json.loads(capsys.readouterr().out)["fairness"]["verdict"])
+
+    assert judge() == "not comparable"
+    assert judge("--varied", "run.config.lr") == "comparable as a search"
+    assert judge() == "not comparable", "the user's wish is of one call"
+    assert judge("--varied", "lr", "--keep-varied") == judge() == "comparable as a search"
+    assert call("compare", str(tmp_path), "--varied", "dataset,lrr") == 2
+    said = capsys.readouterr().err
+    assert "dataset cannot be varied" in said and "lrr is no setting of these runs, did you mean lr?" in said

@@ -13,11 +13,10 @@ from stratlab.analysis.pages.summaries import (
     build_phase_parts,
     choose_ranks,
 )
-from stratlab.drawing import Column
+from stratlab.drawing import Column, escape_markdown, markdown_table
 from stratlab.number import format_number
 
-SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
-MOST_KERNELS, MOST_FINDINGS, LONGEST = 10, 30, 100
+MOST_KERNELS, MOST_FINDINGS = 10, 30
 
 Columns = Sequence[Column | str]
 
@@ -31,24 +30,18 @@ def build_markdown(report: dict[str, Any]) -> str:
         f"{report['backend'] or 'unknown'}, source {report['source']}, {format_number(mean['ranks'])} trace(s), "
         f"{format_number(mean.get('steps'))} recorded step(s)."
     )
-    blocks = [f"# Trace analysis of {escape(run['run'])}"]
+    blocks = [f"# Trace analysis of {escape_markdown(run['run'])}"]
     if report["note"]:
-        blocks.append(f"**{escape(report['note'])}.**")
+        blocks.append(f"**{escape_markdown(report['note'])}.**")
     blocks += [
-        escape(origin),
+        escape_markdown(origin),
         *_layout(run),
-        f"**{escape(say_headline(report))}**",
+        f"**{escape_markdown(say_headline(report))}**",
         *_recommendations(report),
     ]
     blocks += ["## Where the time of a step goes", *_phases(report), *_ranks(report)]
     blocks += [*_communication(report), *_kernels(report), *_quality(report), *_files(report)]
     return "\n\n".join(blocks) + "\n"
-
-
-def escape(text: Any) -> str:
-    """On one line, with every character that could be markup behind a backslash."""
-    line = " ".join(str(text).split())
-    return "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in line)
 
 
 def _layout(run: Mapping[str, Any]) -> list[str]:
@@ -57,29 +50,7 @@ def _layout(run: Mapping[str, Any]) -> list[str]:
         return []
     lacks = ", ".join(layout["missing"] or []) or "a kind of"
     label = f" Degenerate: lacks {lacks} parallelism; compared with no run." if layout["degenerate"] else ""
-    return [escape(f"Layout {layout['name']}. {layout['reason'] or ''}{label}")]
-
-
-def _table(rows: Sequence[Mapping[str, Any]], columns: Columns) -> str:
-    """A table with numbers at the right; `-` where a value is not known."""
-    shown = [column if isinstance(column, Column) else Column(column) for column in columns]
-    titles = [
-        " ".join(filter(None, (name, f"({unit})" if unit else "")))
-        for name, unit in (c.title() for c in shown)
-    ]
-    numeric = [
-        all(isinstance(row.get(c.key), int | float) for row in rows if row.get(c.key) is not None)
-        for c in shown
-    ]
-    lines = [titles, ["---:" if right else "---" for right in numeric]]
-    lines += [[_cell(row.get(column.key), column) for column in shown] for row in rows]
-    head, rule, *body = lines
-    return "\n".join(f"| {' | '.join(line)} |" for line in ([escape(t) for t in head], rule, *body))
-
-
-def _cell(value: Any, column: Column) -> str:
-    text = format_number(value, column.digits)
-    return escape(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+    return [escape_markdown(f"Layout {layout['name']}. {layout['reason'] or ''}{label}")]
 
 
 def _recommendations(report: dict[str, Any]) -> list[str]:
@@ -91,10 +62,11 @@ def _recommendations(report: dict[str, Any]) -> list[str]:
         settings = "; ".join(f"{name}={value}" for name, value in entry["settings"].items())
         numbers = ", ".join(f"{name} {format_number(value)}" for name, value in entry["evidence"].items())
         text = (
-            f"**{escape(entry['title'])}** ({entry['severity']}, {entry['rule']}) {escape(entry['advice'])}"
+            f"**{escape_markdown(entry['title'])}** ({entry['severity']}, {entry['rule']}) "
+            f"{escape_markdown(entry['advice'])}"
         )
-        text += f" Set: {escape(settings)}." if settings else ""
-        lines.append(f"- {text} Because: {escape(numbers)}.")
+        text += f" Set: {escape_markdown(settings)}." if settings else ""
+        lines.append(f"- {text} Because: {escape_markdown(numbers)}.")
     return ["## Recommendations", "\n".join(lines)]
 
 
@@ -103,7 +75,9 @@ def _phases(report: dict[str, Any]) -> list[str]:
     if not parts:
         return []
     rows = [{"phase": phase, **row} for phase, row in parts.items()]
-    table = _table(rows, ["phase", *(Column(name, name, "ms") for name in rows[0] if name != "phase")])
+    table = markdown_table(
+        rows, ["phase", *(Column(name, name, "ms") for name in rows[0] if name != "phase")]
+    )
     return ["Mean over ranks and recorded steps, by phase:", table]
 
 
@@ -117,7 +91,7 @@ def _ranks(report: dict[str, Any]) -> list[str]:
         columns += ["bubble_pct", "bubble_ideal_pct"]
     left = len(report["ranks"]) - len(chosen)
     more = [f"{left} ranks are left out here, tables/rank\\_metrics.csv has all."] if left else []
-    return [_table(rows, columns), *more]
+    return [markdown_table(rows, columns), *more]
 
 
 def _communication(report: dict[str, Any]) -> list[str]:
@@ -133,7 +107,7 @@ def _communication(report: dict[str, Any]) -> list[str]:
         "exposed_ms",
         "wait_ms",
     ]
-    return ["## Communication", _table(rows[:20], [*columns, Column("came_last", "came last")])]
+    return ["## Communication", markdown_table(rows[:20], [*columns, Column("came_last", "came last")])]
 
 
 def _kernels(report: dict[str, Any]) -> list[str]:
@@ -148,9 +122,12 @@ def _kernels(report: dict[str, Any]) -> list[str]:
             Column("pct", "of GPU event time", "%", 1),
             "mean_us",
         ]
-        blocks += ["## Kernels", _table(rows, columns)]
+        blocks += ["## Kernels", markdown_table(rows, columns)]
     if copies:
-        blocks += ["## Copies", _table(copies, ["kind", "count", "bytes", Column("gbps", "rate", "GB/s")])]
+        blocks += [
+            "## Copies",
+            markdown_table(copies, ["kind", "count", "bytes", Column("gbps", "rate", "GB/s")]),
+        ]
     return blocks
 
 
@@ -161,7 +138,7 @@ def _quality(report: dict[str, Any]) -> list[str]:
     shown = [
         row | {"rank": None if row["rank"] is None else str(row["rank"])} for row in rows[:MOST_FINDINGS]
     ]
-    table = _table(shown, ["action", "rank", "file", "reason"])
+    table = markdown_table(shown, ["action", "rank", "file", "reason"])
     left = len(rows) - len(shown)
     return ["## Quality of the traces", table, *([f"{left} more are in tables/quality.csv."] if left else [])]
 
@@ -169,14 +146,14 @@ def _quality(report: dict[str, Any]) -> list[str]:
 def _files(report: dict[str, Any]) -> list[str]:
     merged = report.get("merged") or {}
     trace = (
-        f"{escape(merged['file'])}: one trace of {len(merged.get('ranks') or [])} ranks, for Perfetto."
+        f"{escape_markdown(merged['file'])}: one trace of {len(merged.get('ranks') or [])} ranks, for Perfetto."
         if merged.get("file")
-        else f"No merged trace: {escape(merged.get('reason') or 'it was not written')}."
+        else f"No merged trace: {escape_markdown(merged.get('reason') or 'it was not written')}."
     )
     states: dict[str, int] = {}
     for row in report["hta"]:
         states[row["status"]] = states.get(row["status"], 0) + 1
     said = ", ".join(f"{count} {state}" for state, count in states.items())
     if reason := (report.get("hta_ranks") or {}).get("reason"):
-        said += f"; {escape(reason)}"
+        said += f"; {escape_markdown(reason)}"
     return ["## Files", f"{trace} report.html has the charts. Holistic Trace Analysis: {said or 'not run'}."]

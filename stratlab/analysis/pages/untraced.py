@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stratlab.analysis.pages.markdown import escape
 from stratlab.analysis.pages.run_sections import build_layout, build_training
 from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.drawing import Column, Section, build_page, html_table, note, paragraph
+from stratlab.drawing import escape_markdown as escape
 from stratlab.number import format_number
 from stratlab.traces.discover import Finding
 

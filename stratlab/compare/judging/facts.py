@@ -16,6 +16,8 @@ def read_fact(run: RunRecord, rule: Rule) -> Any:
     if rule.task not in ("", read_task(run)):
         return f"not of {read_task(run)}"
     value = _read(run, rule)
+    if value == [] and rule.none:
+        return rule.none
     if _empty(value) and rule.instead:
         other = next(r for r in RULES if r.field == rule.instead)
         value = None if _empty(_read(run, other)) else f"{other.field} {_read(run, other)}"

@@ -8,21 +8,31 @@ from typing import Any
 
 from stratlab.compare.judging.facts import UNKNOWN, read_fact, read_path, read_task
 from stratlab.compare.judging.rules import IMPLIED, RULES, Rule
-from stratlab.compare.judging.same_training import build_difference, split_groups
+from stratlab.compare.judging.same_training import FIELD, build_difference, split_groups
+from stratlab.compare.judging.varied import SEED, excuse
 from stratlab.run_directory.record import RunRecord
 
+AS_SEARCH = "comparable as a search"
+"""The verdict over runs that differ, but only in what they are meant to differ in."""
 
-def audit(runs: Sequence[RunRecord], pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+
+def audit(
+    runs: Sequence[RunRecord], pairs: Sequence[dict[str, Any]], varied: Sequence[str] = ()
+) -> dict[str, Any]:
     """Compares the finished runs fact by fact, and their losses, but those that are not what their name says.
 
     Args:
         pairs: of `agreement.loss_agreement`.
+        varied: settings that the runs are meant to differ in (varied.py).
 
     Returns:
-        differences: [{field, values: {run: value}, matters, why}], those that matter first.
+        differences: [{field, values: {run: value}, matters, why, varied: the varied settings that it is or follows
+            from, or ""}], those that matter first.
         same: {field: value} of the facts on which all agree.
         groups: lists of runs without a difference that matters among them, the largest first.
-        verdict: "comparable" or "not comparable"; reason: a sentence.
+        search_groups: the same without what is varied: the runs that results may be ranked over. Of runs with equal
+            settings whose losses disagree only the larger part is in them. Empty where nothing is varied.
+        verdict: "comparable", AS_SEARCH or "not comparable"; reason: a sentence.
         not_compared: [{run, why}] of the finished runs that were left out.
         pairs: those given, with what was allowed and whether they agree.
     """
@@ -35,31 +45,78 @@ def audit(runs: Sequence[RunRecord], pairs: Sequence[dict[str, Any]]) -> dict[st
         if rule.replaced_by and all(read_path(run.config, ("config", rule.replaced_by)) for run in finished):
             values = dict.fromkeys(values, f"that of {rule.replaced_by}")
         if _differs(rule, list(values.values())):
+            excused, but = excuse(rule, values, varied, finished) if rule.matters else ("", "")
+            why = "; ".join(filter(None, (_why(rule, values), but)))
             differences.append(
-                {"field": rule.field, "values": values, "matters": rule.matters, "why": _why(rule, values)}
+                {
+                    "field": rule.field,
+                    "values": values,
+                    "matters": rule.matters,
+                    "why": why,
+                    "varied": excused,
+                }
             )
         elif values:
             same[rule.field] = next(iter(values.values()))
     alike = _groups(finished, differences)
     groups, reference, pairs = split_groups(alike, finished, pairs)
     if found := build_difference(alike, reference, pairs):
-        differences.append(found)
+        differences.append({**found, "varied": ""})
     differences.sort(key=lambda entry: not entry["matters"])
+    others = [entry for entry in differences if entry["field"] != FIELD and not entry["varied"]]
+    searched = _groups(finished, others) if varied else []
     left_out = [
         {"run": run.name, "why": say_degenerate(run.missing_dimensions)}
         for run in runs
         if run.status == "finished" and not run.is_compared
     ]
     reason = _reason(finished, [entry for entry in differences if entry["matters"]], left_out)
+    verdict = "not comparable" if reason else "comparable"
+    if varied and reason and len(finished) > 1:
+        verdict, reason = _judge_varied(finished, differences, left_out, varied)
     return {
         "differences": differences,
         "same": same,
         "groups": groups,
-        "verdict": "not comparable" if reason else "comparable",
+        "search_groups": _leave_out_disagreeing(searched, alike, groups),
+        "verdict": verdict,
         "reason": reason or "nothing that matters differs, other than the strategy and what it implies",
         "not_compared": left_out,
         "pairs": pairs,
     }
+
+
+def _judge_varied(
+    finished: Sequence[RunRecord],
+    differences: Sequence[dict[str, Any]],
+    left_out: Sequence[dict[str, str]],
+    varied: Sequence[str],
+) -> tuple[str, str]:
+    """Verdict and reason over runs that differ and are meant to."""
+    excused = [entry for entry in differences if entry["varied"]]
+    named = {name for entry in excused for name in entry["varied"].split(", ")}
+    asked = [name for name in (*varied, SEED) if name in named]
+    meant = f"the runs differ in {', '.join(asked)}, as they are meant to" if asked else ""
+    other = _reason(
+        finished, [entry for entry in differences if entry["matters"] and not entry["varied"]], left_out
+    )
+    if not other:
+        return AS_SEARCH, f"{meant}, and in nothing else that matters"
+    return "not comparable", f"{other}; {meant}" if meant else other
+
+
+def _leave_out_disagreeing(
+    searched: Sequence[Sequence[str]], alike: Sequence[Sequence[str]], groups: Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """Without the runs whose losses disagree with most of those with the same settings, and without all where there is
+    no most: nobody knows then which of them trained as told."""
+    kept = set()
+    for same in alike:
+        parts = sorted((part for part in groups if set(part) <= set(same)), key=len, reverse=True)
+        if len(parts) == 1 or len(parts[0]) > len(parts[1]):
+            kept |= set(parts[0])
+    found = [[name for name in group if name in kept] for group in searched]
+    return sorted(filter(None, found), key=len, reverse=True)
 
 
 def say_degenerate(missing: Sequence[str]) -> str:

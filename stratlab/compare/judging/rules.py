@@ -34,6 +34,10 @@ IMPLIED = {
     "zeropp",
     *("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel"),
 }
+SIZES = (
+    *("model_layers", "model_hidden", "model_heads", "model_kv_heads", "model_intermediate"),
+    *("model_patch", "model_vocab"),
+)
 TASKS = ("image", "text")
 
 
@@ -52,6 +56,7 @@ class Rule:
         replaced_by: the setting that this one gives way to where it is set in all runs.
         absent: what an empty value means; "" = nothing, so that it counts as unknown.
         task: of which runs alone this is a fact, `image` or `text`; "" = of all.
+        none: what an empty list of the ranks means, where it is something else than not recorded.
     """
 
     field: str
@@ -64,6 +69,7 @@ class Rule:
     replaced_by: str = ""
     absent: str = ""
     task: str = ""
+    none: str = ""
 
 
 def _setting(name: str, why: str, matters: bool = True, task: str = "", absent: str = "") -> Rule:
@@ -133,6 +139,7 @@ RULES: tuple[Rule, ...] = (
     _setting("mode", "one trained, one only evaluated"),
     _setting("model", "another model"),
     _setting("model_path", "the same model may lie elsewhere; its weights' hash tells", matters=False),
+    *(_setting(name, "another model", absent="not recorded") for name in SIZES),
     _setting("init", "training started elsewhere"),
     _setting("lora_rank", "other parameters are trained"),
     _setting("lora_alpha", "other updates of the adapters"),
@@ -180,6 +187,12 @@ RULES: tuple[Rule, ...] = (
     _setting("activation_checkpointing", "more computation, less memory"),
     _setting("compile", "other kernels"),
     _setting("label_smoothing", "another loss"),
+    _setting("teacher", "the same one may lie elsewhere; teacher_sha256 tells", matters=False),
+    _setting("distil_temperature", "another loss", absent="not recorded"),
+    _setting("distil_weight", "another loss", absent="not recorded"),
+    _resolved("teacher_sha256", "another teacher", absent="no teacher"),
+    _resolved("teacher_parameters", "follows from the teacher", matters=False, absent="no teacher"),
+    _resolved("teacher_flops_per_sample", "follows from the teacher", matters=False, absent="no teacher"),
     _setting("batch_norm", "other statistics", absent="not recorded", task="image"),
     _resolved(
         "batch_norm_samples",
@@ -202,7 +215,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("gradient dtypes", "ranks", ("dtypes", "gradients"), True, "as observed: other memory and traffic"),
     Rule(
-        "optimizer dtypes", "ranks", ("dtypes", "optimizer"), True, "as observed: other memory and rounding"
+        "optimizer dtypes",
+        "ranks",
+        ("dtypes", "optimizer"),
+        True,
+        "as observed: other memory and rounding",
+        none="it keeps nothing",
     ),
     Rule(
         "reduction dtypes",

@@ -40,7 +40,14 @@ def build_variants(
     return list(found.values())
 
 
-def _read_identity(run: RunRecord, aside: Collection[str], with_axes: bool) -> str:
+def is_same_but_strategy(a: RunRecord, b: RunRecord, aside: Collection[str] = ()) -> bool:
+    """Whether two runs differ in nothing that matters but their strategy with its settings and axes, their seed, and
+    what is set aside."""
+    return _read_identity(a, {*SEED, *aside}, None) == _read_identity(b, {*SEED, *aside}, None)
+
+
+def _read_identity(run: RunRecord, aside: Collection[str], with_axes: bool | None) -> str:
+    """`with_axes`: None = without the strategy as well."""
     settings = run.config.get("config") or {}
     listed = {rule.path[1] for rule in RULES if rule.path[:1] == ("config",)}
     own = {"run", "comparison", "results", "image", "accelerator", "wait_s"}
@@ -51,12 +58,14 @@ def _read_identity(run: RunRecord, aside: Collection[str], with_axes: bool) -> s
             for rule in RULES
             if (rule.matters or rule.field in FOLLOWING) and rule.field not in aside
         },
-        **{name: settings.get(name) for name in STRATEGY},
+        **({} if with_axes is None else {name: settings.get(name) for name in STRATEGY}),
         **{name: settings[name] for name in settings.keys() - listed - own if name not in aside},
-        "strategy": run.strategy,
+        "strategy": None if with_axes is None else run.strategy,
     }
     if UNKNOWN in facts.values():  # what is not known cannot be equal
         facts["alone"] = run.name
+    if with_axes is None:
+        return json.dumps(facts, sort_keys=True, default=str)
     axes, layout = (run.config.get("resolved", {}).get(name) or {} for name in ("axes", "layout"))
     facts |= {kind: settings.get(kind) for axis, kind in KINDS.items() if axes.get(axis, 1) > 1}
     if with_axes:

@@ -43,6 +43,7 @@ TRACE_FIELDS = (
 )
 TEXT_FIELDS = ("validation_perplexity", "test_perplexity")  # None for images, as accuracies are for text
 AXES = ("cp", "tp", "pp", "ep")  # beside those of data parallelism; 1 where a run does not have one
+SCALING_FIELDS = ("speedup", "scaling_efficiency_pct", "speedup_vs_single", "efficiency_vs_single_pct")
 PHASES = ("data", "forward", "backward", "optimizer")
 
 
@@ -98,15 +99,12 @@ def apply_others(
     row: dict[str, Any],
     noise: Mapping[str, Any],
     scaling: Sequence[Mapping[str, Any]],
+    sharding: Sequence[Mapping[str, Any]],
     attribution: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The row with what only the other runs tell: noise, scaling, the step of its baseline."""
-    efficiency = [
-        point["scaling_efficiency_pct"]
-        for series in scaling
-        for point in series["points"]
-        if row["run"] in point["runs"]
-    ]
+    """The row with what only the other runs tell: noise, scaling, the step of its baseline; and how well it shards."""
+    points = [point for series in scaling for point in series["points"] if row["run"] in point["runs"]]
+    shards = next((entry for entry in sharding if entry["run"] == row["run"]), None)
     pair = next((p for p in attribution["pairs"] if p["run"] == row["run"] and p["comparable"]), None)
     peak, reserved = row["peak_memory_gib"], row["peak_reserved_gib"]
     return {
@@ -114,11 +112,17 @@ def apply_others(
         "warmup_steps": row["warmup"]["steps"] if row["warmup"] else None,
         "memory_fragmentation_pct": 100 * (reserved - peak) / reserved if peak and reserved else None,
         "noise_ms": noise["noise_ms"].get(row["run"]),
-        "scaling_efficiency_pct": efficiency[0] if efficiency else None,
+        **{name: _first(points, name) for name in SCALING_FIELDS},
+        "sharding_effectiveness_pct": shards["sharding_effectiveness_pct"] if shards else None,
         "baseline": pair["baseline"] if pair else None,
         "speedup_vs_baseline": pair["baseline_ms"] / pair["run_ms"] if pair else None,
         "main_cause": pair["main_cause"] if pair else None,
     }
+
+
+def _first(points: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Of the first series that knows it: strong scaling comes first."""
+    return next((point[name] for point in points if point[name] is not None), None)
 
 
 def _phases(found: Mapping[str, Any]) -> dict[str, dict[str, bool]]:

@@ -1,4 +1,4 @@
-"""report.html, report.json and comparison.csv: each appears whole or not at all."""
+"""report.html, summary.md, report.json and comparison.csv: each appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.compare.judging.winners import LEAST_LEAD_PCT
-from stratlab.compare.reading.run_rows import AXES, STATE_FIELDS, SUMMARY_FIELDS, TEXT_FIELDS, TRACE_FIELDS
+from stratlab.compare.reading.run_rows import (
+    AXES,
+    SCALING_FIELDS,
+    STATE_FIELDS,
+    SUMMARY_FIELDS,
+    TEXT_FIELDS,
+    TRACE_FIELDS,
+)
 from stratlab.compare.showing import measured, verdict
 from stratlab.compare.showing.layout_page import build_layouts
 from stratlab.compare.showing.learning import build_classes, build_learning
+from stratlab.compare.showing.search_section import build_search_section
+from stratlab.compare.showing.sharding_section import build_sharding_section
+from stratlab.compare.showing.summary_page import build_markdown
 from stratlab.compare.showing.tradeoffs import build_choice
 from stratlab.compare.showing.tuning_section import build_tuning
 from stratlab.compare.showing.why import build_why
@@ -27,20 +37,21 @@ CSV_FIELDS = (
     *("run", "status", "complete", "attempts"),
     *SUMMARY_FIELDS,
     *("torch", *AXES, "step_time_ms_mean", "step_times_from", "warmup_steps", "noise_ms"),
-    *("baseline", "speedup_vs_baseline", "main_cause", "scaling_efficiency_pct"),
-    *("state_memory_gib", "memory_fragmentation_pct", "trace_source", "trace_steps", *TRACE_FIELDS),
+    *("baseline", "speedup_vs_baseline", "main_cause", *SCALING_FIELDS),
+    *("state_memory_gib", "sharding_effectiveness_pct", "memory_fragmentation_pct"),
+    *("trace_source", "trace_steps", *TRACE_FIELDS),
     *("trace_findings", "mlflow_run_id"),
     *("task", *TEXT_FIELDS, "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct"),
     "mfu_useful_pct",
     *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
     *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
 )
-FILES = ("report.json", "comparison.csv", "report.html")
+FILES = ("report.json", "comparison.csv", "summary.md", "report.html")
 assert set(STATE_FIELDS) <= set(CSV_FIELDS)
 
 
 def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Path) -> Path:
-    """Writes the three files and returns the path of the page.
+    """Writes the four files and returns the path of the page.
 
     Args:
         report: of `compare(runs)`.
@@ -54,6 +65,7 @@ def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: P
     contents = (
         json.dumps(report, indent=1, allow_nan=False) + "\n",
         render_csv(report),
+        build_markdown(report),
         render_page(report, runs),
     )
     for name, content in zip(FILES, contents, strict=True):
@@ -113,8 +125,10 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
         measured.build_memory(rows),
         *build_layouts(rows),
         *build_choice(report),
+        *build_sharding_section(report["sharding"]),
         measured.build_traces(rows),
         build_learning(rows, records),
+        *build_search_section(report),
         *build_tuning(report),
         verdict.build_fairness(report),
         verdict.build_agreement(report),

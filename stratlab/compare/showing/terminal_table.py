@@ -8,6 +8,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from stratlab.compare.judging.ranking import say_search
+from stratlab.compare.judging.scaling import say_scaling
+from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.showing.verdict import either
 from stratlab.number import format_number
 
@@ -41,6 +44,9 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         *groups,
         f"best: {', '.join(best) if best else 'nobody is named'}",
         *_list_goals(report),
+        *say_search(report["search"]),
+        *say_scaling(report["scaling"]),
+        *say_sharding(report["sharding"]),
         f"{hardware}, backend {backend}, world size {world_size}, {steps} steps",
         *report["remarks"],
         *([""] if report["attribution"]["pairs"] else []),

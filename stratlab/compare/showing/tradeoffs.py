@@ -18,8 +18,22 @@ from stratlab.drawing import (
     scatter,
     subtitle,
 )
+from stratlab.number import format_number
 
 Report = Mapping[str, Any]
+
+SCALING_COLUMNS: tuple[Column | str, ...] = (
+    Column("world_size", "world size"),
+    "nodes",
+    "runs",
+    Column("samples_per_s", "samples", "per s", 1),
+    Column("samples_per_s_per_device", "per device", "per s", 1),
+    Column("speedup", "speed-up", digits=2),
+    Column("speedup_noise", "\N{PLUS-MINUS SIGN}", digits=2),
+    Column("scaling_efficiency_pct", "efficiency", "%", 1),
+    Column("speedup_vs_single", "speed-up against single", digits=2),
+    Column("efficiency_vs_single_pct", "efficiency against single", "%", 1),
+)
 
 
 def build_goals_html(report: Report) -> Markup:
@@ -74,23 +88,29 @@ def _draw_pareto(entry: Mapping[str, Any]) -> Markup:
 
 
 def _draw_scaling(series: Mapping[str, Any]) -> Markup:
-    columns: list[Column | str] = [
-        Column("world_size", "world size"),
-        "nodes",
-        "runs",
-        Column("samples_per_s", "samples", "per s", 1),
-        Column("samples_per_s_per_device", "per device", "per s", 1),
-        Column("scaling_efficiency_pct", "efficiency", "%", 1),
-    ]
     rows = [{**point, "runs": ", ".join(point["runs"])} for point in series["points"]]
-    curve = [(point["world_size"], point["scaling_efficiency_pct"]) for point in series["points"]]
-    first = curve[0][0]
-    chart = line_chart(
-        {series["strategy"]: curve, "ideal": [(x, 100.0) for x, _ in curve]}, "world size", "efficiency (%)"
-    )
+    known = [
+        column
+        for column in SCALING_COLUMNS
+        if not isinstance(column, Column) or any(row[column.key] is not None for row in rows)
+    ]
+    strategy, single = series["strategy"], series["single"]
+    first = series["baseline"] if len(rows) > 1 else 1
+    key = "speedup" if len(rows) > 1 else "speedup_vs_single"
+    sizes = [row["world_size"] for row in rows]
+    start = [] if len(rows) > 1 else [(1, 1.0)]
+    lines = {
+        strategy: [*start, *((row["world_size"], row[key]) for row in rows)],
+        "ideal": [*start, *((size, size / first) for size in sizes)],
+    }
+    chart = line_chart(lines, "world size", "speed-up")
     said = note(
-        f"{series['what']}. Efficiency: throughput per device, relative to that of {first} "
-        f"{'process' if first == 1 else 'processes'}."
+        f"{series['what']}. Speed-up: throughput against that of "
+        + (f"{first} {'process' if first == 1 else 'processes'}" if len(rows) > 1 else "single")
+        + "; efficiency: speed-up divided by how many times more processes there are. "
+        + (f"Against single: {', '.join(single['runs'])}, equal but for the strategy. " if single else "")
+        + f"{series['hardware']}, backend {series['backend']}, at least "
+        f"{format_number(series['measured_steps'])} steps timed and {series['repeats']} repeat(s)."
     )
     warning = paragraph(badge("CPU", "warn") + f" {series['note']}.") if series["note"] else Markup("")
-    return warning + html_table(rows, columns) + chart + said
+    return warning + html_table(rows, known) + chart + said

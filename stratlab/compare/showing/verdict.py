@@ -8,6 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.judging.agreement import FIRST_STEPS
+from stratlab.compare.judging.fairness import AS_SEARCH
+from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.reading.warmup import RULE
 from stratlab.compare.showing.tradeoffs import build_goals_html
 from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph
@@ -42,7 +44,10 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
     """The answer first."""
     fairness = report["fairness"]
     comparable = fairness["verdict"] == "comparable"
-    html = paragraph(badge(fairness["verdict"], "good" if comparable else "bad") + f" {fairness['reason']}.")
+    kind = "good" if comparable else "warn" if fairness["verdict"] == AS_SEARCH else "bad"
+    html = paragraph(badge(fairness["verdict"], kind) + f" {fairness['reason']}.")
+    if report["search"]:
+        html += paragraph(f"{'; '.join(say_search(report['search']))}.")
     for remark in report["remarks"]:
         html += paragraph(badge("note", "warn") + f" {remark}.")
     for entry in report["not_runs"]:
@@ -78,7 +83,11 @@ def build_fairness(report: Mapping[str, Any]) -> Section:
     rows = [
         {
             "field": entry["field"],
-            "matters": badge("matters", "bad") if entry["matters"] else badge("harmless", "plain"),
+            "matters": badge("varied", "good")
+            if entry["varied"]
+            else badge("matters", "bad")
+            if entry["matters"]
+            else badge("harmless", "plain"),
             "why": entry["why"],
             **{keys[name]: _short(value) for name, value in entry["values"].items()},
         }

@@ -14,7 +14,7 @@ from stratlab.compare.judging.winners import ON_CPU
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.run_rows import SUMMARY_FIELDS, TRACE_FIELDS
 from stratlab.compare.reading.step_times import FROM_SUMMARY
-from stratlab.compare.showing.report_files import write_report
+from stratlab.compare.showing.report_files import FILES, write_report
 from stratlab.compare.showing.terminal_table import terminal_table
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
@@ -109,11 +109,11 @@ def test_nothing_to_compare_is_an_error(tmp_path: Path) -> None:
         compare([strange])
 
 
-def test_the_three_files_are_written_whole(runs: list[RunRecord], tmp_path: Path) -> None:
+def test_the_four_files_are_written_whole(runs: list[RunRecord], tmp_path: Path) -> None:
     report = compare(runs)
     page = write_report(report, runs, tmp_path / "new" / "out")
     assert page == tmp_path / "new" / "out" / "report.html"
-    assert sorted(p.name for p in page.parent.iterdir()) == ["comparison.csv", "report.html", "report.json"]
+    assert sorted(p.name for p in page.parent.iterdir()) == sorted(FILES)
     assert json.loads((page.parent / "report.json").read_text()) == report
     table = list(csv.DictReader(StringIO((page.parent / "comparison.csv").read_text())))
     assert [line["run"] for line in table] == ["ddp", "fsdp", "zero2"]
@@ -140,6 +140,7 @@ def test_the_page_has_its_parts_and_loads_nothing(runs: list[RunRecord], tmp_pat
         "Time, energy and use of the GPUs",
         "Memory per rank",
         "Memory and scaling",
+        "Sharding",
         "Traces",
         "Learning",
         "Fairness",
@@ -147,8 +148,8 @@ def test_the_page_has_its_parts_and_loads_nothing(runs: list[RunRecord], tmp_pat
         "Classes",
         "Where the numbers come from",
     ]
-    # differences; memory against throughput; bars of step, memory and traces; three curves; a matrix per run
-    assert page.count("<svg") == 1 + 1 + 3 + 3 + 3 and page.count("</svg>") == 11
+    # differences; memory against throughput; bars of step, memory, shards and traces; three curves; a matrix per run
+    assert page.count("<svg") == 1 + 1 + 4 + 3 + 3 and page.count("</svg>") == 12
     assert page.count("<table>") >= 9
     assert not EXTERNAL.findall(page)
     assert ON_CPU in page and "there is no confidence interval" in page

@@ -52,7 +52,7 @@ def test_the_report_is_on_the_volume_and_here(lab: Lab, volume: Path, tmp_path: 
     report = bring(lab, volume, "demo", tmp_path / "here")
     assert [row["run"] for row in report["runs"]] == ["ddp", "fsdp"]  # type: ignore[attr-defined, index]
     names = {path.name for path in (tmp_path / "here").iterdir()}
-    assert names == {"report.html", "report.json", "comparison.csv"}
+    assert names == {"report.html", "report.json", "comparison.csv", "summary.md"}
     for name in names:
         assert (tmp_path / "here" / name).read_bytes() == (volume / "demo" / "report" / name).read_bytes()
     mounts = lab[1].created[0]["spec"]["containers"][0]["volumeMounts"]
@@ -106,7 +106,7 @@ def test_a_report_that_was_cut_is_refused(lab: Lab, volume: Path, tmp_path: Path
     texts = [line.partition(" ")[2] for line in lines]
     start = next(number for number, text in enumerate(texts) if text.startswith("stratlab-report "))
     payload = "\n".join([texts[start].removeprefix("stratlab-report "), *texts[start + 1 :]]).encode()
-    assert set(unpack_payload(payload)) == {"report.html", "report.json", "comparison.csv"}
+    assert set(unpack_payload(payload)) == {"report.html", "report.json", "comparison.csv", "summary.md"}
     for cut in (payload[:-200], payload.replace(b"A", b"B", 1), b"", b"12 ab\n!!!"):
         with pytest.raises(ClusterError, match="did not arrive whole"):
             unpack_payload(cut)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from stratlab.compare.reading.kept_varied import read_varied
 from stratlab.sweep import cluster_place as module
 from stratlab.sweep.cluster_place import ClusterPlace
 from stratlab.sweep.decision import Decision
 from stratlab.sweep.rehearsed_place import RehearsedPlace
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.work import Site
+from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.sweep.test_work import Silent, plan
 
 
@@ -63,5 +65,16 @@ def test_the_comparison_happens_where_the_runs_are(tmp_path: Path, monkeypatch: 
     display: Any = Display()
     site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
     plans, tuning = [plan("a")], {"searches": []}
-    report = ClusterPlace(site, 1, display).compare(plans, "demo", tmp_path, tuning)
+    report = ClusterPlace(site, 1, display).compare(plans, "demo", tmp_path, tuning, ("lr",))
     assert report == {"runs": []} and given[:5] == [site, plans, "demo", tmp_path, tuning]
+    assert given[6] == ("lr",)
+
+
+def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path: Path) -> None:
+    for run, lr in (("a", 0.001), ("b", 0.01)):
+        build_run_dir(tmp_path / "runs" / "demo", run, "ddp", lr=lr, hosts=["n"], loss_shift=lr)
+    display: Any = Display()
+    place = RehearsedPlace(tmp_path, "", display)
+    report = place.compare([], "demo", tmp_path / "report", None, ("lr",))
+    assert report["fairness"]["verdict"] == "comparable as a search"
+    assert read_varied(tmp_path / "runs" / "demo") == ("lr",)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.sweep.definition import read_sweep, same
+from stratlab.sweep.definition import list_varied, read_sweep, same
 
 GOOD = """
 comparison: demo
@@ -141,3 +141,40 @@ tune:
     )
     assert "expected at least 5" in line
     assert read_sweep(write(tmp_path, text.replace("50, 100]", "50]")))
+
+
+SEARCH = """
+comparison: demo
+matrix:
+  strategy: [ddp]
+  run.config.lr: [0.1, 0.01]
+  run.config.optimizer: [sgd, adamw]
+  run.nodes: [1, 2]
+varied: VARIED
+"""
+
+
+@pytest.mark.parametrize(
+    ("varied", "names"),
+    [
+        ("run.config.lr", ("lr",)),
+        ("[run.config.lr, run.config.optimizer]", ("lr", "optimizer")),
+        ("[]", ()),
+    ],
+)
+def test_what_is_varied_on_purpose(tmp_path: Path, varied: str, names: tuple[str, ...]) -> None:
+    assert list_varied(read_sweep(write(tmp_path, SEARCH.replace("VARIED", varied)))) == names
+
+
+def test_what_is_wrong_with_what_is_varied(tmp_path: Path) -> None:
+    lines = refused(
+        tmp_path, SEARCH.replace("VARIED", "[lr, run.config.optimiser, run.nodes, strategy, run.config.seed]")
+    )
+    there = "there are run.config.lr, run.config.optimizer"
+    assert lines == [
+        f"varied: lr is no setting of the matrix, {there}, did you mean run.config.lr?",
+        f"varied: run.config.optimiser is no setting of the matrix, {there}, did you mean run.config.optimizer?",
+        f"varied: run.nodes is no setting of the matrix, {there}, did you mean run.config.lr?",
+        "varied: strategy cannot be varied: strategies are compared without being named here",
+        "varied: run.config.seed cannot be varied: runs with another seed are repeats without being named here",
+    ]

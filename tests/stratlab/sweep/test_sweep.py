@@ -135,13 +135,13 @@ class Ends:
         monkeypatch.setattr(module, "compare_on_cluster", compare)
 
 
-def finish(tmp_path: Path, names: str, skip: str = "") -> module.Result:
+def finish(tmp_path: Path, names: str, skip: str = "", varied: tuple[str, ...] = ()) -> module.Result:
     todo = [(plan(name), Decision("skip" if name in skip else "install", "")) for name in names]
     state = read_state(tmp_path / "s.json", "demo", "lab")
     for name in skip:
         state = state.record(name, stage="succeeded", asked="asked")
     site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
-    return run_sweep(todo, state, site, Choices(1, False, tmp_path / "report"), Silent())
+    return run_sweep(todo, state, site, Choices(1, False, tmp_path / "report", varied=varied), Silent())
 
 
 def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
@@ -157,6 +157,9 @@ def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
         "mount": "/r",
         "image": "lab:1",
     }
+    assert ends.asked["options"] == []
+    finish(tmp_path, "abc", skip="c", varied=("lr", "optimizer"))
+    assert ends.asked["options"] == ["--varied=lr,optimizer", "--keep-varied"]
 
 
 def test_a_failed_run_and_a_failed_comparison_are_problems(

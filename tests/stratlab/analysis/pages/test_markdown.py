@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.pages.markdown import build_markdown, escape
+from stratlab.analysis.pages.markdown import build_markdown
+from stratlab.drawing import escape_markdown as escape
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example
 
 RECOMMENDATION = {

@@ -19,6 +19,7 @@ OF_FEW = (
     "resumed_from",
     "rungs",
     "batch_norm_samples",
+    *("teacher_sha256", "teacher_parameters", "teacher_flops_per_sample"),
 )  # facts that most runs do not have, and do without: MUST_MATTER below
 PLANTED = [
     r
@@ -207,6 +208,8 @@ MUST_MATTER = {
         "eps": 0.5,
         "batch_norm": "synchronised",
         "label_smoothing": 0.1,
+        "distil_temperature": 4.0,
+        "distil_weight": 0.9,
         "seed": 7,
         "global_batch_size": 8,
         "micro_batch_size": 4,
@@ -217,6 +220,13 @@ MUST_MATTER = {
         "init": "pretrained",
         "lora_rank": 4,
         "lora_alpha": 1.0,
+        "model_layers": 3,
+        "model_hidden": 96,
+        "model_heads": 2,
+        "model_kv_heads": 2,
+        "model_intermediate": 96,
+        "model_patch": 8,
+        "model_vocab": 400,
         "lora_targets": "query",
         "dataset": "cifar100",
         "validation_fraction": 0.5,
@@ -245,6 +255,7 @@ MUST_MATTER = {
         "initial_weights_sha256": "other",
         "rungs": [{"rung": 1, "settings": {"micro_batch_size": 16}}],
         "batch_norm_samples": 9,
+        "teacher_sha256": "another",
         "resumed_from": {"run": "demo/ddp", "step": 5, "manifest_sha256": "a"},
     },
     "summary": {"data_order_sha256": "other", "skipped_steps": 1},

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.judging.scaling import SHARED_CORES
+from stratlab.compare.judging.scaling import SHARED_CORES, say_scaling
 from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.showing.summary_page import build_markdown
+from stratlab.compare.showing.tradeoffs import build_choice
 from tests.stratlab.example_run import build_run_dir
 
 
@@ -103,3 +105,79 @@ def test_a_run_of_two_series_shows_the_efficiency_of_the_same_batch(tmp_path: Pa
     ]
     rows = {row["run"]: row for row in compare(load_runs(tmp_path))["runs"]}
     assert rows["ddp-b"]["scaling_efficiency_pct"] == pytest.approx(80.0)
+
+
+def test_the_speed_up_by_hand_and_against_one_process(tmp_path: Path) -> None:
+    """single 480, two processes 800, four 1200: 1.5 times the two, 2.5 times the one."""
+    build(tmp_path, 1, 480.0, strategy="single", grad_accum_steps=16)
+    build(tmp_path, 2, 800.0, grad_accum_steps=8)
+    build(tmp_path, 4, 1200.0, grad_accum_steps=4)
+    report = compare(load_runs(tmp_path))
+    (series,) = report["scaling"]
+    assert (series["baseline"], series["single"]) == (
+        2,
+        {"runs": ["single-1"], "samples_per_s": pytest.approx(480.0)},
+    )
+    assert [point["speedup"] for point in series["points"]] == pytest.approx([1.0, 1.5])
+    assert [point["scaling_efficiency_pct"] for point in series["points"]] == pytest.approx([100.0, 75.0])
+    assert [point["speedup_vs_single"] for point in series["points"]] == pytest.approx([800 / 480, 2.5])
+    assert series["points"][1]["efficiency_vs_single_pct"] == pytest.approx(62.5)
+    assert (series["backend"], series["repeats"]) == ("nccl", 1)
+    assert say_scaling([series]) == [
+        "ddp, strong scaling, 2 -> 4: 1.5 times as fast, efficiency 75 %",
+        "ddp, strong scaling, single -> 4: 2.5 times as fast, efficiency 62 %",
+    ]
+    row = report["runs"][1]
+    assert (row["run"], row["speedup"], row["speedup_vs_single"]) == (
+        "ddp-4",
+        *map(pytest.approx, (1.5, 2.5)),
+    )
+    (section,) = build_choice(report)
+    assert "speed-up against single" in section.html and "equal but for the strategy" in section.html
+    assert "ddp: strong scaling" in build_markdown(report)
+
+
+def test_one_size_beside_single_is_a_speed_up_from_one(tmp_path: Path) -> None:
+    build(tmp_path, 1, 500.0, strategy="single", grad_accum_steps=2)
+    build(tmp_path, 2, 900.0, grad_accum_steps=1)
+    (series,) = scale(tmp_path)
+    (point,) = series["points"]
+    assert (point["speedup"], point["scaling_efficiency_pct"]) == (None, None), "no smaller run of its own"
+    assert point["speedup_vs_single"] == pytest.approx(1.8)
+    assert say_scaling([series]) == ["ddp, strong scaling, single -> 2: 1.8 times as fast, efficiency 90 %"]
+    (section,) = build_choice(compare(load_runs(tmp_path)))
+    assert "that of single" in section.html
+
+
+@pytest.mark.parametrize(
+    "change", [{"lr": 0.5}, {"precision": "bf16"}, {"model": "vit_base"}, {"device_name": "another"}]
+)
+def test_single_with_another_setting_is_no_baseline(tmp_path: Path, change: dict[str, Any]) -> None:
+    build(tmp_path, 1, 500.0, strategy="single", grad_accum_steps=2, **change)
+    build(tmp_path, 2, 900.0, grad_accum_steps=1)
+    assert scale(tmp_path) == []
+
+
+def test_weak_scaling_from_single(tmp_path: Path) -> None:
+    build(tmp_path, 1, 500.0, strategy="single", global_batch_size=32, grad_accum_steps=1)
+    build(tmp_path, 2, 900.0, global_batch_size=64, steps=30, data_order_sha256="other", grad_accum_steps=1)
+    (series,) = scale(tmp_path)
+    assert series["kind"] == "weak" and series["points"][0]["efficiency_vs_single_pct"] == pytest.approx(90.0)
+
+
+def test_repeats_give_the_speed_up_its_noise(tmp_path: Path) -> None:
+    """Step times 2 % around their mean, twice at each size: s = 1.414 %, t(2) = 4.303, of means of two."""
+    for world_size, speed in ((2, 1000.0), (4, 1600.0)):
+        for i, factor in enumerate((0.99, 1.01)):
+            build(
+                tmp_path, world_size, speed / factor, run=f"ddp-{world_size}{'ab'[i]}", seed=i,
+                grad_accum_steps=16 // world_size,
+            )  # fmt: skip
+    (series,) = scale(tmp_path)
+    first, last = series["points"]
+    assert first["speedup_noise"] is None and series["repeats"] == 2
+    assert last["speedup"] == pytest.approx(1.6, rel=1e-3)
+    assert last["speedup_noise"] == pytest.approx(
+        1.6 * 4.303 * 0.01 * 2**0.5 * (1 / 2 + 1 / 2) ** 0.5, rel=0.01
+    )
+    assert "1.6 \N{PLUS-MINUS SIGN} 0.097 times as fast" in say_scaling([series])[0]

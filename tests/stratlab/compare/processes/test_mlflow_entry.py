@@ -12,7 +12,7 @@ from stratlab.compare.comparison import compare
 from stratlab.compare.mlflow_entry import NOT_THERE, NotLogged, describe, log_comparison, log_for_user
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.experiment import load_experiment
-from stratlab.compare.showing.report_files import write_report
+from stratlab.compare.showing.report_files import FILES, write_report
 from stratlab.machine.processes import free_port
 from stratlab.user_error import UserError
 from tests.redirecting_server import run_redirect
@@ -53,7 +53,7 @@ def test_the_report_lies_beside_its_runs_once(mlflow_server: str, tmp_path: Path
     assert run.data.tags["verdict"] == "comparable" and "samples_per_s: ddp" in run.data.tags["best"]
     assert run.data.tags["mlflow.note.content"] == describe(report) == experiment.tags["mlflow.note.content"]
     files = {entry.path for entry in client.list_artifacts(run.info.run_id, "comparison")}
-    assert files == {f"comparison/{name}" for name in ("report.html", "report.json", "comparison.csv")}
+    assert files == {f"comparison/{name}" for name in FILES}
     stored = client.download_artifacts(run.info.run_id, "comparison/report.json", str(tmp_path))
     assert json.loads(Path(stored).read_text()) == json.loads((root / "report/report.json").read_text())
     # and is no run of the next comparison

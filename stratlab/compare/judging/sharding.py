@@ -1,0 +1,197 @@
+"""Sharding effectiveness: what a rank holds of the state, against an even share and the strategy's promise.
+
+The state is what one process that shards nothing holds: parameters, gradients, the optimizer's moments, and fp32 copies
+of trained parameters where these are kept in fewer bits. All of it is counted bytes, exact on any hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratlab.run_directory.files import is_number
+from stratlab.run_directory.record import RunRecord
+
+GIB = 2**30
+KINDS = ("parameters", "gradients", "optimizer")
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+FP32 = 4
+TOLERANCE_PCT = 5.0
+"""Shards are padded, and a tensor that crosses the border of two shards is held whole by one of them."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a strategy says it divides.
+
+    Attributes:
+        divided: kinds of the state of which a rank holds its share alone.
+        over: the axes whose ranks share it.
+        copies: beside fp32 parameters it keeps an fp32 copy of each rank's share (DeepSpeed's optimizers).
+        at_most: kinds of which it may hold less when they are counted, between the backward pass and the update.
+        but: where it holds more, by kind: the usual reason.
+    """
+
+    divided: tuple[str, ...]
+    over: tuple[str, ...] = ("dp_shard",)
+    copies: bool = False
+    at_most: tuple[str, ...] = ()
+    but: Mapping[str, str] | None = None
+
+
+WHOLE = Promise(())
+CROSSING = "tensors that cross the border of two shards are held whole: it shows in small models"
+PERSISTENT = "parameters of fewer elements than persistent_elements stay whole on every rank"
+PROMISES = {
+    "single": WHOLE,
+    "ddp": WHOLE,
+    "fsdp": Promise(KINDS),
+    "hsdp": Promise(KINDS),
+    # gradients are whole until they are reduced; what is left at the update is the rank's share
+    "zero1": Promise(("optimizer",), copies=True, at_most=("gradients",)),
+    "zero2": Promise(("gradients", "optimizer"), copies=True, but={"gradients": CROSSING}),
+    "zero3": Promise(KINDS, copies=True, but={"parameters": PERSISTENT}),
+    "zeropp": Promise(KINDS, copies=True, but={"parameters": PERSISTENT}),
+    "nd": Promise(
+        KINDS,
+        ("pp", "dp_shard", "cp", "tp"),
+        but=dict.fromkeys(KINDS, "stages of a pipeline are not equally large, and norms are not split by tp"),
+    ),
+}
+
+
+def build_sharding(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """One entry for each run that is compared.
+
+    Returns:
+        [{run, strategy, world_size, divided_by (ranks that share what is divided), state_gib (of one process that
+        shards nothing), even_share_gib (state_gib / world_size), promised_gib, held_gib (the rank with most),
+        sharding_effectiveness_pct (100 x even share / held), promised_effectiveness_pct (100 x even share / promised),
+        kept (True: within TOLERANCE_PCT of the promise; None: not known), kinds: [{kind, state_gib, promised_gib,
+        held_gib}], why}]; numbers are None where the run does not tell, and `why` says what is missing.
+    """
+    return [_judge(run) for run in runs if run.is_compared]
+
+
+def _judge(run: RunRecord) -> dict[str, Any]:
+    resolved = run.config.get("resolved") or {}
+    world_size, promise = resolved.get("world_size"), PROMISES.get(str(run.strategy))
+    entry: dict[str, Any] = {"run": run.name, "strategy": run.strategy, "world_size": world_size}
+    held, state = _read_held(run), _reckon_state(run)
+    unknown = dict.fromkeys(
+        (
+            *("divided_by", "state_gib", "even_share_gib", "promised_gib", "held_gib", "kept"),
+            *("sharding_effectiveness_pct", "promised_effectiveness_pct"),
+        )
+    )
+    if isinstance(state, str) or held is None or not world_size or promise is None:
+        missing = state if isinstance(state, str) else "what its ranks hold, or how many they are"
+        known = f"not known: {missing}" if promise else f"no promise of {run.strategy} is known"
+        return {**entry, **unknown, "kinds": [], "why": known}
+    axes = resolved.get("axes") or {}
+    shares = 1
+    for axis in promise.over if promise.divided else ():
+        shares *= axes.get(axis) or 1
+    promised = {kind: state[kind] / (shares if kind in promise.divided else 1) for kind in KINDS}
+    if promise.copies:
+        weights, masters = _reckon_weights(run)
+        promised["parameters"] = (
+            weights / (shares if "parameters" in promise.divided else 1) + masters / shares
+        )
+    whole, even = sum(state.values()), sum(state.values()) / world_size
+    total, told = sum(held.values()), sum(promised.values())
+    differing = {
+        kind: "more" if held[kind] > promised[kind] else "less"
+        for kind in KINDS
+        if _differs(held[kind], promised[kind], told)
+        and (held[kind] > promised[kind] or kind not in promise.at_most)
+    }
+    return {
+        **entry,
+        "divided_by": shares,
+        "state_gib": whole,
+        "even_share_gib": even,
+        "promised_gib": told,
+        "held_gib": total,
+        "sharding_effectiveness_pct": 100 * even / total if total else None,
+        "promised_effectiveness_pct": 100 * even / told if told else None,
+        "kept": not differing,
+        "kinds": [
+            {"kind": kind, "state_gib": state[kind], "promised_gib": promised[kind], "held_gib": held[kind]}
+            for kind in KINDS
+        ],
+        "why": "; ".join(_say(promise, kind, word) for kind, word in differing.items()) or "as promised",
+    }
+
+
+def _read_held(run: RunRecord) -> dict[str, float] | None:
+    """GiB of the rank that holds most; None where a rank does not tell."""
+    found = [rank.get("state_memory_gib") for rank in run.ranks]
+    if len(found) != (run.config.get("resolved") or {}).get("world_size") or not found:
+        return None
+    if not all(isinstance(each, dict) and all(is_number(each.get(kind)) for kind in KINDS) for each in found):
+        return None
+    held = [{kind: float(each[kind]) for kind in KINDS} for each in found if each]
+    return max(held, key=lambda each: sum(each.values()))
+
+
+def _reckon_state(run: RunRecord) -> dict[str, float] | str:
+    """GiB by kind that one process holds, or what is not known."""
+    resolved, settings = run.config.get("resolved") or {}, run.config.get("config") or {}
+    every, trained = resolved.get("parameters"), resolved.get("trainable_parameters")
+    width, gradients = (_find_width(run, kind) for kind in ("parameters", "gradients"))
+    moments = _count_moments(settings)
+    if not is_number(every) or not is_number(trained):
+        return "how many parameters it has and trains"
+    if width is None or gradients is None:
+        return "the element types of its parameters and gradients"
+    if moments is None:
+        return f"what the optimizer {settings.get('optimizer')} keeps"
+    weights, masters = _reckon_weights(run)
+    return {
+        "parameters": weights + (masters if width < FP32 else 0.0),
+        "gradients": gradients * trained / GIB,
+        "optimizer": FP32 * moments * trained / GIB,
+    }
+
+
+def _reckon_weights(run: RunRecord) -> tuple[float, float]:
+    """GiB of all parameters, and of fp32 copies of the trained ones: part of the state where the parameters have fewer
+    bits, and something besides it where they do not."""
+    resolved = run.config["resolved"]
+    width = _find_width(run, "parameters") or FP32
+    return width * resolved["parameters"] / GIB, FP32 * resolved["trainable_parameters"] / GIB
+
+
+def _find_width(run: RunRecord, kind: str) -> int | None:
+    """Bytes of an element; of several types the narrowest, for the wider ones are copies."""
+    dtypes = [name for rank in run.ranks for name in (rank.get("dtypes") or {}).get(kind) or []]
+    return min((BYTES[name] for name in dtypes), default=None) if set(dtypes) <= BYTES.keys() else None
+
+
+def _count_moments(settings: Mapping[str, Any]) -> int | None:
+    """Tensors of the parameters' size that the optimizer keeps."""
+    if settings.get("optimizer") == "adamw":
+        return 2
+    return (1 if settings.get("momentum") else 0) if settings.get("optimizer") == "sgd" else None
+
+
+def _differs(held: float, promised: float, total: float) -> bool:
+    """Against the kind itself where it is large; of little things a share of the whole."""
+    return abs(held - promised) > TOLERANCE_PCT / 100 * max(promised, total / 10)
+
+
+def _say(promise: Promise, kind: str, word: str) -> str:
+    usual = (promise.but or {}).get(kind) if word == "more" else None
+    return f"{word} {kind} than promised" + (f" ({usual})" if usual else "")
+
+
+def say_sharding(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence for each run that holds something else than its strategy promises."""
+    return [
+        f"{entry['run']} holds {entry['held_gib']:.4g} GiB of the state per rank where {entry['strategy']} promises "
+        f"{entry['promised_gib']:.4g}: {entry['why']}"
+        for entry in entries
+        if entry["kept"] is False
+    ]

@@ -1,0 +1,106 @@
+"""Settings that runs are meant to differ in: which may be, what follows from each, which differences they excuse."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stratlab.compare.judging.facts import UNKNOWN
+from stratlab.compare.judging.rules import Rule
+from stratlab.run_directory.record import RunRecord
+from stratlab.user_error import UserError
+
+PREFIX = "run.config."
+SEED = "seed"
+"""Runs that differ in it alone are repeats, whatever else is varied."""
+REFUSED = {
+    **dict.fromkeys(
+        ("dataset", "dataset_path", "image_column", "label_column", "task", "validation_fraction"),
+        "results on other data answer another question",
+    ),
+    **dict.fromkeys(("run", "comparison", "results", "mode"), "it is no setting of the training"),
+    "strategy": "strategies are compared without being named here",
+    SEED: "runs with another seed are repeats without being named here",
+}
+
+LENGTH = ("resolved.steps", "steps done", "resolved.profile_first_step", "data_order_sha256")
+SHAPE = (
+    *("parameters", "trainable_parameters", "flops_per_sample", "flops_per_token", "initial_weights_sha256"),
+    *("resolved.image_size", "preprocessing", "batch_norm_samples"),
+)
+TYPES = ("parameter dtypes", "gradient dtypes", "optimizer dtypes", "reduction dtypes", "product dtypes")
+FOLLOWING: Mapping[str, tuple[str, ...]] = {
+    SEED: ("initial_weights_sha256", "data_order_sha256"),
+    "optimizer": ("momentum", "nesterov", "beta1", "beta2", "eps", "optimizer dtypes"),
+    "global_batch_size": LENGTH,
+    "epochs": LENGTH,
+    "steps": LENGTH,
+    "train_samples": ("resolved.train_samples", "data_sha256", *LENGTH),
+    "micro_batch_size": ("batch_norm_samples",),
+    "batch_norm": ("batch_norm_samples",),
+    "model": SHAPE,
+    "model_path": SHAPE,
+    "init": ("initial_weights_sha256", "preprocessing", "resolved.image_size", "flops_per_sample"),
+    "normalization": ("preprocessing",),
+    "image_size": SHAPE,
+    "seq_len": ("resolved.seq_len", "text", "flops_per_token", *LENGTH),
+    "packing": ("text", *LENGTH),
+    "lora_rank": ("parameters", "trainable_parameters", "flops_per_sample", "flops_per_token", *TYPES),
+    "lora_targets": ("parameters", "trainable_parameters", "flops_per_sample", "flops_per_token"),
+    "precision": ("resolved.precision", "tf32", *TYPES),
+}
+"""Setting -> fields of the audit that may differ with it, and only with it."""
+
+
+def parse_varied(text: str) -> tuple[str, ...]:
+    """`lr,run.config.optimizer` -> (lr, optimizer)."""
+    return tuple(dict.fromkeys(name.strip().removeprefix(PREFIX) for name in text.split(",") if name.strip()))
+
+
+def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
+    """That each is a setting that these runs have, and may be varied.
+
+    Raises:
+        UserError: with every wrong name.
+    """
+    known = {name for run in runs for name in run.config.get("config") or {}}
+    wrong = []
+    for name in varied:
+        if name in REFUSED:
+            wrong.append(f"{name} cannot be varied: {REFUSED[name]}")
+        elif name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            wrong.append(f"{name} is no setting of these runs{hint}")
+    if wrong:
+        raise UserError("\n  ".join(["varied:", *wrong]))
+
+
+def excuse(
+    rule: Rule, values: Mapping[str, Any], varied: Sequence[str], runs: Sequence[RunRecord]
+) -> tuple[str, str]:
+    """(the settings that excuse a difference, "" where none does; why a fact that could follow does not, or "").
+
+    What follows from a setting must be the same in all runs with the same value of it: momentum that differs between
+    two runs of one optimizer is another difference.
+
+    Args:
+        values: run -> its value of the rule's fact.
+        varied: settings that the runs are meant to differ in.
+    """
+    if not varied or UNKNOWN in values.values() or rule.expected is not None:
+        return "", ""
+    asked = [name for name in (*varied, SEED) if rule.path == ("config", name)]
+    if asked:
+        return asked[0], ""
+    sources = [name for name in (*varied, SEED) if rule.field in FOLLOWING.get(name, ())]
+    if not sources:
+        return "", ""
+    found: dict[str, Any] = {}
+    settings = {run.name: run.config.get("config") or {} for run in runs}
+    for run, value in values.items():
+        point = str([settings[run].get(name) for name in sources])
+        if found.setdefault(point, value) != value:
+            return "", f"not the same in all runs of the same {', '.join(sources)}"
+    return ", ".join(sources), ""
