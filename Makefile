@@ -64,6 +64,9 @@ faults: setup ## runs that are killed, stopped, cut off, filled up: make faults 
 	@if [ -n "$(FAULTS)" ]; then $(BIN)/python -m tests.faults $(FAULTS); \
 	    else $(BIN)/python -m tests.suites run faults --again; fi
 
+experiments: setup ## small forms of the experiments: make experiments NAMES="offload two-t4"; results in experiments/*/result
+	@$(BIN)/python -m experiments $(NAMES)
+
 convergence: setup ## hundreds of steps of every strategy from three seeds, compared with one process: make convergence WORDS="vit_tiny bf16"
 	@$(BIN)/python -m tests.convergence $(WORDS)
 
@@ -193,9 +196,9 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	    -r requirements/bare_tests.txt
 	@touch $@
 
-clean: ## remove the demo's results, and the layers of images that `make e2e` keeps
-	rm -rf $(DEMO) .e2e
+clean: ## remove the results of demo and experiments, and the layers of images that `make e2e` keeps
+	rm -rf $(DEMO) .e2e experiments-results
 
 FORCE:
 
-.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants faults convergence images e2e lint bench bench-checkpoints schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants faults experiments convergence images e2e lint bench bench-checkpoints schema golden chart lock dist setup clean gpu gpu-kit bare

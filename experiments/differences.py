@@ -1,0 +1,109 @@
+"""In what the small form of a sweep may differ from the full one: one table; everything else must be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+STRATEGY = "strategy"
+SMALLER: Mapping[str, str] = {
+    "run.nodes": "pods",
+    "run.processesPerNode": "processes of a pod",
+    "run.config.global_batch_size": "samples of a step",
+    "run.config.micro_batch_size": "samples of a forward pass",
+    "run.config.image_size": "pixels of an edge",
+    "run.config.seq_len": "tokens of a row",
+    "run.config.train_samples": "samples to train on",
+    "run.config.epochs": "passes over them",
+    "run.config.steps": "steps",
+    "run.config.warmup_steps": "steps of warm-up",
+    "run.config.evaluate_every": "steps between validations",
+    "run.config.checkpoint_every": "steps between checkpoints",
+    "run.config.profile_first_step": "the first step that is recorded",
+    "run.config.profile_steps": "recorded steps",
+    "run.config.persistent_elements": "elements below which stage 3 keeps a tensor whole",
+    "repeats": "how often each combination runs",
+}
+"""Setting -> what is counted. The small form has a number that is not larger. The trained weights and the data set are
+smaller too, but lie at the same path."""
+GPU_ALONE: Mapping[str, str] = {
+    "run.config.zeropp": "qwz and qgz need a GPU: the quantizer of DeepSpeed is CUDA",
+}
+"""Of the values that the full form has in its matrix, the small one has those that a CPU can do."""
+
+
+def find_differences(full: Mapping[str, Any], small: Mapping[str, Any]) -> list[str]:
+    """What the table does not allow, a sentence each.
+
+    Args:
+        full, small: sweeps as they are written (stratlab/sweep/definition.py).
+    """
+    return [
+        *_compare_rest(full, small),
+        *_compare_set(full.get("set", {}), small.get("set", {})),
+        *_compare_matrix(full.get("matrix", {}), small.get("matrix", {})),
+        *_compare_exclude(full, small),
+    ]
+
+
+def _compare_rest(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted({*full, *small} - {"set", "matrix", "exclude"}):
+        yield from _compare(key, full.get(key), small.get(key))
+
+
+def _compare_set(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted({*full, *small}):
+        yield from _compare(f"set: {key}", full.get(key), small.get(key))
+
+
+def _compare(place: str, full: Any, small: Any) -> Iterator[str]:
+    if full == small:
+        return
+    if place.removeprefix("set: ") not in SMALLER or full is None or small is None:
+        yield f"{place} is {full!r} in the full form and {small!r} in the small one"
+    elif not _is_smaller(full, small):
+        yield f"{place} is {small!r} in the small form, more than {full!r}"
+
+
+def _compare_matrix(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
+    if list(full) != list(small):
+        yield f"matrix: has the axes {list(full)} in the full form and {list(small)} in the small one"
+        return
+    for axis, values in full.items():
+        there = small[axis]
+        if there == values:
+            continue
+        if axis in GPU_ALONE:
+            if not set(there) < set(values):
+                yield f"matrix: {axis} is {there}, not a part of {values}"
+        elif axis not in SMALLER:
+            yield f"matrix: {axis} is {values} in the full form and {there} in the small one"
+        elif len(there) > len(values) or not all(map(_is_smaller, values, there)):
+            yield f"matrix: {axis} is {there} in the small form, more than {values}"
+
+
+def _is_smaller(full: Any, small: Any) -> bool:
+    return isinstance(full, int | float) and isinstance(small, int | float) and small <= full
+
+
+def _compare_exclude(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
+    """By place in the matrix, for the numbers there differ; a value that the small one leaves out excludes nothing."""
+    wanted, found = _places(full), _places(small)
+    axes = {axis: len(values) for axis, values in small.get("matrix", {}).items()}
+    kept = [entry for entry in wanted if all(place < axes.get(axis, 0) for axis, place in entry.items())]
+    if sorted(map(str, kept)) != sorted(map(str, found)):
+        yield f"exclude: is {full.get('exclude')} in the full form and {small.get('exclude')} in the small one"
+
+
+def _places(sweep: Mapping[str, Any]) -> Sequence[dict[str, int]]:
+    """Of each entry, axis -> place of its value; -1 = nowhere."""
+    matrix = sweep.get("matrix", {})
+
+    def find(axis: str, value: Any) -> int:
+        values = matrix.get(axis, [])
+        return values.index(value) if value in values else -1
+
+    return [
+        {axis: find(axis, value) for axis, value in sorted(entry.items())}
+        for entry in sweep.get("exclude", [])
+    ]

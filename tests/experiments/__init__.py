@@ -1,0 +1,1 @@
+"""Experiments as they stand in the repository: both forms, their READMEs, and the results that are kept."""

@@ -1,0 +1,73 @@
+"""Each sweep file in both sizes: it renders, the trainer takes it, and only sizes differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from experiments.catalogue import PREPARED, Part, list_experiments, read_yaml
+from experiments.differences import find_differences
+from experiments.prepared import PREPARED as SOURCES
+from stratlab.rehearse.operator import build_training_pods
+from stratlab.rendering.helm import find_helm
+from stratlab.sweep.definition import read_sweep
+from stratlab.sweep.matrix import expand
+from stratlab.sweep.planned_release import Planned, build_plan
+from trainer.launch.preflight import check_elsewhere, read_pods
+from trainer.settings.config import Config
+
+EXPERIMENTS = list_experiments()
+PARTS = [part for experiment in EXPERIMENTS for part in experiment.parts]
+NAMES = [f"{part.experiment}/{part.name}" for part in PARTS]
+each_part = pytest.mark.parametrize("part", PARTS, ids=NAMES)
+
+
+def plan(file: Path) -> Sequence[Planned]:
+    return build_plan(read_sweep(file), file.parent, find_helm(), lambda text: None)
+
+
+def test_there_is_a_small_form_of_each_part_and_no_other() -> None:
+    assert PARTS
+    for experiment in EXPERIMENTS:
+        small = sorted(path.name for path in (experiment.folder / "small").iterdir())
+        assert small == sorted(path.name for path in (experiment.folder / "full").iterdir()), experiment.name
+
+
+@each_part
+def test_only_sizes_differ(part: Part) -> None:
+    assert find_differences(read_yaml(part.full), read_yaml(part.small)) == []
+
+
+@each_part
+def test_both_say_how_they_are_started(part: Part) -> None:
+    for path, rest in ((part.full, ""), (part.small, " --rehearse FOLDER")):
+        told = f"# stratlab sweep experiments/{part.experiment}/{path.parent.name}/{path.name}{rest}"
+        assert path.read_text().splitlines()[0] == told
+
+
+@each_part
+def test_the_full_form_renders_and_the_trainer_takes_it(part: Part) -> None:
+    """As `stratlab sweep FILE --dry-run` does, in this process."""
+    for planned in plan(part.full):
+        env = build_training_pods(planned.workload.object, 29500)[0].commands[-1].env
+        check_elsewhere(Config.from_env(env), read_pods(env))
+
+
+@each_part
+def test_the_small_form_renders_with_the_same_names_and_axes(part: Part) -> None:
+    full, small = expand(read_sweep(part.full)), expand(read_sweep(part.small))
+    assert list(full[0].point) == list(small[0].point)
+    assert {release.strategy for release in full} == {release.strategy for release in small}
+    assert len(plan(part.small)) == len(small) <= len(full)
+
+
+@each_part
+def test_what_it_reads_is_known(part: Part) -> None:
+    assert set(part.prepared()) <= SOURCES.keys()
+
+
+def test_nothing_is_prepared_that_nobody_reads() -> None:
+    assert {name for part in PARTS for name in part.prepared()} == SOURCES.keys()
+    assert PREPARED == "/results/_prepared/"

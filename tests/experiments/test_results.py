@@ -1,0 +1,65 @@
+"""Results that are kept: of every part, of the small form as it is now, and small enough for git."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.catalogue import Experiment, Part, list_experiments
+from experiments.result import find_complaints, read_report, take_folder_out
+from stratlab.sweep.definition import read_sweep
+from stratlab.sweep.matrix import expand
+from tests.experiments.test_forms import each_part
+
+MOST_BYTES, MOST_BYTES_OF_A_PART = 350_000, 240_000
+"""Of an experiment; of one with several parts more."""
+EXPERIMENTS = list_experiments()
+
+
+@each_part
+def test_each_part_has_the_result_of_its_small_form(part: Part) -> None:
+    folder = part.full.parents[1] / "result" / part.name
+    kept = json.loads((folder / "result.json").read_text())
+    names = [release.name for release in expand(read_sweep(part.small))]
+    assert kept["result"] == "passed" and kept["complaints"] == []
+    assert sorted(kept["runs"]) == sorted(names)
+    assert find_complaints(read_report(folder), names) == []
+    assert len(kept["commit"]) == 40 and kept["hardware"] and kept["backend"] == "gloo"
+    assert all(name in (folder / "table.txt").read_text() for name in names)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=[e.name for e in EXPERIMENTS])
+def test_results_are_small_and_name_no_folder_of_a_machine(experiment: Experiment) -> None:
+    parts = {part.name for part in experiment.parts}
+    files = [path for path in (experiment.folder / "result").rglob("*") if path.is_file()]
+    assert {path.relative_to(experiment.folder / "result").parts[0] for path in files} == parts
+    most = max(MOST_BYTES, MOST_BYTES_OF_A_PART * len(parts))
+    assert sum(path.stat().st_size for path in files) < most
+    for path in files:
+        text = path.read_text()
+        assert "/experiments-results" not in text
+        assert not re.search(r'title="FOLDER[^"]*">(?!FOLDER/…)', text), path
+
+
+def test_a_page_shows_no_folder_of_this_machine() -> None:
+    page = '<td><span title="/home/me/out/runs/_prepared/food101">/home/me/out…</span></td> /home/me/out/a'
+    wanted = '<td><span title="FOLDER/runs/_prepared/food101">FOLDER/…</span></td> FOLDER/a'
+    assert take_folder_out(page, Path("/home/me/out")) == wanted
+
+
+def test_a_run_that_is_missing_or_failed_is_a_complaint() -> None:
+    rows = [
+        {"run": "a", "status": "finished", "complete": True},
+        {"run": "b", "status": "failed", "complete": False},
+        {"run": "c", "status": "finished", "complete": False},
+    ]
+    assert find_complaints({"runs": rows}, ["a"]) == []
+    assert find_complaints({"runs": rows}, ["a", "b", "c", "d"]) == [
+        "d is missing in the report",
+        "b is failed, not complete",
+        "c is finished, not complete",
+    ]
+    assert find_complaints({}, ["a"]) == ["a is missing in the report"]

@@ -1,0 +1,1 @@
+"""The notebooks, cell by cell."""
