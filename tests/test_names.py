@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("trainer", "stratlab", "charts", "benchmarks", "tests", "docs", "images", "requirements")
+FOLDERS = (
+    "trainer",
+    "stratlab",
+    "charts",
+    "benchmarks",
+    "experiments",
+    "tests",
+    "docs",
+    "images",
+    "requirements",
+)
 WORD = re.compile(r"\w+")
 
 

@@ -51,7 +51,41 @@ COMPARES = (
 DIGITS = "-n stratlab --values examples/digits.yaml --values examples/cpu.yaml"
 LLM_CHARTS = "charts/llm-1d charts/llm-2d charts/llm-3d charts/llm-4d charts/llm-5d"
 
+DISTIL = "tests/nightly/rehearsals/test_distillation.py::*"
+STUDIES = "--values examples/digits.yaml --results distil-results/runs"
+STUDENT = (
+    "--set run.config.comparison=students --set run.config.model=vit_tiny --set run.config.model_layers=2"
+)
+FORMS = "tests/experiments/test_forms.py::test_the_full_form_renders_and_the_trainer_takes_it"
+RESULTS = "tests/experiments/test_results.py::test_each_part_has_the_result_of_its_small_form"
+EXPERIMENTS = (
+    *(
+        "vit-huge-food101/full/eight-gpus",
+        "fsdp-against-standard/full/cifar100",
+        "guide-examples/full/vgg-zero3",
+    ),
+    *("llm-1d-to-5d/full/gpus-8", "llm-1d-to-5d/full/experts", "llm-1d-to-5d/full/nodes-4"),
+    *("vit-lora-cifar100/full/lora", "zeropp-two-nodes/full/quantized", "offload/full/two-gpus"),
+    *("seven-models/full/cnn", "two-t4/full/kaggle", "hyperparameters/full/cnn"),
+    *("scaling/full/strong", "scaling/full/weak", "distillation/full/taught"),
+)
+"""Whose full form docs/requirements.md names as what measures something."""
+
 TABLE: dict[str, Row] = {
+    **{
+        f"stratlab sweep experiments/{part}.yaml": row(
+            PARSES, FORMS, RESULTS, instead="needs a cluster with GPUs; the small form is run"
+        )
+        for part in EXPERIMENTS
+    },
+    "make faults": row(TARGET, "tests/suites/test_faults.py::*", instead="hours; it is the suite `faults`"),
+    "python -m benchmarks.batch_sizes": row(
+        "tests/benchmarks/test_batch_sizes.py::*", instead="minutes; the tests count one small pair"
+    ),
+    "stratlab compare results/demo --varied lr,optimizer": row(
+        PARSES,
+        "tests/stratlab/test_cli.py::test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there",
+    ),
     # make
     "make": row(f"{HERE}test_make_alone_lists_the_targets"),
     "make demo": row(DEMO),
@@ -60,6 +94,11 @@ TABLE: dict[str, Row] = {
     "make test-fast": row(TARGET, instead=RUNS_TESTS),
     "make e2e": row(TARGET, instead=RUNS_TESTS),
     "make nightly": row(TARGET, GPU_SUITE, instead=RUNS_TESTS),
+    "make experiments": row(
+        TARGET,
+        "tests/experiments/test_results.py::test_each_part_has_the_result_of_its_small_form",
+        instead="forty minutes; it is the suite `experiments`",
+    ),
     "make status": row(TARGET, "tests/suites/test_runner.py::test_status_tells_result_and_age"),
     "make parity": row(
         TARGET, "tests/suites/test_runner.py::test_each_suite_leaves_its_result", instead=RUNS_TESTS
@@ -98,6 +137,12 @@ TABLE: dict[str, Row] = {
     f"stratlab rehearse {LLM_CHARTS.split()[0].replace('1d', '{1,2,3,4,5}d')} --values examples/llm_tiny.yaml "
     "--results llm-results/runs": row(PARSES, RENDERS, LLM),
     "stratlab compare llm-results/runs/llm-tiny": row(PARSES, LLM),
+    f".venv/bin/stratlab rehearse charts/single {STUDIES} --set run.processesPerNode=1 "
+    "--set run.config.comparison=teachers --set run.config.checkpoint_every=100": row(PARSES, DISTIL),
+    f".venv/bin/stratlab rehearse charts/ddp charts/fsdp {STUDIES} {STUDENT} --set run.config.teacher=teachers/single "
+    "--set run.config.distil_temperature=4 --set run.config.distil_weight=0.7": row(PARSES, DISTIL),
+    f".venv/bin/stratlab rehearse charts/zero2 {STUDIES} {STUDENT}": row(PARSES, DISTIL),
+    ".venv/bin/stratlab compare distil-results/runs/students --output distil-results": row(PARSES, DISTIL),
     "stratlab analyze RUN_DIR": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab analyze RUN": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab compare DIR": row(COMPARES),
@@ -116,6 +161,9 @@ TABLE: dict[str, Row] = {
         f"{HERE}test_programs_without_torch_do_as_told"
     ),
     "python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(
+        f"{HERE}test_programs_without_torch_do_as_told"
+    ),
+    "python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3 model_layers=12 model_hidden=1024": row(
         f"{HERE}test_programs_without_torch_do_as_told"
     ),
     "python -m trainer": row("tests/trainer/ranks/test_launcher.py::*"),

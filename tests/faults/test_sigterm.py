@@ -19,12 +19,12 @@ import pytest
 
 TRIALS = int(os.environ.get("STRATLAB_FAULT_TRIALS", "20"))
 GRACE_S = 120
-STEPS = 400
+STEPS, ENDLESS = 400, 100_000
+"""The second: more than a quick machine makes before the signal comes."""
 SETTINGS = {
     "TRAINER_RUN": "try",
     "TRAINER_MODEL": "cnn",
     "TRAINER_IMAGE_SIZE": "8",
-    "TRAINER_STEPS": str(STEPS),
     "TRAINER_GLOBAL_BATCH_SIZE": "16",
     "TRAINER_MICRO_BATCH_SIZE": "8",
     "TRAINER_EVALUATE_EVERY": "20",
@@ -38,9 +38,10 @@ SETTINGS = {
 }
 
 
-def start(results: Path, strategy: str) -> subprocess.Popen[bytes]:
+def start(results: Path, strategy: str, steps: int = STEPS) -> subprocess.Popen[bytes]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    env = kept | SETTINGS | {"TRAINER_RESULTS": str(results), "TRAINER_STRATEGY": strategy}
+    of_run = {"TRAINER_RESULTS": str(results), "TRAINER_STRATEGY": strategy, "TRAINER_STEPS": str(steps)}
+    env = kept | SETTINGS | of_run
     log = (results / "output.log").open("ab")
     with log:
         return subprocess.Popen([sys.executable, "-m", "trainer"], env=env, stdout=log, stderr=log)
@@ -98,7 +99,7 @@ def test_no_step_is_lost_whenever_the_signal_comes(tmp_path, record_property, st
         results = tmp_path / str(trial)
         results.mkdir()
         folder = results / "default" / "try"
-        process = start(results, strategy)
+        process = start(results, strategy, ENDLESS)
         try:
             if trial % 4 == 0:  # somewhere in the start, from the first instruction on
                 time.sleep(drawn.uniform(0.3, 12.0))

@@ -41,6 +41,7 @@ class Suite:
 
 PYTEST = ("{python}", "-m", "pytest")
 CLUSTER = ("tests/cluster/run", "{cluster}")
+RAW_EXPERIMENTS = "reports/raw/experiments"
 
 SUITES: tuple[Suite, ...] = (
     Suite(
@@ -72,6 +73,12 @@ SUITES: tuple[Suite, ...] = (
         "rehearsals", "`make demo` and the examples as they are; language models in eight processes, compared",
         command=(*PYTEST, "tests/nightly/rehearsals"), smallest=("-k", "a_release_of_the_sweep"), minutes=20,
         folders=("tests/nightly/rehearsals",),
+    ),
+    Suite(
+        "experiments", "the small form of every experiment runs to its report: every run finished and complete",
+        command=("{python}", "-m", "experiments", "--out", RAW_EXPERIMENTS, "--keep", f"{RAW_EXPERIMENTS}/kept"),
+        smallest=("guide-examples/mobilenet-ddp", "zeropp-two-nodes/quantized"), minutes=40,
+        facts="experiments/found.json",
     ),
     Suite(
         "faults", "runs that are killed, stopped, cut off, filled up end as they must, and lose no more than is stated",
