@@ -60,6 +60,17 @@ def _forget_copies_in_node(module: nn.Module) -> None:
             parameter.ds_secondary_tensor = None
 
 
+def _is_any_in_flight(module: nn.Module) -> bool:
+    """Whether a gather is under way: behind an evaluation those of a backward pass that never came may be.
+
+    DeepSpeed does not let go of a parameter in flight. Its whole prologue is for that case alone: it takes apart what
+    stays gathered, and a pass that recomputes selectively behind it gathers other parameters than its forward did.
+    """
+    from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+
+    return any(parameter.ds_status is ZeroParamStatus.INFLIGHT for parameter in module.parameters())
+
+
 def _is_readable_by_deepspeed(folder: Path, world_size: int, stage: int) -> bool:
     """Rank 0: whether it was saved by an engine like this one; then its files are looked at first."""
     if not is_zero(folder):
@@ -79,9 +90,8 @@ def gather(engine: Any) -> dict[str, Tensor]:
     module, keeps, state = engine.module, dist.get_rank() == 0, {}
     names = set(module.state_dict(keep_vars=True))
     partitioned = engine.zero_optimization_partition_weights()
-    if partitioned:
-        # behind an evaluation the gathers of a backward pass that never came may be under way, and DeepSpeed does not
-        # let go of a parameter in flight
+    in_flight = partitioned and _is_any_in_flight(module)
+    if in_flight:
         engine.optimizer.checkpoint_event_prologue()
     for name, parameter in module.named_parameters(remove_duplicate=False):
         whole = None
@@ -92,7 +102,7 @@ def gather(engine: Any) -> dict[str, Tensor]:
                 state[name] = (
                     (parameter if whole is None else whole).detach().to("cpu", torch.float32, copy=True)
                 )
-    if partitioned:
+    if in_flight:
         engine.optimizer.checkpoint_event_epilogue()
     for name, buffer in module.named_buffers():
         if keeps and name in names:
