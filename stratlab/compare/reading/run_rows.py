@@ -122,7 +122,8 @@ def apply_others(
 
 def _first(points: Sequence[Mapping[str, Any]], name: str) -> Any:
     """Of the first series that knows it: strong scaling comes first."""
-    return next((point[name] for point in points if point[name] is not None), None)
+    known = [point[name] for point in points if point[name] is not None]
+    return known[0] if known else None
 
 
 def _phases(found: Mapping[str, Any]) -> dict[str, dict[str, bool]]:

@@ -36,7 +36,7 @@ CHOSEN = (
     f"{WORKER}::test_a_rank_that_dies_in_a_library_leaves_its_stack_in_the_log",
     # launchers
     f"{LAUNCHER}::test_help_and_stray_arguments",
-    f"{LAUNCHER}::test_a_stopped_pod_ends_with_143_and_leaves_no_rank_behind",
+    f"{LAUNCHER}::test_a_stopped_run_ends_with_143_saved_and_leaves_no_rank_behind",
     "tests/trainer/ranks/test_mpi_launcher.py",
     # DeepSpeed
     "tests/trainer/strategies/test_deepspeed_config.py",
