@@ -31,7 +31,7 @@ OUT = ROOT / "experiments-results"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """A line per part; returns the exit code."""
-    asked = _parser().parse_args(arguments)
+    asked = build_parser().parse_args(arguments)
     every = [part for experiment in list_experiments() for part in experiment.parts]
     if asked.list:
         print("\n".join(_name(part) for part in every))
@@ -88,6 +88,11 @@ def _name(part: Part) -> str:
     return f"{part.experiment}/{part.name}"
 
 
+def _read_folder(given: str) -> Path:
+    """Absolute: what prepares data takes a relative path for a name on the hub."""
+    return Path(given).resolve()
+
+
 def _write_found(out: Path, outcomes: Sequence[Outcome]) -> None:
     """For the suite of `make nightly`."""
     rows = [
@@ -97,7 +102,7 @@ def _write_found(out: Path, outcomes: Sequence[Outcome]) -> None:
     (out / "found.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m experiments",
         description=__doc__,
@@ -107,9 +112,15 @@ def _parser() -> argparse.ArgumentParser:
         "names", nargs="*", metavar="NAME", help="experiment, or experiment/part; all by default"
     )
     parser.add_argument("--list", action="store_true", help="says which there are")
-    parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER", help="gets volume and runs")
     parser.add_argument(
-        "--keep", type=Path, default=FOLDER, metavar="FOLDER", help="gets the results (default: experiments/)"
+        "--out", type=_read_folder, default=OUT, metavar="FOLDER", help="gets volume and runs"
+    )
+    parser.add_argument(
+        "--keep",
+        type=_read_folder,
+        default=FOLDER,
+        metavar="FOLDER",
+        help="gets the results (default: experiments/)",
     )
     return parser
 
