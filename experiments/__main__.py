@@ -6,7 +6,8 @@
 
 For each part: small data and weights go where `charts/prepare` puts the real ones on a cluster; `stratlab sweep ...
 --rehearse` renders the charts, runs them and compares the runs; report, table, date and hardware go to
-experiments/<experiment>/result/<part>/. Exit codes: 0 all as it should be; 1 not; 2 no such experiment.
+experiments/<experiment>/result/<part>/. Exit codes: 0 all as it should be; 1 not; 2 no such experiment, or a
+folder of somebody else.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from stratlab.sweep.definition import read_sweep
 from stratlab.sweep.matrix import expand
 
 OUT = ROOT / "experiments-results"
+FOUND = "found.json"
+"""In the folder of the runs, from the first moment: it is ours, and what was found so far."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,8 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"NAMES={' '.join(unknown)}: expected of {', '.join(sorted(known))}", file=sys.stderr)
         return 2
     parts = [p for p in every if not asked.names or {p.experiment, _name(p)} & set(asked.names)]
+    if asked.out.exists() and any(asked.out.iterdir()) and not (asked.out / FOUND).exists():
+        print(f"--out {asked.out}: is not empty and has no {FOUND}; expected a new folder", file=sys.stderr)
+        return 2
+    asked.out.mkdir(parents=True, exist_ok=True)
+    outcomes: list[Outcome] = []
+    _write_found(asked.out, outcomes)
     shutil.rmtree(asked.out / "volume", ignore_errors=True)
-    outcomes = []
     for number, part in enumerate(parts, 1):
         print(f"\n=== {number}/{len(parts)} {_name(part)}", flush=True)
         parts_of_it = sum(each.experiment == part.experiment for each in every)
@@ -99,7 +107,7 @@ def _write_found(out: Path, outcomes: Sequence[Outcome]) -> None:
         {"part": each.part, "seconds": round(each.seconds), "complaints": list(each.complaints)}
         for each in outcomes
     ]
-    (out / "found.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (out / FOUND).write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def build_parser() -> argparse.ArgumentParser:

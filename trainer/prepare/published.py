@@ -13,6 +13,8 @@ from trainer.settings.published_weights import PUBLISHED_FILES, SERVER
 
 BELOW_HOME = Path("hub", "checkpoints")
 PIECE_BYTES = 1 << 20
+SILENCE_S = 60.0
+"""Without a byte, after which the server counts as not reached."""
 
 
 def write_weights(request: Request, folder: Path) -> None:
@@ -27,7 +29,10 @@ def write_weights(request: Request, folder: Path) -> None:
     place.mkdir(parents=True)
     digest = hashlib.sha256()
     try:
-        with urllib.request.urlopen(f"{SERVER}/{name}") as answer, open(place / name, "wb") as file:
+        with (
+            urllib.request.urlopen(f"{SERVER}/{name}", timeout=SILENCE_S) as answer,
+            open(place / name, "wb") as file,
+        ):
             while piece := answer.read(PIECE_BYTES):
                 digest.update(piece)
                 file.write(piece)

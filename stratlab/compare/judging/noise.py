@@ -14,6 +14,7 @@ T_95 = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
+Z_95 = 1.96
 METHOD = "pooled standard deviation of the repeats' values, relative to their mean, times Student's t (95 %)"
 NO_BAND = "one repeat: no band"
 
@@ -49,8 +50,12 @@ def build_band(groups: Sequence[Sequence[float]]) -> Band | None:
     if not degrees:
         return None
     squares = sum(sum((value / statistics.fmean(group) - 1) ** 2 for value in group) for group in repeated)
-    t = T_95[degrees - 1] if degrees <= len(T_95) else 1.96 + 2.5 / degrees  # 1 % above at most
-    return Band(t * math.sqrt(squares / degrees), degrees, sum(map(len, repeated)))
+    return Band(get_t_95(degrees) * math.sqrt(squares / degrees), degrees, sum(map(len, repeated)))
+
+
+def get_t_95(degrees: int) -> float:
+    """Student's t, two-sided 95 %; beyond the table at most 1 % too large."""
+    return T_95[degrees - 1] if degrees <= len(T_95) else Z_95 + 2.5 / degrees
 
 
 def get_band(rows: Sequence[Mapping[str, Any]], variants: Sequence[Sequence[str]]) -> Band | None:

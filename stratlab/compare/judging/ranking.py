@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from stratlab.compare.judging.noise import T_95
+from stratlab.compare.judging.search_goal import Goal, choose_goal
+from stratlab.compare.judging.search_noise import find_difference_noise, pool_seeds
 from stratlab.compare.judging.varied import SEED
-from stratlab.compare.judging.winners import LEAST_LEAD_PCT
 from stratlab.number import format_fact, format_number
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
 
-Z_95 = 1.96
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a search is ranked by.
-
-    Attributes:
-        key: in the rows of the report; name: for sentences; unit: behind the number.
-        highest: the highest value is best.
-        samples: resolved fact that says on how many it was measured, of a share of them; "" = no share.
-    """
-
-    key: str
-    name: str
-    unit: str
-    highest: bool
-    samples: str = ""
-
-
-GOALS = {  # the first that all runs have: what was chosen on the test split says less about it
-    "image": (
-        Goal("validation_accuracy_pct", "validation accuracy", "%", True, "validation_samples"),
-        Goal("test_accuracy_pct", "test accuracy", "%", True, "test_samples"),
-        Goal("validation_loss", "validation loss", "", False),
-    ),
-    "text": (
-        Goal("validation_perplexity", "validation perplexity", "", False),
-        Goal("test_perplexity", "test perplexity", "", False),
-        Goal("validation_loss", "validation loss", "", False),
-    ),
-}
 ON_TEST = "chosen on the test split: what the best of them reaches there is too good"
 
 
@@ -86,7 +52,7 @@ def build_search(
     }
     by_name = {row["run"]: row for row in rows}
     members = [run for run in runs if run.name in ranked]
-    goal = _choose_goal([by_name[run.name] for run in members])
+    goal = choose_goal([by_name[run.name] for run in members])
     if goal is None:
         missing = (
             "no run is left to rank" if not members else "no measure of the goal is recorded by all runs"
@@ -95,9 +61,9 @@ def build_search(
     points = _build_points(members, by_name, goal, varied)
     sign = -1 if goal.highest else 1
     points.sort(key=lambda point: sign * point["value"])
-    spread, degrees = _pool([point["values"] for point in points])
+    spread, degrees = pool_seeds([point["values"] for point in points])
     for place, point in enumerate(points, 1):
-        noise, _ = _find_noise(points[0], point, goal, spread, degrees, members)
+        noise, _ = find_difference_noise(points[0], point, goal, spread, degrees, members)
         point |= {"place": place, "behind": abs(point["value"] - points[0]["value"]), "noise": noise}
         point["within_noise"] = point["behind"] <= noise
     best, reason = _judge(points, goal, spread, degrees, members)
@@ -108,18 +74,11 @@ def build_search(
         "best": best,
         "reason": reason,
         "noise": {
-            "method": _find_noise(points[0], points[-1], goal, spread, degrees, members)[1],
+            "method": find_difference_noise(points[0], points[-1], goal, spread, degrees, members)[1],
             "degrees": degrees,
         },
         "remarks": _list_remarks(points, goal),
     }
-
-
-def _choose_goal(rows: Sequence[Mapping[str, Any]]) -> Goal | None:
-    tasks = {row["task"] for row in rows}
-    if len(tasks) != 1:
-        return None
-    return next((goal for goal in GOALS[tasks.pop()] if all(is_number(row[goal.key]) for row in rows)), None)
 
 
 def _build_points(
@@ -154,54 +113,13 @@ def _build_points(
     return points
 
 
-def _pool(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Pooled standard deviation of the seeds' values around the mean of their point, and its degrees of freedom."""
-    degrees = sum(len(values) - 1 for values in groups)
-    if not degrees:
-        return 0.0, 0
-    squares = sum(sum((value - statistics.fmean(values)) ** 2 for value in values) for values in groups)
-    return math.sqrt(squares / degrees), degrees
-
-
-def _find_noise(
-    a: Mapping[str, Any],
-    b: Mapping[str, Any],
-    goal: Goal,
-    spread: float,
-    degrees: int,
-    runs: Sequence[RunRecord],
-) -> tuple[float, str]:
-    """Half width of the difference of two points, and where it comes from."""
-    same_seed = max(a["same_seed"], b["same_seed"])
-    if degrees:
-        t = T_95[degrees - 1] if degrees <= len(T_95) else Z_95 + 2.5 / degrees
-        width = t * spread * math.sqrt(1 / a["seeds"] + 1 / b["seeds"])
-        return max(width, same_seed), (
-            "pooled standard deviation of the seeds, times Student's t (95 %), of the difference of two means"
-        )
-    samples = min((_count_samples(run, goal) for run in runs), default=0)
-    if samples:
-        shares = [point["value"] / 100 for point in (a, b)]
-        width = 100 * Z_95 * math.sqrt(sum(share * (1 - share) for share in shares) / samples)
-        return max(width, 100 / samples, same_seed), (
-            f"one seed each: what another {samples} samples would change by chance (95 %)"
-        )
-    width = LEAST_LEAD_PCT / 100 * max(abs(a["value"]), abs(b["value"]))
-    return max(width, same_seed), f"one seed each: differences below {LEAST_LEAD_PCT:g} % count as none"
-
-
-def _count_samples(run: RunRecord, goal: Goal) -> int:
-    found = (run.config.get("resolved") or {}).get(goal.samples) if goal.samples else None
-    return found if isinstance(found, int) else 0
-
-
 def _judge(
     points: Sequence[Mapping[str, Any]], goal: Goal, spread: float, degrees: int, runs: Sequence[RunRecord]
 ) -> tuple[dict[str, Any] | None, str]:
     if len(points) < 2:
         return None, "only one point of the search has finished"
     first, second = points[:2]
-    noise, method = _find_noise(first, second, goal, spread, degrees, runs)
+    noise, method = find_difference_noise(first, second, goal, spread, degrees, runs)
     unit = f" {goal.unit}" if goal.unit else ""
     lead = abs(first["value"] - second["value"])
     numbers = (
@@ -252,14 +170,18 @@ def _list_remarks(points: Sequence[Mapping[str, Any]], goal: Goal) -> list[str]:
 
 def name_point(point: Mapping[str, Any]) -> str:
     """`lr=0.01, optimizer=sgd`."""
-    return ", ".join(f"{name}={format_fact(value)}" for name, value in point["settings"].items())
+    return _name_settings(point["settings"])
+
+
+def _name_settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={format_fact(value)}" for name, value in settings.items())
 
 
 def say_search(search: Mapping[str, Any] | None) -> list[str]:
     """The answer in sentences: what was varied, who is best or why nobody is, what was left out."""
     if not search:
         return []
-    best = ", ".join(f"{name}={format_fact(value)}" for name, value in (search["best"] or {}).items())
+    best = _name_settings(search["best"] or {})
     said = [f"best of what was varied: {best or 'nobody is named'} ({search['reason']})"]
     said += [f"not ranked: {entry['run']}, {entry['why']}" for entry in search["left_out"]]
     return said + list(search["remarks"])

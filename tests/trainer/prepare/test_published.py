@@ -52,7 +52,7 @@ def test_a_file_of_other_content_is_refused_and_leaves_nothing(
 
 
 def test_what_the_server_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str) -> None:
+    def refuse(url: str, timeout: float) -> None:
         raise urllib.error.HTTPError(url, 404, "Not Found", None, None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(published.urllib.request, "urlopen", refuse)
