@@ -15,6 +15,8 @@ import typer
 from stratlab.analysis.command import analyze
 from stratlab.check.command import check
 from stratlab.compare.command import compare
+from stratlab.fetch.command import fetch
+from stratlab.list.command import list_runs
 from stratlab.logs.command import logs
 from stratlab.metrics.command import metrics
 from stratlab.rehearse.command import rehearse
@@ -32,7 +34,7 @@ STORAGE_FULL = 13
 app = typer.Typer(
     help="Find out which distributed-training strategy is best for your model on your GPUs.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -48,7 +50,9 @@ def start(
 app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
 app.command(short_help="Wait until a run has ended.")(wait)
 app.command(short_help="Watch a run on the cluster until it ends.")(watch)
+app.command("list", short_help="List the runs of a folder or of a cluster.")(list_runs)
 app.command(short_help="Show the log of a rank.")(logs)
+app.command(short_help="Fetch a run's folder from a cluster.")(fetch)
 app.command(short_help="Check whether a cluster is ready for runs.")(check)
 app.command(short_help="Remove the folder of a run.")(remove)
 app.command(short_help="Run a matrix of settings on the cluster, and compare.")(sweep)

@@ -21,3 +21,17 @@ TrackingUri = Annotated[
         help="The MLflow server.",
     ),
 ]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="On the cluster; the context's if left out.")
+]
+Context = Annotated[
+    str | None, typer.Option(help="Of the kubeconfig: which cluster; the current one if left out.")
+]
+Claim = Annotated[str, typer.Option(help="On the cluster: the results claim; as the runs say if left out.")]
+Mount = Annotated[
+    str, typer.Option(help="On the cluster: where runs see the claim; as they say if left out.")
+]
+LabImage = Annotated[
+    str,
+    typer.Option("--image", help="On the cluster: image of the pod; that of the runs' analysis if left out."),
+]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 from typing import Annotated
 
 import typer
 
+from stratlab.options import Context, Namespace
 from stratlab.tracking.address import check_tracking_uri
 
 
 def check(
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="The context's if left out.")
-    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
     claim: Annotated[str, typer.Option(help="The results claim.")] = "stratlab-results",
     mount: Annotated[str, typer.Option(help="Where runs see it.")] = "/results",
     image: Annotated[str, typer.Option(help="Image of the lab.")] = "stratlab-lab:0.1.0",
@@ -23,6 +25,7 @@ def check(
         typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: there is none."),
     ] = "http://mlflow:5000",
     pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of findings, at the end.")] = False,
 ) -> None:
     """Check whether a cluster is ready for runs: one line per thing, with what to do where it is not.
 
@@ -41,7 +44,7 @@ def check(
     from stratlab.cluster.connection import connect
     from stratlab.machine.interruption import signals_raise
 
-    connection = connect(namespace=namespace)
+    connection = connect(context=context, namespace=namespace)
     space = connection.namespace
     served = find_served(connection)
     request = PodsRequest(claim, mount, image, trainer_image, tracking_uri)
@@ -63,16 +66,20 @@ def check(
         inside["pods"] = lambda: check_pods(connection, space, request, tell)
         if "pytorchjob" in served:
             inside["a small PyTorchJob"] = lambda: check_small_job(connection, space, image, tell)
-    print(f"{connection.server} ({connection.origin}), namespace {space}")
-    problems, absent = 0, False
+    say = print if not as_json else lambda line, flush=True: None
+    say(f"{connection.server} ({connection.origin}), namespace {space}", flush=True)
+    findings, absent = [], False
     with signals_raise():
         for looks in (everywhere, inside):
             for subject, look in looks.items() if not absent else ():
                 for finding in guarded(subject, look):
-                    print(finding, flush=True)
-                    problems += finding.state == "problem"
+                    say(finding, flush=True)
+                    findings.append(finding)
                     absent = absent or (finding.state, finding.seen) == ("problem", ABSENT)
+    problems = sum(finding.state == "problem" for finding in findings)
     if absent:
-        print(f"the rest was not looked at: there is no namespace {space}")
-    print(f"{problems} problem(s)" if problems else "ready")
+        say(f"the rest was not looked at: there is no namespace {space}", flush=True)
+    say(f"{problems} problem(s)" if problems else "ready", flush=True)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     raise typer.Exit(1 if problems else 0)

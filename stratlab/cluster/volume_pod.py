@@ -1,7 +1,7 @@
 """A short-lived pod that mounts the results claim: for a laptop that cannot mount the volume itself.
 
-Restricted-clean, watched until it ends, deleted whatever happens. Its log carries the answer; a file goes through the
-log compressed and in base64, with its length and hash at the end, because a log is text and may be cut.
+Restricted-clean, watched until it ends, deleted whatever happens. Its log carries the answer; bytes go through the
+log compressed and in base64, with their length and hash at the end, because a log is text and may be cut.
 """
 
 from __future__ import annotations
@@ -28,18 +28,32 @@ from stratlab.user_error import UserError
 LOG_PAUSES_S = (0.5, 2.0, None)
 LOG_SILENCE_S = 600.0
 
-# Runs in the pod: the file, compressed, as lines of base64, then its length and hash.
-SEND_FILE = """
+# Runs in the pod: what is written into `sending` goes out compressed, as lines of base64; end() adds length and hash.
+SENDING = """
 import base64, hashlib, sys, zlib
-packer, digest, length = zlib.compressobj(6), hashlib.sha256(), 0
+class Sending:
+    def __init__(self):
+        self.packer, self.digest, self.length = zlib.compressobj(6), hashlib.sha256(), 0
+    def write(self, piece):
+        self.digest.update(piece)
+        self.length += len(piece)
+        if packed := self.packer.compress(piece):
+            print(base64.b64encode(packed).decode())
+        return len(piece)
+    def end(self):
+        print(base64.b64encode(self.packer.flush()).decode())
+        print("end", self.length, self.digest.hexdigest())
+sending = Sending()
+"""
+SEND_FILE = (
+    SENDING
+    + """
 with open(sys.argv[1], "rb") as file:
     while piece := file.read(1 << 20):
-        digest.update(piece)
-        length += len(piece)
-        print(base64.b64encode(packer.compress(piece)).decode())
-print(base64.b64encode(packer.flush()).decode())
-print("end", length, digest.hexdigest())
+        sending.write(piece)
+sending.end()
 """
+)
 
 
 @dataclass(frozen=True)
@@ -107,8 +121,26 @@ def read_file(
         ClusterError: as `run_on_volume`, or what arrived is not the file; then the pieces so far are void.
     """
     request = PodRequest(claim, mount, image)
-    command = ["python", "-c", SEND_FILE, path]
-    with _running_pod(connection, namespace, command, request, progress) as (name, ending):
+    return read_bytes(connection, namespace, request, [SEND_FILE, path], path, progress)
+
+
+def read_bytes(
+    connection: Connection,
+    namespace: str,
+    request: PodRequest,
+    script: Sequence[str],
+    path: str,
+    progress: Callable[[str], None],
+) -> Iterator[bytes]:
+    """What a Python script that ends with `sending.end()` sends of `path`, in pieces as they arrive.
+
+    Args:
+        script: its text, which begins with `SENDING`, and its arguments.
+
+    Raises:
+        UserError, ClusterError: as `read_file`.
+    """
+    with _running_pod(connection, namespace, ["python", "-c", *script], request, progress) as (name, ending):
         unpacker, digest, length = zlib.decompressobj(), hashlib.sha256(), 0
         last = ""
         for line in _lines(_read_log(connection, namespace, name)):
@@ -118,14 +150,14 @@ def read_file(
             try:
                 piece = unpacker.decompress(base64.b64decode(line, validate=True))
             except (ValueError, zlib.error):
-                break  # python's own words: the file could not be read
+                break  # python's own words: the path could not be read
             digest.update(piece)
             length += len(piece)
             if piece:
                 yield piece
         end = read_end(name, ending, request.deadline_s)
         if end.exit_code and "FileNotFoundError" in end.reason:
-            raise UserError(f"{path}: no such file on the claim {claim}")
+            raise UserError(f"{path}: not there, on the claim {request.claim}")
         if end.exit_code:
             raise ClusterError(f"{path}: could not be read in pod {name}: {end.reason}")
         if last != f"end {length} {digest.hexdigest()}":

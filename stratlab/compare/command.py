@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stratlab.options import TrackingUri
+from stratlab.options import Claim, Context, LabImage, Mount, Namespace, TrackingUri
 from stratlab.user_error import UserError
 
 
@@ -48,19 +48,11 @@ def compare(
     on_cluster: Annotated[
         bool, typer.Option("--on-cluster", help="DIR names a comparison on the results volume of a cluster.")
     ] = False,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="With --on-cluster; the context's if left out.")
-    ] = None,
-    claim: Annotated[
-        str,
-        typer.Option(help="With --on-cluster: the results claim; that of the comparison's runs if left out."),
-    ] = "",
-    mount: Annotated[
-        str, typer.Option(help="With --on-cluster: where runs see the claim; as they say if left out.")
-    ] = "",
-    image: Annotated[
-        str, typer.Option(help="With --on-cluster: image of the pod; that of the runs' analysis if left out.")
-    ] = "",
+    namespace: Namespace = None,
+    context: Context = None,
+    claim: Claim = "",
+    mount: Mount = "",
+    image: LabImage = "",
     tuning: Annotated[
         str,
         typer.Option(metavar="JSON", help="How a sweep has tuned; kept as DIR/tuning.json.", hidden=True),
@@ -92,7 +84,7 @@ def compare(
             raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
         place = {"claim": claim, "mount": mount, "image": image}
         output = output or Path(f"{folder}-report")
-        report = _compare_there(str(folder), namespace, place, output, asked)
+        report = _compare_there(str(folder), namespace, context, place, output, asked)
         _show(report, output / "report.html", as_json)
         return
     if experiment and not tracking_uri:
@@ -132,6 +124,7 @@ def compare(
 def _compare_there(
     comparison: str,
     namespace: str | None,
+    context: str | None,
     given: Mapping[str, str],
     output: Path,
     asked: Mapping[str, str | float | None],
@@ -150,7 +143,7 @@ def _compare_there(
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
-    connection = connect(namespace=namespace)
+    connection = connect(context=context, namespace=namespace)
     with signals_raise():
         place = find_place(connection, connection.namespace, comparison, **given, say=say)
         return compare_on_cluster(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.options import TrackingUri
+from stratlab.options import Claim, Context, Mount, Namespace, TrackingUri
 
 metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -26,15 +26,10 @@ def replay(
     on_cluster: Annotated[
         bool, typer.Option("--on-cluster", help="The run lies on the results volume of a cluster.")
     ] = False,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="With --on-cluster; the context's if left out.")
-    ] = None,
-    claim: Annotated[
-        str, typer.Option(help="With --on-cluster: the results claim; as the runs say if left out.")
-    ] = "",
-    mount: Annotated[
-        str, typer.Option(help="With --on-cluster: where runs see the claim; as they say if left out.")
-    ] = "",
+    namespace: Namespace = None,
+    context: Context = None,
+    claim: Claim = "",
+    mount: Mount = "",
     image: Annotated[
         str, typer.Option(help="With --on-cluster: image of the trainer; the run's own if left out.")
     ] = "",
@@ -51,14 +46,19 @@ def replay(
     from stratlab.metrics.replay import replay_here
 
     if on_cluster:
-        said = _replay_there(run, tracking_uri, namespace, {"claim": claim, "mount": mount}, image)
+        said = _replay_there(run, tracking_uri, namespace, context, {"claim": claim, "mount": mount}, image)
     else:
         said = replay_here(Path(run), tracking_uri, os.environ)
     print(said, flush=True)
 
 
 def _replay_there(
-    run: str, tracking_uri: str, namespace: str | None, given: dict[str, str], image: str
+    run: str,
+    tracking_uri: str,
+    namespace: str | None,
+    context: str | None,
+    given: dict[str, str],
+    image: str,
 ) -> str:
     from stratlab.cluster.connection import connect
     from stratlab.cluster.place import find_place
@@ -71,7 +71,7 @@ def _replay_there(
         print(sentence, file=sys.stderr, flush=True)
 
     comparison, name = read_name(run)
-    connection = connect(namespace=namespace)
+    connection = connect(context=context, namespace=namespace)
     if not tracking_uri and (workload := find_workload(connection, connection.namespace, name)):
         tracking_uri = workload.facts.tracking_uri
     place = find_place(connection, connection.namespace, comparison, **given, say=say)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stratlab.options import Claim, Context, LabImage, Mount, Namespace
 from stratlab.user_error import UserError
 
 
@@ -21,18 +22,11 @@ def remove(
     on_cluster: Annotated[
         bool, typer.Option("--on-cluster", help="The run lies on the results volume of a cluster.")
     ] = False,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="With --on-cluster; the context's if left out.")
-    ] = None,
-    claim: Annotated[
-        str, typer.Option(help="With --on-cluster: the results claim; as the runs say if left out.")
-    ] = "",
-    mount: Annotated[
-        str, typer.Option(help="With --on-cluster: where runs see the claim; as they say if left out.")
-    ] = "",
-    image: Annotated[
-        str, typer.Option(help="With --on-cluster: image of the pod; that of the runs' analysis if left out.")
-    ] = "",
+    namespace: Namespace = None,
+    context: Context = None,
+    claim: Claim = "",
+    mount: Mount = "",
+    image: LabImage = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove the folder of a run for good: traces, checkpoints, metrics and report. What MLflow has stays.
@@ -44,7 +38,7 @@ def remove(
     Example: stratlab remove demo/ddp --on-cluster --namespace stratlab
     """
     if on_cluster:
-        _remove_there(run, namespace, {"claim": claim, "mount": mount, "image": image}, yes)
+        _remove_there(run, namespace, context, {"claim": claim, "mount": mount, "image": image}, yes)
     else:
         from stratlab.remove.run_folder import find_run, remove_run
 
@@ -54,7 +48,9 @@ def remove(
     print(f"{run}: removed", flush=True)
 
 
-def _remove_there(run: str, namespace: str | None, given: dict[str, str], yes: bool) -> None:
+def _remove_there(
+    run: str, namespace: str | None, context: str | None, given: dict[str, str], yes: bool
+) -> None:
     from stratlab.cluster.connection import connect
     from stratlab.cluster.place import find_place
     from stratlab.cluster.run_name import read_name
@@ -65,7 +61,7 @@ def _remove_there(run: str, namespace: str | None, given: dict[str, str], yes: b
         print(sentence, file=sys.stderr, flush=True)
 
     comparison, name = read_name(run)
-    connection = connect(namespace=namespace)
+    connection = connect(context=context, namespace=namespace)
     check_ended(connection, connection.namespace, comparison, name)
     place = find_place(connection, connection.namespace, comparison, **given, say=say)
     _ask(f"{run} on the claim {place.claim} of namespace {connection.namespace}", yes)

@@ -104,7 +104,7 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
     }
     attempts = read_lines(folder / "attempts.jsonl", problems, ATTEMPT)
     server = read_object(folder / "mlflow.json", problems)
-    status, ending = _status(attempts, bool(files["summary"]))
+    status, ending = read_status(attempts, bool(files["summary"]))
     if files["config"].get("config", {}).get("mode") == "evaluate":
         return RunRecord(
             folder.name, folder, "not a run", "it only judged weights (run.config.mode=evaluate)"
@@ -141,7 +141,8 @@ def _expected(files: dict[str, dict[str, Any]], world_size: int, downloaded: boo
     return [*names, "traces/manifest.json", "analysis/report.json"] if profiled else names
 
 
-def _status(attempts: list[dict[str, Any]], has_summary: bool) -> tuple[Status, str]:
+def read_status(attempts: list[dict[str, Any]], has_summary: bool) -> tuple[Status, str]:
+    """How the run stands, and the sentence that says how it ended."""
     last = attempts[-1] if attempts else {}
     if last.get("event") == "ended":
         ending = f"{last.get('reason', 'no reason given')} (exit code {last.get('exit_code')})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import Annotated
 
 import typer
@@ -13,6 +15,7 @@ def verify(
     run_dir: RunDirectory,
     tracking_uri: TrackingUri = "",
     report: Annotated[bool, typer.Option(help="Whether an analysis belongs to the run.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of checks, at the end.")] = False,
 ) -> None:
     """Check that the run in RUN_DIR is whole: files, ranks, traces, report, and the same in MLflow.
 
@@ -22,9 +25,12 @@ def verify(
     """
     from stratlab.verify.checks import verify_run
 
-    failed = 0
+    lines = []
     for line in verify_run(run_dir, tracking_uri or None, with_report=report):
-        print(line, flush=True)
-        failed += line.state == "failed"
-    if failed:
+        lines.append(line)
+        if not as_json:
+            print(line, flush=True)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
+    if any(line.state == "failed" for line in lines):
         raise typer.Exit(1)

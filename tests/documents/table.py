@@ -220,6 +220,11 @@ TABLE: dict[str, Row] = {
     "stratlab metrics replay COMPARISON/RUN --on-cluster": row(
         "tests/stratlab/metrics/processes/test_replay.py::*", instead=PLACEHOLDER
     ),
+    "stratlab list --on-cluster -n stratlab": row(PARSES, "tests/stratlab/list/test_list.py::*"),
+    "stratlab fetch my-comparison -n stratlab --with traces": row(
+        PARSES, "tests/stratlab/fetch/test_fetch.py::*", instead=PLACEHOLDER
+    ),
+    "stratlab fetch demo/ddp -n stratlab": row(PARSES, "tests/stratlab/fetch/test_fetch.py::*"),
     "stratlab remove demo/ddp --on-cluster -n stratlab": row(
         PARSES, "tests/stratlab/remove/test_remove.py::*"
     ),

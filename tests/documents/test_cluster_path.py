@@ -18,6 +18,8 @@ def test_the_path_is_the_readmes_from_the_operator_to_the_sweep() -> None:
         "stratlab watch ddp -n stratlab",
         "stratlab compare demo --on-cluster -n stratlab --output demo-report",
         "helm -n stratlab uninstall ddp fsdp",
+        "stratlab list --on-cluster -n stratlab",
+        "stratlab fetch demo/ddp -n stratlab",
         "stratlab remove demo/ddp --on-cluster -n stratlab",
         LAST,
     ]

@@ -57,7 +57,7 @@ def test_a_file_is_written_and_comes_back_byte_by_byte(cluster: RealCluster) -> 
     assert done.exit_code == 0, done
     content = b"".join(read_file(cluster.connection, cluster.namespace, **WHERE, path="/results/file"))
     assert hashlib.sha256(content).hexdigest() == done.output.decode().strip()
-    with pytest.raises(ValueError, match="no such file on the claim"):
+    with pytest.raises(ValueError, match="not there, on the claim"):
         list(read_file(cluster.connection, cluster.namespace, **WHERE, path="/results/nope"))
     assert remaining(cluster) == []
 

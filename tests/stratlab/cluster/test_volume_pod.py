@@ -92,7 +92,7 @@ def test_a_file_comes_back_byte_by_byte(lab: Lab, tmp_path: Path, api: FakeApi) 
 
 
 def test_a_file_that_is_not_there_is_told(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"{tmp_path}/nope: no such file on the claim stratlab-results"):
+    with pytest.raises(ValueError, match=rf"{tmp_path}/nope: not there, on the claim stratlab-results"):
         read(lab, tmp_path / "nope")
     with pytest.raises(ClusterError, match="(?s)could not be read in pod .*IsADirectoryError"):
         read(lab, tmp_path)

@@ -243,6 +243,9 @@ def test_the_verb_ends_with_1_when_a_check_fails(
     lose_rank(run)
     assert call(str(run)) == 1
     assert "failed  ranks: 1 of 2 are done, not 1" in capsys.readouterr().out
+    assert call(str(run), "--json") == 1
+    found = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    assert found["ranks"] == {"name": "ranks", "state": "failed", "text": "1 of 2 are done, not 1"}
     assert call(str(tmp_path / "nope")) == 2
     assert "nope: no such folder" in capsys.readouterr().err
 

@@ -1,0 +1,145 @@
+"""The runs below a folder of results, each in one row: cheap to read, however long the runs were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stratlab.run_directory.files import (
+    ATTEMPT,
+    has_marks,
+    is_alive,
+    is_number,
+    read_config,
+    read_line,
+    read_lines,
+    read_object,
+    read_world_size,
+)
+from stratlab.run_directory.record import read_status
+from stratlab.user_error import UserError
+
+AT_WORK = "at work"
+TAIL_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run. None or "" where its files do not tell.
+
+    `status`: finished, failed, unfinished, at work; on a cluster also the state of a custom resource whose run has
+    no folder yet. `started` is UTC, ISO 8601; `step` the last one recorded, of `steps`; `resource` its custom
+    resource and that one's state.
+    """
+
+    comparison: str
+    run: str
+    status: str
+    strategy: str | None = None
+    model: str | None = None
+    world_size: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    samples_per_s: float | None = None
+    attempts: int = 0
+    started: str | None = None
+    ending: str = ""
+    resource: str = ""
+    has_report: bool = False
+
+
+def list_runs(results: Path) -> list[ListedRun]:
+    """The runs of a comparison, or of every comparison in a folder of results; the one that started last at the end.
+
+    Raises:
+        UserError: there is no such folder, or no run in it.
+    """
+    if not results.is_dir():
+        raise UserError(f"{results}: not a folder; expected the folder of results, or of one comparison")
+    if has_marks(results):
+        raise UserError(f"{results}: this is one run; give the folder of its comparison, {results.parent}")
+    below = sorted(path for path in results.iterdir() if _is_open(path))
+    found = [path for path in below if has_marks(path)]
+    found += [inner for path in below if path not in found for inner in _list_folder(path)]
+    if not found:
+        raise UserError(
+            f"{results}: no run in it; expected RESULTS, where runs lie as COMPARISON/RUN, or one comparison"
+        )
+    return sorted(map(_read, found), key=lambda run: (run.started or "", run.comparison, run.run))
+
+
+def _is_open(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith((".", "_"))
+
+
+def _list_folder(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if _is_open(path) and has_marks(path))
+    except PermissionError:
+        return []
+
+
+def _read(folder: Path) -> ListedRun:
+    nothing: list[str] = []
+    config = read_config(folder, nothing)
+    asked, resolved = config.get("config", {}), config.get("resolved", {})
+    summary = read_object(folder / "summary.json", nothing)
+    attempts = read_lines(folder / "attempts.jsonl", nothing, ATTEMPT)
+    status, ending = read_status(attempts, bool(summary))
+    if asked.get("mode") == "evaluate":
+        status = "finished" if attempts and attempts[-1].get("exit_code") == 0 else status
+    return ListedRun(
+        comparison=folder.absolute().parent.name,
+        run=folder.name,
+        status=AT_WORK if status == "unfinished" and is_alive(folder) else status,
+        strategy=_text(summary.get("strategy") or asked.get("strategy")),
+        model=_text(asked.get("model")),
+        world_size=read_world_size(resolved, attempts) if config else None,
+        step=_read_step(folder / "metrics.jsonl"),
+        steps=_whole(resolved.get("steps")),
+        samples_per_s=_number(summary.get("samples_per_s")),
+        attempts=sum(line["event"] == "started" for line in attempts),
+        started=_read_start(attempts),
+        ending=ending,
+        has_report=(folder / "analysis" / "report.html").is_file(),
+    )
+
+
+def _read_step(metrics: Path) -> int | None:
+    """The last step that was recorded, from the end of the file: a long run's metrics have gigabytes."""
+    if not metrics.is_file():
+        return None
+    with metrics.open("rb") as file:
+        file.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
+        lines = file.read().splitlines()
+    steps = (_whole(read_line(line).get("step")) for line in reversed(lines))
+    return next((step for step in steps if step is not None), None)
+
+
+def _read_start(attempts: list[dict[str, Any]]) -> str | None:
+    times = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]
+    try:
+        return datetime.fromtimestamp(min(times), UTC).isoformat(timespec="seconds") if times else None
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if is_number(value) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def build_run(fields: Mapping[str, Any]) -> ListedRun:
+    """Back from JSON, as another version of this command may have written it: unknown fields are left out."""
+    known = {name: fields[name] for name in ListedRun.__dataclass_fields__ if name in fields}
+    return ListedRun(**known)

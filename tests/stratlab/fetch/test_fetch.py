@@ -1,0 +1,125 @@
+"""A run comes from the volume, whole or not at all. A process here plays the pod."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stratlab import cli
+from stratlab.cluster import ClusterError, connection
+from stratlab.cluster.connection import Connection
+from stratlab.fetch.unpacking import unpack
+from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.cluster.fake_kubelet import Kubelet, run_kubelet
+from tests.stratlab.example_run import build_run_dir
+from tests.stratlab.watch.objects import RUNS
+
+Lab = tuple[Connection, Kubelet]
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    for strategy in ("ddp", "fsdp"):
+        folder = build_run_dir(tmp_path / "volume" / "demo", strategy, strategy)
+        (folder / "checkpoints" / "step_00000060").mkdir(parents=True)
+        (folder / "checkpoints" / "step_00000060" / "COMMIT").write_text("")
+        (folder / "model").mkdir()
+        (folder / "model" / "model.safetensors").write_bytes(os.urandom(100_000))
+        (folder / ".half").write_text("x")
+        (folder / "analysis" / "report.html").write_text("<p>report</p>")
+        (folder / "link").symlink_to("/etc/passwd")
+    return tmp_path / "volume"
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    api = FakeApi()
+    with run_kubelet(api) as pair:
+        pair[1].env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        api.served.add(RUNS)
+        monkeypatch.setattr(connection, "connect", lambda namespace=None, context=None: pair[0])
+        yield pair
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], volume: Path, lab: Lab):
+    def run(*arguments: str | Path) -> tuple[int, str]:
+        command = ["stratlab", "fetch", *map(str, arguments), "--mount", str(volume)]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        shown = capsys.readouterr()
+        return int(end.value.code or 0), shown.out + shown.err
+
+    return run
+
+
+def read_files(folder: Path, *left_out: str) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    return {name: content for name, content in found.items() if not name.startswith((".", *left_out))}
+
+
+def test_a_run_comes_without_what_is_heavy(call, volume: Path, tmp_path: Path) -> None:
+    code, said = call("demo/ddp", "--output", tmp_path / "here")
+    assert code == 0, said
+    fetched = tmp_path / "here" / "demo" / "ddp"
+    assert read_files(fetched) == read_files(volume / "demo" / "ddp", "traces/", "checkpoints/", "model/")
+    assert not (fetched / "link").exists() and not (fetched / ".half").exists()
+    assert "not fetched: traces, checkpoints, models (--with traces,checkpoints,models)" in said
+    assert f"report: {fetched}/analysis/report.html" in said
+    assert [path.name for path in fetched.parent.iterdir()] == ["ddp"]
+
+
+def test_what_is_heavy_comes_when_named(call, volume: Path, tmp_path: Path) -> None:
+    code, said = call("demo", "--with", "traces, checkpoints,models", "--output", tmp_path)
+    assert code == 0 and "not fetched" not in said, said
+    for run in ("ddp", "fsdp"):
+        assert read_files(tmp_path / "demo" / run) == read_files(volume / "demo" / run)
+
+
+def test_what_is_there_stays_unless_it_may_go(call, tmp_path: Path) -> None:
+    assert call("demo/ddp", "--output", tmp_path)[0] == 0
+    (tmp_path / "demo" / "ddp" / "summary.json").unlink()
+    code, said = call("demo/ddp", "--output", tmp_path)
+    assert code == 2 and "is there already; --replace fetches it again" in said
+    code, said = call("demo/ddp", "--output", tmp_path, "--replace")
+    assert code == 0 and (tmp_path / "demo" / "ddp" / "summary.json").is_file(), said
+
+
+def test_a_folder_of_somebody_else_is_never_replaced(call, tmp_path: Path, lab: Lab) -> None:
+    (tmp_path / "demo" / "ddp").mkdir(parents=True)
+    (tmp_path / "demo" / "ddp" / "thesis.tex").write_text("years")
+    code, said = call("demo/ddp", "--output", tmp_path, "--replace")
+    assert code == 2 and "is no run and no comparison" in said
+    assert (tmp_path / "demo" / "ddp" / "thesis.tex").read_text() == "years" and lab[1].created == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("demo/nope",), "demo/nope: not there, on the claim stratlab-results"),
+        (("../demo",), "give COMPARISON or COMPARISON/RUN"),
+        (("demo/ddp", "--with", "everything"), "--with everything: allowed are traces, checkpoints, models"),
+    ],
+)
+def test_what_cannot_be_is_said(call, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    code, said = call(*arguments, "--output", tmp_path / "here")
+    assert code == 2 and words in said
+    assert not (tmp_path / "here" / "demo" / "nope").exists()
+
+
+def test_a_log_that_is_cut_leaves_what_was_there(volume: Path, tmp_path: Path) -> None:
+    def cut() -> Iterator[bytes]:
+        yield b"half of an archive"
+        raise ClusterError("the log was cut")
+
+    target = build_run_dir(tmp_path / "here" / "demo", "ddp", "ddp")
+    before = read_files(target)
+    with pytest.raises(ClusterError, match="cut"):
+        unpack(cut(), target)
+    assert read_files(target) == before and [path.name for path in target.parent.iterdir()] == ["ddp"]
