@@ -1,4 +1,4 @@
-"""The pod's entry point: `python -m trainer`.
+"""The pod's entry point: `python -m trainer`, and anybody's with --config FILE and --set key=value.
 
 Checks what can be checked before torch is imported, starts torch's elastic launcher on `trainer.worker`, and passes
 the first failing rank's exit code on. torchrun itself always ends with 1, and then the operator could not tell a
@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -62,34 +63,42 @@ if TYPE_CHECKING:
 
 KILLED = 128 + signal.SIGKILL
 LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
-HELP = """python -m trainer: one run, set by environment variables alone.
-
-  TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
-
-Settings: python -m trainer.settings --schema. Version: python -m trainer --version.
-Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators asked for and not visible,
-10 accelerator out of memory, 12 loss not finite, 13 storage full, 14 no progress, 15 deadline passed,
-134 a peer was lost, 128+n signal n."""
 
 
 def main(arguments: list[str]) -> int:
     """Runs the pod's share of the run; returns its exit code."""
-    if arguments:
-        print(HELP)
-        return failures.DONE if arguments[0] in ("-h", "--help") else failures.BAD_CONFIG
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     stop = Stop()
     stop.listen()
     try:
+        if arguments:
+            _apply(arguments)
         return _run(Config.from_env(os.environ), stop)
     except (ConfigError, DataMissing, AcceleratorsMissing, NoProgress, DeadlinePassed) as failure:
-        return end(failures.exit_code(failure), str(failure))
+        return end(failures.exit_code(failure), _name_settings(str(failure)) if arguments else str(failure))
     except Stopped:
         return end(failures.TERMINATED, "before the launcher was there")
     except OSError as failure:
         if not is_storage_full(failure):
             raise
         return end(failures.STORAGE_FULL, str(failure))
+
+
+def _apply(arguments: list[str]) -> None:
+    """Puts what was typed into the environment, where the ranks read it too."""
+    from trainer.launch.options import build_environment
+
+    found, said = build_environment(arguments, os.environ)
+    for name in os.environ.keys() - found.keys():  # taken back
+        del os.environ[name]
+    os.environ.update(found)
+    for sentence in said:
+        logging.getLogger("trainer").info(sentence)
+
+
+def _name_settings(text: str) -> str:
+    """Who wrote `lr` in a file or behind --set did not write TRAINER_LR."""
+    return re.sub(r"\bTRAINER_([A-Z][A-Z0-9_]*)", lambda found: found[1].lower(), text)
 
 
 def _run(config: Config, stop: Stop) -> int:

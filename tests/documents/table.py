@@ -56,6 +56,7 @@ STUDIES = "--values examples/digits.yaml --results distil-results/runs"
 STUDENT = (
     "--set run.config.comparison=students --set run.config.model=vit_tiny --set run.config.model_layers=2"
 )
+START = "tests/trainer/ranks/test_start_document.py::test_the_command_trains"
 FORMS = "tests/experiments/test_forms.py::test_the_full_form_renders_and_the_trainer_takes_it"
 RESULTS = "tests/experiments/test_results.py::test_each_part_has_the_result_of_its_small_form"
 EXPERIMENTS = (
@@ -156,6 +157,15 @@ TABLE: dict[str, Row] = {
     "stratlab compare --experiment demo --tracking-uri http://mlflow:5000": row(
         PARSES, "tests/stratlab/compare/reading/processes/test_experiment.py::*"
     ),
+    **{
+        f"python -m trainer --config examples/{rest}": row(START)
+        for rest in (
+            "training.yaml",
+            "training.yaml --set strategy=fsdp --set lr=0.01 --processes 2",
+            "digits.yaml --set strategy=ddp --set run=mine --set results=results/runs",
+        )
+    },
+    "python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(
         f"{HERE}test_programs_without_torch_do_as_told"
@@ -307,6 +317,7 @@ TABLE: dict[str, Row] = {
 FILES: dict[str, tuple[str, ...]] = {
     "cpu.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", INSTALL),
     "digits.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", COMPARES, DEMO),
+    "training.yaml": (START,),
     "llm_tiny.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", LLM),
     "sweep.yaml": (
         f"{EXAMPLES_HERE}test_the_trainer_takes_every_release_of_the_sweep",

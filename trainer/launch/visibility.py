@@ -74,6 +74,19 @@ def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
         refuse(accelerator, per_pod, f"the node's driver knows CUDA {known} and torch needs {needed}")
 
 
+def count_devices(env: Mapping[str, str]) -> int:
+    """NVIDIA's devices that torch would find here; 0 where anything is missing."""
+    if not find_torch_cuda():
+        return 0
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE], env=dict(env), capture_output=True, text=True, timeout=ANSWER_S
+        )
+    except subprocess.TimeoutExpired:
+        return 0
+    return int(probe.stdout.split()[0]) if probe.returncode == 0 else 0
+
+
 def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
     """Raises AcceleratorsMissing."""
     raise AcceleratorsMissing(

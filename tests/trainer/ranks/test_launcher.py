@@ -116,10 +116,58 @@ def test_a_folder_of_somebody_else_is_no_place_for_a_run(tmp_path):
     assert done.returncode == 2 and "config.json: is not what a run writes" in done.stderr
 
 
-def test_help_and_stray_arguments():
-    for argument, code in (("--help", 0), ("--steps=3", 2)):
-        done = subprocess.run([sys.executable, "-m", "trainer", argument], capture_output=True, text=True)
-        assert done.returncode == code and "python -m trainer" in done.stdout
+def start(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """With options, and an environment that says nothing of a run."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "-m", "trainer", *arguments],
+        env={**kept, "OMP_NUM_THREADS": "1", **env},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_help_and_stray_arguments(tmp_path):
+    done = start(tmp_path, "--help")
+    assert done.returncode == 0 and "python -m trainer --config training.yaml --set lr=0.01" in done.stdout
+    for argument, sentence in (
+        ("--steps=3", "unrecognized arguments: --steps=3"),
+        ("--set=lr", "--set lr: expected key=value"),
+        ("--config=no.yaml", "--config no.yaml: No such file"),
+        ("--set=lrr=1", "lrr: unknown setting, did you mean lr?"),
+        ("--set=lr=-1", "lr='-1': "),
+        ("--processes=two", "PET_NPROC_PER_NODE='two': expected a number from 1"),
+    ):
+        done = start(tmp_path, argument)
+        assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_settings_is_the_run_that_the_environment_is(tmp_path):
+    (tmp_path / "training.yaml").write_text(
+        "".join(f"{name.removeprefix('TRAINER_').lower()}: {value}\n" for name, value in QUICK.items())
+        .replace("PET_NPROC_PER_NODE", "# ")
+        .replace("pet_nproc_per_node", "# ")
+        .replace("hostname", "# ")
+    )
+    done = start(tmp_path, "--config", "training.yaml", "--set", "run=null", "--processes", "2")
+    assert done.returncode == 0, done.stderr[-2000:]
+    (folder,) = (tmp_path / "results" / "default").iterdir()
+    assert re.fullmatch(r"ddp-\d{8}-\d{6}", folder.name) and f"the run is called {folder.name}" in done.stderr
+    assert launch(tmp_path / "other").returncode == 0
+    given = [
+        json.loads((each / "config.json").read_text()) for each in (folder, tmp_path / "other/default/try")
+    ]
+    for each in given:
+        each["config"].pop("run"), each["config"].pop("results")
+    assert given[0]["config"] == given[1]["config"]
+    losses = [
+        [json.loads(line)["loss"] for line in (each / "metrics.jsonl").open() if '"kind":"train"' in line]
+        for each in (folder, tmp_path / "other/default/try")
+    ]
+    assert len(losses[0]) == 12 and losses[0] == losses[1]
 
 
 def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):

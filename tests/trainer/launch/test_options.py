@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from trainer.launch import options
+from trainer.launch.options import build_environment
+from trainer.settings.config import ConfigError
+
+NOW = datetime(2026, 11, 25, 15, 44, tzinfo=UTC)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "training.yaml"
+    path.write_text("strategy: ddp\nlr: 1\nsteps: 5\nseed: 3\n")
+    return path
+
+
+def test_the_environment_wins_over_the_file_and_set_over_both(file: Path) -> None:
+    env = {"TRAINER_LR": "2", "TRAINER_SEED": "4", "PATH": "/bin"}
+    typed = ["--config", str(file), "--set", "seed=5", "--set", "steps=null", "--set", "run=try"]
+    found, _ = build_environment(typed, env)
+    assert found == {
+        "TRAINER_STRATEGY": "ddp",
+        "TRAINER_LR": "2",
+        "TRAINER_SEED": "5",
+        "TRAINER_RUN": "try",
+        "PATH": "/bin",
+        "PET_NPROC_PER_NODE": "1",
+    }
+    assert env == {"TRAINER_LR": "2", "TRAINER_SEED": "4", "PATH": "/bin"}
+
+
+def test_null_takes_back_what_the_environment_says(file: Path) -> None:
+    found, _ = build_environment(["--config", str(file), "--set", "lr=null"], {"TRAINER_LR": "2"})
+    assert "TRAINER_LR" not in found
+
+
+def test_a_name_is_made_of_the_strategy_and_the_time_and_is_free(file: Path, tmp_path: Path) -> None:
+    found, said = build_environment(["--config", str(file)], {}, NOW)
+    assert found["TRAINER_RUN"] == "ddp-20261125-154400"
+    assert said == [
+        "the run is called ddp-20261125-154400; the same command with --set run=ddp-20261125-154400 goes on with it",
+        "run directory: results/default/ddp-20261125-154400, processes: 1",
+    ]
+    (tmp_path / "results/default/ddp-20261125-154400").mkdir(parents=True)
+    assert build_environment(["--config", str(file)], {}, NOW)[0]["TRAINER_RUN"] == "ddp-20261125-154400-2"
+    elsewhere = ["--set", "comparison=other"]
+    assert build_environment(elsewhere, {}, NOW)[0]["TRAINER_RUN"] == "single-20261125-154400"
+
+
+def test_several_machines_must_be_given_one_name(file: Path) -> None:
+    with pytest.raises(ConfigError, match="a run on several machines needs a name"):
+        build_environment(["--config", str(file)], {"PET_NNODES": "2:2"})
+    assert build_environment(["--set", "run=a"], {"PET_NNODES": "2"})[0]["TRAINER_RUN"] == "a"
+
+
+def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "count_devices", lambda env: 2)
+    values = file.with_name("values.yaml")
+    values.write_text("run: {processesPerNode: 3, nodes: 1, config: {model: cnn}}\n")
+
+    def processes(*arguments: str, **env: str) -> str:
+        return build_environment(arguments, env)[0]["PET_NPROC_PER_NODE"]
+
+    assert processes("--config", str(file)) == "2"
+    assert processes("--config", str(values)) == "3"
+    assert processes("--config", str(values), PET_NPROC_PER_NODE="4") == "4"
+    assert processes("--config", str(values), "--processes", "5", PET_NPROC_PER_NODE="4") == "5"
+    assert build_environment(["--config", str(values)], {})[1][0] == f"left out of {values}: run.nodes"
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(ConfigError, match="--conf x; python -m trainer --help"):
+        build_environment(["--conf", "x"], {})

@@ -1,0 +1,106 @@
+"""What may stand behind `python -m trainer`: it becomes the environment that a chart would have given the pod.
+
+Later wins: the file, the variables that are there, --set and --processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainer.launch.visibility import count_devices
+from trainer.settings.config import PREFIX, ConfigError
+from trainer.settings.settings_file import Given, build_variables, read_pairs, read_settings_file
+
+PER_NODE = "PET_NPROC_PER_NODE"
+RUN, RESULTS, COMPARISON = "TRAINER_RUN", "TRAINER_RESULTS", "TRAINER_COMPARISON"
+EPILOG = """\
+examples:
+  python -m trainer --config training.yaml --set lr=0.01
+  python -m trainer --config examples/digits.yaml --set strategy=fsdp --set comparison=mine --processes 2
+  TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
+
+FILE holds settings (model: vit_tiny), or a chart's values, of which it takes run.config, run.processesPerNode and
+run.env. A variable TRAINER_<SETTING> wins over FILE, --set over both. A run without a name gets one of its strategy
+and the time. Its folder: <results>/<comparison>/<run>.
+
+Settings: python -m trainer.settings --schema. Version: python -m trainer --version.
+Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators asked for and not visible,
+10 accelerator out of memory, 12 loss not finite, 13 storage full, 14 no progress, 15 deadline passed,
+134 a peer was lost, 128+n signal n."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise ConfigError([f"{message}; python -m trainer --help shows what there is"])
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options.
+
+    Raises:
+        ConfigError: for one that is not known.
+        SystemExit: after --help.
+    """
+    parser = _Parser(
+        "python -m trainer",
+        description="One run on this machine, or this machine's share of one.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings as YAML")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="pairs", help="may be repeated"
+    )
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        help="on this machine; else what FILE says, else one per visible GPU, else 1",
+    )
+    return parser.parse_args(arguments)
+
+
+def build_environment(
+    arguments: Sequence[str], env: Mapping[str, str], now: datetime | None = None
+) -> tuple[dict[str, str], list[str]]:
+    """The whole environment of the run, and sentences about what was decided.
+
+    Raises:
+        ConfigError: naming every option, key or file that is wrong.
+    """
+    options = parse(arguments)
+    file = read_settings_file(options.config) if options.config else Given({})
+    pairs = read_pairs(options.pairs)
+    found = {**file.variables, **build_variables(file.settings), **env}
+    for name in (name for name, value in pairs.items() if value is None):
+        found.pop(f"{PREFIX}{name.upper()}", None)
+    found |= build_variables(pairs)
+    said = [f"left out of {options.config}: {', '.join(file.left_out)}"] if file.left_out else []
+    processes = options.processes or env.get(PER_NODE) or file.processes
+    found[PER_NODE] = processes or str(count_devices(env) or 1)
+    if not found.get(RUN):
+        if env.get("PET_NNODES", "1").split(":")[0] != "1":
+            raise ConfigError(
+                ["run: a run on several machines needs a name that all of them are given: --set run=try"]
+            )
+        found[RUN] = make_name(found, now or datetime.now(UTC))
+        said.append(
+            f"the run is called {found[RUN]}; the same command with --set run={found[RUN]} goes on with it"
+        )
+    folder = Path(found.get(RESULTS, "results")) / found.get(COMPARISON, "default") / found[RUN]
+    said.append(f"run directory: {folder}, processes: {found[PER_NODE]}")
+    return found, said
+
+
+def make_name(env: Mapping[str, str], now: datetime) -> str:
+    """`ddp-20261125-154400`, or with -2, -3 ... behind it where that folder is there."""
+    name = f"{env.get('TRAINER_STRATEGY', 'single')}-{now:%Y%m%d-%H%M%S}"
+    folder = Path(env.get(RESULTS, "results")) / env.get(COMPARISON, "default")
+    number, free = 1, name
+    while (folder / free).exists():
+        number += 1
+        free = f"{name}-{number}"
+    return free
