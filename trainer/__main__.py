@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import sys
 
-from trainer.launch.stop import LEFT_TO_TORCH, TO_RANKS, Stop, Stopped, end_ranks, listen_early, rank_seconds
+from trainer.launch.stop import (
+    LEFT_TO_TORCH,
+    TO_RANKS,
+    Stop,
+    Stopped,
+    end_ranks,
+    ignore_further,
+    listen_early,
+    rank_seconds,
+)
 
 if __name__ == "__main__":
     listen_early()
@@ -75,10 +84,12 @@ def main(arguments: list[str]) -> int:
             _apply(arguments)
         return _run(Config.from_env(os.environ), stop)
     except (ConfigError, DataMissing, AcceleratorsMissing, NoProgress, DeadlinePassed) as failure:
+        stop.settle()
         return end(failures.exit_code(failure), _name_settings(str(failure)) if arguments else str(failure))
     except Stopped:
         return end(failures.TERMINATED, "before the launcher was there")
     except OSError as failure:
+        stop.settle()
         if not is_storage_full(failure):
             raise
         return end(failures.STORAGE_FULL, str(failure))
@@ -149,7 +160,7 @@ def _run(config: Config, stop: Stop) -> int:
     except PeerLost as failure:
         code, text = failures.PEER_LOST, str(failure)
     finally:
-        stop.interrupt = None  # what is left takes seconds, and must not undo the outcome
+        stop.settle()  # what is left takes seconds, and must not undo the outcome
     deadline.cancel()
     end_ranks(min(5.0, stop.seconds_left(config.grace_s)))
     if code == failures.TERMINATED and config.mode == "train" and folder.summary.exists():
@@ -297,4 +308,8 @@ def _record_attempt_end(folder: RunDirectory, launcher: str, code: int, text: st
 
 if __name__ == "__main__":
     with packages_needed():
-        sys.exit(main(sys.argv[1:]))
+        try:
+            code = main(sys.argv[1:])
+        finally:
+            ignore_further()
+        sys.exit(code)

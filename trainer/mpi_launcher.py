@@ -1,6 +1,6 @@
 """`python -m trainer.mpi_launcher`: the entry point of an MPIJob's launcher pod."""
 
-from trainer.launch.stop import listen_early
+from trainer.launch.stop import ignore_further, listen_early
 
 if __name__ == "__main__":
     listen_early()
@@ -11,4 +11,8 @@ if __name__ == "__main__":
     with packages_needed():
         from trainer.launch.mpi import main
 
-        sys.exit(main())
+        try:
+            code = main()
+        finally:
+            ignore_further()
+        sys.exit(code)

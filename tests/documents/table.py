@@ -57,6 +57,8 @@ STUDENT = (
     "--set run.config.comparison=students --set run.config.model=vit_tiny --set run.config.model_layers=2"
 )
 START = "tests/trainer/ranks/test_start_document.py::test_the_command_trains"
+STOPS = "tests/nightly/trainer/test_stops_document.py::"
+STOPPED = "python -m trainer --config examples/faults.yaml --processes 2 --set"
 FORMS = "tests/experiments/test_forms.py::test_the_full_form_renders_and_the_trainer_takes_it"
 RESULTS = "tests/experiments/test_results.py::test_each_part_has_the_result_of_its_small_form"
 EXPERIMENTS = (
@@ -165,6 +167,29 @@ TABLE: dict[str, Row] = {
             "digits.yaml --set strategy=ddp --set run=mine --set results=results/runs",
         )
     },
+    **{
+        f"{STOPPED} {rest}": row(f"{STOPS}test_the_fault_ends_as_the_page_says")
+        for rest in (
+            "run=hanging --set fault=hang@12:1",
+            "run=poisoned --set fault=nan@12:1",
+            "run=large --set fault=oom@12",
+            "run=smaller --set fault=oom@12 --set oom_ladder=true",
+            "run=full --set fault=disk-full@12",
+            "run=damaged --set fault=corrupt@25,kill@25:1",
+            "run=refused --set allow_faults=false --set fault=kill@25:1",
+        )
+    },
+    **{
+        f"{STOPPED} {rest}": row(f"{STOPS}test_a_killed_run_goes_on_and_then_under_another_strategy")
+        for rest in (
+            "run=killed --set fault=kill@25:1",
+            "run=moved --set strategy=fsdp --set epochs=4 --set resume_from=faults/killed",
+        )
+    },
+    f"helm install killed charts/ddp {DIGITS} --set run.config.checkpoint_every=20 --set run.allowFaults=true "
+    "--set run.config.fault=kill@37:1": row(
+        RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", "tests/trainer/ranks/test_faults.py::*"
+    ),
     "python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(
@@ -318,6 +343,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "cpu.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", INSTALL),
     "digits.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", COMPARES, DEMO),
     "training.yaml": (START,),
+    "faults.yaml": (f"{STOPS}test_the_fault_ends_as_the_page_says",),
     "llm_tiny.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", LLM),
     "sweep.yaml": (
         f"{EXAMPLES_HERE}test_the_trainer_takes_every_release_of_the_sweep",

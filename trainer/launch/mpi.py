@@ -50,7 +50,9 @@ def main() -> int:
     try:
         config = Config.from_env(os.environ)
         code = launch(config, read_hosts(MPI_FILES / "hostfile"), stop)
+        stop.settle()
     except ConfigError as failure:
+        stop.settle()
         return end(failures.BAD_CONFIG, str(failure))
     except Stopped:
         return end(failures.TERMINATED, failures.reason(failures.TERMINATED))

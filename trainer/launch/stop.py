@@ -63,6 +63,10 @@ class Stop:
             if self.interrupt:
                 raise self.interrupt()
 
+    def settle(self) -> None:
+        """The outcome is known: what is heard from here on is noted and interrupts nothing."""
+        self.interrupt = None
+
     def seconds_left(self, grace_s: float) -> float:
         """Of the grace period; infinite where nobody has asked."""
         return float("inf") if self.asked_at is None else self.asked_at + grace_s - time.monotonic()
@@ -99,6 +103,13 @@ def listen_early() -> None:
     """The first deed of a program."""
     for number in _heard():
         signal.signal(number, leave_at_once)
+
+
+def ignore_further() -> None:
+    """The last deed of a program whose exit code is settled. At its own end Python gives each signal its default back
+    before it takes the libraries down (3.11, finisignal), and one more SIGTERM would make another end of it."""
+    for number in _heard():
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _heard() -> list[int]:

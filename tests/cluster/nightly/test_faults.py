@@ -1,4 +1,4 @@
-"""Real faults on a real cluster; docs/cluster.md says how each ends. Every run here is small and trains for seconds."""
+"""Real faults on a real cluster; docs/stops.md says how each ends. Every run here is small and trains for seconds."""
 
 from __future__ import annotations
 

@@ -319,6 +319,23 @@ def test_a_pod_that_is_stopped_before_torch_listens_still_says_143(tmp_path):
     assert json.loads(ledger.read_text().splitlines()[-1])["exit_code"] == 143
 
 
+def test_signals_until_its_very_end_leave_the_exit_code_what_it_is(tmp_path):
+    """Python gives them their default back before its libraries go, which takes a moment where torch is loaded."""
+    command = [sys.executable, "-m", "trainer"]
+    process = subprocess.Popen(command, env=environment(tmp_path, **ONE), stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("default/try/pods/*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.002)
+        assert process.returncode == 143
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize(
     ("resolved", "address"), [("10.2.3.4", "10.2.3.4"), ("127.0.1.1", None), (None, None)]
 )

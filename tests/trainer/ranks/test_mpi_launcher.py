@@ -163,6 +163,21 @@ def test_a_stopped_launcher_tells_mpirun_s_processes_and_waits_for_them(tmp_path
     assert error.startswith(f"{[int(number) for number in heard]}\n")
 
 
+def test_signals_until_its_very_end_leave_the_exit_code_what_it_is(tmp_path):
+    """The entry point itself: without the operator's files it ends with 2, told or not, or with 143."""
+    env = {"PATH": os.environ["PATH"], "TRAINER_RUN": "try", "TRAINER_RESULTS": str(tmp_path)}
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainer.mpi_launcher"], env=env, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr
+        with process.stderr as said:
+            assert said.readline().startswith("bad configuration")  # from here on it ends
+            while process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        assert process.returncode == 2
+
+
 def test_a_signal_while_mpirun_starts_reaches_it(monkeypatch):
     """There was a moment in which the launcher ended alone and left mpirun running."""
     started: list[subprocess.Popen[bytes]] = []

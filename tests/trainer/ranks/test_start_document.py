@@ -12,7 +12,12 @@ import pytest
 
 from tests.documents.commands import ROOT, read_commands, split
 
-COMMANDS = sorted(command for command in read_commands() if command.startswith("python -m trainer --config"))
+COMMANDS = sorted(
+    command
+    for command, files in read_commands().items()
+    if command.startswith("python -m trainer --config")
+    and not files & {"docs/stops.md", "examples/faults.yaml"}
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
