@@ -1,4 +1,4 @@
-"""The commands of docs/stops.md that plant a fault, as they stand there: exit codes and sentences behind the # are true."""
+"""The commands of docs/stops.md that plant a fault, as they stand there; exit codes and sentences are behind the #."""
 
 from __future__ import annotations
 
