@@ -106,6 +106,9 @@ bare: setup gpu-kit ## the kit and the trainer's tests as on a bare GPU machine:
 pictures: setup ## the pictures in docs/pictures, from what `make demo` left; needs chromium
 	$(BIN)/python -m docs.pictures.take $(DEMO)
 
+docs: setup ## the documentation as a site, into site/: open site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build && echo "site/index.html; with its search: $(BIN)/python -m mkdocs serve"
+
 schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, the advice's strategies, the README's networks
 	$(BIN)/python charts/values_schema.py charts/run/values.schema.json
 	$(BIN)/python -m trainer.settings.strategy_table stratlab/analysis/advice/strategies.json

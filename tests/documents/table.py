@@ -74,7 +74,44 @@ EXPERIMENTS = (
 )
 """Whose full form docs/requirements.md names as what measures something."""
 
+TUTORIAL = "tests/nightly/rehearsals/test_tutorial.py::test_the_tutorial_as_it_stands"
+READS_PODS = "kubectl's own words; what they show is what `stratlab watch` reads on the cluster"
+
 TABLE: dict[str, Row] = {
+    ".venv/bin/stratlab list demo-results/runs": row(TUTORIAL),
+    ".venv/bin/stratlab analyze demo-results/runs/demo/fsdp": row(TUTORIAL),
+    ".venv/bin/stratlab rehearse charts/ddp charts/zero2 --values examples/digits.yaml "
+    "--set run.config.comparison=half --set run.config.global_batch_size=32 "
+    "--set run.config.micro_batch_size=16 --results demo-results/runs": row(TUTORIAL),
+    ".venv/bin/stratlab compare demo-results/runs/half": row(TUTORIAL),
+    ".venv/bin/stratlab rehearse charts/ddp charts/fsdp --results demo-results/runs --values my-values.yaml": row(
+        TUTORIAL
+    ),
+    ".venv/bin/stratlab compare demo-results/runs/pets": row(TUTORIAL),
+    "stratlab mlflow demo-results/mlflow": row(PARSES, DEMO),
+    **{
+        f"kubectl -n stratlab {words}": row("tests/cluster/e2e/test_runs.py::*", instead=READS_PODS)
+        for words in (
+            "describe pytorchjob ddp",
+            "get pods -l app.kubernetes.io/instance=ddp",
+            "get pytorchjobs",
+            "logs -f -l app.kubernetes.io/instance=ddp,app.kubernetes.io/component=training --tail 20",
+            "port-forward svc/mlflow 5000",
+        )
+    },
+    **{
+        command: row(PARSES, instead=PLACEHOLDER)
+        for command in (
+            "stratlab check -n NAMESPACE",
+            "stratlab compare DIR --varied lr,optimizer",
+            "stratlab list --on-cluster",
+            "stratlab logs RELEASE",
+            "stratlab logs RELEASE -n NAMESPACE --rank 1",
+            "stratlab remove COMPARISON/RUN --on-cluster",
+            "stratlab verify RUN_DIR",
+            "stratlab watch RELEASE -n NAMESPACE",
+        )
+    },
     **{
         f"stratlab sweep experiments/{part}.yaml": row(
             PARSES, FORMS, RESULTS, instead="needs a cluster with GPUs; the small form is run"

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,22 @@ from trainer.settings.config import Config
 PACKAGES = (
     *("torch", "torchvision", "deepspeed", "transformers", "peft", "safetensors", "datasets", "numpy"),
 )
+
+TRAFFIC = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "UCC_", "FI_", "OFI_")
+ON_DEVICES = (
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+)
+"""Variables that no setting of ours names and that decide how fast libraries work, or what they hold."""
+
+
+def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of this process that change how collectives travel and devices work: name -> value."""
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if name.startswith(TRAFFIC) or name in ON_DEVICES
+    }
 
 
 def read_versions() -> dict[str, str]:
@@ -72,6 +88,7 @@ def describe_run(
         "provenance": {
             "versions": read_versions(),
             "git_sha": read_git_sha(),
+            "environment": read_environment(os.environ),
             "image": config.image,
             "hosts": sorted(set(hosts)),
             "nodes": sorted({node for node in nodes if node}),

@@ -12,6 +12,8 @@ from stratlab.compare.judging.same_training import FIELD, build_difference, spli
 from stratlab.compare.judging.varied import SEED, excuse
 from stratlab.run_directory.record import RunRecord
 
+ONLY_TALK = "NCCL_DEBUG"
+"""Variables of this kind make a library say more."""
 AS_SEARCH = "comparable as a search"
 """The verdict over runs that differ, but only in what they are meant to differ in."""
 
@@ -136,6 +138,11 @@ def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
         path = ("provenance", "versions", name)
         if path not in listed:
             yield Rule(name, "config", path, True, "another library", absent="not installed")
+    variables = {name for run in runs for name in read_path(run.config, ("provenance", "environment")) or {}}
+    for name in sorted(variables):
+        why = "it changes how collectives travel or how a device works"
+        matters = not name.startswith(ONLY_TALK)
+        yield Rule(name, "config", ("provenance", "environment", name), matters, why, absent="not set")
 
 
 def _differs(rule: Rule, values: list[Any]) -> bool:

@@ -161,6 +161,20 @@ def test_another_library_is_compared(root: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("name", "matters"), [("NCCL_IB_DISABLE", True), ("NCCL_DEBUG", False)])
+def test_a_variable_of_the_network_that_one_run_has_is_a_difference(
+    root: Path, name: str, matters: bool
+) -> None:
+    config = json.loads((root / "ddp" / "config.json").read_text())
+    config["provenance"]["environment"] = {name: "1"}
+    (root / "ddp" / "config.json").write_text(json.dumps(config))
+    report = _report(root)
+    entry = _difference(report, name)
+    assert entry["values"] == {"ddp": "1", "fsdp": "not set", "zero2": "not set"}
+    assert entry["matters"] is matters
+    assert report["fairness"]["verdict"] == ("not comparable" if matters else "comparable")
+
+
 def test_what_is_wrong_in_all_runs_is_a_difference_too(tmp_path: Path) -> None:
     for strategy in ("ddp", "fsdp"):
         build_run_dir(tmp_path / "demo", strategy, strategy, skipped_steps=2)

@@ -1,0 +1,27 @@
+"""What each strategy shards and sends, with its picture: the opening words of its file."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from trainer.settings.strategy_table import STRATEGIES
+
+
+def write_strategies(repository: Path) -> str:
+    """Markdown: one section per file of trainer/strategies, in the order of the table of strategies."""
+    parts = [
+        "# The strategies in pictures\n",
+        "What is sharded, which collectives run in a step, and where the parts lie: the opening words of each "
+        "strategy's file in `trainer/strategies/`. Which to choose: [Strategies](../strategies.md).\n",
+    ]
+    told: set[str] = set()
+    for row in STRATEGIES.values():
+        if row.file in told:
+            continue
+        told.add(row.file)
+        names = [name for name, other in STRATEGIES.items() if other.file == row.file]
+        source = (repository / "trainer" / "strategies" / f"{row.file}.py").read_text()
+        words = ast.get_docstring(ast.parse(source)) or ""
+        parts.append(f"## {', '.join(names)}\n\n```text\n{words}\n```\n")
+    return "\n".join(parts)
