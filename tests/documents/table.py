@@ -129,6 +129,7 @@ TABLE: dict[str, Row] = {
     # make
     "make": row(f"{HERE}test_make_alone_lists_the_targets"),
     "make demo": row(DEMO),
+    "make docs": row(TARGET, "tests/documents/test_site.py::*", instead="the tests build it elsewhere"),
     "make setup": row(TARGET, instead="downloads 6 GB; every test runs in what it has made"),
     "make test": row(TARGET, instead=RUNS_TESTS),
     "make test-fast": row(TARGET, instead=RUNS_TESTS),
