@@ -21,6 +21,7 @@ from stratlab.logs.command import logs
 from stratlab.metrics.command import metrics
 from stratlab.rehearse.command import rehearse
 from stratlab.remove.command import remove
+from stratlab.render.command import render
 from stratlab.sweep.command import sweep
 from stratlab.tracking.command import mlflow
 from stratlab.user_error import UserError
@@ -48,6 +49,7 @@ def start(
 
 
 app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
+app.command(short_help="Print a script that starts a run without Kubernetes.")(render)
 app.command(short_help="Wait until a run has ended.")(wait)
 app.command(short_help="Watch a run on the cluster until it ends.")(watch)
 app.command("list", short_help="List the runs of a folder or of a cluster.")(list_runs)

@@ -10,9 +10,9 @@ from typing import Any
 from stratlab.machine.processes import free_port
 from stratlab.rehearse.folders import check_free
 from stratlab.rehearse.operator import build_training_pods
-from stratlab.rehearse.volume import find_mount, place_on_volume
 from stratlab.rendering import helm
 from stratlab.rendering.pod_commands import Pod, build_pod
+from stratlab.rendering.volume import find_mount, place_on_volume
 from stratlab.user_error import UserError
 
 # They matter to a cluster and change nothing in a process.

@@ -22,8 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer import failures
-from trainer.failures import first_failure
-from trainer.launch.ledger import read_last_codes
+from trainer.launch.culprit import find_culprit
 from trainer.launch.stop import TO_RANKS, Stop, Stopped, rank_seconds
 from trainer.launch.termination import end
 from trainer.record.run_directory import RunDirectory
@@ -158,14 +157,6 @@ def build_command(nodes: int, env: Mapping[str, str]) -> list[str]:
         "--mca", "plm_rsh_no_tree_spawn", "1",  # workers cannot reach each other that way
         *forwarded, "python", "-m", "trainer",
     ]  # fmt: skip
-
-
-def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
-    """The exit code to pass on: mpirun only knows who ended first, and a survivor may be faster than the culprit."""
-    codes = {pod: last for pod, last in read_last_codes(folder, since).items() if last != failures.DONE}
-    if not codes:
-        return code if code > 0 else 128 - code
-    return first_failure({index: codes[pod] for index, pod in enumerate(sorted(codes))})[1]
 
 
 def _run(command: list[str], env: Mapping[str, str], stop: Stop, grace_s: float) -> int:

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer.launch import mpi as mpi_launcher
-from trainer.launch.ledger import Ledger
 from trainer.launch.stop import Stop, Stopped
-from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
 
 
@@ -90,25 +88,6 @@ def test_one_process_per_worker_gets_the_variables_and_their_values_stay_hidden(
     assert "hf_secret" not in " ".join(command)
     forwarded = [command[i + 1] for i, part in enumerate(command) if part == "-x"]
     assert forwarded == ["HF_TOKEN", "PATH", "PET_NNODES", "TRAINER_RUN"]
-
-
-@pytest.mark.parametrize(
-    ("ends", "code", "culprit"),
-    [
-        ({"w0": 134, "w1": 10}, 134, 10),
-        ({"w0": 0, "w1": 12}, 12, 12),
-        ({"w0": 134, "w1": 134}, 134, 134),
-        ({"w0": 0}, 1, 1),
-        ({}, 143, 143),
-    ],
-)
-def test_the_culprit_is_read_from_the_ledgers(tmp_path, ends, code, culprit):
-    folder = RunDirectory(tmp_path, "default", "try")
-    for pod, ended in ends.items():
-        ledger = Ledger(folder, pod)
-        ledger.record_start("a")
-        ledger.record_end("a", ended)
-    assert mpi_launcher.find_culprit(folder, 0.0, code) == culprit
 
 
 def test_v1_tries_again_what_is_worth_it_and_not_for_ever(tmp_path, monkeypatch):

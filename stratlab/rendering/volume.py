@@ -1,4 +1,4 @@
-"""Paths on the results volume: a run that names one finds it below the folder of a rehearsal."""
+"""Paths on the results volume: a run that names one finds it below a folder of this machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ def place_on_volume(pod: Pod, mount: str, results: Path) -> Pod:
 
 
 def _place(command: Command, mount: str, results: Path) -> Command:
-    def move(value: str) -> str:
-        there = value.startswith(f"{mount}/") and not Path(value).is_relative_to(results)
-        return str(results) + value.removeprefix(mount) if there else value
+    env = {name: place_value(value, mount, results) for name, value in command.env.items()}
+    return replace(command, env=env)
 
-    return replace(command, env={name: move(value) for name, value in command.env.items()})
+
+def place_value(value: str, mount: str, results: Path) -> str:
+    """`value`, below `results` if it names what lies below `mount`."""
+    there = value.startswith(f"{mount}/") and not Path(value).is_relative_to(results)
+    return str(results) + value.removeprefix(mount) if there else value

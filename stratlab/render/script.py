@@ -1,0 +1,68 @@
+"""From what the user asked for to the script: rendered, checked by the trainer, written for one starter."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stratlab.machine.environment import build_machine_env
+from stratlab.render.docker import build_docker
+from stratlab.render.hostfile import build_hostfile, read_hostfile
+from stratlab.render.slurm import build_slurm
+from stratlab.render.start import Request, Start, build_start
+from stratlab.render.torchrun import build_torchrun
+from stratlab.rendering.checking import Refused, ask_trainer, list_refusals
+from stratlab.user_error import UserError
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Who starts it: torchrun, slurm, hostfile or docker, with what belongs to one of them."""
+
+    starter: str
+    hostfile: Path | None = None
+    repeats: int = 1
+
+
+def build_script(request: Request, wanted: Wanted) -> tuple[str, list[str]]:
+    """The script, and sentences for the user.
+
+    Raises:
+        UserError: an option, a chart or a setting is wrong.
+        Refused: the trainer refuses the settings.
+    """
+    if (wanted.starter == "hostfile") != (wanted.hostfile is not None):
+        raise UserError(
+            "--hostfile FILE belongs to --for hostfile, which needs it: gpu-node-01 slots=8, a line each"
+        )
+    if wanted.repeats > 1 and wanted.starter != "slurm":
+        raise UserError(
+            f"--repeats {wanted.repeats}: only with --for slurm; elsewhere start it again with another --name"
+        )
+    hosts = read_hostfile(wanted.hostfile) if wanted.hostfile else None
+    if hosts:
+        if request.nodes not in (None, len(hosts.names)):
+            raise UserError(f"--nodes {request.nodes}: the hostfile has {len(hosts.names)} machines")
+        request = replace(request, nodes=len(hosts.names), processes=request.processes or hosts.slots or None)
+    start = build_start(request, in_image=wanted.starter == "docker")
+    said = check(start)
+    if hosts:
+        return build_hostfile(start, hosts.names), said
+    if wanted.starter == "slurm":
+        return build_slurm(start, wanted.repeats), said
+    return {"docker": build_docker, "torchrun": build_torchrun}[wanted.starter](start), said
+
+
+def check(start: Start) -> list[str]:
+    """Lets the trainer check the settings, as far as another machine allows; what could not be checked.
+
+    Raises:
+        Refused: with every sentence.
+    """
+    pods = {"PET_NNODES": str(start.nodes), "PET_NPROC_PER_NODE": str(start.processes)}
+    runs = {start.name: {**start.env, **pods}}
+    answers = ask_trainer(runs, build_machine_env(os.environ), ["--elsewhere"])
+    if answers.refused:
+        raise Refused(list_refusals(answers, 1), min(code for code, _ in answers.refused.values()))
+    return [f"the settings could not be checked: {answers.reason}"] if answers.reason else []

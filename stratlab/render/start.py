@@ -1,0 +1,150 @@
+"""What a run needs to start, read from what helm renders of its chart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab.rendering import helm
+from stratlab.rendering.pod_commands import expand
+from stratlab.rendering.volume import find_mount, place_value
+from stratlab.user_error import UserError
+
+OF_THE_IMAGE = {
+    "HOME": "/tmp",
+    "HF_HOME": "/tmp/huggingface",
+    "MPLCONFIGDIR": "/tmp/matplotlib",
+    "TORCH_EXTENSIONS_DIR": "/tmp/torch_extensions",
+    "TRITON_CACHE_DIR": "/tmp/triton",
+}
+"""Folders that a chart names because a container can write nowhere else; a machine has its user's own."""
+DEFAULT_COMPARISON = "default"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. None leaves the chart's own."""
+
+    chart: Path
+    results: Path
+    settings: Sequence[str] = ()
+    values: Sequence[Path] = ()
+    name: str | None = None
+    nodes: int | None = None
+    processes: int | None = None
+    mlflow: str = ""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One run, apart from who starts it.
+
+    Attributes:
+        env: settings and variables, the same in all pods.
+        secrets: variables that whoever starts it must have in the environment.
+        results: of the machine; `mount` is where the settings see it.
+        shared_memory, memory, cpus: as Kubernetes writes amounts, "" where the chart says nothing.
+    """
+
+    name: str
+    env: Mapping[str, str]
+    secrets: Sequence[str]
+    nodes: int
+    processes: int
+    results: Path
+    mount: str
+    accelerator: str
+    image: str
+    grace_s: int
+    shared_memory: str
+    memory: str
+    cpus: str
+    rdma: bool
+
+    @property
+    def comparison(self) -> str:
+        return self.env.get("TRAINER_COMPARISON", DEFAULT_COMPARISON)
+
+    @property
+    def run_dir(self) -> Path:
+        return self.results / self.comparison / self.name
+
+
+def build_start(request: Request, *, in_image: bool = False) -> Start:
+    """The run that `request` describes.
+
+    Args:
+        in_image: it runs in the trainer's image, with the chart's own folders and the volume where the chart has it.
+
+    Raises:
+        UserError: with helm's words for what a chart refuses, or it renders what has no counterpart elsewhere.
+    """
+    program = helm.find_helm()
+    name = request.name or helm.read_chart_name(program, request.chart)
+    settings = [*request.settings, "run.workload.api=pytorchjob"]  # whose pods are those of every other
+    if request.nodes is not None:
+        settings.append(f"run.nodes={request.nodes}")
+    if request.processes is not None:
+        settings.append(f"run.processesPerNode={request.processes}")
+    literals = [f"run.mlflow.trackingUri={request.mlflow}", "run.mlflow.existingSecret="]
+    objects = helm.render_chart(
+        program, request.chart, name, settings=settings, values=request.values, literals=literals
+    )
+    jobs = [entry for entry in objects if entry.get("kind") == "PyTorchJob"]
+    if len(jobs) != 1:
+        raise UserError(
+            f"{request.chart}: renders {len(jobs)} PyTorchJob, a run is one: is it a strategy's chart?"
+        )
+    return _read_job(name, jobs[0], find_mount(objects), request.results, in_image)
+
+
+def _read_job(name: str, job: Mapping[str, Any], mount: str, results: Path, in_image: bool) -> Start:
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    pod = next(iter(replicas.values()))["template"]["spec"]
+    container = pod["containers"][0]
+    env, secrets = _read_env(container)
+    amounts = container.get("resources", {})
+    accelerator = env.get("TRAINER_ACCELERATOR", "")
+    image = container["image"]
+    if not in_image:
+        env = {key: place_value(value, mount, results) for key, value in env.items()}
+        env = {
+            key: value
+            for key, value in env.items()
+            if OF_THE_IMAGE.get(key) != value and key != "TRAINER_IMAGE"
+        }
+        env["TRAINER_RESULTS"] = str(results)
+    limits, requests = amounts.get("limits", {}), amounts.get("requests", {})
+    return Start(
+        name=name,
+        env=env,
+        secrets=secrets,
+        nodes=sum(int(replica.get("replicas", 1)) for replica in replicas.values()),
+        processes=int(job["spec"]["nprocPerNode"]),
+        results=results,
+        mount=mount,
+        accelerator=accelerator,
+        image=image,
+        grace_s=int(pod["terminationGracePeriodSeconds"]),
+        shared_memory=next(
+            (v["emptyDir"]["sizeLimit"] for v in pod.get("volumes", []) if v["name"] == "shm"), ""
+        ),
+        memory=str(limits.get("memory", "")),
+        cpus=str(limits.get("cpu") or requests.get("cpu", "")),
+        rdma="add" in container.get("securityContext", {}).get("capabilities", {}),
+    )
+
+
+def _read_env(container: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    env: dict[str, str] = {}
+    secrets = []
+    for entry in container.get("env", []):
+        source = entry.get("valueFrom")
+        if not source:
+            env[entry["name"]] = expand(str(entry.get("value", "")), env)
+        elif "secretKeyRef" in source:
+            secrets.append(entry["name"])
+        # else the pod's own place, which a script knows by itself
+    return env, secrets

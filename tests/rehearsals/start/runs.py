@@ -1,0 +1,81 @@
+"""One run as every starter starts it, and what must be equal of what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts/ddp"
+OPTIONS = [
+    *("--values", str(ROOT / "examples/digits.yaml"), "--values", str(ROOT / "examples/cpu.yaml")),
+    *(
+        "--set",
+        "run.config.epochs=1",
+        "--set",
+        "run.config.warmup_steps=5",
+        "--set",
+        "run.config.profile_steps=3",
+    ),
+]
+STRATLAB = Path(sys.executable).parent / "stratlab"
+MEASURED = re.compile(
+    r"_ms_|_per_s$|(^|_)time_s$|memory|host_peak|mfu_|comm_exposed_pct|straggler|alloc_retries|peak_"
+)
+"""Names in summary.json that are times, memory or a machine's."""
+HOSTS = {"device_name"}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Of a user of the machine: nothing of a run is in it."""
+    return {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin", "HOME": str(home)}
+
+
+def render(starter: str, results: Path, script: Path, *more: str) -> Path:
+    """The script, written by the command as a user types it."""
+    command = [
+        STRATLAB,
+        "render",
+        CHART,
+        "--for",
+        starter,
+        *OPTIONS,
+        "--results",
+        results,
+        "--output",
+        script,
+        *more,
+    ]
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return script
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Without times, memory and hosts."""
+    summary = json.loads((run_dir / "summary.json").read_text())
+    return {name: value for name, value in summary.items() if not MEASURED.search(name) and name not in HOSTS}
+
+
+def read_losses(run_dir: Path) -> list[tuple[int, float, float]]:
+    """(step, loss, gradient norm) of every step, to the last bit."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in lines if line["kind"] == "train"]
+
+
+def assert_same(run_dir: Path, rehearsed: Path) -> None:
+    """As the rehearsal's: numbers, losses to the last bit, and the files that are there."""
+    assert read_losses(run_dir) == read_losses(rehearsed)
+    assert len(read_losses(run_dir)) == 20
+    assert read_summary(run_dir) == read_summary(rehearsed)
+    ours, theirs = ({str(p.relative_to(d)) for p in d.rglob("*")} for d in (run_dir, rehearsed))
+    assert ours - {"mlflow.json", "metrics.sent"} == theirs - {"mlflow.json", "metrics.sent"}
+    codes = [
+        json.loads(line).get("exit_code") for line in (run_dir / "attempts.jsonl").read_text().splitlines()
+    ]
+    assert codes == [None, 0]

@@ -1,0 +1,100 @@
+"""The batch script under a real SLURM: two nodes with networks of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rehearsals.start.machines import Machine, find_lack, two_machines, wait_until
+from tests.rehearsals.start.runs import assert_same, environment, read_losses, render
+from tests.rehearsals.start.slurm import PROGRAMS, start_slurm
+
+LACK = find_lack(*PROGRAMS)
+pytestmark = pytest.mark.skipif(bool(LACK), reason=f"{LACK} (Debian: apt-get install slurm-wlm iproute2)")
+END = re.compile(r"JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)")
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    folder = tmp_path_factory.mktemp("slurm")
+    with two_machines(folder, environment(folder)) as machines:
+        start_slurm(machines, folder)
+        yield machines[0]
+
+
+def submit(head: Machine, script: Path) -> str:
+    done = head.run("sbatch", "--parsable", script, folder=script.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def wait_for(head: Machine, job: str, seconds: float = 240) -> str:
+    """What scontrol says of it, and of all jobs of an array, in the end."""
+
+    def look() -> str:
+        return head.run("scontrol", "show", "job", job).stdout
+
+    wait_until(
+        lambda: all(END.search(each) for each in look().split("\n\n") if each.strip()), job, seconds, 0.5
+    )
+    return look()
+
+
+def test_a_batch_of_two_nodes_gives_the_run_of_the_rehearsal(
+    head: Machine, rehearsed: Path, tmp_path: Path
+) -> None:
+    script = render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch")
+    job = submit(head, script)
+    said = wait_for(head, job)
+    out = (tmp_path / f"ddp-{job}.out").read_text()
+    assert "JobState=COMPLETED" in said and out == "ddp ended with exit code 0\n"
+    run_dir = tmp_path / "runs/demo/ddp"
+    assert_same(run_dir, rehearsed)
+    nodes = [json.loads((run_dir / f"ranks/rank{rank}.json").read_text())["node"] for rank in range(2)]
+    assert nodes == ["node0", "node1"]  # one task per node, and the ranks follow
+    logs = [(tmp_path / f"runs/demo/.logs/ddp/node{index}.log").read_text() for index in range(2)]
+    assert "step 20/20" in logs[0] and "step 20/20" not in logs[1]
+
+
+def test_an_array_gives_repeats_of_names_of_their_own(head: Machine, rehearsed: Path, tmp_path: Path) -> None:
+    options = ("--nodes", "1", "--processes", "2", "--repeats", "2")
+    script = render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *options)
+    wait_for(head, submit(head, script))
+    assert sorted(path.parent.name for path in tmp_path.glob("runs/demo/*/summary.json")) == ["ddp", "ddp-r2"]
+    assert read_losses(tmp_path / "runs/demo/ddp-r2") == read_losses(tmp_path / "runs/demo/ddp")
+
+
+def test_what_can_never_run_is_not_tried_again(head: Machine, tmp_path: Path) -> None:
+    more = ("run.allowFaults=true", "run.config.fault=nan@3:1!", "run.config.on_not_finite=stop")
+    options = [word for setting in more for word in ("--set", setting)]
+    job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *options))
+    said = wait_for(head, job)
+    assert "JobState=FAILED" in said and "ExitCode=12:0" in said and "Restarts=0" in said
+    assert (tmp_path / f"ddp-{job}.out").read_text().splitlines()[-1] == "ddp ended with exit code 12"
+    assert "loss not finite" in (tmp_path / "runs/demo/.logs/ddp/node1.log").read_text()
+
+
+def test_a_killed_rank_is_requeued_and_goes_on_to_the_same_losses(
+    head: Machine, rehearsed: Path, tmp_path: Path
+) -> None:
+    more = ("run.config.checkpoint_every=5", "run.allowFaults=true", "run.config.fault=kill@12")
+    options = [word for setting in more for word in ("--set", setting)]
+    job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *options))
+    wait_until(
+        lambda: "Restarts=1" in head.run("scontrol", "show", "job", job).stdout, "it is requeued", 240, 0.5
+    )
+    head.run(
+        "scontrol", "update", f"jobid={job}", "StartTime=now"
+    )  # SLURM lets a requeued job wait for two minutes
+    assert "JobState=COMPLETED" in wait_for(head, job)
+    run_dir = tmp_path / "runs/demo/ddp"
+    last = {step: (loss, norm) for step, loss, norm in read_losses(run_dir)}
+    assert last == {step: (loss, norm) for step, loss, norm in read_losses(rehearsed)}
+    assert len([line for line in (run_dir / "attempts.jsonl").open() if '"started"' in line]) == 2
+    out = (tmp_path / f"ddp-{job}.out").read_text().splitlines()
+    ends = [line for line in out if line.startswith("ddp ended")]
+    assert ends == ["ddp ended with exit code 137", "ddp ended with exit code 0"]

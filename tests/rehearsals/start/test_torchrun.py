@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+from stratlab.machine.processes import free_port
+from tests.rehearsals.start.runs import assert_same, environment, render
+
+
+def test_two_shells_give_the_run_of_the_rehearsal(rehearsed: Path, tmp_path: Path) -> None:
+    script = render("torchrun", tmp_path / "runs", tmp_path / "ddp.sh")
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    old = {"TRAINER_LR": "9", "PET_NNODES": "7"}  # of the shell's past
+    shells = [
+        subprocess.Popen(
+            ["bash", script],
+            env={
+                **environment(tmp_path),
+                **meeting,
+                **old,
+                "NODE_RANK": str(index),
+                "PET_LOCAL_ADDR": "127.0.0.1",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    told = [shell.communicate(timeout=240)[0] for shell in shells]
+    assert [shell.returncode for shell in shells] == [0, 0], told
+    assert_same(tmp_path / "runs/demo/ddp", rehearsed)
+
+
+def test_one_machine_needs_no_meeting(tmp_path: Path) -> None:
+    script = render("torchrun", tmp_path / "runs", tmp_path / "ddp.sh", "--nodes", "1", "--processes", "2")
+    done = subprocess.run(
+        ["bash", script], env=environment(tmp_path), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs/demo/ddp/ranks/rank1.json").is_file()
+
+
+def test_a_machine_without_a_number_is_told(tmp_path: Path) -> None:
+    script = render("torchrun", tmp_path / "runs", tmp_path / "ddp.sh")
+    done = subprocess.run(["bash", script], env=environment(tmp_path), capture_output=True, text=True)
+    assert done.returncode != 0 and "NODE_RANK: the number of this machine, from 0" in done.stderr
+    assert not (tmp_path / "runs").exists(), shlex.quote(done.stderr)
