@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from trainer.settings.config import ConfigError, NotFinite
+from trainer.settings.config import ConfigError
 
 DONE = 0
 CRASHED = 1
@@ -78,6 +78,10 @@ class DataMissing(Exception):
 
 class AcceleratorsMissing(Exception):
     """The run asks for accelerators, and its processes would not find one each."""
+
+
+class NotFinite(Exception):
+    """The loss became NaN or infinite, or gradients did at every loss scale."""
 
 
 class StorageFull(Exception):

@@ -1,6 +1,8 @@
-"""The console line of rank 0, an interface of trainer/outcome/progress.py:
+"""The console lines of rank 0 that are an interface (trainer/outcome/progress.py, trainer/outcome/tracking.py):
 
 step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left
+step 120: rank 1 (node a) takes 2.1 times as long as the others since step 103: they wait 51 % of each step
+step 120: the loss of step 118 is not finite, first on rank 1 (node a); of these 10 steps 1 are so, 1 left out
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?|-?inf|nan)"
 STEP = re.compile(
     rf"step (\d+)/(\d+)  loss {NUMBER}  {NUMBER} samples/s  {NUMBER} ms/step  about (\d+) s left\s*$"
 )
+EVENT = re.compile(r"step \d+: (?:rank \d+ .*takes .* times as long|the (?:loss|gradient) of step \d+ ).*$")
 ATTEMPT = re.compile(r"attempt (\d+)\b")
 
 
@@ -40,6 +43,12 @@ def parse_progress(line: str) -> Progress | None:
         return None
     step, steps, loss, speed, step_ms, left_s = found.groups()
     return Progress(int(step), int(steps), float(loss), float(speed), float(step_ms), int(left_s))
+
+
+def parse_event(line: str) -> str | None:
+    """A slow rank, or what is not finite, as the trainer says it; None for any other line."""
+    found = EVENT.search(line)
+    return found[0].rstrip() if found else None
 
 
 def parse_attempt(line: str) -> int | None:

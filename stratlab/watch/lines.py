@@ -64,6 +64,8 @@ class Lines:
                 f"event {event['metadata'].get('uid', about)}",
                 f"{about}: {format_event(event, with_count=False)}",
             )
+        for sentence in picture.told:
+            self._tell(f"told {sentence}", sentence)
         for source, sentence in picture.refused.items():
             self._tell(f"refused {source}", f"{source} cannot be looked at: {sentence}")
         self._tell_progress(picture)

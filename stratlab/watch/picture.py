@@ -8,7 +8,7 @@ from typing import Any
 from stratlab.cluster.pods import console_pod, has_log, node_rank, training_container
 from stratlab.cluster.watching import DELETED, SYNCED
 from stratlab.cluster.workloads import ENDED, Workload
-from stratlab.watch.console_line import Progress, parse_attempt, parse_progress
+from stratlab.watch.console_line import Progress, parse_attempt, parse_event, parse_progress
 from stratlab.watch.ending import Termination, find_culprit, read_termination
 
 WORKLOAD, PODS, EVENTS, JOBS, LOG, REFUSED, TROUBLE = (
@@ -32,6 +32,8 @@ class Picture:
         self.workload = workload
         self.deleted = False
         self.progress: Progress | None = None
+        self.told: list[str] = []
+        """What rank 0 has said of slow ranks and of what is not finite, oldest first; each sentence once."""
         self.refused: dict[str, str] = {}
         """What may not be looked at, and why."""
         self._pods: dict[str, Mapping[str, Any]] = {}
@@ -59,6 +61,8 @@ class Picture:
         elif source == LOG:
             self.progress = parse_progress(changed) or self.progress
             self._told_attempt = parse_attempt(changed) or self._told_attempt
+            if (event := parse_event(changed)) and event not in self.told:
+                self.told.append(event)
         elif source == REFUSED:
             self.refused[kind] = changed
             self._synced.add(kind)

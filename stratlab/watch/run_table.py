@@ -18,6 +18,7 @@ from stratlab.watch.picture import Picture
 
 COLOURS = {SUCCEEDED: "green", RUNNING: "green", FAILED: "red", "deleted": "red", "Pending": "yellow"}
 EVENTS_SHOWN = 5
+TOLD_SHOWN = 3
 PODS_SHOWN = 32
 
 
@@ -53,6 +54,7 @@ def render(picture: Picture) -> Group:
             ProgressBar(total=picture.progress.steps, completed=picture.progress.step, width=60),
             Text(str(picture.progress)),
         ]
+    parts += [Text(sentence, style="yellow") for sentence in picture.told[-TOLD_SHOWN:]]
     rows = [build_row(pod) for pod in picture.training_pods]
     if rows:
         parts.append(_table(rows))

@@ -216,6 +216,7 @@ TABLE: dict[str, Row] = {
             "run=full --set fault=disk-full@12",
             "run=damaged --set fault=corrupt@25,kill@25:1",
             "run=refused --set allow_faults=false --set fault=kill@25:1",
+            "run=late --set fault=kill@5000",
         )
     },
     **{

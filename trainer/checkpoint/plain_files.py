@@ -23,7 +23,7 @@ class Fragment:
 
 
 class Scaler:
-    """deepspeed.runtime.fp16.loss_scaler.LossScaler: a number, the lab has its own (settings/precision.py)."""
+    """deepspeed.runtime.fp16.loss_scaler.LossScaler: a number, the lab has its own (loss_scale.py)."""
 
 
 class Stage(IntEnum):

@@ -16,10 +16,10 @@ from trainer.checkpoint.sharded_snapshot import ShardedStaging
 from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
 from trainer.engines.optimizer import build_optimizer, step_optimizer
+from trainer.loss_scale import LossScale
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.run import Run
-from trainer.settings.precision import LossScale
 
 
 class TorchEngine:

@@ -35,8 +35,9 @@ COUNTED_STEP = 3  # of an attempt: behind what sets itself up in the first ones,
 _UNCOUNTED = nullcontext()
 _NO_TOKENS = (msgspec.UNSET,) * 3
 log = logging.getLogger("trainer")
-MOST_WAITING = 20
-"""Steps: by then a loss that is not finite is found, and a slow rank, however seldom lines are asked for."""
+MOST_WAITING = 10
+"""Steps: so a slow rank is found within 20 of them (stragglers.py), and a loss that is not finite, however seldom
+lines are asked for."""
 TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 
 
@@ -132,6 +133,7 @@ class Recorder:
         self._nodes = nodes
         self._waited_share = waited_share
         self._own = OwnTimes()
+        self._unsettled = 0  # steps whose waiting has not been asked for
         self._stragglers = Stragglers()
         self._epochs = EpochCount(epoch_samples) if epoch_samples else None
         self._world_axis = world_axis
@@ -171,7 +173,7 @@ class Recorder:
     def record_step(
         self, step: int, lr: float, result: StepResult, taken: tuple[Any, ...], profiled: bool
     ) -> None:
-        """Keeps one step; every `log_every` steps, and every 20, writes all that are waiting."""
+        """Keeps one step; every `log_every` steps, and every 10, writes all that are waiting."""
         self._waiting.append(_Waiting(time.time(), step, lr, result, taken, profiled))
         if step % self._log_every == 0 or len(self._waiting) >= MOST_WAITING:
             self.flush()
@@ -230,6 +232,8 @@ class Recorder:
             self._guard.forget()
             return
         for number, sentence in self._guard.check(bad, [entry.result.loss for entry in waiting]):
+            if self._spool is not None:
+                log.warning("step %d: %s", waiting[-1].step, sentence)
             self.record("event", number, name="not finite", text=sentence)
 
     def _find_bad(self, waiting: Sequence[_Waiting], losses: list[float], norms: list[float]) -> list[Step]:
@@ -244,11 +248,14 @@ class Recorder:
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
         """Of each step, in ms; what counts is kept."""
         found = [read_ms(entry.taken) for entry in waiting]
-        waited = self._waited_share() if self._waited_share else math.nan
         others = dist.get_world_size() > 1
         for entry, times in zip(waiting, found, strict=True):
             if self._count(entry, times) and others:
-                self._own.add(entry.step, times[1], times[1] + times[2] * (1.0 - waited), times[0])
+                self._own.add(entry.step, times[1], times[2], times[0])
+        self._unsettled += len(waiting)
+        if self._unsettled + self._log_every > MOST_WAITING:  # a few steps are too few to see how they waited
+            self._own.settle(self._waited_share() if self._waited_share else math.nan)
+            self._unsettled = 0
         return found
 
     def _tell(self, step: int, stragglers: Sequence[Straggler]) -> None:

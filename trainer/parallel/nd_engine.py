@@ -14,6 +14,7 @@ from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, as_sums, build_result
 from trainer.engines.optimizer import step_optimizer
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
+from trainer.loss_scale import LossScale
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.models.decoder import documents_of
@@ -26,7 +27,6 @@ from trainer.parallel.stage import Stage
 from trainer.parallel.submeshes import Meshes
 from trainer.run import Run
 from trainer.settings.knob_table import accumulates_sharded
-from trainer.settings.precision import LossScale
 
 
 class ScheduleEngine:

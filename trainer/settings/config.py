@@ -27,10 +27,6 @@ class ConfigError(ValueError):
         self.problems = problems
 
 
-class NotFinite(Exception):
-    """The loss became NaN or infinite, or gradients did at every loss scale."""
-
-
 class Config(Settings):
     """One run, as typed by the user; nothing derived from the machine is in here."""
 

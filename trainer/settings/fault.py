@@ -64,3 +64,10 @@ def rank_problems(text: str, world_size: int) -> Iterator[str]:
     for fault in read_faults(text):
         if fault.rank >= world_size:
             yield f"TRAINER_FAULT={text!r}: there is no rank {fault.rank}, only 0 to {world_size - 1}"
+
+
+def step_problems(text: str, steps: int) -> Iterator[str]:
+    """Faults of steps that never come: the run would end well, and show nothing."""
+    for fault in read_faults(text):
+        if fault.step > steps:
+            yield f"TRAINER_FAULT={text!r}: there is no step {fault.step}, only 1 to {steps}"

@@ -372,7 +372,7 @@ class Settings(BaseModel):
     log_every: int = Field(
         default=10,
         ge=1,
-        description="Steps between writes of the metrics; they are never further apart than 20.",
+        description="Steps between writes of the metrics; they are never further apart than 10.",
     )
     target_accuracy_pct: float = Field(
         default=0.0, ge=0, le=100, description="Validation accuracy until which training is timed; 0 = none."

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trainer.settings.config import Config
+from trainer.settings.fault import step_problems
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
         ]
     if config.mode == "evaluate":
         return []
-    problems, plan = [], build_plan(config, train_samples)
+    plan = build_plan(config, train_samples)
+    problems = [*step_problems(config.fault, plan.steps)]
     asked, most = config.profile_first_step, plan.steps - config.profile_warmup
     if config.profile_steps > max(most, 0):
         problems.append(

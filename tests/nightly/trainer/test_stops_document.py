@@ -14,7 +14,7 @@ import pytest
 from tests.documents.commands import FENCE, ROOT, read_commands, split
 
 LINE = re.compile(r"^(python -m trainer --config .*?) +# (\d+)(?:: (.*))?$", re.MULTILINE)
-ON_ITS_OWN = ("hanging", "poisoned", "large", "smaller", "full", "damaged", "refused")
+ON_ITS_OWN = ("hanging", "poisoned", "large", "smaller", "full", "damaged", "refused", "late")
 """Runs that need no other one."""
 
 

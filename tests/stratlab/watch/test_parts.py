@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratlab.cluster.pod_row import build_row
-from stratlab.watch.console_line import Progress, format_seconds, parse_attempt, parse_progress
+from stratlab.watch.console_line import (
+    Progress,
+    format_seconds,
+    parse_attempt,
+    parse_event,
+    parse_progress,
+)
 from stratlab.watch.ending import ADVICE, find_culprit, read_termination
 from tests.stratlab.watch.objects import build_pod, ended
 from trainer import failures
 from trainer.outcome import progress as trainer_progress
+from trainer.outcome.stragglers import Straggler
+from trainer.outcome.tracking import Recorder
 
 LINE = "step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left"
 
@@ -45,6 +54,24 @@ def test_what_the_trainer_really_writes(loss: float, caplog: pytest.LogCaptureFi
 )
 def test_other_lines_are_no_progress(line: str) -> None:
     assert parse_progress(line) is None
+
+
+def test_slow_ranks_and_what_is_not_finite_as_the_trainer_really_says_it(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    recorder = Recorder(tmp_path / "metrics.jsonl", 1, 10, nodes=("a", "b"))
+    recorder._tell(30, [Straggler(1, 13, 2.04, 51.0)])
+    recorder.close()
+    said = "step 30: rank 1 (node b) takes 2.0 times as long as the others since step 13: they wait 51 % of each step"
+    assert parse_event(caplog.messages[-1]) == said
+    assert parse_event(f"[1,0]<stderr>:{said}\n") == said
+    for rest in (
+        "loss of step 8 is not finite, first on rank 0 (node a); of",
+        "gradient of step 9 is not finite",
+    ):
+        assert parse_event(f"step 10: the {rest}") == f"step 10: the {rest}"
+    for other in (LINE, "rank 1: loss not finite: the loss of step 12 is not finite", "step 3: done"):
+        assert parse_event(other) is None
 
 
 def test_the_attempt() -> None:

@@ -108,6 +108,26 @@ def test_a_run_that_succeeds(api: FakeApi, connection: Connection) -> None:
     ]
 
 
+def test_a_slow_rank_is_said_once_and_stands_in_the_table(api: FakeApi, connection: Connection) -> None:
+    said = "step 30: rank 1 (node b) takes 2.0 times as long as the others since step 13: they wait 51 % of each step"
+    api.put(RUNS, build_run("Created", "Running"))
+    api.put(PODS, build_pod(0))
+    run = Watching(connection, analysis=False)
+    for line in (said, said, LINE.format(40)):
+        api.log("demo-worker-0", line)
+    run.says("step 40/600")
+    assert run.said.count(said) == 1
+    api.put(RUNS, build_run("Created", "Succeeded"))
+    _, picture = run.end()
+    from rich.console import Console
+
+    from stratlab.watch.run_table import render
+
+    console = Console(record=True, width=200)
+    console.print(render(picture))
+    assert console.export_text().count(said) == 1
+
+
 def test_without_the_analysis(api: FakeApi, connection: Connection) -> None:
     api.put(ANALYSES, build_analysis())
     api.put(RUNS, build_run("Succeeded"))

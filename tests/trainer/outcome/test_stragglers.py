@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from trainer.outcome.stragglers import CHUNK, IN_A_ROW, OwnTimes, Stragglers
+from trainer.outcome.stragglers import CHUNK, IN_A_ROW, MOST_CHUNKS, OwnTimes, Stragglers
+from trainer.outcome.tracking import MOST_WAITING
 
 UNKNOWN = math.nan
 
@@ -27,7 +28,8 @@ def feed(
     for step in range(first, steps + 1):
         for rank, own in enumerate(times):
             ms = data(rank, step)
-            own.add(step, ms, ms + forward(rank, step) if known else UNKNOWN, whole)
+            own.add(step, ms, forward(rank, step), whole)
+            own.settle(0.0 if known else UNKNOWN)
         if step % written_every:
             continue
         chunks = [own.take() for own in times]
@@ -50,12 +52,26 @@ def test_a_rank_of_twice_the_time_is_found_within_twenty_steps(ranks, begins):
 
 @pytest.mark.parametrize("first", range(1, 1 + CHUNK))
 @pytest.mark.parametrize("begins", range(30, 40))
-def test_it_is_written_within_twenty_steps_wherever_chunks_and_writes_lie(first, begins):
-    """As by default: every 10 steps, and the first steps of an attempt do not count."""
+@pytest.mark.parametrize("written_every", [1, 3, 7, MOST_WAITING])
+def test_it_is_written_within_twenty_steps_wherever_chunks_and_writes_lie(first, begins, written_every):
+    """Writes are never further apart than MOST_WAITING, and the first steps of an attempt do not count."""
     found, _ = feed(
-        2, forward=lambda rank, step: 80.0 if rank and step >= begins else 40.0, first=first, written_every=10
+        2,
+        forward=lambda rank, step: 80.0 if rank and step >= begins else 40.0,
+        first=first,
+        written_every=written_every,
     )
     assert [slow.rank for _, slow in found] == [1] and found[0][0] - begins <= 20
+
+
+def test_no_chunk_is_left_behind_at_a_write():
+    own = OwnTimes()
+    for step in range(1, 4 * MOST_WAITING + 1):
+        own.add(step, 1.0, 2.0, 3.0)
+        own.settle(0.0)
+        if step % MOST_WAITING == 0:
+            taken = own.take()
+            assert len(taken) <= MOST_CHUNKS and taken[-1].step > step - 2 * CHUNK
 
 
 def test_slow_data_are_found_though_nothing_is_known_of_the_forward_pass():
@@ -93,3 +109,13 @@ def test_noise_with_heavy_tails_makes_no_straggler(ranks):
 
         found, _ = feed(ranks, steps=200, forward=forward)
         assert found == [], (seed, found)
+
+
+def test_what_was_waited_is_taken_out_of_all_forward_passes_since_it_was_asked():
+    own = OwnTimes()
+    for step in range(1, CHUNK + 1):
+        own.add(step, 1.0, 8.0, 20.0)
+    assert own.take() == []
+    own.settle(0.25)
+    (chunk,) = own.take()
+    assert (chunk.step, chunk.data_ms, chunk.own_ms) == (1, 1.0, 7.0)

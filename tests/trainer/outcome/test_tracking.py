@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,20 @@ def test_a_line_of_a_step(tmp_path, monkeypatch):
         "optimizer_ms": 0.0, "profiled": False, "train_accuracy_pct": 50.0,
         "train_quarter_pct": 25.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("log_every", [1, 4, 10, 15, 100])
+def test_writes_are_never_further_apart_than_ten_steps(tmp_path, monkeypatch, log_every):
+    """A slow rank and what is not finite are found in time, whatever the setting says."""
+    monkeypatch.setattr("trainer.outcome.tracking.dist.get_world_size", lambda: 1)
+    written = []
+    recorder = Recorder(
+        tmp_path / "metrics.jsonl", 1, log_every, on_flush=lambda line: written.append(line["step"])
+    )
+    for step in range(1, 61):
+        result = StepResult(torch.tensor(0.5), torch.tensor(2.0), 8)
+        recorder.record_step(step, 0.125, result, (1_000_000, 250_000, 500_000, 0, 0), False)
+    recorder.flush()
+    recorder.close()
+    assert max(after - before for before, after in pairwise([0, *written])) <= min(log_every, 10)
+    assert written[-1] == 60

@@ -63,6 +63,11 @@ def launch(results: Path, python: str = "", **more: str) -> subprocess.Completed
             2,
             "must be a multiple of TRAINER_MICRO_BATCH_SIZE=8 x 2 processes",
         ),
+        (
+            {"TRAINER_FAULT": "kill@13", "TRAINER_ALLOW_FAULTS": "true"},
+            2,
+            "TRAINER_FAULT='kill@13': there is no step 13, only 1 to 12",
+        ),
         ({"PET_NNODES": "0"}, 2, "PET_NNODES='0': expected a number from 1"),
         ({"PET_NNODES": "1:4"}, 2, "PET_NNODES=1:4: the size of a run is fixed"),
         ({"TRAINER_IMAGE_SIZE": "9"}, 2, "TRAINER_IMAGE_SIZE=9: cnn needs a multiple of 8, for example 8"),

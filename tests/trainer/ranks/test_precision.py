@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests.ranks import run_ranks
+from trainer.loss_scale import LossScale
 from trainer.settings.config import Config, ConfigError
-from trainer.settings.precision import LossScale, Precision, apply_whole_fp32, resolve_precision, uses_tf32
+from trainer.settings.precision import Precision, apply_whole_fp32, resolve_precision, uses_tf32
 
 
 def config(precision: str, strategy: str = "ddp") -> Config:

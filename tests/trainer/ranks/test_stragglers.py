@@ -69,6 +69,16 @@ def test_the_slow_rank_is_named_with_its_node_and_share(tmp_path, strategy, plac
     assert summary["straggler"] == f"rank {slow}" and summary["straggler_share_pct"] > 15
 
 
+@pytest.mark.parametrize("log_every", ["1", "100"])
+def test_within_twenty_steps_however_often_lines_are_asked_for(tmp_path, log_every):
+    """From step 13: no chunk begins there, so the third slow one is whole behind step 23."""
+    env = settings(tmp_path, "ddp", TRAINER_LOG_EVERY=log_every)
+    ended = fork_ranks(be_worker("forward", 1, 13), 2, env=env, timeout_s=240)
+    assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
+    (found,) = stragglers(tmp_path)
+    assert found["rank"] == 1 and found["step"] - 13 <= 20
+
+
 def test_ranks_that_are_alike_are_not_named(tmp_path):
     ended = fork_ranks(be_worker("nowhere", 0, 1), 2, env=settings(tmp_path, "fsdp"), timeout_s=240)
     assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]

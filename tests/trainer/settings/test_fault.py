@@ -6,7 +6,7 @@ import pytest
 
 from tests.trainer.settings.test_config import problems, read
 from trainer.faults import APPLY
-from trainer.settings.fault import KINDS, Fault, rank_problems, read_faults
+from trainer.settings.fault import KINDS, Fault, rank_problems, read_faults, step_problems
 
 
 def test_kinds_and_what_they_do_are_one_table():
@@ -40,3 +40,10 @@ def test_a_fault_needs_a_yes():
 def test_a_rank_that_is_not_there_is_named():
     assert [*rank_problems("kill@3:1,nan@4", 2)] == []
     assert [*rank_problems("kill@3:2", 2)] == ["TRAINER_FAULT='kill@3:2': there is no rank 2, only 0 to 1"]
+
+
+def test_a_step_that_never_comes_is_named():
+    assert [*step_problems("kill@12:1,nan@4", 12)] == []
+    assert [*step_problems("kill@13!,nan@4", 12)] == [
+        "TRAINER_FAULT='kill@13!,nan@4': there is no step 13, only 1 to 12"
+    ]

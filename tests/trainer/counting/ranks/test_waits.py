@@ -68,7 +68,7 @@ def test_fp16_waits_once_a_step_because_the_norm_decides_whether_there_is_an_upd
     def run():
         found = count_waits(f"{IMAGES} strategy=ddp global_batch_size=8 {FP16}", 2)
         assert list(found.values()) == [1]
-        assert next(iter(found)).line.startswith("trainer/settings/precision.py")
+        assert next(iter(found)).line.startswith("trainer/loss_scale.py")
 
     run_ranks(run, 1)
 
