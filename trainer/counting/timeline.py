@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -12,6 +13,12 @@ CAUSES = (
     *("low-precision copies", "gathered", "activations", "masks", "logits and loss", "data", "other"),
 )
 """What memory is held for, coarsely; docs/memory.md says what belongs to each."""
+
+
+LOSS = "logits and loss"
+SAVED = ("activations", "masks", "low-precision copies")
+END_SHARE = 0.05
+"""Of what the forward pass has saved, at the beginning of the backward pass's last window."""
 
 
 class Label(NamedTuple):
@@ -73,6 +80,12 @@ class Timeline:
     block_bytes: int
     events: list[tuple[int, Storage]] = field(default_factory=list)
     """(bytes taken, or given back where negative; whose)."""
+    turns: list[tuple[int, str]] = field(default_factory=list)
+    """(event, phase that begins before it), in order."""
+
+    def begin(self, phase: str) -> None:
+        """From the next event on this is the phase."""
+        self.turns.append((len(self.events), phase))
 
     def resize(self, storage: Storage, size: int) -> None:
         """Records that `storage` has `size` bytes from now on."""
@@ -90,6 +103,54 @@ class Timeline:
         totals = list(accumulate(counted, initial=0))  # totals[i]: before event i
         return self.moment(max(range(since, len(totals)), key=totals.__getitem__))
 
+    def windows(self, since: int) -> dict[str, Moment]:
+        """The fullest moment of each window from event `since` on, by its name: the phases, the backward pass in three.
+
+        Moments that may become the peak of another depth or batch: `backward, loss` while something of logits and loss
+        is alive, `backward, end` when nearly all that the forward pass has saved is gone (END_SHARE), `backward`
+        between the two. In one window what is held grows evenly with depth and rows; which is the fullest may change.
+        """
+        totals = list(accumulate((delta for delta, _ in self.events), initial=0))
+        best: dict[str, int] = {}
+        for name, start, end in self._segments(since):
+            at = max(range(start, end), key=totals.__getitem__)
+            if name not in best or totals[at] > totals[best[name]]:
+                best[name] = at
+        return {name: self.moment(at) for name, at in best.items()}
+
+    def _segments(self, since: int) -> Iterator[tuple[str, int, int]]:
+        """(window, first event, behind the last one); none is empty. Moment n is before event n."""
+        ends = [at for at, _ in self.turns[1:]] + [len(self.events)]
+        for (start, phase), end in zip(self.turns, ends, strict=True):
+            start, end = max(start, since), end + 1
+            if end - start < 2:
+                continue
+            if phase != "backward":
+                yield phase, start, end
+                continue
+            loss, saved = self._alive_after(start, end - 1)
+            loss_ends = max((i for i, size in enumerate(loss) if size), default=-1) + 1
+            most = max(saved, default=0)
+            last = next((i for i, size in enumerate(saved) if size <= END_SHARE * most), len(saved))
+            last = max(last, loss_ends)
+            cuts = (("backward, loss", 0, loss_ends), ("backward", loss_ends, last), ("backward, end", last, len(saved)))
+            for name, begin, stop in cuts:
+                if stop > begin:
+                    yield name, start + begin, start + stop
+
+    def _alive_after(self, start: int, end: int) -> tuple[list[int], list[int]]:
+        """Bytes (of logits and loss, of what the forward pass has saved) before each event of start..end, and behind."""
+        loss = saved = 0
+        for storage, size in self.moment(start).storages.items():
+            loss += size if storage.cause == LOSS else 0
+            saved += size if _is_saved(storage) else 0
+        found = [(loss, saved)]
+        for delta, storage in self.events[start:end]:
+            loss += delta if storage.cause == LOSS else 0
+            saved += delta if _is_saved(storage) else 0
+            found.append((loss, saved))
+        return [pair[0] for pair in found], [pair[1] for pair in found]
+
     def moment(self, before: int) -> Moment:
         """What is held before event number `before`."""
         held = Counter[Storage]()
@@ -97,3 +158,7 @@ class Timeline:
             held[storage] += delta
         alive = {storage: size for storage, size in held.items() if size}
         return Moment(sum(alive.values()), alive)
+
+
+def _is_saved(storage: Storage) -> bool:
+    return storage.label.phase == "forward" and storage.cause in SAVED
