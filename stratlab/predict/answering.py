@@ -55,4 +55,4 @@ def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
     ]
     if not alike:
         return "no operations file of this model and strategy"
-    return f"the nearest file has {', '.join(min(alike, key=len))}"
+    return f"the nearest file has {', '.join(min(alike, key=lambda misses: len(misses)))}"

@@ -55,7 +55,9 @@ def _ask_of_job(name: str, job: Mapping[str, Any]) -> Question:
     return _build_question(name, settings, nodes * per_node, per_node, whole=True)
 
 
-def ask_of_model(model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str]) -> list[Question]:
+def ask_of_model(
+    model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str]
+) -> list[Question]:
     """One question per strategy of which there is a file of this model; what is not given is as in the files.
 
     Raises:
@@ -69,7 +71,9 @@ def ask_of_model(model: str, gpus: int, files: Sequence[OperationsFile], setting
             "`python -m trainer.count --operations FILE` counts one, --operations FOLDER reads it"
         )
     given = _read_settings(settings, {name for file in mine for name in file.settings} | set(BATCH))
-    strategies = [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
+    strategies = (
+        [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
+    )
     rows = {"micro_batch_size": "1", **given}
     return [
         _build_question(strategy, {**rows, "model": model, "strategy": strategy}, gpus, gpus, whole=False)
@@ -98,7 +102,9 @@ def _build_question(
 ) -> Question:
     rows = _read_number(settings, "micro_batch_size", DEFAULT_BATCH["micro_batch_size"])
     total = _read_number(settings, "global_batch_size", DEFAULT_BATCH["global_batch_size"] if whole else 0)
-    shared = _read_number(settings, "tp", 1) * _read_number(settings, "cp", 1) * _read_number(settings, "pp", 1)
+    shared = (
+        _read_number(settings, "tp", 1) * _read_number(settings, "cp", 1) * _read_number(settings, "pp", 1)
+    )
     dp = max(1, ranks // max(1, shared))
     return Question(
         name=name,

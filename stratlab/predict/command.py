@@ -23,16 +23,22 @@ def predict(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="As for helm; with --model a setting of run.config: seq_len=4096."
+            "--set",
+            metavar="KEY=VALUE",
+            help="As for helm; with --model a setting of run.config: seq_len=4096.",
         ),
     ] = None,
     values: Annotated[
         list[Path] | None,
         typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
     ] = None,
-    model: Annotated[str, typer.Option(help="Instead of charts: every strategy that was counted for it.")] = "",
+    model: Annotated[
+        str, typer.Option(help="Instead of charts: every strategy that was counted for it.")
+    ] = "",
     gpus: Annotated[int, typer.Option(min=1, help="With --model: how many.")] = 8,
-    device_gib: Annotated[float, typer.Option(min=0.1, help="Memory of one GPU. An H200 has 140.4.")] = DEVICE_GIB,
+    device_gib: Annotated[
+        float, typer.Option(min=0.1, help="Memory of one GPU. An H200 has 140.4.")
+    ] = DEVICE_GIB,
     operations: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Further operations files, which go first.", show_default=False),
@@ -77,7 +83,11 @@ def predict(
     answers = answer(questions, files, device_gib, cache if charts and count else None)
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:
-        unknown = [{"name": u.question.name, "verdict": "not known", "reason": u.reason} for u in answers if isinstance(u, Unknown)]
+        unknown = [
+            {"name": u.question.name, "verdict": "not known", "reason": u.reason}
+            for u in answers
+            if isinstance(u, Unknown)
+        ]
         print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
     else:
         _show(answers, device_gib)

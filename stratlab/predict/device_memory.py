@@ -9,8 +9,8 @@ GIB = 2**30
 DEVICE_GIB = 79.6
 """An H100 of 80 GB: 81,559 MiB by nvidia-smi."""
 GATE = 0.85
-"""Of a device. Above it steps become slow before they fail: of the rows of nanotron's table (H100, 80 GB) with 70.8 GB and
-more 16 of 17 are 3 to 12 times slower than the same layout with half the micro-batch."""
+"""Of a device. Above it steps become slow before they fail: of the rows of nanotron's table (H100, 80 GB) with 70.8 GB
+and more 16 of 17 are 3 to 12 times slower than the same layout with half the micro-batch."""
 RESERVED_PER_ALLOCATED = 1.04
 """What torch's allocator takes from the device for each byte that is asked for: median of 43 published rows of
 SimuMax (B200), 1.028 to 1.093."""

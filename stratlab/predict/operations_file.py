@@ -53,7 +53,9 @@ class OperationsFile:
         """Of the fullest rank, with micro-batches of `rows`. `layers`: 0 = the model's own."""
         return scale(self.samples, layers or self.layers, rows, ranks)
 
-    def misses(self, wanted: Mapping[str, str], ranks: int, accumulates: bool, whole: bool = True) -> list[str]:
+    def misses(
+        self, wanted: Mapping[str, str], ranks: int, accumulates: bool, whole: bool = True
+    ) -> list[str]:
         """What keeps this file from answering; nothing where it does.
 
         Args:
@@ -68,7 +70,11 @@ class OperationsFile:
             if not _is_same(self.settings[name], "bf16" if (name, text) == ("precision", "auto") else text)
         ]
         own = wanted.get("model_layers", "0")
-        if "model_layers" not in self.settings and own not in ("0", str(self.layers)) and not self.scales_depth:
+        if (
+            "model_layers" not in self.settings
+            and own not in ("0", str(self.layers))
+            and not self.scales_depth
+        ):
             found.append(f"model_layers={self.layers} (wanted {own})")
         counted = {sample.ranks for sample in self.samples}
         if ranks not in counted and not (self.scales_ranks and ranks > 1):
@@ -91,7 +97,8 @@ def read_operations_file(path: Path) -> OperationsFile:
                 f"{path}: an operations file of schema {content['schema_version']}, expected {SCHEMA}; count it again"
             )
         samples = [
-            Sample(one["layers"], one["rows"], one["ranks"], one["rank"], one["windows"]) for one in content["samples"]
+            Sample(one["layers"], one["rows"], one["ranks"], one["rank"], one["windows"])
+            for one in content["samples"]
         ]
         axes = content["samples"][0]["axes"]
         names = ("key", "settings", "defaults", "layers", "scales_depth", "scales_ranks", "accumulates")
@@ -117,7 +124,11 @@ def read_operations(folders: Sequence[Path]) -> Iterator[OperationsFile]:
 
 
 def find_operations(
-    files: Sequence[OperationsFile], wanted: Mapping[str, str], ranks: int, accumulates: bool, whole: bool = True
+    files: Sequence[OperationsFile],
+    wanted: Mapping[str, str],
+    ranks: int,
+    accumulates: bool,
+    whole: bool = True,
 ) -> OperationsFile | None:
     """The file that answers, rather one that was counted with as many micro-batches; None = there is none."""
     able = [file for file in files if not file.misses(wanted, ranks, accumulates, whole)]
@@ -129,7 +140,7 @@ def _text(value: Any) -> str:
 
 
 def _is_same(value: Any, text: str) -> bool:
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, bool | str):
         return _text(value) == (text.lower() if isinstance(value, bool) else text)
     try:
         return float(text) == float(value)

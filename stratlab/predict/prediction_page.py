@@ -19,7 +19,11 @@ KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}
 BESIDE = "context, communicators, reserve"
 COLUMNS = (
     *("run", "ranks", Column("rows", "micro-batch"), "verdict", Column("needs", "on the device", "GiB", 2)),
-    *(Column("peak", "peak of the engines", "GiB", 2), Column("largest", "largest micro-batch"), Column("first", "what to change first")),
+    *(
+        Column("peak", "peak of the engines", "GiB", 2),
+        Column("largest", "largest micro-batch"),
+        Column("first", "what to change first"),
+    ),
 )
 
 

@@ -20,7 +20,16 @@ NUMBERS = 4
 def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
     """One line per question: verdict, GiB on the device, peak of the engines, largest micro-batch."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "ranks", "micro-batch", "verdict", "on device GiB", "peak GiB", "largest micro-batch", "first"):
+    for name in (
+        "run",
+        "ranks",
+        "micro-batch",
+        "verdict",
+        "on device GiB",
+        "peak GiB",
+        "largest micro-batch",
+        "first",
+    ):
         left = name in ("run", "verdict", "first")
         table.add_column(name, justify="left" if left else "right", overflow="fold")
     for one in answers:
@@ -56,8 +65,8 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     """Where the numbers come from."""
     known = [one for one in answers if isinstance(one, Prediction)]
     yield (
-        f"device {device_gib:g} GiB, gate {GATE:.0%}: {GATE * device_gib:.1f} GiB; counted on fake tensors, no device took "
-        "part; CUDA's context, communicators and the allocator's reserve are constants (docs/predict.md)"
+        f"device {device_gib:g} GiB, gate {GATE:.0%}: {GATE * device_gib:.1f} GiB; counted on fake tensors, no device "
+        "took part; CUDA's context, communicators and the allocator's reserve are constants (docs/predict.md)"
     )
     if assumed := sorted({_assumed(one) for one in known if not one.question.whole}):
         yield from assumed
@@ -66,7 +75,15 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
 
 
 def _assumed(one: Prediction) -> str:
-    told = ("seq_len", "image_size", "precision", "packing", "activation_checkpointing", "lora_rank", "optimizer")
+    told = (
+        "seq_len",
+        "image_size",
+        "precision",
+        "packing",
+        "activation_checkpointing",
+        "lora_rank",
+        "optimizer",
+    )
     settings = [f"{name}={_say(one.file.settings[name])}" for name in told if name in one.file.settings]
     images = f", {one.file.labels} classes, {one.file.channels} channels" if one.file.labels else ""
     return f"counted with {', '.join(settings)}{images}"

@@ -1,7 +1,8 @@
 """A file's few counts become any depth, micro-batch and number of ranks, window by window and cause by cause.
 
 In one window of a step each cause holds a number of bytes that is even in the layers, and in the rows between two
-counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the fullest window.
+counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the fullest
+window.
 """
 
 from __future__ import annotations
@@ -50,14 +51,10 @@ def scale(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Peak
 def _scale_window(
     samples: Sequence[Sample], window: str, rank: int, layers: int, rows: int, ranks: int
 ) -> Peak:
-    causes = dict.fromkeys(
-        cause for sample in samples for cause in sample.windows.get(window, {})
-    )
+    causes = dict.fromkeys(cause for sample in samples for cause in sample.windows.get(window, {}))
     found = {}
     for cause in causes:
-        points = [
-            (sample, float(sample.windows.get(window, {}).get(cause, 0))) for sample in samples
-        ]
+        points = [(sample, float(sample.windows.get(window, {}).get(cause, 0))) for sample in samples]
         size = round(_scale_cause(points, layers, rows, ranks))
         if size > 0:
             found[cause] = size

@@ -78,7 +78,9 @@ def _write_operations(given: argparse.Namespace, env: Mapping[str, str], per_nod
     content = build_operations(settings, given.ranks, per_node, given.labels, given.channels, say=begin)
     write_json(Path(given.operations), content)
     scaled = [name for name in ("depth", "ranks") if content[f"scales_{name}"]]
-    print(f"{given.operations}: {len(content['samples'])} counts in {content['seconds']:.0f} s, key {content['key']}")
+    print(
+        f"{given.operations}: {len(content['samples'])} counts in {content['seconds']:.0f} s, key {content['key']}"
+    )
     print(f"answers for every micro-batch{''.join(f', {name}' for name in scaled)}")
     if content["why_not_scaled"]:
         print(f"depth not scaled: {content['why_not_scaled']}")

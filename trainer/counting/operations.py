@@ -34,6 +34,8 @@ SCALES_NOT = {
 BY_RANKS = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 """Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
 OTHER_RANKS = (8, 2)
+IMAGES = (2, 16, 32)
+"""Micro-batches that are counted of images."""
 Say = Callable[[str], None]
 
 
@@ -82,7 +84,7 @@ def build_operations(
         samples.append(_sample(corner, own, found))
     scaled = ("model_layers",) if len(depths) > 1 else ()
     settings = settings_that_matter(config, scaled)
-    matters = {
+    matters: dict[str, Any] = {
         "schema_version": SCHEMA,
         "settings": settings,
         "ranks": sorted({corner.ranks for corner in corners}),
@@ -94,7 +96,7 @@ def build_operations(
     return {
         **matters,
         "key": build_key(matters),
-        "what": "bytes that one rank holds, by window of the step and cause, counted on fake tensors; no device took part",
+        "what": "bytes that one rank holds, by window of a step and cause; counted on fake tensors, on no device",
         "defaults": defaults_of(settings),
         "layers": own,
         "scales_depth": len(depths) > 1,
@@ -139,7 +141,7 @@ def _period(config: Config) -> int:
 def _rows(config: Config) -> tuple[int, ...]:
     """Of text one row, and so many that several chunks of logits follow each other, and twice that."""
     if not config.is_text:
-        return (4, 8)
+        return IMAGES
     many = max(2, -(-2 * config.loss_chunk_tokens // config.seq_len))
     return (1, many, 2 * many)
 
@@ -163,7 +165,11 @@ def _several(micro_batches: int, stages: int) -> int:
 
 
 def _settings_of(env: Mapping[str, str], corner: _Corner, dp: int, micro_batches: int) -> dict[str, str]:
-    given = {"init": "scratch", "micro_batch_size": corner.rows, "global_batch_size": micro_batches * corner.rows * dp}
+    given = {
+        "init": "scratch",
+        "micro_batch_size": corner.rows,
+        "global_batch_size": micro_batches * corner.rows * dp,
+    }
     if corner.layers:
         given["model_layers"] = corner.layers
     return {**env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}}

@@ -15,10 +15,9 @@ CAUSES = (
 """What memory is held for, coarsely; docs/memory.md says what belongs to each."""
 
 
-LOSS = "logits and loss"
 SAVED = ("activations", "masks", "low-precision copies")
-END_SHARE = 0.05
-"""Of what the forward pass has saved, at the beginning of the backward pass's last window."""
+EDGE_SHARE = 0.05
+"""Of what the forward pass has saved: freed when the backward pass's first window ends, left when its last begins."""
 
 
 class Label(NamedTuple):
@@ -106,9 +105,9 @@ class Timeline:
     def windows(self, since: int) -> dict[str, Moment]:
         """The fullest moment of each window from event `since` on, by its name: the phases, the backward pass in three.
 
-        Moments that may become the peak of another depth or batch: `backward, loss` while something of logits and loss
-        is alive, `backward, end` when nearly all that the forward pass has saved is gone (END_SHARE), `backward`
-        between the two. In one window what is held grows evenly with depth and rows; which is the fullest may change.
+        Moments that may become the peak of another depth or batch: `backward, begin` while nearly all is alive that
+        the forward pass has saved (the loss), `backward, end` when nearly all of it is gone (the embedding), `backward`
+        between. In one window what is held grows evenly with depth and rows; which window is the fullest may change.
         """
         totals = list(accumulate((delta for delta, _ in self.events), initial=0))
         best: dict[str, int] = {}
@@ -119,37 +118,35 @@ class Timeline:
         return {name: self.moment(at) for name, at in best.items()}
 
     def _segments(self, since: int) -> Iterator[tuple[str, int, int]]:
-        """(window, first event, behind the last one); none is empty. Moment n is before event n."""
+        """(window, first moment, behind the last one); none is empty. Moment n is before event n."""
         ends = [at for at, _ in self.turns[1:]] + [len(self.events)]
-        for (start, phase), end in zip(self.turns, ends, strict=True):
-            start, end = max(start, since), end + 1
-            if end - start < 2:
+        for (turn, phase), end in zip(self.turns, ends, strict=True):
+            start = max(turn, since)
+            if end <= start:
                 continue
             if phase != "backward":
-                yield phase, start, end
+                yield phase, start, end + 1
                 continue
-            loss, saved = self._alive_after(start, end - 1)
-            loss_ends = max((i for i, size in enumerate(loss) if size), default=-1) + 1
-            most = max(saved, default=0)
-            last = next((i for i, size in enumerate(saved) if size <= END_SHARE * most), len(saved))
-            last = max(last, loss_ends)
-            cuts = (("backward, loss", 0, loss_ends), ("backward", loss_ends, last), ("backward, end", last, len(saved)))
+            saved = self._saved_bytes(start, end)
+            most = max(saved)
+            full = max(i for i, size in enumerate(saved) if size >= (1 - EDGE_SHARE) * most) + 1
+            empty = next(
+                (i for i, size in enumerate(saved) if i >= full and size <= EDGE_SHARE * most), len(saved)
+            )
+            cuts = (
+                ("backward, begin", 0, full),
+                ("backward", full, empty),
+                ("backward, end", empty, len(saved)),
+            )
             for name, begin, stop in cuts:
                 if stop > begin:
                     yield name, start + begin, start + stop
 
-    def _alive_after(self, start: int, end: int) -> tuple[list[int], list[int]]:
-        """Bytes (of logits and loss, of what the forward pass has saved) before each event of start..end, and behind."""
-        loss = saved = 0
-        for storage, size in self.moment(start).storages.items():
-            loss += size if storage.cause == LOSS else 0
-            saved += size if _is_saved(storage) else 0
-        found = [(loss, saved)]
-        for delta, storage in self.events[start:end]:
-            loss += delta if storage.cause == LOSS else 0
-            saved += delta if _is_saved(storage) else 0
-            found.append((loss, saved))
-        return [pair[0] for pair in found], [pair[1] for pair in found]
+    def _saved_bytes(self, start: int, end: int) -> list[int]:
+        """What the forward pass has saved and is alive, before each event of start..end, and behind the last."""
+        held = sum(size for storage, size in self.moment(start).storages.items() if _is_saved(storage))
+        changes = (delta if _is_saved(storage) else 0 for delta, storage in self.events[start:end])
+        return list(accumulate(changes, initial=held))
 
     def moment(self, before: int) -> Moment:
         """What is held before event number `before`."""
