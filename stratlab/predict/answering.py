@@ -48,11 +48,11 @@ def answer(
 
 def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
     """What the nearest file of the same model and strategy lacks."""
-    alike = [
+    alike: list[list[str]] = [
         file.misses(question.settings, question.ranks, question.accumulates, question.whole)
         for file in files
         if file.model == question.settings.get("model") and file.strategy == question.settings.get("strategy")
     ]
     if not alike:
         return "no operations file of this model and strategy"
-    return f"the nearest file has {', '.join(min(alike, key=lambda misses: len(misses)))}"
+    return f"the nearest file has {', '.join(sorted(alike, key=len)[0])}"

@@ -68,7 +68,7 @@ def test_groups_add_up_to_the_peak_and_the_largest_is_first():
 
 
 def test_the_windows_of_a_step_are_found_in_its_backward_pass():
-    """Four layers of 100 blocks are saved; the loss takes 50 at the beginning, the embedding's gradient 300 at the end."""
+    """Four layers of 100 blocks are saved; the loss takes 50 first, the embedding 300 last."""
     timeline = Timeline(1)
     timeline.begin("forward")
     saved = [storage("activations") for _ in range(4)]
