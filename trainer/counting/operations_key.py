@@ -12,7 +12,18 @@ from trainer.settings.config import Config
 BATCH = ("global_batch_size", "micro_batch_size")
 """Scaled, or in `accumulates`."""
 NEVER = (
-    *("run", "comparison", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults", "fault"),
+    *(
+        "run",
+        "comparison",
+        "results",
+        "image",
+        "accelerator",
+        "wait_s",
+        "grace_s",
+        "allow_faults",
+        "fault",
+        "tensorboard",
+    ),
     *("seed", "init", "mode", "tokenizer", "image_column", "label_column", "dataset", "dataset_path"),
     *("normalization", "data_residence", "validation_fraction", "train_samples"),
     *("lora_alpha", "distil_temperature", "distil_weight"),
@@ -30,7 +41,15 @@ NEVER = (
     ),
     *("profile_first_step", "profile_warmup", "profile_steps", "profile_shapes", "profile_memory"),
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "checkpoint_keep_finished"),
-    *("resume", "resume_from", "evaluate_every", "log_every", "target_accuracy_pct", "target_perplexity"),
+    *(
+        "resume",
+        "resume_from",
+        "evaluate_every",
+        "log_every",
+        "tensorboard",
+        "target_accuracy_pct",
+        "target_perplexity",
+    ),
     *("on_not_finite", "collective_timeout_s", "oom_ladder", "max_attempts", "deadline_s"),
 )
 """No tensor of a step depends on them. A data set gives classes and channels, which a file names."""
