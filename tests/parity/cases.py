@@ -71,7 +71,7 @@ class Variant:
 DISTILLED = {"teacher": teachers.NAME, "distil_temperature": 3.0, "distil_weight": 0.7}
 SHARDS_PARAMETERS = ("zero3", "zeropp")
 GATHERING = tuple(name for name, row in TABLE.items() if "prefetch_blocks" in row.knobs and name != "nd")
-FULLY_SHARD = ("fsdp", "hsdp")
+FULLY_SHARD = tuple(name for name, row in TABLE.items() if "accumulate" in row.knobs and name != "nd")
 REDUCING = tuple(name for name in STRATEGIES if "reduce_dtype" in TABLE[name].knobs)
 DEEPSPEED = tuple(name for name, row in TABLE.items() if row.deepspeed_stage)
 COMPILED = tuple(name for name, row in TABLE.items() if row.deepspeed_stage != 3 and name != "nd")

@@ -10,6 +10,7 @@ import difflib
 from typing import Any
 
 from trainer.settings.config import ConfigError
+from trainer.settings.optimizer_table import ARGUMENTS
 
 _OFFLOAD = ("device", "nvme_path", "buffer_count", "pin_memory")
 # By section; () = a plain value.
@@ -26,20 +27,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         (),
     ),
     "optimizer": ("type", "params", "legacy_fusion"),
-    "optimizer.params": (
-        *(
-            "lr",
-            "weight_decay",
-            "betas",
-            "eps",
-            "momentum",
-            "nesterov",
-            "torch_adam",
-            "fused",
-            "foreach",
-            "amsgrad",
-        ),
-    ),
+    "optimizer.params": (*ARGUMENTS, "torch_adam", "fused", "foreach", "amsgrad"),
     "zero_optimization": (
         *("contiguous_gradients", "reduce_scatter", "use_multi_rank_bucket_allreduce"),
         *("allgather_partitions", "overlap_comm", "compute_grad_norm"),

@@ -8,6 +8,7 @@ from trainer.settings.fault import fault_problems
 from trainer.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from trainer.settings.knob_table import misplaced_knobs
 from trainer.settings.network_table import FINETUNED_NETWORKS
+from trainer.settings.optimizer_table import OPTIMIZERS, list_own_settings
 from trainer.settings.size_table import misplaced_sizes
 from trainer.settings.strategy_table import STRATEGIES
 
@@ -15,9 +16,6 @@ ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 
 DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
 ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
-
-OF_OPTIMIZER = {"sgd": ("momentum", "nesterov"), "adamw": ("beta1", "beta2", "eps")}
-"""Settings that one optimizer has and the other one has not."""
 
 OF_TEACHER = ("distil_temperature", "distil_weight")
 
@@ -115,8 +113,8 @@ def _nd(config: Settings) -> Iterator[str]:
 
 
 def _optimizer(config: Settings) -> Iterator[str]:
-    for optimizer, names in OF_OPTIMIZER.items():
-        for name in names if optimizer != config.optimizer else ():
+    for optimizer in OPTIMIZERS:
+        for name in list_own_settings(optimizer) if optimizer != config.optimizer else ():
             if (value := getattr(config, name)) != type(config).model_fields[name].default:
                 yield (
                     f"TRAINER_{name.upper()}={value}: has no effect with optimizer {config.optimizer}, only with "
@@ -142,7 +140,7 @@ def _work(config: Settings) -> Iterator[str]:
     if 0 < config.target_perplexity <= 1:
         yield f"TRAINER_TARGET_PERPLEXITY={config.target_perplexity:g}: no model reaches it, give more than 1"
     if {"epochs", "steps"} <= config.model_fields_set and config.steps:
-        yield "TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them"
+        yield "TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them and null to the other"
     if config.profile_steps and config.profile_first_step <= config.profile_warmup:
         yield (
             f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "

@@ -1,7 +1,7 @@
 """What must be equal for one run to go on from a checkpoint of another one: the training, whatever carries it out.
 
 Strategy, world size, micro-batch, offloading, recomputation and knobs may differ: the next losses are those of the run
-that was not moved. Every setting is in one of the two tables.
+that was not moved. A setting that is not said to be free to differ must be equal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainer.settings.size_table import SIZES
 MODEL, DATA, UPDATES = "another model", "other samples, or another order", "other updates"
 TEACHER = "teacher_sha256"
 """Its place in `resolved` of config.json."""
-MUST_BE_EQUAL: dict[str, str] = {
+WHY: dict[str, str] = {
     **dict.fromkeys(("task", "model", "model_path", *SIZES, "image_size"), MODEL),
     "batch_norm": "other statistics",
     **dict.fromkeys(("lora_rank", "lora_alpha", "lora_targets"), "other parameters are trained"),
@@ -97,13 +97,14 @@ def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[s
 
 
 def _changed(before: Mapping[str, Any], config: Settings) -> Iterator[str]:
-    for name, why in MUST_BE_EQUAL.items():
-        if _differs(before, config, name):
+    for name in type(config).model_fields:
+        if name not in MAY_DIFFER and _differs(before, config, name):
+            why = WHY.get(name, "another training")
             yield f"{name}={getattr(config, name)!r} (was {before.get(name)!r}: {why})"
 
 
 def _differs(before: Mapping[str, Any], config: Settings, name: str) -> bool:
-    return before.get(name, Settings.model_fields[name].default) != getattr(config, name)
+    return before.get(name, type(config).model_fields[name].default) != getattr(config, name)
 
 
 def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], resume_from: str) -> list[str]:

@@ -10,10 +10,8 @@ from typing import Any
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import TEXT_MODELS
-from trainer.shapes.decoder_shapes import SHAPES, DecoderShape, named_setting
+from trainer.shapes.decoder_shapes import FAMILIES, SHAPES, DecoderShape, named_setting
 from trainer.shapes.sizes import resize_decoder
-
-FAMILIES = tuple(dict.fromkeys(shape.family for shape in SHAPES.values()))
 
 
 def _no_language_model(config: Config) -> str:
@@ -75,7 +73,7 @@ def shape_of_json(content: dict[str, Any], named: str) -> DecoderShape:
     rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
     if problems := [f"{named}: {problem}" for problem in _parts_not_built(family, content, rope)]:
         raise ConfigError(problems)
-    moe = family == "qwen3_moe"
+    moe = FAMILIES[family].experts
     heads, hidden = content["num_attention_heads"], content["hidden_size"]
     return DecoderShape(
         family=family,
@@ -102,11 +100,12 @@ _NEEDED_MOE = ("num_experts_per_tok", "moe_intermediate_size")
 
 
 def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any]) -> Iterator[str]:
-    needed = _NEEDED + (_NEEDED_MOE if family == "qwen3_moe" else ())
+    moe, biased = FAMILIES[family].experts, FAMILIES[family].qkv_bias
+    needed = _NEEDED + (_NEEDED_MOE if moe else ())
     for name in needed:
         if not content.get(name):
             yield f"its config.json does not say {name}"
-    if family == "qwen3_moe" and not (content.get("num_experts") or content.get("num_local_experts")):
+    if moe and not (content.get("num_experts") or content.get("num_local_experts")):
         yield "its config.json does not say num_experts"
     yield from _windows(content)
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -114,11 +113,9 @@ def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any])
         yield f"rope_type {kind!r}, expected 'default'"
     if content.get("hidden_act", "silu") != "silu":
         yield f"hidden_act {content['hidden_act']!r}, expected 'silu'"
-    if family == "qwen3_moe" and (
-        content.get("mlp_only_layers") or content.get("decoder_sparse_step", 1) != 1
-    ):
+    if moe and (content.get("mlp_only_layers") or content.get("decoder_sparse_step", 1) != 1):
         yield "mlp_only_layers or decoder_sparse_step: expected experts in every layer"
-    if family == "qwen3_moe" and content.get("attention_bias"):
+    if not biased and content.get("attention_bias"):
         yield "attention_bias=true, expected false"
 
 

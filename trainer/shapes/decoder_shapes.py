@@ -10,11 +10,27 @@ from trainer.settings.config import Config
 
 
 @dataclass(frozen=True)
+class Family:
+    """What decoders of one kind have in common, as transformers builds them."""
+
+    qkv_bias: bool = False
+    """Biases on q, k and v."""
+    qk_norm: bool = False
+    """Norms on q and k."""
+    experts: bool = False
+    """In every layer."""
+
+
+FAMILIES = {"qwen2": Family(qkv_bias=True), "qwen3_moe": Family(qk_norm=True, experts=True)}
+"""By `model_type` of a config.json."""
+
+
+@dataclass(frozen=True)
 class DecoderShape:
     """Shape of a decoder; its names in a config.json are in trainer/shapes/decoder_json.py."""
 
     family: str
-    """qwen2: dense, biases on q, k, v. qwen3_moe: experts in every layer, norms on q and k, no biases."""
+    """One of FAMILIES."""
     layers: int
     hidden: int
     heads: int
@@ -121,14 +137,14 @@ def parameter_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
 
 
 def _layer_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
-    hidden, kv = shape.hidden, shape.kv_heads * shape.head_dim
+    hidden, kv, family = shape.hidden, shape.kv_heads * shape.head_dim, FAMILIES[shape.family]
     layer: dict[str, tuple[int, ...]] = {}
     for name, width in (("q_proj", shape.queries), ("k_proj", kv), ("v_proj", kv)):
         layer[f"self_attn.{name}.weight"] = (width, hidden)
-        if shape.family == "qwen2":
+        if family.qkv_bias:
             layer[f"self_attn.{name}.bias"] = (width,)
     layer["self_attn.o_proj.weight"] = (hidden, shape.queries)
-    if shape.family == "qwen3_moe":
+    if family.qk_norm:
         layer["self_attn.q_norm.weight"] = layer["self_attn.k_norm.weight"] = (shape.head_dim,)
     if shape.experts:
         layer["mlp.experts.gate_up_proj"] = (shape.experts, 2 * shape.expert_intermediate, hidden)

@@ -11,8 +11,10 @@ from trainer.data.batches import IGNORED
 from trainer.models.decoder import Decoder
 from trainer.models.decoder_build import build_decoder
 from trainer.settings.config import Config
+from trainer.shapes.decoder_shapes import SHAPES
 
-FAMILIES = ("qwen_tiny", "qwen_moe_tiny")
+FAMILIES = tuple(name for name in SHAPES if name.endswith("_tiny"))
+"""The smallest of each family."""
 SEQ = 24
 
 

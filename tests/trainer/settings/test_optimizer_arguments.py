@@ -13,8 +13,8 @@ from torch import nn
 from trainer.engines.deepspeed_config import ModelSizes, build_settings
 from trainer.engines.optimizer import build_optimizer
 from trainer.settings.config import Config
-from trainer.settings.config_rules import OF_OPTIMIZER
 from trainer.settings.optimizer_arguments import optimizer_arguments
+from trainer.settings.optimizer_table import list_own_settings
 from trainer.settings.precision import Precision
 
 
@@ -34,16 +34,15 @@ def moved(optimizer: str) -> tuple[Config, set[str]]:
     noted = Noted(Config(run="r", strategy="zero2", optimizer=optimizer))
     optimizer_arguments(noted)  # type: ignore[arg-type]
     numbers = noted.names - {"optimizer"}
-    instead = {"momentum": 0.9, "nesterov": True}  # of a default of 0
-    given = {name: instead.get(name, 0.5 * Config.model_fields[name].default) for name in numbers}
-    assert all(given.values()), "a default of 0: choose another number for it here"
+    given = {name: 0.5 * Config.model_fields[name].default or 0.25 for name in numbers}
+    given |= {name: True for name in numbers if Config.model_fields[name].annotation is bool}
     return Config(run="r", strategy="zero2", optimizer=optimizer, **given), numbers
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_torch_and_deepspeed_are_given_the_same(optimizer: str) -> None:
     config, numbers = moved(optimizer)
-    assert numbers == {"lr", "weight_decay", *OF_OPTIMIZER[optimizer]}
+    assert numbers == {"lr", "weight_decay", *list_own_settings(optimizer)}
     noted = Noted(config)
     (group,) = build_optimizer(noted, nn.Linear(2, 2).parameters()).param_groups  # type: ignore[arg-type]
     assert noted.names == {"optimizer", *numbers}, "read by optimizer_arguments, where DeepSpeed sees it too"

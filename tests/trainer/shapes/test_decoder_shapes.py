@@ -11,9 +11,10 @@ from trainer.failures import DataMissing
 from trainer.models.decoder import FAMILY_CLASSES
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import TEXT_MODELS
-from trainer.shapes.decoder_json import FAMILIES, read_shape, shape_of_json
+from trainer.shapes.decoder_json import read_shape, shape_of_json
 from trainer.shapes.decoder_rules import decoder_problems
 from trainer.shapes.decoder_shapes import (
+    FAMILIES,
     SHAPES,
     TEXT_HUB_IDS,
     count_flops_per_token,
@@ -92,6 +93,9 @@ def test_every_text_model_has_a_shape_and_each_but_the_tiny_ones_an_address():
     assert set(FAMILY_CLASSES) == set(FAMILIES), (
         "transformers' classes of each family: trainer/models/decoder.py"
     )
+    assert {shape.family for shape in SHAPES.values()} == set(FAMILIES)
+    tiny = [shape.family for name, shape in SHAPES.items() if name.endswith("_tiny")]
+    assert sorted(tiny) == sorted(FAMILIES), "a small one of each, for the tests of every family"
     assert set(SHAPES) - set(TEXT_HUB_IDS) == {name for name in SHAPES if name.endswith("_tiny")}
 
 
