@@ -97,14 +97,14 @@ def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[s
 
 
 def _changed(before: Mapping[str, Any], config: Settings) -> Iterator[str]:
-    for name in type(config).model_fields:
+    for name in Settings.model_fields:
         if name not in MAY_DIFFER and _differs(before, config, name):
             why = WHY.get(name, "another training")
             yield f"{name}={getattr(config, name)!r} (was {before.get(name)!r}: {why})"
 
 
 def _differs(before: Mapping[str, Any], config: Settings, name: str) -> bool:
-    return before.get(name, type(config).model_fields[name].default) != getattr(config, name)
+    return before.get(name, Settings.model_fields[name].default) != getattr(config, name)
 
 
 def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], resume_from: str) -> list[str]:
