@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.image_models import rounding
@@ -16,6 +17,7 @@ def run(warm: bool, dtype: torch.dtype, moved_by: float = 0.0, felt: float = 1.0
     return train(read_config("mobilenet", warm), dtype, moved_by, felt, STEPS)
 
 
+@pytest.mark.slow
 def test_what_rounding_becomes_is_there_in_fp64_and_goes_with_its_cause():
     exact = run(False, torch.float64)
     moved, finer = (run(False, torch.float64, by).apart(exact)["norms"] for by in (ROUNDING, FINER))
