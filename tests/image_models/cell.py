@@ -54,7 +54,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 """Warm-up where there is batch norm over so few samples: it enlarges rounding, the more the longer the first updates
-are (rounding.py, docs/strategies.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate that was tried kept parity."""
+are (rounding.py, docs/strategies.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate tried kept parity."""
 SMALL = ("cnn", "cnn_lstm", "ensemble", "cnn_lora")
 SMALLER_THRESHOLD = 10_000
 """Elements, for these: their largest tensors have fewer than DeepSpeed's own 100,000, and nothing would be gathered."""
