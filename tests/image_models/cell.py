@@ -53,8 +53,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "warmup_steps": 20,
     },
 }
-"""Warm-up where there is batch norm over so few samples: it enlarges rounding, the more the longer the first updates are
-(rounding.py, docs/strategies.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate was found with parity."""
+"""Warm-up where there is batch norm over so few samples: it enlarges rounding, the more the longer the first updates
+are (rounding.py, docs/strategies.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate was found with parity."""
 SMALL = ("cnn", "cnn_lstm", "ensemble", "cnn_lora")
 SMALLER_THRESHOLD = 10_000
 """Elements, for these: their largest tensors have fewer than DeepSpeed's own 100,000, and nothing would be gathered."""
