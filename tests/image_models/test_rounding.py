@@ -28,7 +28,8 @@ def test_what_rounding_becomes_is_there_in_fp64_and_goes_with_its_cause():
 def test_with_warm_up_rounding_stays_below_the_gates_and_a_mistake_above():
     single = run(True, torch.float32)
     moved, mistaken = (run(True, torch.float32, **how).apart(single) for how in HOW)
-    assert max(moved["losses"]) < 0.1 * PARITY and max(moved["norms"]) < 0.1 * NORM_PARITY
+    # without warm-up 8e-5 of the norm in the second step, and 2e-3 in the third
+    assert max(moved["losses"]) < 0.1 * PARITY and max(moved["norms"]) < 0.01 * NORM_PARITY
     assert min(mistaken["norms"]) > 10 * NORM_PARITY and mistaken["first_gradient"] > 0.1
 
 
