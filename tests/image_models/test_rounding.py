@@ -13,24 +13,37 @@ STEPS = 2
 HOW = ({"moved_by": ROUNDING}, {"felt": FELT})
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Beside other work two of them wait for each other for most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def run(warm: bool, dtype: torch.dtype, moved_by: float = 0.0, felt: float = 1.0) -> Steps:
-    return train(read_config("mobilenet", warm), dtype, moved_by, felt, STEPS)
+    smaller = read_config("mobilenet", warm).model_copy(update={"global_batch_size": 16})
+    return train(smaller, dtype, moved_by, felt, STEPS)
 
 
-@pytest.mark.slow
 def test_what_rounding_becomes_is_there_in_fp64_and_goes_with_its_cause():
-    exact = run(False, torch.float64)
-    moved, finer = (run(False, torch.float64, by).apart(exact)["norms"] for by in (ROUNDING, FINER))
-    assert moved[1] > 500 * ROUNDING and moved[1] > 50 * moved[0], "a step enlarges it"
-    assert moved[1] > 100 * finer[1], "a wrong gradient would stay"
+    config = read_config("mobilenet", warm=False)
+    exact = train(config, torch.float64, steps=3)
+    moved, finer = (
+        train(config, torch.float64, by, steps=3).apart(exact)["norms"] for by in (ROUNDING, FINER)
+    )
+    assert moved[0] < 100 * ROUNDING and moved[2] > NORM_PARITY, "two steps enlarge it beyond the gate"
+    assert moved[2] > 100 * finer[2], "a wrong gradient would stay"
 
 
 def test_with_warm_up_rounding_stays_below_the_gates_and_a_mistake_above():
-    single = run(True, torch.float32)
+    single, cold = run(True, torch.float32), run(False, torch.float32)
     moved, mistaken = (run(True, torch.float32, **how).apart(single) for how in HOW)
-    # without warm-up 8e-5 of the norm in the second step, and 2e-3 in the third
     assert max(moved["losses"]) < 0.1 * PARITY and max(moved["norms"]) < 0.01 * NORM_PARITY
-    assert min(mistaken["norms"]) > 10 * NORM_PARITY and mistaken["first_gradient"] > 0.1
+    assert max(mistaken["losses"]) > PARITY and min(mistaken["norms"]) > NORM_PARITY
+    assert mistaken["first_gradient"] > 0.1
+    assert run(False, torch.float32, ROUNDING).apart(cold)["norms"][1] > 0.1 * NORM_PARITY
 
 
 def test_a_network_that_there_is_not(capsys, tmp_path):
