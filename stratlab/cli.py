@@ -15,6 +15,7 @@ import typer
 from stratlab.analysis.command import analyze
 from stratlab.check.command import check
 from stratlab.compare.command import compare
+from stratlab.export.command import export
 from stratlab.fetch.command import fetch
 from stratlab.list.command import list_runs
 from stratlab.logs.command import logs
@@ -62,6 +63,7 @@ app.command(short_help="Analyze the traces of a run.")(analyze)
 app.command(short_help="Check that a finished run is whole, here and in MLflow.")(verify)
 app.command(short_help="Compare the runs of a folder or of an MLflow experiment.")(compare)
 app.command(short_help="Serve the MLflow store of a rehearsal.")(mlflow)
+app.add_typer(export, name="export", short_help="Write files for other programs: TensorBoard.")
 app.add_typer(metrics, name="metrics", short_help="Send to MLflow what it does not have yet.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 MISSING = "-"
 
@@ -36,6 +37,19 @@ def format_number(value: object, digits: int | None = None) -> str:
         text = text.rstrip("0")
         text += "0" if text.endswith(".") else ""
     return text
+
+
+def fit_unit(gib: Iterable[object]) -> tuple[float, str]:
+    """(factor, unit) that suit the largest of some sizes in GiB: 0.0007 GiB are 0.72 MiB.
+
+    >>> [fit_unit(sizes) for sizes in ([17.5, 0.01, None], [0.0007, 0.0014], [2e-6], [0.0], [])]
+    [(1.0, 'GiB'), (1024.0, 'MiB'), (1048576.0, 'KiB'), (1.0, 'GiB'), (1.0, 'GiB')]
+    """
+    sizes = [abs(size) for size in gib if isinstance(size, (int, float)) and math.isfinite(size)]
+    largest = max(sizes, default=0.0)
+    if largest == 0 or largest >= 0.1:
+        return 1.0, "GiB"
+    return (1024.0, "MiB") if largest * 1024 >= 0.1 else (1024.0**2, "KiB")
 
 
 def format_fact(value: object) -> str:

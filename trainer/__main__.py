@@ -60,6 +60,7 @@ with packages_needed():
     from trainer.launch.node_rank import read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
     from trainer.launch.sender import Sender
+    from trainer.launch.tensorboard import EventWriter
     from trainer.launch.termination import end
     from trainer.launch.watchdog import Watchdog
     from trainer.layout.node import read_node
@@ -128,6 +129,7 @@ def _run(config: Config, stop: Stop) -> int:
     if pods.nodes == 1 or read_node_rank(os.environ, ledger.pod) == 0:  # rank 0 will be here
         lease.take()
     sender = Sender(folder, launcher, os.environ) if os.environ.get("MLFLOW_TRACKING_URI") else None
+    events = EventWriter(folder, launcher) if config.tensorboard and config.mode == "train" else None
     peers = Peers(
         folder, ledger.pod, pods.nodes, ledger.wait_left(config), lambda: ledger.record_met(launcher)
     )
@@ -149,6 +151,8 @@ def _run(config: Config, stop: Stop) -> int:
         )
         if sender:
             sender.start()
+        if events:
+            events.start()
         peers.start()
         watchdog.start()
         code, text = Ladder(config, folder, pods, os.environ).climb(
@@ -188,6 +192,8 @@ def _run(config: Config, stop: Stop) -> int:
     lease.release()
     if sender and sender.ident is not None:
         sender.finish(code, stop.seconds_left(config.grace_s) - LAST_TRY_MARGIN_S)
+    if events and events.ident is not None:
+        events.finish()
     if code == failures.PEER_LOST:
         leave_to_culprit(os.environ)
     return end(code, text)

@@ -1,4 +1,4 @@
-"""Charts, tables and pages as plain HTML and SVG: no script, no network, no plotting library.
+"""Charts, tables and pages as plain HTML and SVG: no network, no plotting library, one script that sorts tables.
 
 Every function returns `Markup`: text from outside (names of kernels, runs, classes) is already escaped in it.
 """
@@ -7,7 +7,7 @@ from stratlab.drawing.canvas import note
 from stratlab.drawing.heat_map import heat_map
 from stratlab.drawing.histogram import histogram
 from stratlab.drawing.markdown_table import escape_markdown, markdown_table
-from stratlab.drawing.page import Section, build_page, details, paragraph, subtitle
+from stratlab.drawing.page import Section, Tile, build_page, details, paragraph, subtitle, tile_row
 from stratlab.drawing.scatter import scatter
 from stratlab.drawing.svg import line_chart, stacked_bars, strips
 from stratlab.drawing.table import Column, badge, html_table
@@ -15,6 +15,7 @@ from stratlab.drawing.table import Column, badge, html_table
 __all__ = [
     "Column",
     "Section",
+    "Tile",
     "badge",
     "build_page",
     "details",
@@ -30,4 +31,5 @@ __all__ = [
     "stacked_bars",
     "strips",
     "subtitle",
+    "tile_row",
 ]

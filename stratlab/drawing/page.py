@@ -1,20 +1,40 @@
-"""One self-contained HTML page: opens from disk, in MLflow's sandboxed viewer, on paper; loads nothing."""
+"""One self-contained HTML page: opens from disk, in MLflow's sandboxed viewer, on paper; loads nothing.
+
+Its one script sorts tables by a click on a column's head; the page's policy names it by its hash and allows no other.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+EMPTY = Markup("")
+
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page. `html` comes from this package; a plain `str` is shown as text, escaped."""
+    """A part of a page. `html` comes from this package; a plain `str` is shown as text, escaped.
+
+    `nothing`: why there is nothing to show; such sections are one line at the end of the page.
+    """
 
     title: str
-    html: Markup
+    html: Markup = EMPTY
+    nothing: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An answer to be read in passing: what was asked, the answer (None = there is none), and why."""
+
+    question: str
+    answer: str | None
+    why: str
 
 
 def paragraph(content: str | Markup) -> Markup:
@@ -30,18 +50,42 @@ def details(summary: str, content: Markup) -> Markup:
     return Markup("<details><summary>{}</summary>{}</details>").format(summary, content)
 
 
-def build_page(title: str, origin: str, sections: Sequence[Section]) -> str:
+def tile_row(tiles: Sequence[Tile]) -> Markup:
+    """Tiles side by side, as many in a row as there is room for."""
+    tile = Markup(
+        '<div class="tile{}"><div class="asked">{}</div><div class="answer">{}</div><div>{}</div></div>'
+    )
+    parts = [
+        tile.format("" if each.answer else " open", each.question, each.answer or "nobody", each.why)
+        for each in tiles
+    ]
+    return Markup('<div class="tiles">{}</div>').format(Markup("").join(parts))
+
+
+def build_page(title: str, origin: str, sections: Sequence[Section], banner: Sequence[str] = ()) -> str:
     """The page as text.
 
     Args:
         title: heading and window title.
         origin: where every number of the page comes from (backend, hardware, steps); shown under the heading.
         sections: in reading order.
+        banner: what the numbers of the page cannot say, once for all of them; a sentence each.
     """
     environment = Environment(
         loader=PackageLoader("stratlab.drawing", "."), autoescape=True, undefined=StrictUndefined
     )
-    style = Markup(environment.loader.get_source(environment, "page.css")[0])  # type: ignore[union-attr]
+    style, script = (
+        Markup(environment.loader.get_source(environment, name)[0])  # type: ignore[union-attr]
+        for name in ("page.css", "sorting.js")
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
-        title=title, origin=origin, sections=sections, style=style
+        title=title,
+        origin=origin,
+        banner=banner,
+        sections=[section for section in sections if not section.nothing],
+        silent=[section for section in sections if section.nothing],
+        style=style,
+        script=script,
+        digest=digest,
     )

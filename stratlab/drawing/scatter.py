@@ -19,7 +19,7 @@ from stratlab.drawing.canvas import (
     x_axis,
     y_axis,
 )
-from stratlab.number import format_number
+from stratlab.number import fit_unit, format_number
 
 ON_FRONT, BESIDE = 0, 7  # places in the palette: blue and grey
 LINE_HEIGHT = 15.0
@@ -36,7 +36,7 @@ def scatter(
 
     Args:
         points: name -> (x, y); a point with None or a number that is not finite is left out, and that is said.
-        x_label, y_label: with their unit.
+        x_label, y_label: with their unit; small sizes in GiB get a smaller one.
         front: names joined by a dashed line in the order of x, and drawn in blue; the others are grey.
     """
     shown = {
@@ -44,6 +44,10 @@ def scatter(
         for name, (x, y) in points.items()
         if x is not None and y is not None and math.isfinite(x) and math.isfinite(y)
     }
+    if x_label.startswith("GiB"):
+        factor, unit = fit_unit(x for x, _ in shown.values())
+        shown = {name: (x * factor, y) for name, (x, y) in shown.items()}
+        x_label = x_label.replace("GiB", unit, 1)
     left_out = [name for name in points if name not in shown]
     remark = note(f"Left out, a value is not known: {', '.join(left_out)}.") if left_out else Markup("")
     if not shown:

@@ -32,7 +32,7 @@ from stratlab.drawing.canvas import (
     x_axis,
     y_axis,
 )
-from stratlab.number import format_number
+from stratlab.number import fit_unit, format_number
 
 Points = Sequence[tuple[float, float | None]]
 
@@ -105,7 +105,7 @@ def stacked_bars(
     """One horizontal bar per row, from zero, its parts side by side and its total at the end.
 
     Args:
-        rows: label -> {part: value in `unit`}; a value None is not drawn.
+        rows: label -> {part: value in `unit`}; a value None is not drawn. Small sizes in GiB get a smaller unit.
         colours: part -> place in the palette.
     """
     names = list(dict.fromkeys(part for row in rows.values() for part in row))
@@ -113,6 +113,10 @@ def stacked_bars(
         label: {k: v if v is not None and math.isfinite(v) else None for k, v in row.items()}
         for label, row in rows.items()
     }
+    if unit.startswith("GiB"):
+        factor, fitting = fit_unit(sum(filter(None, row.values())) for row in rows.values())
+        unit = unit.replace("GiB", fitting, 1)
+        rows = {label: {k: v and v * factor for k, v in row.items()} for label, row in rows.items()}
     totals = {label: sum(v for v in row.values() if v is not None) for label, row in rows.items()}
     if not names or not any(totals.values()):
         return note(f"No values to draw in {unit}.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.number import format_number
+from stratlab.number import fit_unit, format_number
 
 UNITS = {"ms": "ms", "us": "us", "s": "s", "pct": "%", "gib": "GiB", "mib": "MiB", "bytes": "bytes"}
 
@@ -55,6 +55,7 @@ def html_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column | str
         columns: in order; a plain name stands for `Column(name)`.
     """
     shown = [column if isinstance(column, Column) else Column(column) for column in columns]
+    rows, shown = _fit_sizes(rows, shown)
     numeric = {column.key: _is_numeric(rows, column) for column in shown}
     head = Markup("").join(_header(column, numeric[column.key]) for column in shown)
     body = Markup("").join(
@@ -66,6 +67,24 @@ def html_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column | str
     return Markup(
         '<div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     ).format(head, body)
+
+
+def _fit_sizes(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]
+) -> tuple[list[dict[str, Any]], list[Column]]:
+    """Columns in GiB whose sizes are all small, in a unit that suits them."""
+    fitted, found = [dict(row) for row in rows], []
+    for column in columns:
+        factor, unit = fit_unit(row.get(column.key) for row in rows)
+        title, own = column.title()
+        if own != "GiB" or unit == "GiB":
+            found.append(column)
+            continue
+        found.append(Column(column.key, title, unit))
+        for row in fitted:
+            if isinstance(row.get(column.key), (int, float)):
+                row[column.key] *= factor
+    return fitted, found
 
 
 def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:

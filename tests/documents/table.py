@@ -59,6 +59,7 @@ STUDENT = (
 START = "tests/trainer/ranks/test_start_document.py::test_the_command_trains"
 STOPS = "tests/nightly/trainer/test_stops_document.py::"
 STOPPED = "python -m trainer --config examples/faults.yaml --processes 2 --set"
+EXPORTED = "tests/stratlab/export/test_command.py::test_the_documents_command_writes_what_tensorboard_reads"
 RENDERED = "tests/stratlab/render/test_command.py::test_the_documents_commands_write_their_script"
 FORMS = "tests/experiments/test_forms.py::test_the_full_form_renders_and_the_trainer_takes_it"
 RESULTS = "tests/experiments/test_results.py::test_each_part_has_the_result_of_its_small_form"
@@ -230,6 +231,8 @@ TABLE: dict[str, Row] = {
     "--set run.config.fault=kill@37:1": row(
         RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", "tests/trainer/ranks/test_faults.py::*"
     ),
+    "stratlab export tensorboard results/runs/demo --output boards": row(EXPORTED),
+    "stratlab export tensorboard results/runs/demo/ddp": row(EXPORTED),
     "stratlab render charts/ddp --for torchrun --values examples/digits.yaml --set run.accelerator= "
     "--output ddp.sh": row(PARSES, RENDERED),
     "stratlab render charts/fsdp --for slurm --values examples/digits.yaml --nodes 2 --processes 1 --repeats 3 "

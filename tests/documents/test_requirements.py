@@ -129,7 +129,7 @@ def test_the_list_of_ids_is_whole() -> None:
         ("full/gpus-8.yaml", "full/gpus-9.yaml", "S-P2: "),
         ("`stratlab check -n stratlab`", "`stratlab check --nspace x`", "S-W1: stratlab check --nspace x is no comm"),
         ("[memory.md](memory.md)", "[memory.md](memori.md)", "S-X3: there is no page memori.md"),
-        ("open: no `stratlab doctor`, no page by symptom", "open: later", "S-G4: does not say what is missing"),
+        ("models/cnn.py` | here |", "models/cnn.py` | open: later |", "S-M6: does not say what is missing"),
         ("GPU `stratlab sweep experiments/scaling/full/weak.yaml`", "GPU later", "S-X10: does not say which command"),
         ("models/cnn.py` | here |", "models/cnn.py` | nearly |", "S-M6: is in no known state: nearly"),
     ],

@@ -72,15 +72,10 @@ class Sender(threading.Thread):
                 return
             time.sleep(POLL_S)
 
-    def _owns_run(self) -> bool:
-        attempts = self._folder.read_attempts()
-        started = [line for line in attempts if line.get("event") == "started"]
-        return bool(started) and started[-1].get("launcher") == self._launcher
-
     def _try_send(self) -> bool:
         """True if nothing complete is left to send."""
         try:
-            if not self._owns_run():
+            if not self._folder.is_written_by(self._launcher):
                 return True
             if not self._run_id:
                 self._run_id = self._open_run()
@@ -102,7 +97,7 @@ class Sender(threading.Thread):
     def _try_close(self, exit_code: int) -> bool:
         """True if this launcher has no open run in MLflow any more."""
         if not self._run_id:
-            return not self._owns_run()
+            return not self._folder.is_written_by(self._launcher)
         try:
             self._mlflow.end_run(self._run_id, "FINISHED" if exit_code == 0 else "FAILED")
         except (MlflowError, OSError):

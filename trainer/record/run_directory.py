@@ -23,6 +23,7 @@ class RunDirectory:
         self.metrics = self.path / "metrics.jsonl"
         self.sent = self.path / "metrics.sent"
         self.mlflow = self.path / "mlflow.json"
+        self.tensorboard = self.path / "tensorboard"
         self.pods = self.path / "pods"
         self.ranks = self.path / "ranks"
         self.traces = self.path / "traces"
@@ -88,6 +89,11 @@ class RunDirectory:
             return read_line(self.manifest.read_bytes()).get("complete") is True
         except FileNotFoundError:
             return False
+
+    def is_written_by(self, launcher: str) -> bool:
+        """Whether the newest attempt is of the ranks that `launcher` has started."""
+        started = [line for line in self.read_attempts() if line.get("event") == "started"]
+        return bool(started) and started[-1].get("launcher") == launcher
 
     def read_attempts(self) -> list[dict[str, Any]]:
         """The lines of attempts.jsonl."""

@@ -48,6 +48,7 @@ MAY_DIFFER = (
         "resume_from",
         "evaluate_every",
         "log_every",
+        "tensorboard",
     ),
     *(
         "target_accuracy_pct",

@@ -374,6 +374,10 @@ class Settings(BaseModel):
         ge=1,
         description="Steps between writes of the metrics; they are never further apart than 10.",
     )
+    tensorboard: bool = Field(
+        default=False,
+        description="Write TensorBoard's event files too, into `tensorboard` of the run directory.",
+    )
     target_accuracy_pct: float = Field(
         default=0.0, ge=0, le=100, description="Validation accuracy until which training is timed; 0 = none."
     )

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.analysis.pages.communication_section import build_collectives
 from stratlab.analysis.pages.file_sections import build_hta, build_merged, build_quality
-from stratlab.analysis.pages.kernel_sections import build_copies, build_idle, build_kernels
+from stratlab.analysis.pages.kernel_sections import build_device_sections, build_idle
 from stratlab.analysis.pages.part_names import say_headline
 from stratlab.analysis.pages.run_sections import build_gpus, build_layout, build_memory, build_training
 from stratlab.analysis.pages.summaries import choose_ranks
@@ -41,13 +41,10 @@ def build_html(
         Section("Phases", build_phases(report)),
         Section("Ranks", build_ranks(report, chosen)),
         Section("Communication against computation", build_collectives(report, chosen)),
-        Section("Kernels", build_kernels(report)),
-        Section("Copies", build_copies(report)),
+        *build_device_sections(report),
         Section("Idle time", build_idle(report)),
         *build_memory(report, ranks, chosen),
     ]
-    if report["source"] == "cpu":
-        timed = [Section(section.title, section.html + note(f"{report['note']}.")) for section in timed]
     run = report["run"]
     sections = [
         *timed,
@@ -57,7 +54,8 @@ def build_html(
         Section("Quality of the traces", build_quality(report)),
         Section("Holistic Trace Analysis", build_hta(report, folder)),
     ]
-    return build_page(f"Trace analysis of {run['run']}", build_origin(report), sections)
+    banner = [f"{report['note']}."] if report["note"] else []
+    return build_page(f"Trace analysis of {run['run']}", build_origin(report), sections, banner)
 
 
 def build_origin(report: dict[str, Any]) -> str:
@@ -73,7 +71,7 @@ def build_origin(report: dict[str, Any]) -> str:
         recorded,
         f"{_count(report['mean']['ranks'], 'trace')}; recording slows the steps down.",
     ]
-    return (f"{report['note']}. " if report["note"] else "") + ", ".join(parts)
+    return ", ".join(parts)
 
 
 def _known(value: Any) -> str:

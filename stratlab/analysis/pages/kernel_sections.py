@@ -14,19 +14,24 @@ from stratlab.analysis.pages.summaries import (
     sum_known,
 )
 from stratlab.analysis.pages.time_sections import round_shares
-from stratlab.drawing import Column, histogram, html_table, note, stacked_bars, subtitle
+from stratlab.drawing import Column, Section, histogram, html_table, note, stacked_bars, subtitle
 
 MOST_KERNELS = 20
 LONGEST_NAME = 120
 OF_TYPE = {"compute": "compute", "comm": "communication", "copy": "copies"}
 IDLE = ("data_wait_pct", "host_wait_pct", "kernel_wait_pct", "other_idle_pct")
-NO_GPU = "CPU traces hold no GPU events."
+NO_GPU = "CPU traces hold no GPU events"
+
+
+def build_device_sections(report: dict[str, Any]) -> list[Section]:
+    """What only the events of a GPU can tell."""
+    if report["source"] == "cpu":
+        return [Section("Kernels", nothing=NO_GPU), Section("Copies", nothing=NO_GPU)]
+    return [Section("Kernels", build_kernels(report)), Section("Copies", build_copies(report))]
 
 
 def build_kernels(report: dict[str, Any]) -> Markup:
     """The distribution of durations, and the kernels with most time."""
-    if report["source"] == "cpu":
-        return note(NO_GPU)
     mean, found = report["mean"], report.get("durations") or {}
     counts = {name: found[key] for key, name in OF_TYPE.items() if found.get(key)}
     html = histogram(found.get("edges_us") or [], counts, "duration of a GPU event, us", "events", COLOURS)
@@ -52,8 +57,6 @@ def build_kernels(report: dict[str, Any]) -> Markup:
 
 def build_copies(report: dict[str, Any]) -> Markup:
     """Bandwidths: bytes over time."""
-    if report["source"] == "cpu":
-        return note(NO_GPU)
     rows = build_copy_summary(report)
     if not rows:
         return note("No copy was recorded.")

@@ -348,6 +348,7 @@ RULES: tuple[Rule, ...] = (
         "target_perplexity", "until when training is timed, not how it goes", matters=False, task="text"
     ),
     _setting("log_every", "how often lines are written", matters=False),
+    _setting("tensorboard", "a copy of the metrics, written by the launcher", matters=False),
     _setting("checkpoint_every", "taken between the steps, written beside them", matters=False),
     _setting("checkpoint_minutes", "taken between the steps, written beside them", matters=False),
     _setting("checkpoint_keep", "outside the step times", matters=False),

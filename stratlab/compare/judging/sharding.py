@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stratlab.number import fit_unit
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
 
@@ -189,9 +190,13 @@ def _say(promise: Promise, kind: str, word: str) -> str:
 
 def say_sharding(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence for each run that holds something else than its strategy promises."""
-    return [
-        f"{entry['run']} holds {entry['held_gib']:.4g} GiB of the state per rank where {entry['strategy']} promises "
-        f"{entry['promised_gib']:.4g}: {entry['why']}"
-        for entry in entries
-        if entry["kept"] is False
-    ]
+    sentences = []
+    for entry in entries:
+        if entry["kept"] is False:
+            factor, unit = fit_unit([entry["held_gib"], entry["promised_gib"]])
+            held, promised = entry["held_gib"] * factor, entry["promised_gib"] * factor
+            sentences.append(
+                f"{entry['run']} holds {held:.4g} {unit} of the state per rank where {entry['strategy']} promises "
+                f"{promised:.4g}: {entry['why']}"
+            )
+    return sentences

@@ -9,7 +9,7 @@ from typing import Any
 
 from stratlab.compare.judging.noise import Band, build_band
 from stratlab.compare.reading.run_rows import is_compared, name_variant
-from stratlab.number import format_number
+from stratlab.number import fit_unit, format_number
 
 LEAST_LEAD_PCT = (
     2.0  # of a measured number from one repeat: less than runs of the same strategy differ by chance
@@ -102,6 +102,13 @@ def _best(
     return _judge(metric, ranked, sign)
 
 
+def _say(metric: Metric, value: float, other: float | None = None) -> str:
+    """With its unit, sizes with one that suits them: `0.72 MiB against 1.25`."""
+    factor, unit = fit_unit([value, other]) if metric.unit == "GiB" else (1.0, metric.unit)
+    against = f" against {format_number(other * factor)}" if other is not None else ""
+    return f"{format_number(value * factor)} {unit}{against}"
+
+
 def _judge(metric: Metric, ranked: list[list[Mapping[str, Any]]], sign: int) -> tuple[str | None, str]:
     """Best strategy against all others: the repeats must not overlap, and lie further apart than their noise; single
     ones must lead clearly."""
@@ -112,17 +119,13 @@ def _judge(metric: Metric, ranked: list[list[Mapping[str, Any]]], sign: int) -> 
     winner, worst_of_best, second = best[0], best[-1], rivals[0]
     lead = abs(second[metric.key] - worst_of_best[metric.key])
     lead_pct = 100 * lead / max(abs(second[metric.key]), abs(worst_of_best[metric.key]), 1e-30)
-    numbers = (
-        f"{format_number(winner[metric.key])} {metric.unit} against "
-        f"{format_number(second[metric.key])} of {second['run']}"
-    )
+    numbers = f"{_say(metric, winner[metric.key], second[metric.key])} of {second['run']}"
     if sign * worst_of_best[metric.key] > sign * second[metric.key]:
         return None, f"the repeats of {winner['run']} and {second['run']} overlap"
     if lead == 0:
         return (
             None,
-            f"{winner['run']} and {second['run']} are equal: "
-            f"{format_number(winner[metric.key])} {metric.unit}",
+            f"{winner['run']} and {second['run']} are equal: {_say(metric, winner[metric.key])}",
         )
     if metric.counted:
         return winner["run"], f"{numbers}; counted, exact on any hardware"
@@ -135,7 +138,7 @@ def _judge(metric: Metric, ranked: list[list[Mapping[str, Any]]], sign: int) -> 
     mine, other = (statistics.median(row[metric.key] for row in group) for group in ranked[:2])
     noise = band.of_difference(mine, other, len(ranked[0]), len(ranked[1]))
     if abs(mine - other) <= noise:
-        return None, f"{numbers}: within the noise of repeats, {format_number(noise)} {metric.unit}"
+        return None, f"{numbers}: within the noise of repeats, {_say(metric, noise)}"
     how = (
         f"every one of {repeats} repeats is ahead" if repeats > 1 else "one repeat, but others were repeated"
     )

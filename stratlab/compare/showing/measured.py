@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.judging.winners import LEAST_LEAD_PCT, ON_CPU
+from stratlab.compare.judging.winners import LEAST_LEAD_PCT
 from stratlab.compare.reading.run_rows import PHASES, STATE_FIELDS
 from stratlab.drawing import (
     Column,
@@ -16,7 +16,6 @@ from stratlab.drawing import (
     details,
     html_table,
     note,
-    paragraph,
     stacked_bars,
     subtitle,
 )
@@ -61,9 +60,7 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
         "Medians of the phases over the measured steps; their sum need not be the median of the whole step. "
         "The steps left out first are found by a rule, the same for every run (see the last section)."
     )
-    on_cpu = any(row["device_type"] == "cpu" for row in rows)
-    warning = paragraph(badge("CPU", "warn") + f" {ON_CPU}.") if on_cpu else Markup("")
-    html = warning + table + subtitle("Where a step goes") + stacked_bars(bars, "ms per step") + remark
+    html = table + subtitle("Where a step goes") + stacked_bars(bars, "ms per step") + remark
     return Section("Speed", html)
 
 

@@ -135,7 +135,14 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
         *build_classes(records),
         verdict.build_sources(report),
     ]
-    return build_page(f"Comparison {report['comparison']}", verdict.describe_origin(report), sections)
+    return build_page(
+        f"Comparison {report['comparison']}", verdict.describe_origin(report), sections, say_limits(report)
+    )
+
+
+def say_limits(report: Mapping[str, Any]) -> list[str]:
+    """What the numbers cannot say, a sentence each."""
+    return [f"{remark[:1].upper()}{remark[1:]}." for remark in report["remarks"]]
 
 
 def render_csv(report: Mapping[str, Any]) -> str:

@@ -64,16 +64,15 @@ def build_goals_html(report: Report) -> Markup:
 
 
 def build_choice(report: Report) -> list[Section]:
-    """The section of memory against throughput, and scaling; none where there is neither."""
+    """The section of scaling; none where nothing tells of it."""
     html = Markup("")
-    for entry in report["pareto"]:
-        html += subtitle("Memory against throughput") + _draw_pareto(entry)
     for series in report["scaling"]:
         html += subtitle(f"{series['strategy']}: {series['kind']} scaling") + _draw_scaling(series)
-    return [Section("Memory and scaling", html)] if html else []
+    return [Section("Scaling", html)] if html else []
 
 
-def _draw_pareto(entry: Mapping[str, Any]) -> Markup:
+def draw_pareto(entry: Mapping[str, Any]) -> Markup:
+    """Speed against memory: one dot per run, and who is on the front."""
     points = {point["run"]: (point["memory_gib"], point["samples_per_s"]) for point in entry["points"]}
     chart = scatter(points, "GiB per rank", "samples per s", front=entry["front"])
     if entry["front"]:
@@ -81,7 +80,8 @@ def _draw_pareto(entry: Mapping[str, Any]) -> Markup:
     else:
         said = f"Nobody is put on the front: {entry['note']}."
     return (
-        chart
+        subtitle("Speed against memory")
+        + chart
         + paragraph(said)
         + note(f"Memory: {entry['memory_is']}. Throughput as measured, whatever its noise.")
     )

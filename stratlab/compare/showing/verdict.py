@@ -11,8 +11,8 @@ from stratlab.compare.judging.agreement import FIRST_STEPS
 from stratlab.compare.judging.fairness import AS_SEARCH
 from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.reading.warmup import RULE
-from stratlab.compare.showing.tradeoffs import build_goals_html
-from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph
+from stratlab.compare.showing.tradeoffs import build_goals_html, draw_pareto
+from stratlab.drawing import Column, Section, Tile, badge, details, html_table, note, paragraph, tile_row
 from stratlab.number import format_fact, format_number
 
 NAMES = {
@@ -48,8 +48,6 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
     html = paragraph(badge(fairness["verdict"], kind) + f" {fairness['reason']}.")
     if report["search"]:
         html += paragraph(f"{'; '.join(say_search(report['search']))}.")
-    for remark in report["remarks"]:
-        html += paragraph(badge("note", "warn") + f" {remark}.")
     for entry in report["not_runs"]:
         html += note(f"Left out: {entry['folder']} {entry['why']}.")
     if comparable:
@@ -59,20 +57,15 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
         html += paragraph(f"Comparable with each other are {names}. Among them:") + _winners(group)
     if not comparable and not report["group_winners"]:
         html += paragraph("No run is named as the best in anything.")
-    html += build_goals_html(report)
-    return Section("Verdict", html)
+    for entry in report["pareto"]:
+        html += draw_pareto(entry)
+    return Section("Verdict", html + details("By goal", build_goals_html(report)))
 
 
 def _winners(found: Mapping[str, Any]) -> Markup:
-    rows = [
-        {
-            "question": NAMES[metric],
-            "run": badge(run, "good") if run else None,
-            "why": found["winner_reasons"][metric],
-        }
-        for metric, run in found["winners"].items()
-    ]
-    return html_table(rows, ["question", Column("run", "best run"), "why"])
+    reasons = found["winner_reasons"]
+    named = sorted(found["winners"].items(), key=lambda winner: winner[1] is None)
+    return tile_row([Tile(NAMES[metric], run, reasons[metric]) for metric, run in named])
 
 
 def build_fairness(report: Mapping[str, Any]) -> Section:

@@ -192,3 +192,10 @@ def test_a_heat_map_without_or_with_too_many_cells_is_a_sentence() -> None:
     assert "129 x 129 is not drawn" in heat_map(np.zeros((129, 129)), names, names)
     assert "0 x 0 is not drawn" in heat_map([], [], [])
     assert "h0" in heat_map([[0.0]], ["a"], ["a"])  # an empty row divides by nothing
+
+
+def test_small_sizes_get_the_unit_that_suits_them() -> None:
+    bars = stacked_bars({"a": {"p": 0.0005, "g": 0.0002}, "b": {"p": 0.001, "g": None}}, "GiB per rank")
+    assert "MiB per rank" in bars and "a, p: 0.512 MiB per rank" in bars and "GiB" not in bars
+    assert "GiB per rank" in stacked_bars({"a": {"p": 0.5}}, "GiB per rank")
+    assert "MiB" in scatter({"a": (0.001, 5.0)}, "GiB per rank", "samples per s")

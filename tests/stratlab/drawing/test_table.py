@@ -64,3 +64,11 @@ def test_truth_values_are_text() -> None:
 def test_an_unknown_kind_of_badge_is_our_own_bug() -> None:
     with pytest.raises(AssertionError, match="green"):
         badge("x", "green")
+
+
+def test_a_column_of_small_sizes_is_in_mib_and_one_of_large_stays() -> None:
+    rows = [{"held_gib": 0.0007, "peak_gib": 17.5}, {"held_gib": None, "peak_gib": 0.001}]
+    table = html_table(rows, [Column("held_gib"), Column("peak_gib", "peak", "GiB", 3)])
+    assert 'held <span class="unit">MiB</span>' in table and ">0.7168<" in table and ">-<" in table
+    assert 'peak <span class="unit">GiB</span>' in table and ">17.500<" in table and ">0.001<" in table
+    assert rows[0]["held_gib"] == 0.0007

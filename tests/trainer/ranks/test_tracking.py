@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.ranks import run_ranks
+from tests.trainer.launch.test_tensorboard import expected
+from tests.trainer.record.test_event_file import read
 from trainer.launch.sender import line_points
 from trainer.measuring.gpu import NAMES
+from trainer.record.run_directory import RunDirectory
 
 
 def record(folder, steps: int = 6, log_every: int = 4, images: bool = False) -> None:
@@ -113,3 +119,22 @@ def test_a_line_of_very_many_ranks_is_sent_in_batches(tmp_path):
     send_new_lines(folder, Server(), "id")
     assert sum(sent) == 5000 and max(sent) <= 1000
     assert int(folder.sent.read_text()) == os.path.getsize(folder.metrics)
+
+
+def test_the_setting_leaves_tensorboards_file_with_every_number(tmp_path: Path) -> None:
+    env = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        "TRAINER_RUN": "try",
+        "TRAINER_RESULTS": str(tmp_path),
+        "TRAINER_TENSORBOARD": "true",
+        "TRAINER_MODEL": "cnn",
+        "TRAINER_IMAGE_SIZE": "8",
+        "TRAINER_STEPS": "12",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "trainer"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    folder = RunDirectory(tmp_path, "default", "try")
+    assert read(folder.tensorboard) == expected(folder)
+    assert {"loss", "test_accuracy_pct", "system/rank0/host_memory_gib"} <= expected(folder).keys()

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documents.commands import read_commands, split
+from tests.trainer.launch.test_tensorboard import expected, make_run
+from tests.trainer.record.test_event_file import read
+
+COMMANDS = sorted(command for command in read_commands() if command.startswith("stratlab export "))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_documents_command_writes_what_tensorboard_reads(command: str, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "results/runs")
+    program = Path(sys.executable).parent / "stratlab"
+    words = [program, *split(command)[1:]]
+    done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.rglob("events.out.tfevents.*")
+    assert str(file.relative_to(tmp_path)) in done.stdout and file.parent.name in ("ddp", "tensorboard")
+    assert read(file.parent) == expected(folder)
+
+
+def test_there_is_a_command() -> None:
+    assert COMMANDS
+
+
+def test_what_is_no_run_ends_with_2(tmp_path: Path) -> None:
+    words = [Path(sys.executable).parent / "stratlab", "export", "tensorboard", tmp_path / "x"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2 and "no run with metrics is there" in done.stderr

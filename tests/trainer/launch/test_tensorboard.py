@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.trainer.record.test_event_file import read
+from trainer.launch.tensorboard import EventWriter, main
+from trainer.record.run_directory import RunDirectory
+
+LINES = [
+    {"t": 1.5e9, "attempt": 1, "step": 1, "kind": "train", "loss": 2.31, "profiled": False, "samples": 64},
+    {"t": 1.5e9 + 1, "attempt": 1, "step": 2, "kind": "train", "loss": 2.29, "profiled": True, "samples": 64},
+    {"t": 1.5e9 + 1, "attempt": 1, "step": 2, "kind": "system", "rank3_host_memory_gib": 0.8},
+    {"t": 1.5e9 + 2, "attempt": 1, "step": 2, "kind": "event", "name": "profile", "text": "..."},
+]
+
+
+def make_run(results: Path, name: str = "ddp") -> RunDirectory:
+    folder = RunDirectory(results, "demo", name)
+    folder.create()
+    folder.config.write_text("{}")
+    write(folder, LINES)
+    return folder
+
+
+def write(folder: RunDirectory, lines: list[dict[str, object]], end: str = "") -> None:
+    with folder.metrics.open("a") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines) + end)
+
+
+def expected(folder: RunDirectory) -> dict[str, list[tuple[float, int, float]]]:
+    """Every number of metrics.jsonl, worked out here from the file alone."""
+    found: dict[str, list[tuple[float, int, float]]] = {}
+    for text in folder.metrics.read_text().splitlines():
+        line = json.loads(text)
+        for key, value in line.items():
+            if isinstance(value, bool | str) or key in ("t", "attempt", "step"):
+                continue
+            if line["kind"] == "system" and key.startswith("rank"):
+                rank, _, rest = key.partition("_")
+                key = f"system/{rank}/{rest}"
+            point = (int(line["t"] * 1000) / 1000, line["step"], float(np.float32(value)))
+            found.setdefault(key, []).append(point)
+    return found
+
+
+def test_every_number_of_the_metrics_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [make_run(tmp_path, name) for name in ("ddp", "fsdp")]
+    assert main([str(folders[0].path.parent), "--output", str(tmp_path / "boards")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    for folder in folders:
+        assert read(tmp_path / "boards/demo" / folder.path.name) == expected(folder)
+    assert set(expected(folders[0])) == {"loss", "samples", "system/rank3/host_memory_gib"}
+    assert not folders[0].tensorboard.exists()
+
+
+def test_a_second_export_replaces_the_first(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    assert main([str(folder.path)]) == 0
+    write(folder, [{**LINES[0], "step": 3}])
+    assert main([str(folder.path)]) == 0
+    assert len(list(folder.tensorboard.iterdir())) == 1
+    assert read(folder.tensorboard) == expected(folder)
+
+
+def test_what_holds_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path)
+    assert main([str(tmp_path / "demo"), str(tmp_path)]) == 2
+    assert f"error: {tmp_path}: no run with metrics is there" in capsys.readouterr().err
+    assert not (tmp_path / "demo/ddp/tensorboard").exists()
+
+
+def test_a_launcher_follows_its_own_run_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path)
+    folder.append_attempt("started", 1, "another")
+    writer = EventWriter(folder, "mine")
+    writer._write()
+    assert not folder.tensorboard.exists()
+    folder.append_attempt("started", 2, "mine")
+    writer._write()
+    write(folder, [{**LINES[0], "step": 3}], '{"t": 1.5e9, "st')  # half a line
+    writer._write()
+    assert max(step for _, step, _ in read(folder.tensorboard)["loss"]) == 3
+    write(folder, [], 'ep": 4, "kind": "train", "loss": 1.0}\n')
+    writer.start()
+    writer.finish()
+    assert read(folder.tensorboard) == expected(folder)
+
+
+def test_a_volume_that_takes_nothing_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = make_run(tmp_path)
+    folder.append_attempt("started", 1, "mine")
+    folder.tensorboard.write_text("a file in its place")
+    writer = EventWriter(folder, "mine")
+    writer.start()
+    writer.finish()
+    assert "python -m trainer.tensorboard makes it later" in caplog.text

@@ -1,0 +1,132 @@
+"""TensorBoard's view of metrics.jsonl: the numbers that MLflow gets, under the same names.
+
+While a run trains (setting `tensorboard`) its launcher follows the file, as it does for MLflow, so that no rank knows
+of it. Afterwards `python -m trainer.tensorboard RUN ...` makes the same of any run: metrics.jsonl is the truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer import failures
+from trainer.launch.sender import line_points
+from trainer.record.event_file import build_first_record, build_record
+from trainer.record.run_directory import RunDirectory, read_line
+
+POLL_S = 1.0
+FILE = "events.out.tfevents.{second}.stratlab"
+"""TensorBoard looks for the word in the middle."""
+
+log = logging.getLogger("trainer")
+
+
+class EventWriter(threading.Thread):
+    """Follows metrics.jsonl of the run that this launcher has started, into <run>/tensorboard."""
+
+    def __init__(self, folder: RunDirectory, launcher: str) -> None:
+        super().__init__(name="tensorboard", daemon=True)
+        self._folder, self._launcher = folder, launcher
+        self._stop_asked = threading.Event()
+        self._file: Path | None = None
+        self._offset = 0
+        self._failed = ""
+
+    def run(self) -> None:
+        while not self._stop_asked.wait(POLL_S):
+            self._write()
+
+    def finish(self) -> None:
+        """Writes the rest."""
+        self._stop_asked.set()
+        self.join()
+        self._write()
+
+    def _write(self) -> None:
+        if self._failed or not self._folder.is_written_by(self._launcher):
+            return
+        try:
+            if self._file is None:
+                self._file, self._offset = write_events(self._folder, self._folder.tensorboard)
+            else:
+                records, self._offset = build_records(self._folder.metrics, self._offset)
+                with open(self._file, "ab") as file:
+                    file.write(records)
+        except OSError as failure:  # a copy must not end what it is a copy of
+            self._failed = str(failure)
+            log.warning("TensorBoard's file: %s; python -m trainer.tensorboard makes it later", failure)
+
+
+def build_records(metrics: Path, offset: int) -> tuple[bytes, int]:
+    """The events of every whole line behind `offset`, and the offset behind them."""
+    if not metrics.exists():
+        return b"", offset
+    records = []
+    with open(metrics, "rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            offset += len(line)
+            if points := line_points(read_line(line)):
+                scalars = {point["key"]: float(point["value"]) for point in points}
+                records.append(build_record(points[0]["timestamp"] / 1000, points[0]["step"], scalars))
+    return b"".join(records), offset
+
+
+def write_events(folder: RunDirectory, place: Path) -> tuple[Path, int]:
+    """One file in `place` with all that metrics.jsonl holds; older ones of ours go. Returns it and the offset read."""
+    place.mkdir(parents=True, exist_ok=True)
+    records, offset = build_records(folder.metrics, 0)
+    file = place / FILE.format(second=f"{int(time.time()):010d}")
+    aside = place / ".events.new"
+    aside.write_bytes(build_first_record(time.time()) + records)
+    for old in place.glob(FILE.format(second="*")):
+        old.unlink()
+    os.replace(aside, file)
+    return file, offset
+
+
+def find_runs(paths: list[Path]) -> Iterator[RunDirectory]:
+    """The runs among `paths` and directly in them."""
+    for path in paths:
+        inside = [path] if (path / "config.json").is_file() else sorted(path.glob("*/"))
+        for each in (each.absolute() for each in inside):
+            folder = RunDirectory(each.parent.parent, each.parent.name, each.name)
+            if folder.config.is_file() and folder.metrics.is_file():
+                yield folder
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the files of all runs; 2 where a path holds none, 13 where the volume is full."""
+    parser = argparse.ArgumentParser(
+        "python -m trainer.tensorboard",
+        description="Write TensorBoard's event files from metrics.jsonl.",
+        epilog="example: python -m trainer.tensorboard results/runs/demo --output boards",
+    )
+    parser.add_argument(
+        "runs", nargs="+", type=Path, help="run directories, or a comparison with all of its runs"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="OUTPUT/COMPARISON/RUN; tensorboard/ of each run if left out"
+    )
+    options = parser.parse_args(arguments)
+    empty = [str(path) for path in options.runs if not any(find_runs([path]))]
+    if empty:
+        print(f"error: {', '.join(empty)}: no run with metrics is there", file=sys.stderr)
+        return failures.BAD_CONFIG
+    for folder in find_runs(options.runs):
+        name = Path(folder.path.parent.name, folder.path.name)
+        try:
+            file, _ = write_events(folder, options.output / name if options.output else folder.tensorboard)
+        except OSError as failure:
+            print(f"error: {folder.path}: {failure}", file=sys.stderr)
+            return failures.STORAGE_FULL if failures.is_storage_full(failure) else 1
+        print(file)
+    return failures.DONE
