@@ -231,6 +231,9 @@ TABLE: dict[str, Row] = {
     "--set run.config.fault=kill@37:1": row(
         RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", "tests/trainer/ranks/test_faults.py::*"
     ),
+    "python -m trainer --config FILE --set key=value": row(
+        START, "tests/trainer/ranks/test_api.py::*", instead=PLACEHOLDER
+    ),
     "stratlab export tensorboard results/runs/demo --output boards": row(EXPORTED),
     "stratlab export tensorboard results/runs/demo/ddp": row(EXPORTED),
     "stratlab render charts/ddp --for torchrun --values examples/digits.yaml --set run.accelerator= "

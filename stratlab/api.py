@@ -1,0 +1,69 @@
+"""Runs and comparisons from Python, for scripts and notebooks: what `stratlab compare` reads and says, as values.
+
+from stratlab.api import compare, open_run
+
+run = open_run("results/runs/demo/ddp")
+report = compare("results/runs/demo")
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stratlab.compare.comparison import compare as compare_runs
+from stratlab.compare.judging.varied import parse_varied
+from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.reading.kept_tuning import read_tuning
+from stratlab.compare.reading.kept_varied import read_varied
+from stratlab.compare.showing.report_files import write_report
+from stratlab.run_directory.record import RunRecord, read_run
+from stratlab.user_error import UserError
+
+__all__ = ["RunRecord", "UserError", "compare", "open_run"]
+
+
+def open_run(folder: str | Path) -> RunRecord:
+    """The files of a run as they are: config, summary, evaluation, metrics, attempts; what is missing, what is wrong.
+
+    Raises:
+        UserError: there is no run in `folder`.
+    """
+    run = read_run(Path(folder))
+    if run.status == "not a run":
+        raise UserError(f"{folder}: not a run: {run.ending}")
+    return run
+
+
+def compare(
+    folder: str | Path,
+    *,
+    baseline: str | None = None,
+    memory_limit_gib: float | None = None,
+    varied: str = "",
+    output: str | Path | None = None,
+) -> dict[str, Any]:
+    """The report of a comparison, as in report.json.
+
+    Args:
+        folder: holds the runs.
+        baseline: the run that the others are explained against; None = the fastest.
+        memory_limit_gib: of one device, for the goal "fastest within".
+        varied: settings that the runs are meant to differ in, `lr,optimizer`.
+        output: a folder for report.html and the rest; None = nothing is written.
+
+    Raises:
+        UserError: there is no run, or what is asked for cannot be.
+    """
+    folder = Path(folder)
+    runs = load_runs(folder)
+    report = compare_runs(
+        runs,
+        baseline=baseline,
+        memory_limit_gib=memory_limit_gib,
+        tuning=read_tuning(folder),
+        varied=parse_varied(varied) or read_varied(folder),
+    )
+    if output is not None:
+        write_report(report, runs, Path(output))
+    return report

@@ -1,0 +1,95 @@
+"""Runs from Python, for scripts and notebooks: `python -m trainer` with its options, and nothing beside it.
+
+    from trainer.api import run_experiment
+
+    folder = run_experiment(strategy="ddp", model="cnn", image_size=16, epochs=2, processes=2)
+
+The run is a process of its own, as on a cluster: it leaves the same run directory, and no state in the notebook.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+
+from trainer import failures
+from trainer.launch.options import build_environment
+from trainer.settings.config import Config
+
+LAST_LINES = 20
+
+Scalar = str | int | float | bool | None
+
+
+class ExperimentFailed(RuntimeError):
+    """A run that did not end with 0.
+
+    Attributes:
+        exit_code: of the trainer (docs/stops.md).
+        folder: the run directory, which holds what there was of it.
+    """
+
+    def __init__(self, exit_code: int, folder: Path, text: str) -> None:
+        super().__init__(f"{failures.reason(exit_code)} (exit code {exit_code}): {folder}\n{text}")
+        self.exit_code = exit_code
+        self.folder = folder
+
+
+def run_experiment(
+    *, config: str | Path | None = None, processes: int | None = None, echo: bool = True, **settings: Scalar
+) -> Path:
+    """Trains, and returns the run directory. What `python -m trainer --config FILE --set key=value` would do.
+
+    Args:
+        config: a file of settings, or of a chart's values; `settings` win over it.
+        processes: on this machine; None = what the file says, else one per GPU, else one.
+        echo: what the run says is written to standard error as it comes.
+        settings: by their names (`python -m trainer.settings --schema`); None takes one of the file back. Without `run`
+            the run gets a name of its strategy and the time.
+
+    Raises:
+        ConfigError: naming everything that is wrong with the settings, before anything is started.
+        ExperimentFailed: the run ended otherwise than with 0.
+    """
+    arguments = ["--config", str(config)] if config else []
+    arguments += ["--processes", str(processes)] if processes else []
+    for name, value in settings.items():
+        arguments += ["--set", f"{name}={_as_text(value)}"]
+    if not arguments:
+        arguments = ["--set", "strategy=single"]
+    found, _ = build_environment(arguments, os.environ)
+    asked = Config.from_env(found)
+    arguments += ["--set", f"run={asked.run}"]
+    folder = Path(asked.results, asked.comparison, asked.run)
+    code, text = _follow([sys.executable, "-m", "trainer", *arguments], echo)
+    if code:
+        raise ExperimentFailed(code, folder, text)
+    return folder
+
+
+def _as_text(value: Scalar) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _follow(command: list[str], echo: bool) -> tuple[int, str]:
+    """Exit code and last lines. An interrupt is passed on, and the run saves a checkpoint before it ends."""
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout
+    try:
+        for line in process.stdout:
+            last.append(line)
+            if echo:
+                print(line, end="", file=sys.stderr, flush=True)  # a notebook shows it in the cell
+    except BaseException:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        raise
+    code = process.wait()
+    return (code if code >= 0 else 128 - code), "".join(last)
