@@ -20,6 +20,7 @@ from stratlab.fetch.command import fetch
 from stratlab.list.command import list_runs
 from stratlab.logs.command import logs
 from stratlab.metrics.command import metrics
+from stratlab.predict.command import predict
 from stratlab.rehearse.command import rehearse
 from stratlab.remove.command import remove
 from stratlab.render.command import render
@@ -51,6 +52,7 @@ def start(
 
 app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
 app.command(short_help="Print a script that starts a run without Kubernetes.")(render)
+app.command(short_help="Say whether runs will fit their GPUs, before any is started.")(predict)
 app.command(short_help="Wait until a run has ended.")(wait)
 app.command(short_help="Watch a run on the cluster until it ends.")(watch)
 app.command("list", short_help="List the runs of a folder or of a cluster.")(list_runs)

@@ -310,6 +310,20 @@ TABLE: dict[str, Row] = {
     "stratlab metrics replay COMPARISON/RUN --on-cluster": row(
         "tests/stratlab/metrics/processes/test_replay.py::*", instead=PLACEHOLDER
     ),
+    "stratlab predict --model qwen2.5-3b --gpus 8": row(PARSES, f"{HERE}test_stratlab_predicts_as_told"),
+    "stratlab predict --model vit_huge --gpus 16": row(PARSES, f"{HERE}test_stratlab_predicts_as_told"),
+    "stratlab predict --model vit_huge --gpus 64 --set micro_batch_size=32 --device-gib 140.4 --page fits.html": row(
+        PARSES, f"{HERE}test_stratlab_predicts_as_told"
+    ),
+    "stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --set run.config.model=qwen2.5-3b "
+    "--set run.config.dataset=metamathqa --set run.config.seq_len=2048 --set run.config.micro_batch_size=4": row(
+        PARSES, f"{HERE}test_stratlab_predicts_as_told"
+    ),
+    "python -m trainer.count --ranks 8 --set strategy=fsdp --set model=qwen2.5-3b --set dataset=metamathqa "
+    "--set seq_len=2048 --set micro_batch_size=1 --set global_batch_size=64 --operations fsdp.json": row(
+        "tests/trainer/counting/ranks/test_operations.py::*",
+        instead="half a minute; the tests count small models, the shipped file of this name is what it wrote",
+    ),
     "stratlab list --on-cluster -n stratlab": row(PARSES, "tests/stratlab/list/test_list.py::*"),
     "stratlab fetch my-comparison -n stratlab --with traces": row(
         PARSES, "tests/stratlab/fetch/test_fetch.py::*", instead=PLACEHOLDER

@@ -65,6 +65,17 @@ def test_stratlab_knows_every_option(command: str) -> None:
     group.commands[verb].make_context(verb, arguments)
 
 
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("stratlab predict")])
+def test_stratlab_predicts_as_told(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From shipped files alone: there is no cache, and nothing is counted."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    program = [sys.executable, "-m", "stratlab", *split(command)[1:]]
+    program = [str(tmp_path / word) if word.endswith(".html") else word for word in program]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "fsdp" in done.stdout and "not known" not in done.stdout and not done.stderr
+
+
 @pytest.mark.parametrize("command", [*RENDERED, *REHEARSED])
 def test_charts_render_as_told(command: str) -> None:
     words = [word for word in split(command) if word != "my-values.yaml"]

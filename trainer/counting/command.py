@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from trainer.counting.rules import read_countable
@@ -19,6 +19,8 @@ EXAMPLE = """\
 Settings are TRAINER_* variables, as a pod has them, or --set name=value, which goes first.
 
   python -m trainer.count --ranks 8 --set strategy=fsdp --set model=vit_huge --set precision=bf16
+  python -m trainer.count --ranks 8 --set strategy=fsdp --set model=qwen2.5-3b --set dataset=metamathqa \
+      --set seq_len=2048 --set micro_batch_size=1 --set global_batch_size=64 --operations fsdp.json
   python -m trainer.count --ranks 8 --rank 4 --set strategy=nd --set layout=given --set pp=2 --set dp_shard=4 \\
       --set model=qwen2.5-3b --set dataset=metamathqa --set seq_len=2048 --set micro_batch_size=1 --json stage1.json
 
@@ -34,12 +36,15 @@ def main(arguments: list[str], env: Mapping[str, str]) -> int:
     per_node = given.per_node or given.ranks
     try:
         config = read_countable(_settings(env, given.set), given.ranks, given.rank, per_node)
-        if given.json and not Path(given.json).absolute().parent.is_dir():
-            raise ConfigError([f"--json={given.json}: its folder is not there"])
+        if problems := list(_file_problems(given)):
+            raise ConfigError(problems)
         begin, say = _build_say()
         begin("loading torch and DeepSpeed")
         os.environ["DS_ACCELERATOR"] = "cpu"  # read by DeepSpeed at its import
         warnings.filterwarnings("ignore")  # of libraries, about tensors without storage
+        if given.operations:
+            _write_operations(given, env, per_node, begin)
+            return DONE
         from trainer.counting.inputs import find_pictures
         from trainer.counting.steps import count
 
@@ -57,6 +62,30 @@ def main(arguments: list[str], env: Mapping[str, str]) -> int:
     return DONE
 
 
+def _file_problems(given: argparse.Namespace) -> Iterator[str]:
+    for option in ("json", "operations"):
+        file = getattr(given, option)
+        if file and not Path(file).absolute().parent.is_dir():
+            yield f"--{option}={file}: its folder is not there"
+    if given.operations and (given.json or given.rank):
+        yield "--operations: counts the ranks that it needs, several times; leave out --rank and --json"
+
+
+def _write_operations(given: argparse.Namespace, env: Mapping[str, str], per_node: int, begin: Say) -> None:
+    from trainer.counting.operations import build_operations
+
+    settings = _settings(env, given.set)
+    content = build_operations(settings, given.ranks, per_node, given.labels, given.channels, say=begin)
+    write_json(Path(given.operations), content)
+    scaled = [name for name in ("depth", "ranks") if content[f"scales_{name}"]]
+    print(
+        f"{given.operations}: {len(content['samples'])} counts in {content['seconds']:.0f} s, key {content['key']}"
+    )
+    print(f"answers for every micro-batch{''.join(f', {name}' for name in scaled)}")
+    if content["why_not_scaled"]:
+        print(f"depth not scaled: {content['why_not_scaled']}")
+
+
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.count",
@@ -72,6 +101,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--channels", type=_positive, default=0, help="of its images (default: 3)")
     parser.add_argument("--top", type=_positive, default=12, help="groups of storages to list (default: 12)")
     parser.add_argument("--json", metavar="FILE", help="write everything there as well")
+    parser.add_argument(
+        "--operations", metavar="FILE", help="write what `stratlab predict` reads there: several small counts"
+    )
     return parser.parse_args(arguments)
 
 

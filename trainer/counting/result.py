@@ -44,6 +44,8 @@ class Count:
     """Before the second step's data."""
     gathered: Moment
     """When most of what other ranks hold was gathered here."""
+    windows: dict[str, Moment]
+    """The fullest moment of each window of the second step (timeline.py); the peak is the fullest of them."""
     collectives: dict[tuple[str, str], int]
     """Bytes that this rank got out of collectives in the second step, by (operator, dtype)."""
     waits: dict[Wait, int]

@@ -58,11 +58,11 @@ class _WatchedPhase(Phase):
 
     def __enter__(self) -> None:
         self._before.append(self._watch.phase)
-        self._watch.phase = self.label
+        self._watch.begin(self.label)
 
     def __exit__(self, *_: Any) -> None:
         self._leave(self.label)
-        self._watch.phase = self._before.pop()
+        self._watch.begin(self._before.pop())
 
 
 class _WatchedPhases(Phases):
@@ -98,7 +98,7 @@ def count(
     """
     began = time.perf_counter()
     per_node = per_node or ranks
-    config = _known(config)
+    config = as_counted(config)
     world = _on_cpu(ranks, rank, per_node)
     placement = resolve_placement(config, world)
     micro_batches = config.global_batch_size // (config.micro_batch_size * placement.axes.dp)
@@ -145,9 +145,9 @@ def count(
             begin(place[-1])
             watch.collectives.clear()
             marks.append(len(watch.timeline.events))
-            watch.phase = "data"
+            watch.begin("data")
             micro = [build_micro_batch(config, pictures) for _ in range(micro_batches)]
-            watch.phase = "between"
+            watch.begin("between")
             batch = Batch(micro, config.global_batch_size, config.global_batch_size)
             waits.found.clear()
             with waits:
@@ -172,6 +172,7 @@ def count(
         peak=watch.timeline.peak(marks[-1]),
         between=watch.timeline.moment(marks[-1]),
         gathered=watch.timeline.peak(marks[-1], "gathered"),
+        windows=watch.timeline.windows(marks[-1]),
         collectives=dict(watch.collectives),
         waits=dict(waits.found),
         operators=watch.operators,
@@ -193,7 +194,7 @@ def _on_cpu(ranks: int, rank: int, per_node: int) -> World:
     )
 
 
-def _known(config: Config) -> Config:
+def as_counted(config: Config) -> Config:
     """`auto` as what it is on a GPU of today, and no weights to be read: they make no difference to memory."""
     precision = "bf16" if config.precision == "auto" else config.precision
     return config.model_copy(update={"precision": precision, "init": "scratch"})

@@ -44,6 +44,11 @@ class StorageWatch(TorchDispatchMode):
         self._alive: dict[int, tuple[Storage, Any]] = {}
         self._patches = ExitStack()
 
+    def begin(self, phase: str) -> None:
+        """What is made from now on is made in this phase."""
+        self.phase = phase
+        self.timeline.begin(phase)
+
     def __enter__(self) -> StorageWatch:
         self._patches.enter_context(replaced(torch.UntypedStorage, resize_=self._resizing()))
         super().__enter__()

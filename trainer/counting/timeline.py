@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -12,6 +13,11 @@ CAUSES = (
     *("low-precision copies", "gathered", "activations", "masks", "logits and loss", "data", "other"),
 )
 """What memory is held for, coarsely; docs/memory.md says what belongs to each."""
+
+
+SAVED = ("activations", "masks", "low-precision copies")
+EDGE_SHARE = 0.05
+"""Of what the forward pass has saved: freed when the backward pass's first window ends, left when its last begins."""
 
 
 class Label(NamedTuple):
@@ -73,6 +79,12 @@ class Timeline:
     block_bytes: int
     events: list[tuple[int, Storage]] = field(default_factory=list)
     """(bytes taken, or given back where negative; whose)."""
+    turns: list[tuple[int, str]] = field(default_factory=list)
+    """(event, phase that begins before it), in order."""
+
+    def begin(self, phase: str) -> None:
+        """From the next event on this is the phase."""
+        self.turns.append((len(self.events), phase))
 
     def resize(self, storage: Storage, size: int) -> None:
         """Records that `storage` has `size` bytes from now on."""
@@ -90,6 +102,52 @@ class Timeline:
         totals = list(accumulate(counted, initial=0))  # totals[i]: before event i
         return self.moment(max(range(since, len(totals)), key=totals.__getitem__))
 
+    def windows(self, since: int) -> dict[str, Moment]:
+        """The fullest moment of each window from event `since` on, by its name: the phases, the backward pass in three.
+
+        Moments that may become the peak of another depth or batch: `backward, begin` while nearly all is alive that
+        the forward pass has saved (the loss), `backward, end` when nearly all of it is gone (the embedding), `backward`
+        between. In one window what is held grows evenly with depth and rows; which window is the fullest may change.
+        """
+        totals = list(accumulate((delta for delta, _ in self.events), initial=0))
+        best: dict[str, int] = {}
+        for name, start, end in self._segments(since):
+            at = max(range(start, end), key=totals.__getitem__)
+            if name not in best or totals[at] > totals[best[name]]:
+                best[name] = at
+        return {name: self.moment(at) for name, at in best.items()}
+
+    def _segments(self, since: int) -> Iterator[tuple[str, int, int]]:
+        """(window, first moment, behind the last one); none is empty. Moment n is before event n."""
+        ends = [at for at, _ in self.turns[1:]] + [len(self.events)]
+        for (turn, phase), end in zip(self.turns, ends, strict=True):
+            start = max(turn, since)
+            if end <= start:
+                continue
+            if phase != "backward":
+                yield phase, start, end + 1
+                continue
+            saved = self._saved_bytes(start, end)
+            most = max(saved)
+            full = max(i for i, size in enumerate(saved) if size >= (1 - EDGE_SHARE) * most) + 1
+            empty = next(
+                (i for i, size in enumerate(saved) if i >= full and size <= EDGE_SHARE * most), len(saved)
+            )
+            cuts = (
+                ("backward, begin", 0, full),
+                ("backward", full, empty),
+                ("backward, end", empty, len(saved)),
+            )
+            for name, begin, stop in cuts:
+                if stop > begin:
+                    yield name, start + begin, start + stop
+
+    def _saved_bytes(self, start: int, end: int) -> list[int]:
+        """What the forward pass has saved and is alive, before each event of start..end, and behind the last."""
+        held = sum(size for storage, size in self.moment(start).storages.items() if _is_saved(storage))
+        changes = (delta if _is_saved(storage) else 0 for delta, storage in self.events[start:end])
+        return list(accumulate(changes, initial=held))
+
     def moment(self, before: int) -> Moment:
         """What is held before event number `before`."""
         held = Counter[Storage]()
@@ -97,3 +155,7 @@ class Timeline:
             held[storage] += delta
         alive = {storage: size for storage, size in held.items() if size}
         return Moment(sum(alive.values()), alive)
+
+
+def _is_saved(storage: Storage) -> bool:
+    return storage.label.phase == "forward" and storage.cause in SAVED

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from trainer import failures
 from trainer.launch.culprit import find_culprit
+from trainer.launch.ledger import read_last_codes
 from trainer.launch.stop import TO_RANKS, Stop, Stopped, rank_seconds
 from trainer.launch.termination import end
 from trainer.record.run_directory import RunDirectory
@@ -34,6 +36,10 @@ RENDEZVOUS_PORT = 23456  # the training operator's for a PyTorchJob
 POLL_S = 2.0
 SIGNAL_POLL_S = 0.2
 SAY_EVERY_S = 30.0
+LOOK_S = 5.0
+LINGER_S = 60.0
+"""After a pod has failed mpirun has so much, or the grace period, to end the others: more than they take."""
+LAST_S = 10.0
 # Set by Kubernetes or MPI for this pod alone. PATH and HOME go along: the image is the same, and sshd has its own.
 OWN_VARIABLES = ("HOSTNAME", "STRATLAB_NODE", "PWD", "OLDPWD", "SHLVL", "_", "NVIDIA_VISIBLE_DEVICES")
 OWN_PREFIXES = ("KUBERNETES_", "OMPI_", "PMIX_", "I_MPI_", "HYDRA_", "CUDA_")
@@ -75,7 +81,8 @@ def launch(config: Config, hosts: list[str], stop: Stop) -> int:
             return failures.PEER_LOST
         env = {**os.environ, "PET_RDZV_ENDPOINT": f"{addresses[0]}:{RENDEZVOUS_PORT}"}
         began = time.time()
-        code = _run(build_command(len(hosts), env), env, stop, config.grace_s)
+        lingering = Lingering(folder, began, max(LINGER_S, config.grace_s))
+        code = _run(build_command(len(hosts), env), env, stop, config.grace_s, lingering)
         if code != failures.DONE:
             code = find_culprit(folder, began, code)
         left -= 1 if code != failures.TERMINATED or not by_exec else 0
@@ -159,7 +166,33 @@ def build_command(nodes: int, env: Mapping[str, str]) -> list[str]:
     ]  # fmt: skip
 
 
-def _run(command: list[str], env: Mapping[str, str], stop: Stop, grace_s: float) -> int:
+class Lingering:
+    """Whether mpirun stays although a pod has failed: where a node is gone it waits for a daemon that never answers,
+    and the pods that are left would be held for ever.
+
+    Args:
+        since: seconds since 1970; what ended before is of an earlier attempt.
+        seconds: that it has.
+    """
+
+    def __init__(self, folder: RunDirectory, since: float, seconds: float) -> None:
+        self._folder, self._since, self._seconds = folder, since, seconds
+        self._looked = time.monotonic()
+        self._failed_at: float | None = None
+
+    def seconds_over(self) -> float:
+        """Since mpirun should have ended; negative before."""
+        now = time.monotonic()
+        if self._failed_at is None and now - self._looked >= LOOK_S:
+            self._looked = now
+            if any(read_last_codes(self._folder, self._since).values()):
+                self._failed_at = now
+        return -math.inf if self._failed_at is None else now - self._failed_at - self._seconds
+
+
+def _run(
+    command: list[str], env: Mapping[str, str], stop: Stop, grace_s: float, lingering: Lingering | None = None
+) -> int:
     """Runs mpirun; returns its exit code.
 
     A stop is passed on as SIGUSR1, which mpirun hands to its processes; they end by themselves. Told to stop itself it
@@ -170,13 +203,20 @@ def _run(command: list[str], env: Mapping[str, str], stop: Stop, grace_s: float)
     """
     before, stop.interrupt = stop.interrupt, None
     process = subprocess.Popen(command, env=dict(env))
-    passed_on, code = False, None
+    passed_on, given_up, code = False, False, None
     while code is None:
         if stop.asked_at is not None and not passed_on:
             process.send_signal(TO_RANKS)
             passed_on = True
         if stop.seconds_left(grace_s) < grace_s - rank_seconds(grace_s):
             process.terminate()
+        over_s = lingering.seconds_over() if lingering else -math.inf
+        if over_s >= 0 and not given_up:
+            log.warning("a pod has failed, and mpirun has not ended: it is ended here")
+            process.terminate()
+            given_up = True
+        if over_s >= LAST_S:
+            process.kill()
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(SIGNAL_POLL_S)
     stop.interrupt = before

@@ -98,3 +98,35 @@ def test_help_has_an_example_and_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "python -m trainer.count --ranks 8 --set strategy=fsdp" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--operations", "nowhere/x.json"), "--operations=nowhere/x.json: its folder is not there"),
+        (("--operations", "x.json", "--json", "y.json"), "leave out --rank and --json"),
+    ],
+)
+def test_an_operations_file_that_cannot_be_written_is_refused_before_anything_is_counted(
+    options, named, capsys
+):
+    settings = [
+        word
+        for name in ("model=qwen_tiny", "dataset=arithmetic", "strategy=fsdp")
+        for word in ("--set", name)
+    ]
+    batch = ["--set", "micro_batch_size=1", "--set", "global_batch_size=8"]
+    assert main(["--ranks", "8", *settings, *batch, *options], {}) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_every_setting_that_nobody_has_left_out_matters():
+    from trainer.counting.operations_key import NEVER, build_key, defaults_of, settings_that_matter
+    from trainer.settings.config import Config
+
+    assert set(NEVER) <= Config.model_fields.keys()
+    config = Config.from_env(TINY | {"TRAINER_STRATEGY": "fsdp"})
+    found = settings_that_matter(config, ("model_layers",))
+    assert {"strategy", "seq_len", "precision", "offload", "clip_norm"} <= found.keys()
+    assert not {"model_layers", "micro_batch_size", "image_size", "lr", "run"} & found.keys()
+    assert build_key(found) != build_key(found | {"seq_len": 8}) and defaults_of(found)["precision"] == "bf16"

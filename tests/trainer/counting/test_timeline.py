@@ -65,3 +65,44 @@ def test_groups_add_up_to_the_peak_and_the_largest_is_first():
         ("add", 1, 20),
         ("mm", 2, 11),
     ]
+
+
+def test_the_windows_of_a_step_are_found_in_its_backward_pass():
+    """Four layers of 100 blocks are saved; the loss takes 50 first, the embedding 300 last."""
+    timeline = Timeline(1)
+    timeline.begin("forward")
+    saved = [storage("activations") for _ in range(4)]
+    for one in saved:
+        timeline.resize(one, 100)
+    timeline.begin("backward")
+    loss, inside, last = storage("logits and loss"), storage("other"), storage("gradients")
+    timeline.resize(loss, 50)
+    timeline.resize(loss, 0)
+    for number, one in enumerate(reversed(saved)):
+        timeline.resize(one, 0)
+        if number == 0:
+            timeline.resize(inside, 60)
+    timeline.resize(last, 300)
+    timeline.begin("optimizer")
+    timeline.resize(inside, 0)
+    found = {name: moment.total for name, moment in timeline.windows(0).items()}
+    assert found == {
+        "forward": 400,
+        "backward, begin": 450,
+        "backward": 360,
+        "backward, end": 360,
+        "optimizer": 360,
+    }
+    assert max(found.values()) == timeline.peak(0).total
+
+
+def test_windows_look_at_what_comes_since():
+    timeline = Timeline(1)
+    timeline.begin("data")
+    first, second = storage("data"), storage("data")
+    timeline.resize(first, 100)
+    timeline.resize(first, 10)
+    since = len(timeline.events)
+    timeline.begin("data")
+    timeline.resize(second, 20)
+    assert {name: moment.total for name, moment in timeline.windows(since).items()} == {"data": 30}

@@ -6,12 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from trainer.launch import mpi as mpi_launcher
+from trainer.launch.culprit import find_culprit
+from trainer.launch.ledger import Ledger
 from trainer.launch.stop import Stop, Stopped
+from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
 
 
@@ -206,6 +211,37 @@ def test_the_whole_launcher(tmp_path, mpirun, code):
     launcher = run_launcher(tmp_path, f'echo "endpoint $PET_RDZV_ENDPOINT"\n{mpirun}')
     out, error = launcher.communicate(timeout=60)
     assert (launcher.returncode, out) == (code, "endpoint localhost:23456\n"), error
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_an_mpirun_that_waits_for_a_lost_node_is_ended(tmp_path, monkeypatch, hears):
+    """The stand-in: the survivor has written into its ledger that a peer is lost, and mpirun waits for the other pod's
+    daemon, whether it hears signals or not."""
+    for name, seconds in (("LOOK_S", 0.1), ("LAST_S", 1.0)):
+        monkeypatch.setattr(mpi_launcher, name, seconds)
+    folder, began = RunDirectory(tmp_path, "default", "try"), time.time()
+    deaf = "" if hears else "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    command = [sys.executable, "-c", f"{deaf}import time; time.sleep(600)"]
+    survivor = Ledger(folder, "try-worker-0")
+    survivor.record_start("a")
+    threading.Timer(1.0, survivor.record_end, ["a", 134, "a peer was lost"]).start()
+    lingering = mpi_launcher.Lingering(folder, began, 2.0)
+    code = mpi_launcher._run(command, {"PATH": os.environ["PATH"]}, Stop(), 120, lingering)
+    assert code == (143 if hears else 137)
+    assert 3.0 <= time.time() - began < 20
+    assert find_culprit(folder, began, code) == 134, "worth another attempt"
+
+
+def test_an_mpirun_whose_pods_go_on_is_left_alone(tmp_path, monkeypatch):
+    """Also where an earlier attempt has failed."""
+    monkeypatch.setattr(mpi_launcher, "LOOK_S", 0.1)
+    folder = RunDirectory(tmp_path, "default", "try")
+    ledger = Ledger(folder, "try-worker-0")
+    ledger.record_start("a")
+    ledger.record_end("a", 134)
+    lingering = mpi_launcher.Lingering(folder, time.time(), 0.0)
+    ledger.record_start("b")
+    assert mpi_launcher._run(["sleep", "2"], {"PATH": os.environ["PATH"]}, Stop(), 120, lingering) == 0
 
 
 def test_wrong_settings_end_it_before_it_waits(tmp_path):

@@ -1,0 +1,115 @@
+"""The verb `stratlab predict`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratlab.predict.device_memory import DEVICE_GIB
+from stratlab.user_error import UserError
+
+NOTHING_FITS = 10
+NOTHING_KNOWN = 3
+
+
+def predict(
+    charts: Annotated[
+        list[Path] | None, typer.Argument(help="Chart folders or packages.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="As for helm; with --model a setting of run.config: seq_len=4096.",
+        ),
+    ] = None,
+    values: Annotated[
+        list[Path] | None,
+        typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Instead of charts: every strategy that was counted for it.")
+    ] = "",
+    gpus: Annotated[int, typer.Option(min=1, help="With --model: how many.")] = 8,
+    device_gib: Annotated[
+        float, typer.Option(min=0.1, help="Memory of one GPU. An H200 has 140.4.")
+    ] = DEVICE_GIB,
+    operations: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Further operations files, which go first.", show_default=False),
+    ] = None,
+    count: Annotated[
+        bool, typer.Option(help="Of charts: let the trainer count what no file answers, if it is installed.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of objects.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with bars by cause.", show_default=False)
+    ] = None,
+) -> None:
+    """Say whether runs will fit their GPUs, and for what they need the memory, before anything is started.
+
+    No GPU and no torch: the trainer's own engines were counted beforehand. Exit code 10: nothing asked for fits;
+    3: nothing is known of it.
+
+    Example: stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --values my.yaml
+
+    Example: stratlab predict --model qwen2.5-3b --gpus 8
+    """
+    from stratlab.predict.answering import Unknown, answer
+    from stratlab.predict.asking import ask_of_charts, ask_of_model
+    from stratlab.predict.counting import find_cache
+    from stratlab.predict.operations_file import SHIPPED, read_operations
+    from stratlab.predict.prediction import Prediction
+
+    if bool(charts) == bool(model):
+        raise UserError("give either charts or --model")
+    if values and model:
+        raise UserError("--values: only with charts; with --model --set name=value")
+    if operations and not operations.is_dir():
+        raise UserError(f"--operations {operations}: no such folder")
+    if page and not page.absolute().parent.is_dir():
+        raise UserError(f"--page {page}: its folder is not there")
+    cache = find_cache()
+    files = list(read_operations([*([operations] if operations else []), cache, SHIPPED]))
+    if charts:
+        questions = ask_of_charts(charts, settings or (), values or ())
+    else:
+        questions = ask_of_model(model, gpus, files, settings or ())
+    answers = answer(questions, files, device_gib, cache if charts and count else None)
+    known = [one for one in answers if isinstance(one, Prediction)]
+    if as_json:
+        unknown = [
+            {"name": u.question.name, "verdict": "not known", "reason": u.reason}
+            for u in answers
+            if isinstance(u, Unknown)
+        ]
+        print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
+    else:
+        _show(answers, device_gib)
+    if page:
+        from stratlab.predict.prediction_page import build_prediction_page
+
+        page.write_text(build_prediction_page(answers, device_gib))
+    if not known:
+        raise typer.Exit(NOTHING_KNOWN)
+    if all(one.verdict == "does not fit" for one in known):
+        raise typer.Exit(NOTHING_FITS)
+
+
+def _show(answers: list, device_gib: float) -> None:  # type: ignore[type-arg]
+    from rich.console import Console
+
+    from stratlab.predict.prediction_table import build_causes, build_table, explain_lines
+
+    console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
+    console.print(build_table(answers))
+    console.print()
+    console.print(build_causes(answers))
+    console.print()
+    for line in explain_lines(answers, device_gib):
+        print(line)

@@ -1,0 +1,52 @@
+"""What a device holds besides what the engines ask for, and the gate. Constants, each with its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+GIB = 2**30
+DEVICE_GIB = 79.6
+"""An H100 of 80 GB: 81,559 MiB by nvidia-smi."""
+GATE = 0.85
+"""Of a device. Above it steps become slow before they fail: of the rows of nanotron's table (H100, 80 GB) with 70.8 GB
+and more 16 of 17 are 3 to 12 times slower than the same layout with half the micro-batch."""
+RESERVED_PER_ALLOCATED = 1.04
+"""What torch's allocator takes from the device for each byte that is asked for: median of 43 published rows of
+SimuMax (B200), 1.028 to 1.093."""
+CONTEXT_GIB = 0.5
+"""CUDA's context and the kernels' code; an estimate."""
+COMMUNICATOR_GIB = 0.37
+"""NCCL's buffers of one group of ranks: 0.34 to 0.39 in the same rows."""
+WORKSPACE_GIB = 32 / 1024
+"""cuBLAS, one handle and stream on Hopper and Blackwell (torch, CUDAContext)."""
+
+
+class Verdict(StrEnum):
+    """Of a peak and a device."""
+
+    FITS = "fits"
+    NEAR_FULL = "too near full"
+    NOT = "does not fit"
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one rank has, and what is taken of it whatever the model. `groups`: communicators of the rank."""
+
+    gib: float
+    groups: int
+
+    @property
+    def fixed_gib(self) -> float:
+        return CONTEXT_GIB + WORKSPACE_GIB + COMMUNICATOR_GIB * self.groups
+
+    def needs_gib(self, peak_bytes: int) -> float:
+        """On the device, for a peak of the engines."""
+        return RESERVED_PER_ALLOCATED * peak_bytes / GIB + self.fixed_gib
+
+    def judge(self, peak_bytes: int) -> Verdict:
+        needed = self.needs_gib(peak_bytes)
+        if needed <= GATE * self.gib:
+            return Verdict.FITS
+        return Verdict.NEAR_FULL if needed <= self.gib else Verdict.NOT

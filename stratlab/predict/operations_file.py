@@ -1,0 +1,148 @@
+"""Operations files: what `python -m trainer.count --operations` has written, and which of them answers a question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab.predict.scaling import Peak, Sample, scale
+from stratlab.user_error import UserError
+
+SHIPPED = Path(__file__).with_name("operations")
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class OperationsFile:
+    """One strategy of one model, counted.
+
+    Attributes:
+        settings: setting -> value: all that memory depends on, but depth and batch.
+        defaults: the same, where nobody says anything.
+        layers: the model's own; 0 = not known.
+        labels, channels: of the images that were counted; 0 = text.
+        accumulates: a step has several micro-batches; with one alone no more is held.
+    """
+
+    path: Path
+    key: str
+    settings: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    layers: int
+    scales_depth: bool
+    scales_ranks: bool
+    accumulates: bool
+    labels: int
+    channels: int
+    versions: Mapping[str, str]
+    axes: Mapping[str, int]
+    samples: Sequence[Sample]
+
+    @property
+    def strategy(self) -> str:
+        return str(self.settings["strategy"])
+
+    @property
+    def model(self) -> str:
+        return str(self.settings["model"])
+
+    def peak(self, rows: int, ranks: int, layers: int = 0) -> Peak:
+        """Of the fullest rank, with micro-batches of `rows`. `layers`: 0 = the model's own."""
+        return scale(self.samples, layers or self.layers, rows, ranks)
+
+    def misses(
+        self, wanted: Mapping[str, str], ranks: int, accumulates: bool, whole: bool = True
+    ) -> list[str]:
+        """What keeps this file from answering; nothing where it does.
+
+        Args:
+            wanted: setting -> text, as a pod has them.
+            whole: what `wanted` leaves out has its default; else it may be anything.
+        """
+        meant = {name: _text(value) for name, value in self.defaults.items()} if whole else {}
+        meant |= {name: text for name, text in wanted.items() if name in self.settings}
+        found = [
+            f"{name}={_text(self.settings[name])} (wanted {text})"
+            for name, text in meant.items()
+            if not _is_same(self.settings[name], "bf16" if (name, text) == ("precision", "auto") else text)
+        ]
+        own = wanted.get("model_layers", "0")
+        if (
+            "model_layers" not in self.settings
+            and own not in ("0", str(self.layers))
+            and not self.scales_depth
+        ):
+            found.append(f"model_layers={self.layers} (wanted {own})")
+        counted = {sample.ranks for sample in self.samples}
+        if ranks not in counted and not (self.scales_ranks and ranks > 1):
+            found.append(f"ranks={', '.join(map(str, sorted(counted)))} (wanted {ranks})")
+        if accumulates and not self.accumulates:
+            found.append("one micro-batch in a step (wanted several)")
+        return found
+
+
+def read_operations_file(path: Path) -> OperationsFile:
+    """The file at `path`.
+
+    Raises:
+        UserError: it cannot be read, or is no operations file.
+    """
+    try:
+        content = json.loads(path.read_text())
+        if content["schema_version"] != SCHEMA:
+            raise UserError(
+                f"{path}: an operations file of schema {content['schema_version']}, expected {SCHEMA}; count it again"
+            )
+        samples = [
+            Sample(one["layers"], one["rows"], one["ranks"], one["rank"], one["windows"])
+            for one in content["samples"]
+        ]
+        axes = content["samples"][0]["axes"]
+        names = ("key", "settings", "defaults", "layers", "scales_depth", "scales_ranks", "accumulates")
+        return OperationsFile(
+            path=path,
+            samples=samples,
+            axes=axes,
+            **{name: content[name] for name in (*names, "labels", "channels", "versions")},
+        )
+    except (OSError, ValueError, LookupError, TypeError) as failure:
+        if isinstance(failure, UserError):
+            raise
+        raise UserError(
+            f"{path}: no operations file ({failure!r}); `python -m trainer.count --operations FILE` writes one"
+        ) from None
+
+
+def read_operations(folders: Sequence[Path]) -> Iterator[OperationsFile]:
+    """Every file of the folders, in the order of their names; a folder that is not there has none."""
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")):
+            yield read_operations_file(path)
+
+
+def find_operations(
+    files: Sequence[OperationsFile],
+    wanted: Mapping[str, str],
+    ranks: int,
+    accumulates: bool,
+    whole: bool = True,
+) -> OperationsFile | None:
+    """The file that answers, rather one that was counted with as many micro-batches; None = there is none."""
+    able = [file for file in files if not file.misses(wanted, ranks, accumulates, whole)]
+    return min(able, key=lambda file: file.accumulates is not accumulates, default=None)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_same(value: Any, text: str) -> bool:
+    if isinstance(value, bool | str):
+        return _text(value) == (text.lower() if isinstance(value, bool) else text)
+    try:
+        return float(text) == float(value)
+    except ValueError:
+        return False

@@ -1,0 +1,123 @@
+"""One strategy on one kind of device: what it will hold and for what, whether that fits, and what to change first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stratlab.predict.device_memory import GIB, Device, Verdict
+from stratlab.predict.operations_file import OperationsFile
+from stratlab.predict.remedies import advise
+from stratlab.predict.scaling import Peak
+
+MOST_ROWS = 1 << 16
+"""Larger micro-batches are not looked for."""
+AXES_BESIDE_DATA = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a run asks for.
+
+    Attributes:
+        name: of the run, as the user knows it.
+        settings: setting -> text, as its pods have them.
+        layers: 0 = the model's own.
+        micro_batches: of a step; 0 = not said, several.
+        whole: what `settings` leaves out has its default; else it is as the file has it.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+    ranks: int
+    per_node: int
+    rows: int
+    micro_batches: int
+    layers: int = 0
+    whole: bool = True
+
+    @property
+    def accumulates(self) -> bool:
+        return self.micro_batches != 1
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer. `largest`: micro-batch that fits below the gate; 0 = not even one row does."""
+
+    question: Question
+    file: OperationsFile
+    device: Device
+    peak: Peak
+    verdict: Verdict
+    largest: int
+    advice: str
+
+    @property
+    def needs_gib(self) -> float:
+        return self.device.needs_gib(self.peak.total)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a file; GiB. Causes add up to the peak."""
+        return {
+            "name": self.question.name,
+            "strategy": self.file.strategy,
+            "model": self.file.model,
+            "ranks": self.question.ranks,
+            "micro_batch_size": self.question.rows,
+            "verdict": str(self.verdict),
+            "peak_gib": round(self.peak.total / GIB, 4),
+            "on_device_gib": round(self.needs_gib, 4),
+            "device_gib": self.device.gib,
+            "largest_micro_batch_size": self.largest,
+            "advice": self.advice,
+            "window": self.peak.window,
+            "rank": self.peak.rank,
+            "causes_gib": {name: round(size / GIB, 4) for name, size in self.peak.causes.items()},
+            "at_most": self.is_upper_bound,
+            "operations_file": self.file.path.name,
+            "key": self.file.key,
+            "versions": dict(self.file.versions),
+        }
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Counted with several micro-batches in a step, where the run has one: then gradients of an earlier one are
+        not there yet."""
+        return self.file.accumulates and not self.question.accumulates
+
+
+def predict(question: Question, file: OperationsFile, device_gib: float) -> Prediction:
+    """The answer of a file that answers `question` (OperationsFile.misses)."""
+    device = Device(device_gib, _count_groups(file, question.ranks))
+
+    def peak(rows: int) -> Peak:
+        return file.peak(rows, question.ranks, question.layers)
+
+    found = peak(question.rows)
+    verdict = device.judge(found.total)
+    largest = _find_largest(lambda rows: device.judge(peak(rows).total) is Verdict.FITS)
+    advice = advise(file.settings, found, question.rows, largest) if verdict is not Verdict.FITS else ""
+    return Prediction(question, file, device, found, verdict, largest, advice)
+
+
+def _count_groups(file: OperationsFile, ranks: int) -> int:
+    """Communicators of a rank: one of all ranks, and one per axis where there are several."""
+    if ranks == 1:
+        return 0
+    several = [name for name in AXES_BESIDE_DATA if file.axes.get(name, 1) > 1]
+    return 1 + (len(several) if len(several) > 1 else 0)
+
+
+def _find_largest(fits: Callable[[int], bool]) -> int:
+    if not fits(1):
+        return 0
+    high = 1
+    while high < MOST_ROWS and fits(2 * high):
+        high *= 2
+    low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,56 @@
+"""Predictions as one page: bars by cause, the verdicts as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from stratlab.drawing.page import Section, build_page, paragraph
+from stratlab.drawing.svg import stacked_bars
+from stratlab.drawing.table import Column, badge, html_table
+from stratlab.predict.answering import Unknown
+from stratlab.predict.device_memory import GATE, GIB, Verdict
+from stratlab.predict.prediction import Prediction
+from stratlab.predict.prediction_table import explain_lines
+
+KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}
+BESIDE = "context, communicators, reserve"
+COLUMNS = (
+    *("run", "ranks", Column("rows", "micro-batch"), "verdict", Column("needs", "on the device", "GiB", 2)),
+    *(
+        Column("peak", "peak of the engines", "GiB", 2),
+        Column("largest", "largest micro-batch"),
+        Column("first", "what to change first"),
+    ),
+)
+
+
+def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: float) -> str:
+    """The page as text."""
+    known = [one for one in answers if isinstance(one, Prediction)]
+    bars = {
+        f"{one.question.name}, {one.question.ranks}": {
+            **{cause: size / GIB for cause, size in one.peak.causes.items()},
+            BESIDE: one.needs_gib - one.peak.total / GIB,
+        }
+        for one in known
+    }
+    limit = f"A device has {device_gib:g} GiB; up to {GATE * device_gib:.1f} GiB is below the gate."
+    origin = " ".join(f"{line}." for line in explain_lines(answers, device_gib))
+    sections = [
+        Section("Will it fit?", html_table([_row(one) for one in answers], COLUMNS)),
+        Section("What the memory is for", paragraph(limit) + stacked_bars(bars, "GiB")),
+    ]
+    return build_page("Memory before the run", origin, sections)
+
+
+def _row(one: Prediction | Unknown) -> dict[str, Any]:
+    question = one.question
+    row: dict[str, Any] = {"run": question.name, "ranks": question.ranks, "rows": question.rows}
+    if isinstance(one, Unknown):
+        return {**row, "verdict": badge("not known", "plain"), "first": one.reason}
+    verdict: Markup = badge(str(one.verdict), KINDS[one.verdict])
+    sizes = {"needs": one.needs_gib, "peak": one.peak.total / GIB, "largest": one.largest}
+    return {**row, "verdict": verdict, **sizes, "first": one.advice}

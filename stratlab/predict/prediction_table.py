@@ -1,0 +1,93 @@
+"""Predictions as tables on a terminal: the verdicts, and what the memory is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from stratlab.predict.answering import Unknown
+from stratlab.predict.device_memory import GATE, GIB, Verdict
+from stratlab.predict.prediction import Prediction
+
+COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
+SMALLEST_GIB = 0.005
+"""A cause below it has no column."""
+NUMBERS = 4
+
+
+def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
+    """One line per question: verdict, GiB on the device, peak of the engines, largest micro-batch."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (
+        "run",
+        "ranks",
+        "micro-batch",
+        "verdict",
+        "on device GiB",
+        "peak GiB",
+        "largest micro-batch",
+        "first",
+    ):
+        left = name in ("run", "verdict", "first")
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    for one in answers:
+        question = one.question
+        asked = (question.name, str(question.ranks), str(question.rows))
+        if isinstance(one, Unknown):
+            table.add_row(*asked, Text("not known", style="bold"), "", "", "", one.reason)
+            continue
+        at_most = "<= " if one.is_upper_bound else ""
+        sizes = (f"{at_most}{one.needs_gib:.2f}", f"{at_most}{one.peak.total / GIB:.2f}", str(one.largest))
+        table.add_row(*asked, Text(str(one.verdict), style=COLOURS[one.verdict]), *sizes, one.advice)
+    return table
+
+
+def build_causes(answers: Sequence[Prediction | Unknown]) -> Table:
+    """GiB by cause at the peak; causes that nobody holds are left out."""
+    known = [one for one in answers if isinstance(one, Prediction)]
+    causes = [
+        cause
+        for cause in dict.fromkeys(cause for one in known for cause in one.peak.causes)
+        if any(one.peak.causes.get(cause, 0) >= SMALLEST_GIB * GIB for one in known)
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("run", *causes, "in all"):
+        table.add_column(name, justify="left" if name == "run" else "right")
+    for one in known:
+        cells = [f"{one.peak.causes.get(cause, 0) / GIB:.2f}" for cause in causes]
+        table.add_row(one.question.name, *cells, f"{one.peak.total / GIB:.2f}")
+    return table
+
+
+def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) -> Iterator[str]:
+    """Where the numbers come from."""
+    known = [one for one in answers if isinstance(one, Prediction)]
+    yield (
+        f"device {device_gib:g} GiB, gate {GATE:.0%}: {GATE * device_gib:.1f} GiB; counted on fake tensors, no device "
+        "took part; CUDA's context, communicators and the allocator's reserve are constants (docs/predict.md)"
+    )
+    if assumed := sorted({_assumed(one) for one in known if not one.question.whole}):
+        yield from assumed
+    if any(one.is_upper_bound for one in known):
+        yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
+
+
+def _assumed(one: Prediction) -> str:
+    told = (
+        "seq_len",
+        "image_size",
+        "precision",
+        "packing",
+        "activation_checkpointing",
+        "lora_rank",
+        "optimizer",
+    )
+    settings = [f"{name}={_say(one.file.settings[name])}" for name in told if name in one.file.settings]
+    images = f", {one.file.labels} classes, {one.file.channels} channels" if one.file.labels else ""
+    return f"counted with {', '.join(settings)}{images}"
+
+
+def _say(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,97 @@
+"""A file's few counts become any depth, micro-batch and number of ranks, window by window and cause by cause.
+
+In one window of a step each cause holds a number of bytes that is even in the layers, and in the rows between two
+counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the fullest
+window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Causes = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One count: bytes by window and cause."""
+
+    layers: int
+    rows: int
+    ranks: int
+    rank: int
+    windows: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The fullest window of one rank."""
+
+    window: str
+    rank: int
+    causes: Mapping[str, int]
+    """Bytes; only what is held."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.causes.values())
+
+
+def scale(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Peak:
+    """The peak of the fullest rank that was counted."""
+    peaks = []
+    for rank in dict.fromkeys(sample.rank for sample in samples):
+        mine = [sample for sample in samples if sample.rank == rank]
+        names = dict.fromkeys(name for sample in mine for name in sample.windows)
+        peaks += [_scale_window(mine, name, rank, layers, rows, ranks) for name in names]
+    return max(peaks, key=lambda peak: peak.total)
+
+
+def _scale_window(
+    samples: Sequence[Sample], window: str, rank: int, layers: int, rows: int, ranks: int
+) -> Peak:
+    causes = dict.fromkeys(cause for sample in samples for cause in sample.windows.get(window, {}))
+    found = {}
+    for cause in causes:
+        points = [(sample, float(sample.windows.get(window, {}).get(cause, 0))) for sample in samples]
+        size = round(_scale_cause(points, layers, rows, ranks))
+        if size > 0:
+            found[cause] = size
+    return Peak(window, rank, found)
+
+
+def _scale_cause(points: Sequence[tuple[Sample, float]], layers: int, rows: int, ranks: int) -> float:
+    base = points[0][0].ranks
+    value = _at_rows(_by_rows(points, base, layers), rows)
+    others = [sample.ranks for sample, _ in points if sample.ranks != base]
+    if not others or ranks == base:
+        return value
+    there = _by_rows(points, others[0], layers)
+    counted = next(iter(there))  # the micro-batch with which the other number of ranks was counted
+    change = there[counted] - _by_rows(points, base, layers)[counted]
+    return value + change * (1 / ranks - 1 / base) / (1 / others[0] - 1 / base)
+
+
+def _by_rows(points: Sequence[tuple[Sample, float]], ranks: int, layers: int) -> dict[int, float]:
+    """Rows -> bytes at this depth."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for sample, size in points:
+        if sample.ranks == ranks:
+            found.setdefault(sample.rows, []).append((sample.layers, size))
+    return {rows: _line(sorted(pairs), layers) for rows, pairs in sorted(found.items())}
+
+
+def _at_rows(by_rows: Mapping[int, float], rows: int) -> float:
+    pairs = [(float(number), size) for number, size in by_rows.items()]
+    below = [pair for pair in pairs if pair[0] <= rows] or pairs[:1]
+    above = [pair for pair in pairs if pair[0] > below[-1][0]]
+    if not above:
+        return _line(pairs[-2:], rows)
+    return _line([below[-1], above[0]], rows)
+
+
+def _line(points: Sequence[tuple[float, float]], at: float) -> float:
+    """The straight line through the first and the last of them; one point is the same everywhere."""
+    (x, y), (x_end, y_end) = points[0], points[-1]
+    return y if x == x_end else y + (y_end - y) * (at - x) / (x_end - x)

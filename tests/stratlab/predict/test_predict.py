@@ -1,0 +1,262 @@
+"""From a file's counts to a verdict: the arithmetic, which file answers, and the command as its user calls it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab import cli
+from stratlab.predict import counting
+from stratlab.predict.asking import ask_of_charts
+from stratlab.predict.device_memory import GATE, GIB, Device, Verdict
+from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
+from stratlab.predict.prediction import Question, predict
+from stratlab.predict.scaling import Sample, scale
+from stratlab.user_error import UserError
+
+Call = Callable[..., tuple[int, str, str]]
+CHUNK = 2
+
+
+def held(layers: int, rows: int, ranks: int) -> dict[str, dict[str, int]]:
+    """Two windows, the second one the fuller of few rows; logits stop growing at CHUNK rows."""
+    state = {"parameters": (100 + 10 * layers) * 840 // ranks, "gathered": 500}
+    loss = 1000 * min(rows, CHUNK)
+    return {
+        "forward": {**state, "activations": 7 * layers * rows, "logits and loss": loss},
+        "backward, end": {**state, "gradients": 9000},
+    }
+
+
+SAMPLES = [
+    *(Sample(layers, rows, 8, 0, held(layers, rows, 8)) for layers in (4, 8) for rows in (1, 2, 4)),
+    *(Sample(layers, 4, 2, 0, held(layers, 4, 2)) for layers in (4, 8)),
+]
+
+
+@pytest.mark.parametrize("layers", [3, 36])
+@pytest.mark.parametrize("rows", [1, 2, 3, 17, 100])
+@pytest.mark.parametrize("ranks", [2, 4, 8, 60])
+def test_what_grows_evenly_is_scaled_exactly(layers: int, rows: int, ranks: int) -> None:
+    peak = scale(SAMPLES, layers, rows, ranks)
+    window = max(held(layers, rows, ranks).items(), key=lambda one: sum(one[1].values()))
+    assert (peak.window, peak.causes) == (window[0], window[1])
+
+
+def test_the_fullest_rank_decides() -> None:
+    last = [Sample(s.layers, s.rows, 8, 7, {"forward": {"activations": 10**9}}) for s in SAMPLES[:6]]
+    assert scale([*SAMPLES[:6], *last], 36, 4, 8).rank == 7
+
+
+def test_the_gate_lies_below_the_end() -> None:
+    device = Device(gib=80, groups=1)
+    fits = int((GATE * 80 - device.fixed_gib) / 1.04 * GIB)
+    assert device.judge(fits - GIB // 100) is Verdict.FITS
+    assert device.judge(fits + GIB // 100) is Verdict.NEAR_FULL
+    assert device.judge(int((80 - device.fixed_gib) / 1.04 * GIB) + GIB // 100) is Verdict.NOT
+
+
+def write_file(folder: Path, settings: dict[str, Any] | None = None, **others: Any) -> Path:
+    named = {"model": "qwen2.5-3b", "strategy": "fsdp", "seq_len": 2048, "packing": True, "precision": "bf16"}
+    named |= {"activation_checkpointing": "none", "loss_chunk_tokens": 2048, "lora_rank": 0}
+    defaults = {**named, "model": "vit_tiny", "strategy": "single", "seq_len": 512}
+    windows = [
+        {"layers": s.layers, "rows": s.rows, "ranks": s.ranks, "rank": 0, "windows": s.windows, "axes": {}}
+        for s in SAMPLES
+    ]
+    content = {
+        "schema_version": 1,
+        "key": "0123",
+        "settings": named | (settings or {}),
+        "defaults": defaults | {name: named.get(name, value) for name, value in (settings or {}).items()},
+        "layers": 36,
+        "scales_depth": True,
+        "scales_ranks": True,
+        "accumulates": True,
+        "labels": 0,
+        "channels": 0,
+        "versions": {},
+        "samples": windows,
+        **others,
+    }
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{len(list(folder.iterdir()))}.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+WANTED = {"model": "qwen2.5-3b", "strategy": "fsdp", "seq_len": "2048"}
+
+
+@pytest.mark.parametrize(
+    ("change", "ranks", "named"),
+    [
+        ({}, 64, ""),
+        ({"precision": "auto", "packing": "True"}, 8, ""),
+        ({"seq_len": "4096"}, 8, "seq_len=2048 (wanted 4096)"),
+        ({"packing": "false"}, 8, "packing=true (wanted false)"),
+        ({"strategy": "ddp"}, 8, "strategy=fsdp (wanted ddp)"),
+        ({}, 1, "ranks=2, 8 (wanted 1)"),
+    ],
+)
+def test_a_file_answers_for_its_own_settings(
+    tmp_path: Path, change: dict[str, str], ranks: int, named: str
+) -> None:
+    file = read_operations_file(write_file(tmp_path))
+    misses = file.misses(WANTED | change, ranks, accumulates=True)
+    assert "".join(misses) == named
+    assert (find_operations([file], WANTED | change, ranks, accumulates=True) is file) is not named
+
+
+def test_a_setting_left_out_has_its_default_or_is_as_counted(tmp_path: Path) -> None:
+    file = read_operations_file(write_file(tmp_path))
+    short = {"model": "qwen2.5-3b", "strategy": "fsdp"}
+    assert file.misses(short, 8, accumulates=True) == ["seq_len=2048 (wanted 512)"]
+    assert not file.misses(short, 8, accumulates=True, whole=False)
+
+
+def test_a_file_of_one_micro_batch_does_not_answer_for_several(tmp_path: Path) -> None:
+    file = read_operations_file(write_file(tmp_path, accumulates=False))
+    assert file.misses(WANTED, 8, accumulates=True) and not file.misses(WANTED, 8, accumulates=False)
+
+
+def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
+    file = read_operations_file(write_file(tmp_path))
+    question = Question("x", WANTED, ranks=8, per_node=8, rows=10**9, micro_batches=2)
+    found = predict(question, file, 79.6)
+    device = found.device
+
+    def fits(rows: int) -> bool:
+        return device.judge(file.peak(rows, 8).total) is Verdict.FITS
+
+    assert (
+        found.largest > 1
+        and fits(found.largest)
+        and (not fits(found.largest + 1) or found.largest >= 1 << 16)
+    )
+    assert found.advice == f"micro_batch_size={found.largest} fits at the same global batch"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema_version": 1}', '{"schema_version": 9}'])
+def test_a_file_that_is_none_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match="broken.json"):
+        read_operations_file(path)
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["stratlab", "predict", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_model_and_gpus_give_every_strategy_that_ships(call: Call) -> None:
+    code, out, _ = call("--model", "qwen2.5-3b", "--gpus", "64", "--json")
+    found = {one["strategy"]: one for one in json.loads(out)}
+    assert code == 0 and {"ddp", "fsdp", "zero2"} <= found.keys() and "single" not in found
+    for one in found.values():
+        assert sum(one["causes_gib"].values()) == pytest.approx(one["peak_gib"], abs=0.01)
+    assert found["fsdp"]["peak_gib"] < found["zero2"]["peak_gib"] < found["ddp"]["peak_gib"]
+
+
+def test_shipped_files_give_the_peaks_that_were_counted_whole() -> None:
+    """reports/memory.json: all layers, four rows or 32 images, on eight ranks."""
+    whole = json.loads(Path("reports/memory.json").read_text())["facts"]["configurations"]
+    compared = 0
+    for file in read_operations([SHIPPED]):
+        one = whole.get(f"{file.model} {file.strategy}")
+        if one is None:
+            continue
+        peak = file.peak(4 if "qwen" in file.model else 32, one["ranks"]).total / GIB
+        assert peak == pytest.approx(one["gib"]["peak"], rel=0.03), file.path.name
+        compared += 1
+    assert compared >= 6
+
+
+def test_charts_are_answered_and_written_as_a_page(call: Call, tmp_path: Path) -> None:
+    text = (
+        "model=qwen2.5-3b",
+        "dataset=metamathqa",
+        "seq_len=2048",
+        "micro_batch_size=4",
+        "global_batch_size=64",
+    )
+    settings = [word for one in text for word in ("--set", f"run.config.{one}")]
+    page = tmp_path / "page.html"
+    code, out, _ = call(
+        "charts/ddp",
+        "charts/fsdp",
+        *settings,
+        "--set",
+        "run.processesPerNode=8",
+        "--page",
+        page,
+        "--no-count",
+    )
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert ["fsdp", "8", "4", "fits"] in [line[:4] for line in lines]
+    assert [line for line in lines if line[:2] == ["ddp", "8"] and "micro_batch_size=1" in line]
+    assert "logits and loss" in page.read_text() and "does not fit" in page.read_text()
+
+
+def test_nothing_that_fits_ends_with_10_and_nothing_known_with_3(call: Call) -> None:
+    assert call("--model", "qwen2.5-3b", "--device-gib", "8")[0] == 10
+    code, out, _ = call("charts/fsdp", "--no-count", "--set", "run.config.model=vit_base")
+    assert code == 3 and "no operations file of this model and strategy" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "give either charts or --model"),
+        (("--model", "gpt"), "--model gpt"),
+        (("--model", "qwen2.5-3b", "--set", "sequence=4"), "--set sequence=4"),
+        (("--model", "qwen2.5-3b", "--set", "micro_batch_size=0"), "micro_batch_size=0"),
+        (("--model", "qwen2.5-3b", "--page", "nowhere/x.html"), "--page nowhere/x.html"),
+        (("--model", "qwen2.5-3b", "--operations", "nowhere"), "--operations nowhere"),
+        (("--model", "qwen2.5-3b", "--values", "x.yaml"), "--values"),
+    ],
+)
+def test_wrong_input_is_named(call: Call, arguments: tuple[str, ...], named: str) -> None:
+    code, _, err = call(*arguments)
+    assert code == 2 and named in err
+
+
+def test_ranks_and_settings_come_from_what_is_rendered() -> None:
+    [question] = ask_of_charts([Path("charts/llm-2d")], ["run.nodes=2"], [])
+    assert (question.ranks, question.per_node, question.rows) == (16, 8, 1)
+    assert question.settings["strategy"] == "nd" and question.settings["seq_len"] == "2048"
+
+
+def test_what_no_file_answers_is_counted_and_kept(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer is played by a program that writes a file; the real one: tests/trainer/counting/ranks."""
+    made = write_file(tmp_path / "made", {"model": "vit_base"}, labels=10, channels=1)
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nfor last; do :; done\necho "1 s  count 1 of 8" >&2\ncp {made} "$last"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(counting, "explain_trainer", lambda python, env: "")
+    monkeypatch.setattr("sys.executable", str(program))
+    asked = ("charts/fsdp", "--set", "run.config.model=vit_base", "--set", "run.config.seq_len=2048")
+    code, _, err = call(*asked)
+    assert code == 0 and "count 1 of 8" in err
+    assert len(list((tmp_path / "cache/stratlab/operations").iterdir())) == 1
+    program.unlink()
+    assert call(*asked)[0] == 0, "the second time nothing is counted"

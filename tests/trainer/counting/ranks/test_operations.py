@@ -1,0 +1,61 @@
+"""What follows from a file's small counts against whole counts: another depth, batch and number of ranks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.ranks import run_ranks
+from tests.trainer.counting.ranks.real_steps import make_config
+
+BAR = 0.03
+TEXT = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 loss_chunk_tokens=128 model_layers=14"
+PICTURES = "model=vit_tiny dataset=synthetic image_size=32 model_layers=14"
+CASES = {
+    "decoder ddp checkpointing": f"{TEXT} strategy=ddp activation_checkpointing=blocks",
+    "decoder fsdp": f"{TEXT} strategy=fsdp",
+    "vit ddp": f"{PICTURES} strategy=ddp",
+}
+
+
+def environment(text: str, rows: int, global_batch: int) -> dict[str, str]:
+    named = dict(setting.split("=", 1) for setting in f"run=x {text}".split())
+    named |= {"micro_batch_size": str(rows), "global_batch_size": str(global_batch)}
+    return {f"TRAINER_{name.upper()}": value for name, value in named.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scaled_is_what_is_counted_whole(case, tmp_path):
+    """Two micro-batches of two rows on 8 ranks are asked for; whole are 6 rows on 4, 14 layers."""
+    text, rows, ranks = CASES[case], 6, 4
+
+    def run() -> None:
+        from stratlab.predict.operations_file import read_operations_file
+        from trainer.counting.inputs import find_pictures
+        from trainer.counting.operations import build_operations
+        from trainer.counting.steps import count
+
+        content = build_operations(environment(text, 2, 32), 8, 8, say=lambda text: None)
+        path = tmp_path / "operations.json"
+        path.write_text(json.dumps(content))
+        scaled = read_operations_file(path).peak(rows, ranks)
+        config = make_config(f"{text} micro_batch_size={rows} global_batch_size={2 * rows * ranks}")
+        whole = count(config, ranks, 0, find_pictures(config)).peak
+        off = scaled.total / whole.total - 1
+        assert abs(off) <= BAR, (f"{100 * off:+.2f} %", scaled.window, scaled.causes, whole.by_cause())
+
+    run_ranks(run, 1)
+
+
+def test_the_fullest_window_is_the_peak():
+    def run() -> None:
+        from trainer.counting.inputs import find_pictures
+        from trainer.counting.steps import count
+
+        config = make_config(f"{TEXT} strategy=fsdp micro_batch_size=2 global_batch_size=32")
+        found = count(config, 8, 0, find_pictures(config))
+        assert max(one.total for one in found.windows.values()) == found.peak.total
+        assert {"forward", "backward", "optimizer"} <= found.windows.keys()
+
+    run_ranks(run, 1)

@@ -1,0 +1,200 @@
+"""An operations file: a few small counts of one strategy, from which every depth, batch and number of ranks follows.
+
+What a window of the step holds (timeline.py) grows evenly with the layers and, between two counted micro-batches and
+behind the last one, with their rows; what is sharded is shared out by 1 / ranks. So counted are two depths with three
+micro-batches, and once more on another number of ranks. Where that does not hold (SCALES_NOT) the model is counted
+whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from trainer.counting.inputs import find_pictures
+from trainer.counting.operations_key import build_key, defaults_of, settings_that_matter
+from trainer.counting.result import LIBRARIES, Count
+from trainer.counting.rules import read_countable
+from trainer.counting.steps import BLOCK_BYTES, as_counted, count
+from trainer.layout.mesh import resolve_axes
+from trainer.layout.resolve import count_stages
+from trainer.settings.config import PREFIX, Config
+from trainer.shapes.decoder_shapes import SHAPES
+from trainer.shapes.model_shapes import VIT
+
+SCHEMA = 1
+SCALES_NOT = {
+    "zero3": "DeepSpeed gives parameters back only above 1e9 live ones, so that the depth is not scaled",
+    "zeropp": "DeepSpeed gives parameters back only above 1e9 live ones, so that the depth is not scaled",
+}
+"""Strategies that are counted with all their layers."""
+BY_RANKS = ("ddp", "zero1", "zero2", "zero3", "fsdp")
+"""Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
+OTHER_RANKS = (8, 2)
+IMAGES = (2, 16, 32)
+"""Micro-batches that are counted of images."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Corner:
+    """One count: its numbers of layers (0 = the model's own), rows and ranks, and which rank."""
+
+    layers: int
+    rows: int
+    ranks: int
+    rank: int
+
+
+def build_operations(
+    env: Mapping[str, str], ranks: int, per_node: int, labels: int = 0, channels: int = 0, say: Say = print
+) -> dict[str, Any]:
+    """The content of the file for these settings.
+
+    Args:
+        env: TRAINER_* variables.
+        per_node: ranks that share a node.
+        labels, channels: of an image data set; 0 = as known.
+        say: hears of each count before it begins.
+
+    Raises:
+        ConfigError, DataMissing: as for a count.
+    """
+    began = time.monotonic()
+    config = as_counted(read_countable(env, ranks, 0, per_node))
+    pictures = find_pictures(config, labels, channels)
+    dp, stages = _parts(config, ranks, per_node)
+    micro_batches = config.global_batch_size // (config.micro_batch_size * dp)
+    own = _own_layers(config)
+    depths = _depths(config, own, stages)
+    corners = list(_corners(config, ranks, depths, stages))
+    samples = []
+    for number, corner in enumerate(corners, 1):
+        say(
+            f"count {number} of {len(corners)}: {corner.layers or 'all'} layers, {corner.rows} rows, "
+            f"rank {corner.rank} of {corner.ranks}"
+        )
+        same = corner.ranks == ranks
+        settings = _settings_of(env, corner, dp if same else corner.ranks, _several(micro_batches, stages))
+        at = read_countable(settings, corner.ranks, corner.rank, per_node if same else corner.ranks)
+        found = count(at, corner.ranks, corner.rank, pictures, per_node=per_node if same else corner.ranks)
+        samples.append(_sample(corner, own, found))
+    scaled = ("model_layers",) if len(depths) > 1 else ()
+    settings = settings_that_matter(config, scaled)
+    matters: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "settings": settings,
+        "ranks": sorted({corner.ranks for corner in corners}),
+        "accumulates": micro_batches > 1,
+        "labels": 0 if config.is_text else pictures.labels,
+        "channels": 0 if config.is_text else pictures.channels,
+        "versions": {name: version(name) for name in LIBRARIES},
+    }
+    return {
+        **matters,
+        "key": build_key(matters),
+        "what": "bytes that one rank holds, by window of a step and cause; counted on fake tensors, on no device",
+        "defaults": defaults_of(settings),
+        "layers": own,
+        "scales_depth": len(depths) > 1,
+        "scales_ranks": len(matters["ranks"]) > 1,
+        "why_not_scaled": "" if len(depths) > 1 else _why_whole(config),
+        "rules": "cuda",
+        "block_bytes": BLOCK_BYTES,
+        "samples": samples,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def _parts(config: Config, ranks: int, per_node: int) -> tuple[int, int]:
+    """(ranks that see different samples, stages of the pipeline)."""
+    axes = resolve_axes(config, ranks, per_node)
+    return axes.dp, count_stages(config, axes.pp)
+
+
+def _own_layers(config: Config) -> int:
+    """0 where a depth cannot be asked for."""
+    if config.model_path or config.teacher:
+        return 0
+    shape = SHAPES.get(config.model) or VIT.get(config.model)
+    return (config.model_layers or shape.layers) if shape else 0
+
+
+def _depths(config: Config, own: int, stages: int) -> tuple[int, ...]:
+    """Layers that are counted; (0,) is all of the model's."""
+    if config.strategy in SCALES_NOT or not own:
+        return (0,)
+    step = max(stages, _period(config))
+    few = -(-4 // step) * step
+    return (few, 2 * few) if own > 2 * few else (0,)
+
+
+def _period(config: Config) -> int:
+    """Layers after which a pattern repeats."""
+    _, _, every = config.activation_checkpointing.partition("every_")
+    return int(every) if every else 1
+
+
+def _rows(config: Config) -> tuple[int, ...]:
+    """Of text one row, and so many that several chunks of logits follow each other, and twice that."""
+    if not config.is_text:
+        return IMAGES
+    many = max(2, -(-2 * config.loss_chunk_tokens // config.seq_len))
+    return (1, many, 2 * many)
+
+
+def _corners(config: Config, ranks: int, depths: tuple[int, ...], stages: int) -> Iterator[_Corner]:
+    looked_at = (0,) if stages == 1 else (0, ranks - 1)  # the first and the last stage
+    rows = _rows(config)
+    for rank in looked_at:
+        for layers in depths:
+            for number in rows:
+                yield _Corner(layers, number, ranks, rank)
+    if config.strategy in BY_RANKS and ranks > 1:
+        other = next(number for number in OTHER_RANKS if number != ranks)
+        for layers in depths:
+            yield _Corner(layers, rows[-1], other, 0)
+
+
+def _several(micro_batches: int, stages: int) -> int:
+    """Micro-batches that are counted: a third one without a pipeline adds nothing."""
+    return min(micro_batches, 2 * stages) if stages > 1 else min(micro_batches, 2)
+
+
+def _settings_of(env: Mapping[str, str], corner: _Corner, dp: int, micro_batches: int) -> dict[str, str]:
+    given = {
+        "init": "scratch",
+        "micro_batch_size": corner.rows,
+        "global_batch_size": micro_batches * corner.rows * dp,
+    }
+    if corner.layers:
+        given["model_layers"] = corner.layers
+    return {**env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}}
+
+
+def _sample(corner: _Corner, own: int, found: Count) -> dict[str, Any]:
+    windows = {
+        name: {cause: size for cause, size in moment.by_cause().items() if size}
+        for name, moment in sorted(found.windows.items())
+    }
+    return {
+        "layers": corner.layers or own,
+        "rows": corner.rows,
+        "ranks": corner.ranks,
+        "rank": corner.rank,
+        "micro_batches": found.micro_batches,
+        "axes": found.axes.as_dict(),
+        "peak_bytes": found.peak.total,
+        "between_steps_bytes": found.between.total,
+        "collective_bytes": sum(found.collectives.values()),
+        "windows": windows,
+    }
+
+
+def _why_whole(config: Config) -> str:
+    if reason := SCALES_NOT.get(config.strategy):
+        return reason
+    return "the model has no depth that can be set, or few layers: it is counted whole"
