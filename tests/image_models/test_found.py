@@ -92,7 +92,7 @@ def test_a_gradient_of_another_scale_is_seen_by_its_norm(scale, holds):
 
 def test_every_network_under_every_strategy_is_a_cell_with_one_micro_batch(tmp_path):
     cells = list_cells()
-    assert len(cells) == 64 == len({cell.name for cell in cells})
+    assert len(cells) == 80 == len({cell.name for cell in cells})
     assert {cell.strategy for cell in cells} == {*STRATEGIES} - {"nd"} and {cell.model for cell in cells} == {
         *MODELS
     }
@@ -100,7 +100,11 @@ def test_every_network_under_every_strategy_is_a_cell_with_one_micro_batch(tmp_p
         config = Config.from_env(
             {n: v for n, v in cell.variables(tmp_path).items() if n.startswith("TRAINER_")}
         )
-        assert (config.micro_batch_size, config.global_batch_size % (8 * cell.world_size)) == (8, 0)
+        seen = config.micro_batch_size * (cell.world_size if config.batch_norm == "synchronised" else 1)
+        assert seen == {"resnet": 16, "mobilenet_synchronised": 32}.get(cell.model, 8), (
+            "one for all strategies"
+        )
+        assert config.global_batch_size % (config.micro_batch_size * cell.world_size) == 0
         assert config.steps >= 50 and cell.checkpoint_every < cell.killed_at < config.steps
         assert cell.threshold() == config.persistent_elements or config.strategy not in ("zero3", "zeropp")
 

@@ -68,6 +68,25 @@ def test_flops_of_the_published_convolutional_networks(name, giga_multiplication
     assert model.flops_per_sample / 6e9 == pytest.approx(giga_multiplications, abs=0.01)
 
 
+def test_resnet_s_residual_branches_begin_at_zero():
+    """Goyal et al., arXiv 1706.02677, 5.1: at first every block is its shortcut, and gradients are short."""
+    model = build_model(settings("resnet"), image_size=32, channels=1, num_labels=7)
+    last = [p for name, p in model.named_parameters() if name.endswith("bn3.weight")]
+    assert len(last) == 16 and not any(p.any() for p in last)
+    images, labels = torch.rand(16, 1, 32, 32), torch.arange(16) % 7
+
+    def norm() -> float:
+        model.zero_grad()
+        (model(images, labels)[0] / 16).backward()
+        return float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+
+    short = norm()
+    with torch.no_grad():
+        for weight in last:
+            weight.fill_(1.0)
+    assert norm() > 10 * short
+
+
 @pytest.mark.parametrize("name", ["vit_tiny", *NETWORKS])
 def test_counted_flops_agree_with_torch(name):
     model = build_model(settings(name), image_size=32, channels=1, num_labels=7, empty=True).eval()
