@@ -2,7 +2,7 @@
 
 operations_file    what the trainer has counted (python -m trainer.count --operations), found by settings
 operations/        the files that come with stratlab
-scaling            a file's few counts become any depth, batch and number of ranks
+extrapolation      a file's few counts become any depth, batch and number of ranks
 device_memory      what a device holds besides, and the gate
 prediction         one strategy: peak by cause, verdict, largest micro-batch
 remedies           what to change first

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stratlab.predict.scaling import Peak, Sample, scale
+from stratlab.predict.extrapolation import Peak, Sample, scale
 from stratlab.user_error import UserError
 
 SHIPPED = Path(__file__).with_name("operations")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratlab.predict.device_memory import GIB, Device, Verdict
+from stratlab.predict.extrapolation import Peak
 from stratlab.predict.operations_file import OperationsFile
 from stratlab.predict.remedies import advise
-from stratlab.predict.scaling import Peak
 
 MOST_ROWS = 1 << 16
 """Larger micro-batches are not looked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stratlab.predict.scaling import Peak
+from stratlab.predict.extrapolation import Peak
 
 KEPT = ("activations", "masks", "low-precision copies")
 LOSS = ("logits and loss",)

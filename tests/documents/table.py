@@ -121,6 +121,9 @@ TABLE: dict[str, Row] = {
         for part in EXPERIMENTS
     },
     "make faults": row(TARGET, "tests/suites/test_faults.py::*", instead="hours; it is the suite `faults`"),
+    "python -m tests.image_models.rounding": row(
+        "tests/image_models/test_rounding.py::*", instead="minutes; the tests run one network"
+    ),
     "python -m benchmarks.batch_sizes": row(
         "tests/benchmarks/test_batch_sizes.py::*", instead="minutes; the tests count one small pair"
     ),

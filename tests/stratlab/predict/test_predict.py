@@ -13,9 +13,9 @@ from stratlab import cli
 from stratlab.predict import counting
 from stratlab.predict.asking import ask_of_charts
 from stratlab.predict.device_memory import GATE, GIB, Device, Verdict
+from stratlab.predict.extrapolation import Sample, scale
 from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
 from stratlab.predict.prediction import Question, predict
-from stratlab.predict.scaling import Sample, scale
 from stratlab.user_error import UserError
 
 Call = Callable[..., tuple[int, str, str]]
