@@ -74,10 +74,8 @@ def build_page(title: str, origin: str, sections: Sequence[Section], banner: Seq
     environment = Environment(
         loader=PackageLoader("stratlab.drawing", "."), autoescape=True, undefined=StrictUndefined
     )
-    style, script = (
-        Markup(environment.loader.get_source(environment, name)[0])  # type: ignore[union-attr]
-        for name in ("page.css", "sorting.js")
-    )
+    style = Markup(environment.loader.get_source(environment, "page.css")[0])  # type: ignore[union-attr]
+    script = Markup(environment.loader.get_source(environment, "sorting.js")[0])  # type: ignore[union-attr]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
         title=title,

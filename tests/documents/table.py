@@ -150,6 +150,7 @@ TABLE: dict[str, Row] = {
         TARGET, "tests/suites/test_runner.py::test_each_suite_leaves_its_result", instead=RUNS_TESTS
     ),
     "make parity-llm": row(TARGET, GPU_SUITE, instead=RUNS_TESTS),
+    "make lint": row(TARGET, instead="part of `make test`"),
     "make mutants": row(TARGET, "tests/mutants/test_command.py::*", instead=RUNS_TESTS),
     "make images": row(TARGET, "tests/images/test_build.py::test_the_build_command", instead=BUILDS),
     "make pictures": row(TARGET, instead="writes into the repository; needs what `make demo` left"),
