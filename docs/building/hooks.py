@@ -18,7 +18,10 @@ from docs.building.settings_page import write_settings
 from docs.building.strategies_page import write_strategies
 
 REPOSITORY = Path(__file__).parents[2]
-BESIDE = ("README.md", "LAB.md", "experiments/README.md", "experiments/*/README.md")
+BESIDE = (
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LAB.md"),
+    *("experiments/README.md", "experiments/*/README.md"),
+)
 MADE = {
     "docs/reference/settings.md": write_settings,
     "docs/reference/commands.md": write_commands,
