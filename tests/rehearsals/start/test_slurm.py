@@ -84,12 +84,15 @@ def test_a_killed_rank_is_requeued_and_goes_on_to_the_same_losses(
     more = ("run.config.checkpoint_every=5", "run.allowFaults=true", "run.config.fault=kill@12")
     options = [word for setting in more for word in ("--set", setting)]
     job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *options))
-    wait_until(
-        lambda: "Restarts=1" in head.run("scontrol", "show", "job", job).stdout, "it is requeued", 240, 0.5
-    )
-    head.run(
-        "scontrol", "update", f"jobid={job}", "StartTime=now"
-    )  # SLURM lets a requeued job wait for two minutes
+
+    def waits_again() -> bool:
+        """Not while the first start is still being cleared away, when the job has an end for a moment."""
+        said = head.run("scontrol", "show", "job", job).stdout
+        return "Restarts=1" in said and "JobState=PENDING" in said
+
+    wait_until(waits_again, "it is requeued", 240, 0.5)
+    # SLURM lets a requeued job wait for two minutes; a start within the second of its end has its credential revoked
+    head.run("scontrol", "update", f"jobid={job}", "StartTime=now+5")
     assert "JobState=COMPLETED" in wait_for(head, job)
     run_dir = tmp_path / "runs/demo/ddp"
     last = {step: (loss, norm) for step, loss, norm in read_losses(run_dir)}
