@@ -21,6 +21,13 @@ TrackingUri = Annotated[
         help="The MLflow server.",
     ),
 ]
+HelmSettings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for helm; may be repeated.")
+]
+HelmValues = Annotated[
+    list[Path] | None, typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated.")
+]
+RunName = Annotated[str | None, typer.Option("--name", help="Name of the run; the chart's name if left out.")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="On the cluster; the context's if left out.")
 ]

@@ -8,17 +8,14 @@ from typing import Annotated
 
 import typer
 
+from stratlab.options import HelmSettings, HelmValues, RunName
+
 
 def rehearse(
     charts: Annotated[list[Path], typer.Argument(help="Chart folders or packages.", show_default=False)],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for helm; may be repeated.")
-    ] = None,
-    values: Annotated[
-        list[Path] | None,
-        typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; the chart's name if left out.")] = None,
+    settings: HelmSettings = None,
+    values: HelmValues = None,
+    name: RunName = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Pods of the job (run.nodes).")] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes of each pod (run.processesPerNode).")

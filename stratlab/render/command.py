@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from stratlab.options import HelmSettings, HelmValues, RunName
+
 
 class Starter(StrEnum):
     """Who starts the run."""
@@ -24,14 +26,9 @@ def render(
         Path, typer.Argument(help="A strategy's chart: its folder or package.", show_default=False)
     ],
     starter: Annotated[Starter, typer.Option("--for", help="Who starts the run.", show_default=False)],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for helm; may be repeated.")
-    ] = None,
-    values: Annotated[
-        list[Path] | None,
-        typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; the chart's name if left out.")] = None,
+    settings: HelmSettings = None,
+    values: HelmValues = None,
+    name: RunName = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Machines (run.nodes).")] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes of each machine (run.processesPerNode).")

@@ -10,15 +10,10 @@ from pathlib import Path
 import pytest
 
 from stratlab import cli
-from stratlab.cluster import ClusterError, connection
-from stratlab.cluster.connection import Connection
+from stratlab.cluster import ClusterError
 from stratlab.fetch.unpacking import unpack
-from tests.stratlab.cluster.fake_api import FakeApi
-from tests.stratlab.cluster.fake_kubelet import Kubelet, run_kubelet
+from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
-from tests.stratlab.watch.objects import RUNS
-
-Lab = tuple[Connection, Kubelet]
 
 
 @pytest.fixture
@@ -33,16 +28,6 @@ def volume(tmp_path: Path) -> Path:
         (folder / "analysis" / "report.html").write_text("<p>report</p>")
         (folder / "link").symlink_to("/etc/passwd")
     return tmp_path / "volume"
-
-
-@pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    api = FakeApi()
-    with run_kubelet(api) as pair:
-        pair[1].env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        api.served.add(RUNS)
-        monkeypatch.setattr(connection, "connect", lambda namespace=None, context=None: pair[0])
-        yield pair
 
 
 @pytest.fixture

@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stratlab import cli
-from stratlab.cluster import connection
-from stratlab.cluster.connection import Connection
 from stratlab.list.run_list import build_run, list_runs
 from stratlab.user_error import UserError
-from tests.stratlab.cluster.fake_api import FakeApi
-from tests.stratlab.cluster.fake_kubelet import Kubelet, run_kubelet
+from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.watch.objects import RUNS
 from tests.stratlab.watch.objects import build_run as build_resource
-
-Lab = tuple[Connection, Kubelet]
 
 
 @pytest.fixture
@@ -33,16 +27,6 @@ def results(tmp_path: Path) -> Path:
     (folder / "demo" / "report").mkdir()
     (folder / "_prepared" / "pets").mkdir(parents=True)
     return folder
-
-
-@pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    api = FakeApi()
-    with run_kubelet(api) as pair:
-        pair[1].env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        api.served.add(RUNS)
-        monkeypatch.setattr(connection, "connect", lambda namespace=None, context=None: pair[0])
-        yield pair
 
 
 @pytest.fixture

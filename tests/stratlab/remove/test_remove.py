@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stratlab import cli
-from stratlab.cluster import connection
-from stratlab.cluster.connection import Connection
-from tests.stratlab.cluster.fake_api import FakeApi
-from tests.stratlab.cluster.fake_kubelet import Kubelet, run_kubelet
+from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.watch.objects import RUNS, build_run
-
-Lab = tuple[Connection, Kubelet]
 
 
 @pytest.fixture
@@ -25,16 +18,6 @@ def results(tmp_path: Path) -> Path:
     for strategy in ("ddp", "fsdp"):
         build_run_dir(tmp_path / "results" / "demo", strategy, strategy)
     return tmp_path / "results"
-
-
-@pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    api = FakeApi()
-    with run_kubelet(api) as pair:
-        pair[1].env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        api.served.add(RUNS)
-        monkeypatch.setattr(connection, "connect", lambda namespace=None, context=None: pair[0])
-        yield pair
 
 
 @pytest.fixture
