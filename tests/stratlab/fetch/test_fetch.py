@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 
 from stratlab import cli
 from stratlab.cluster import ClusterError
+from stratlab.cluster.place import Place
+from stratlab.fetch.folder_pod import read_folder
 from stratlab.fetch.unpacking import unpack
 from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
@@ -96,6 +100,15 @@ def test_what_cannot_be_is_said(call, tmp_path: Path, arguments: tuple[str, ...]
     code, said = call(*arguments, "--output", tmp_path / "here")
     assert code == 2 and words in said
     assert not (tmp_path / "here" / "demo" / "nope").exists()
+
+
+def test_links_are_not_even_sent(lab: Lab, volume: Path) -> None:
+    place = Place("stratlab-results", str(volume), "lab:1")
+    pieces = read_folder(lab[0], "lab", place, "demo/ddp", ["traces"], lambda sentence: None)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+        names = {member.name for member in archive}
+    assert "ddp/config.json" in names and "ddp/checkpoints/step_00000060/COMMIT" in names
+    assert not {name for name in names if "link" in name or "traces" in name or "/." in name}
 
 
 def test_a_log_that_is_cut_leaves_what_was_there(volume: Path, tmp_path: Path) -> None:

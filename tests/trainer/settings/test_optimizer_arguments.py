@@ -61,6 +61,13 @@ def test_torch_and_deepspeed_are_given_the_same(optimizer: str) -> None:
     ) == len(numbers), "and nothing else is"
 
 
+def test_each_setting_is_the_argument_that_its_name_says() -> None:
+    adamw = Config(run="r", optimizer="adamw", beta1=0.8, beta2=0.95, eps=1e-6, lr=0.1, weight_decay=0.2)
+    assert optimizer_arguments(adamw) == {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.95), "eps": 1e-6}
+    sgd = Config(run="r", optimizer="sgd", momentum=0.7, nesterov=True, lr=0.1, weight_decay=0.2)
+    assert optimizer_arguments(sgd) == {"lr": 0.1, "weight_decay": 0.2, "momentum": 0.7, "nesterov": True}
+
+
 def test_it_needs_no_torch() -> None:
     code = "import sys, trainer.settings.optimizer_arguments; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
