@@ -88,6 +88,10 @@ bench: setup ## host cost of tracking, phases, metrics and profiler schedule; of
 bench-checkpoints: setup ## how long training stands still for checkpoints, against blocking dcp.save (3 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/checkpoint_stall.py
 
+backtest: setup ## the model of memory against published measurements: reports/backtest.json, .md, .csv; other tables: make backtest DATA=folder
+	@if [ -n "$(DATA)" ]; then $(BIN)/python -m benchmarks.backtest --data "$(DATA)"; \
+	    else $(BIN)/python -m tests.suites run backtest --again; fi
+
 bench-traces: setup ## the trace analysis against HTA, to 10 million events and 512 ranks (40 minutes); reports/traces.json
 	$(BIN)/python -m benchmarks.traces
 
@@ -204,4 +208,4 @@ clean: ## remove the results of demo and experiments, and the layers of images t
 
 FORCE:
 
-.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants faults experiments convergence images e2e lint bench bench-checkpoints schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants faults experiments convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare

@@ -90,7 +90,7 @@ class Prediction:
 
 def predict(question: Question, file: OperationsFile, device_gib: float) -> Prediction:
     """The answer of a file that answers `question` (OperationsFile.misses)."""
-    device = Device(device_gib, _count_groups(file, question.ranks))
+    device = Device(device_gib, count_groups(file, question.ranks))
 
     def peak(rows: int) -> Peak:
         return file.peak(rows, question.ranks, question.layers)
@@ -102,7 +102,7 @@ def predict(question: Question, file: OperationsFile, device_gib: float) -> Pred
     return Prediction(question, file, device, found, verdict, largest, advice)
 
 
-def _count_groups(file: OperationsFile, ranks: int) -> int:
+def count_groups(file: OperationsFile, ranks: int) -> int:
     """Communicators of a rank: one of all ranks, and one per axis where there are several."""
     if ranks == 1:
         return 0

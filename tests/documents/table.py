@@ -154,6 +154,11 @@ TABLE: dict[str, Row] = {
     "make mutants": row(TARGET, "tests/mutants/test_command.py::*", instead=RUNS_TESTS),
     "make images": row(TARGET, "tests/images/test_build.py::test_the_build_command", instead=BUILDS),
     "make pictures": row(TARGET, instead="writes into the repository; needs what `make demo` left"),
+    "make backtest": row(
+        TARGET,
+        "tests/benchmarks/test_backtest.py::*",
+        instead="it is the suite `backtest`, and writes reports",
+    ),
     "make bench-traces": row(TARGET, instead="40 minutes; `reports/traces.json` holds its result"),
     "make dist": row(
         TARGET, WHEELS, instead="writes into the repository; the tests build the same in a copy"

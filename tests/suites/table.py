@@ -91,6 +91,12 @@ SUITES: tuple[Suite, ...] = (
         smallest=("--smallest",), minutes=25, facts="memory.json",
     ),
     Suite(
+        "backtest", "the model of memory against published measurements of foreign engines, with the bars of each",
+        command=("{python}", "-m", "benchmarks.backtest", "--output", "reports/raw/backtest.json",
+                 "--page", "reports/backtest.md"),
+        smallest=("--smallest", "--page", "reports/raw/smallest/backtest.md"), minutes=1, facts="backtest.json",
+    ),
+    Suite(
         "gpu", "every stage of the GPU program runs, on a CPU and small: code, not figures",
         command=("{python}", "-m", "benchmarks.gpu", "--device", "cpu", "--tiny", "--out", "reports/raw/gpu"),
         smallest=("--stages", "environment,numerics,ab"), minutes=5,

@@ -1,0 +1,202 @@
+"""Rows of nanotron's table: the memory of rank 0, and which runs did not fit.
+
+Rank 0 alone writes a row, and with a pipeline rank 0 is of the first stage, which has no logits. The source divides by
+1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and sets the peak of the
+first back within a step, so that the published one is the second or says little; which of them, and which variant of
+the engine, is decided on twelve rows that are judged no more (`choose`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.backtest.counts import build_operations
+from benchmarks.backtest.decoder import Layout, Shape
+from benchmarks.backtest.engine import read_engine
+from benchmarks.backtest.judging import Bar, Row, spread
+from benchmarks.backtest.simumax import read_table
+from stratlab.predict.device_memory import DEVICE_GIB, GIB, RESERVED_PER_ALLOCATED, Device
+from stratlab.predict.operations_file import OperationsFile
+from stratlab.predict.prediction import count_groups
+
+FILE = "nanotron_playbook_h100.csv"
+GLOBAL_ROWS = 256
+READINGS = {"allocated": 1.0, "reserved": RESERVED_PER_ALLOCATED}
+MEAN_PCT, P95_PCT = 7.0, 15.0
+FORESEEN_PCT, FALSE_ALARMS_PCT = 90.0, 5.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row. `gib`: of rank 0, where the run succeeded."""
+
+    model: str
+    shape: Shape
+    layout: Layout
+    rows: int
+    gib: float
+    succeeded: bool
+
+    @property
+    def case(self) -> str:
+        at = self.layout
+        return f"{self.model} dp{at.dp} tp{at.tp} pp{at.pp} zero{at.zero_stage} rows{self.rows} x{at.micro_batches}"
+
+    @property
+    def place(self) -> tuple[str, int, int, int, int]:
+        """Everything but the micro-batch."""
+        at = self.layout
+        return self.model, at.dp, at.tp, at.pp, at.zero_stage
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the column is read, and which variant of the engine is taken, with the mean error of both on the twelve."""
+
+    reading: str
+    variant: str
+    error_pct: float
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Runs that failed: those that count as out of memory, and the others, whose cause nobody knows."""
+
+    out_of_memory: Sequence[Run]
+    others: Sequence[Run]
+
+
+def read_runs(path: Path) -> list[Run]:
+    """All rows of the global batch that the table is about."""
+    return list(_runs(path))
+
+
+def _runs(path: Path) -> Iterator[Run]:
+    for given in read_table(path):
+        number: dict[str, Any] = {
+            name: int(given[name]) for name in ("layers", "hidden", "heads", "intermediate", "dp", "tp", "pp")
+        }
+        dp, tp, pp = (number.pop(name) for name in ("dp", "tp", "pp"))
+        rows, steps = int(given["micro_batch"]), int(given["grad_accum"])
+        if dp * rows * steps != GLOBAL_ROWS:
+            continue
+        shape = Shape(
+            **number, kv_heads=number["heads"], vocabulary=int(given["vocab"]), tied=given["tied"] == "1"
+        )
+        layout = Layout(dp, tp, pp, 1, int(given["zero_stage"]), steps, int(given["seq_len"]))
+        gib = float(given["memory_gb"] or 0)
+        yield Run(given["model"], shape, layout, rows, gib, given["status"] == "ok")
+
+
+def calibration_rows(runs: Sequence[Run]) -> list[Run]:
+    """Twelve: of each model the run with the least memory, the one in the middle, and the one with the most."""
+    found = []
+    for model in dict.fromkeys(run.model for run in runs):
+        ran = sorted((run for run in runs if run.model == model and run.gib), key=lambda run: run.gib)
+        found += [ran[0], ran[len(ran) // 2], ran[-1]]
+    return found
+
+
+def choose(runs: Sequence[Run]) -> list[Choice]:
+    """Every reading with every variant, the one with the smallest error on these runs first."""
+    found = []
+    for reading, variant in product(READINGS, read_engine("nanotron").variants):
+        errors = [abs(predict_column(run, reading, variant).error_pct) for run in runs]
+        found.append(Choice(reading, variant, mean(errors)))
+    return sorted(found, key=lambda choice: choice.error_pct)
+
+
+def predict_column(run: Run, reading: str, variant: str) -> Row:
+    """What the published column should say of a run."""
+    file = _first_stage(_operations(run.shape, run.layout, variant))
+    gib = READINGS[reading] * file.peak(run.rows, run.layout.ranks).total / GIB
+    kind = "pp 1" if run.layout.pp == 1 else "pp > 1"
+    tensor = "tp 1" if run.layout.tp == 1 else "tp > 1"
+    return Row(run.case, gib, run.gib, f"{run.model}, {kind}, {tensor}")
+
+
+def fits(run: Run, variant: str) -> bool:
+    """Whether `stratlab predict` says that the fullest rank has room on an H100 of 80 GB, be it nearly full."""
+    file = _operations(run.shape, run.layout, variant)
+    ranks = run.layout.ranks
+    device = Device(DEVICE_GIB, count_groups(file, ranks))
+    return device.needs_gib(file.peak(run.rows, ranks).total) <= device.gib
+
+
+@cache
+def _operations(shape: Shape, layout: Layout, variant: str) -> OperationsFile:
+    return build_operations(read_engine("nanotron"), shape, layout, variant)
+
+
+def _first_stage(file: OperationsFile) -> OperationsFile:
+    first = [sample for sample in file.samples if sample.rank == 0]
+    return OperationsFile(**{**vars(file), "samples": first})
+
+
+def sort_failures(judged: Sequence[Run], known: Sequence[Run]) -> Failures:
+    """A run counts as out of memory that failed where a smaller micro-batch ran and none as large or larger did.
+
+    Args:
+        known: every run that is known, these and others.
+    """
+    ran: dict[tuple, list[int]] = defaultdict(list)
+    for run in known:
+        if run.succeeded:
+            ran[run.place].append(run.rows)
+    full, others = [], []
+    for run in judged:
+        if not run.succeeded:
+            rows = ran.get(run.place, [])
+            (full if rows and max(rows) < run.rows else others).append(run)
+    return Failures(full, others)
+
+
+def judge_column(rows: Sequence[Row]) -> list[Bar]:
+    found = spread([row.error_pct for row in rows])
+    return [
+        Bar("mean error of the memory column", found.mean, "<=", MEAN_PCT, "%", found.rows),
+        Bar("p95 of the error of the memory column", found.p95, "<=", P95_PCT, "%", found.rows),
+    ]
+
+
+def judge_failures(failures: Failures, ran: Sequence[Run], variant: str) -> list[Bar]:
+    """Foreseen out-of-memory, and false alarms over the runs that succeeded."""
+    full = failures.out_of_memory
+    foreseen = _share(sum(not fits(run, variant) for run in full), len(full))
+    alarms = _share(sum(not fits(run, variant) for run in ran), len(ran))
+    return [
+        Bar("out of memory, foreseen", foreseen, ">=", FORESEEN_PCT, "%", len(full)),
+        Bar("false alarms over runs that succeeded", alarms, "<=", FALSE_ALARMS_PCT, "%", len(ran)),
+    ]
+
+
+def share_foreseen(runs: Sequence[Run], variant: str) -> float:
+    """Percent of these runs of which it is said that they do not fit."""
+    return _share(sum(not fits(run, variant) for run in runs), len(runs))
+
+
+def alike(runs: Sequence[Run]) -> list[Row]:
+    """Runs that must hold the same, because only the number of replicas without ZeRO differs: each against the median
+    of its group. What these differ by no prediction from the table's columns can foresee."""
+    groups: Mapping[tuple, list[Run]] = defaultdict(list)
+    for run in runs:
+        at = run.layout
+        if run.succeeded and not at.zero_stage and at.dp > 1:
+            groups[run.model, at.tp, at.pp, run.rows, at.in_flight(0)].append(run)
+    found = []
+    for group in groups.values():
+        if len(group) > 1:
+            middle = median(run.gib for run in group)
+            found += [Row(run.case, middle, run.gib, "alike") for run in group]
+    return found
+
+
+def _share(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0

@@ -1,0 +1,127 @@
+"""What the back-test has found: a JSON file for the suite, every row as CSV, and a page to read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.backtest.judging import Bar, Row, spread
+
+WORST = 12
+"""Rows of a source that are listed one by one where there are many."""
+FEW = 50
+
+
+@dataclass(frozen=True)
+class Source:
+    """One published table, judged. `notes`: what a reader has to know of it, in sentences."""
+
+    name: str
+    engine: str
+    what: str
+    rows: Sequence[Row]
+    bars: Sequence[Bar]
+    notes: Sequence[str]
+
+
+def as_dict(sources: Sequence[Source]) -> dict[str, Any]:
+    """For reports/backtest.json."""
+    return {
+        "schema_version": 1,
+        "what": "memory predicted by stratlab's extrapolation from a description of a foreign engine, against what was "
+        "measured; GiB; nothing is fitted to rows that are judged",
+        "sources": {one.name: _source(one) for one in sources},
+    }
+
+
+def _source(one: Source) -> dict[str, Any]:
+    return {
+        "engine": one.engine,
+        "what": one.what,
+        "bars": [asdict(bar) | {"found": round(bar.found, 2), "met": bar.met} for bar in one.bars],
+        "notes": list(one.notes),
+        "groups": {name: asdict(found) for name, found in _groups(one)},
+        "rows": {
+            row.case: f"predicted {row.predicted_gib:.2f}, measured {row.measured_gib:.2f}, {row.error_pct:+.2f} %"
+            for row in _listed(one)
+        },
+    }
+
+
+def _groups(one: Source) -> Iterator[tuple[str, Any]]:
+    for name in sorted({row.group for row in one.rows}):
+        yield name, spread([row.error_pct for row in one.rows if row.group == name])
+
+
+def _listed(one: Source) -> Sequence[Row]:
+    """All rows, or those with the largest errors where there are many."""
+    if len(one.rows) <= FEW:
+        return one.rows
+    return sorted(one.rows, key=lambda row: -abs(row.error_pct))[:WORST]
+
+
+def write_rows(path: Path, sources: Sequence[Source]) -> None:
+    """Every row: source, case, GiB predicted and measured, error in percent."""
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("source", "case", "predicted_gib", "measured_gib", "error_pct"))
+        for one in sources:
+            for row in one.rows:
+                sizes = (f"{row.predicted_gib:.2f}", f"{row.measured_gib:.2f}", f"{row.error_pct:.2f}")
+                table.writerow((one.name, row.case, *sizes))
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(part, path)
+
+
+def build_page(sources: Sequence[Source], rows_file: str) -> str:
+    """Markdown: bars, then each source with its groups and rows."""
+    lines = [
+        "# The model of memory against published measurements",
+        "",
+        "Written by `make backtest`. From a description of what a foreign engine holds (`benchmarks/backtest/engines`,",
+        "read in its sources) small counts are made as the trainer makes them of its own engines; `stratlab predict`'s",
+        "extrapolation and device answer from them. Nothing is fitted to rows that are judged, and nothing here says",
+        "how our own engines do on a GPU.",
+        "",
+        *_bar_table(sources),
+    ]
+    for one in sources:
+        lines += ["", f"## {one.name}", "", f"{one.engine}: {one.what}.", ""]
+        lines += [f"* {note}" for note in one.notes]
+        lines += [
+            "",
+            "| rows | number | mean error % | p95 % | largest % | bias % |",
+            "|---|---|---|---|---|---|",
+        ]
+        for name, found in _groups(one):
+            figures = (found.mean, found.p95, found.largest, found.bias)
+            lines.append(f"| {name} | {found.rows} | {' | '.join(f'{figure:.2f}' for figure in figures)} |")
+        shown = _listed(one)
+        which = "" if len(shown) == len(one.rows) else f" (the {len(shown)} that are furthest off)"
+        lines += ["", f"| run{which} | predicted GiB | measured GiB | error % |", "|---|---|---|---|"]
+        for row in shown:
+            lines.append(
+                f"| {row.case} | {row.predicted_gib:.2f} | {row.measured_gib:.2f} | {row.error_pct:+.2f} |"
+            )
+    return "\n".join([*lines, "", f"Every row: `{rows_file}`.", ""])
+
+
+def _bar_table(sources: Sequence[Source]) -> Iterator[str]:
+    yield "| source | what | rows | found | bar | met |"
+    yield "|---|---|---|---|---|---|"
+    for one in sources:
+        for bar in one.bars:
+            met = "yes" if bar.met else "**no**"
+            wanted = f"{'at most' if bar.sign == '<=' else 'at least'} {bar.bar:g} {bar.unit}"
+            yield f"| {one.name} | {bar.what} | {bar.rows} | {bar.found:.2f} {bar.unit} | {wanted} | {met} |"
