@@ -117,7 +117,7 @@ def sum_distances(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
 
 
 def sum_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Sum of the cross-entropies, in fp32.
+    """Sum of the cross-entropies, in fp32, or fp64 where the logits have it.
 
     Args:
         logits: [..., class].
@@ -125,6 +125,7 @@ def sum_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor
     """
     if labels.dtype == torch.int64:
         logits, labels = logits.flatten(0, -2), labels.flatten()
+    exact = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(
-        logits.float(), labels, reduction="sum", label_smoothing=smoothing, ignore_index=IGNORED
+        logits.to(exact), labels, reduction="sum", label_smoothing=smoothing, ignore_index=IGNORED
     )

@@ -35,10 +35,12 @@ class SynchronisedBatchNorm(_BatchNorm):
         """The running statistics by one micro-batch; without a momentum they are the mean of all."""
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        share: Any = self.momentum if self.momentum is not None else 1.0 / self.num_batches_tracked
+        momentum = self.momentum
+        share: Any = momentum if momentum is not None else (1.0 / self.num_batches_tracked).to(mean.dtype)
         assert self.running_mean is not None and self.running_var is not None
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(variance * (samples / (samples - 1)), share)
+        unbiased = variance * (samples / (samples - 1))
+        for kept, seen in ((self.running_mean, mean), (self.running_var, unbiased)):
+            kept.copy_(kept.to(seen.dtype).lerp(seen, share))
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Any number of dimensions behind the channel."""
@@ -57,18 +59,19 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(normalised, mean, variance); the last two in fp32, of all ranks."""
+        """(normalised, mean, variance); the last two of all ranks, in fp32, or fp64 where that is given."""
         dims = [dim for dim in range(given.dim()) if dim != 1]
         if given.numel() // given.shape[1] * _processes() < 2:
             raise ValueError(f"batch norm needs more than one value per channel, got {tuple(given.shape)}")
-        variance, mean = torch.var_mean(given.float(), dims, correction=0)
+        variance, mean = torch.var_mean(given.to(_exact(given)), dims, correction=0)
         if (processes := _processes()) > 1:
             gathered = [mean.new_empty(2, len(mean)) for _ in range(processes)]
             dist.all_gather(gathered, torch.stack([mean, variance]))
             means, variances = torch.stack(gathered).unbind(1)
             mean = means.mean(0)
             variance = variances.mean(0) + (means - mean).square().mean(0)
-        found = F.batch_norm(given, mean, variance, weight, bias, training=False, eps=eps)
+        scale, shift = (None if part is None else part.to(mean.dtype) for part in (weight, bias))
+        found = F.batch_norm(given, mean, variance, scale, shift, training=False, eps=eps)
         ctx.save_for_backward(given, weight, mean, variance)
         ctx.eps = eps
         ctx.mark_non_differentiable(mean, variance)
@@ -77,26 +80,32 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         given, weight, mean, variance = ctx.saved_tensors
+        exact = None if weight is None else weight.to(mean.dtype)
         # as if mean and variance were constants; its gradients of weight and bias are the sums that are wanted
         found, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-            gradients[0].contiguous(), given, weight, mean, variance, None, None, False, ctx.eps, [True] * 3
+            gradients[0].contiguous(), given, exact, mean, variance, None, None, False, ctx.eps, [True] * 3
         )
-        sums = torch.stack([of_bias.float(), of_weight.float()])
+        sums = torch.stack([of_bias, of_weight]).to(mean.dtype)
         if _processes() > 1:
             dist.all_reduce(sums)
         sums /= given.numel() // given.shape[1] * _processes()
         slope = torch.rsqrt(variance + ctx.eps)
-        scale = slope if weight is None else slope * weight
+        scale = slope if exact is None else slope * exact
         shape = [1, -1, *[1] * (given.dim() - 2)]
         shift, through_variance = scale * sums[0], scale * slope * sums[1]
         found = found - (given - mean.view(shape)) * through_variance.view(shape) - shift.view(shape)
         wanted = ctx.needs_input_grad
         return (
             found.to(given.dtype),
-            of_weight if weight is not None and wanted[1] else None,
-            of_bias if wanted[2] else None,
+            of_weight.to(weight.dtype) if wanted[1] else None,
+            of_bias.to(weight.dtype) if wanted[2] else None,
             None,
         )
+
+
+def _exact(given: Tensor) -> torch.dtype:
+    """Of statistics: no less than fp32."""
+    return torch.promote_types(given.dtype, torch.float32)
 
 
 def _processes() -> int:

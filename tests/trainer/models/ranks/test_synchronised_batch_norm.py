@@ -32,11 +32,11 @@ def images(step: int, offset: float = 0.0) -> torch.Tensor:
     return torch.randn(ROWS, CHANNELS, 4, 5, generator=drawn) + torch.arange(ROWS).view(-1, 1, 1, 1) + offset
 
 
-def passes(norm: nn.Module, rows: slice, offset: float) -> list[torch.Tensor]:
+def passes(norm: nn.Module, rows: slice, offset: float, dtype: torch.dtype) -> list[torch.Tensor]:
     """Of two steps: outputs, gradients of the input; the second step's of the parameters; the statistics."""
-    found = []
+    found, norm = [], norm.to(dtype)
     for step in (1, 2):
-        given = images(step, offset)[rows].requires_grad_()
+        given = images(step, offset)[rows].to(dtype).requires_grad_()
         norm.zero_grad()
         answer = norm(given)
         wanted = torch.randn(ROWS, CHANNELS, 4, 5, generator=torch.Generator().manual_seed(9))[rows]
@@ -46,12 +46,14 @@ def passes(norm: nn.Module, rows: slice, offset: float) -> list[torch.Tensor]:
     return [*found, *parameters, norm.running_mean, norm.running_var]
 
 
+@pytest.mark.parametrize(("dtype", "finest"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize(
     ("settings", "offset"), [({}, 0.0), ({"momentum": None}, 0.0), ({"affine": False}, 0.0), ({}, 50.0)]
 )
-def test_it_is_batch_norm_over_the_whole_batch(settings, offset, ranks, tmp_path):
-    whole = passes(layer(**settings), slice(None), offset)
+def test_it_is_batch_norm_over_the_whole_batch(settings, offset, ranks, dtype, finest, tmp_path):
+    """In fp64 too, where nothing but a mistake is larger than rounding."""
+    whole = passes(layer(**settings), slice(None), offset, dtype)
 
     def rank() -> None:
         import os
@@ -63,21 +65,21 @@ def test_it_is_batch_norm_over_the_whole_batch(settings, offset, ranks, tmp_path
         number, own = int(os.environ["RANK"]), ROWS // ranks
         norm = layer(**settings)
         assert apply_synchronised_batch_norm(norm) == 1 and type(norm) is SynchronisedBatchNorm
-        found = passes(norm, slice(number * own, (number + 1) * own), offset)
+        found = passes(norm, slice(number * own, (number + 1) * own), offset, dtype)
         torch.save([*found, norm.num_batches_tracked], tmp_path / f"{number}.pt")
 
     run_ranks(rank, ranks)
     parts = [torch.load(Path(tmp_path / f"{number}.pt"), weights_only=True) for number in range(ranks)]
     assert all(int(part[-1]) == 2 for part in parts)
-    tolerance = {"rtol": 1e-5, "atol": 1e-5 * (1 + offset)}
+    tolerance = {"rtol": finest, "atol": finest * (1 + offset)}
     for i, expected in enumerate(whole[:4]):  # by rows
         torch.testing.assert_close(torch.cat([part[i] for part in parts]), expected, **tolerance)
     for i, expected in enumerate(whole[4:-2], 4):  # sums of the ranks
         together = sum(part[i] for part in parts)
-        torch.testing.assert_close(together, expected, rtol=1e-5, atol=1e-4 * (1 + offset))
+        torch.testing.assert_close(together, expected, rtol=finest, atol=10 * finest * (1 + offset))
     for i in (-3, -2):
         assert all(torch.equal(part[i], parts[0][i]) for part in parts), "equal on every rank"
-        torch.testing.assert_close(parts[0][i], whole[i + 1], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(parts[0][i], whole[i + 1], rtol=finest, atol=finest)
 
 
 def test_in_evaluation_it_is_torch_s_own():
@@ -96,6 +98,23 @@ def test_in_16_bits_the_statistics_are_fp32():
     torch.testing.assert_close(norm.running_var, theirs.running_var, rtol=1e-3, atol=1e-3)
     ours.sum().backward()
     assert norm.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_a_layer_whose_weights_and_statistics_have_16_bits(momentum):
+    """As `bf16_native` holds them; against torch's own in fp32 with the same numbers."""
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        norm, given = layer(momentum).bfloat16().to(dtype), images(1).bfloat16().to(dtype).requires_grad_()
+        if dtype == torch.bfloat16:
+            assert apply_synchronised_batch_norm(norm)
+        answer = norm(given)
+        (answer * images(2).bfloat16()).sum().backward()
+        tensors = [answer, given.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+        assert {tensor.dtype for tensor in tensors} == {dtype}
+        found.append(tensors)
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).norm() <= 1e-2 * theirs.norm()
 
 
 def test_one_value_per_channel_is_refused_as_by_torch():
