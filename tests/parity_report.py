@@ -19,8 +19,8 @@ PARITY_SMALL, PARITY_LLM_SMALL = RAW / "parity-small.json", RAW / "parity-llm-sm
 """Of the small matrices, which run on every change."""
 
 
-def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> None:
-    """Commit, versions, hardware, steps, and what was found."""
+def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves commit, versions, hardware, steps, and what was found; gives them back."""
     facts = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": read_git_sha(),
@@ -32,8 +32,10 @@ def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(facts | dict(found), indent=1) + "\n")
+    content = facts | dict(found)
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
     temporary.replace(path)
+    return content
 
 
 def parity_table(found: Mapping[str, Any]) -> list[str]:

@@ -5,41 +5,41 @@
 
 A cell: 60 or 150 steps on the digits, at 32 x 32; the last rank is killed behind two thirds of them, and the run is
 started again. It must have every step, a loss that falls, its evaluations, go on from its checkpoint with the losses
-that it had before, hold a tensor that DeepSpeed's stage 3 gathers, and begin with the losses of one process. What is
-found lies in reports/raw/image-models.json after each cell, so a run may be stopped and started again; a result holds
-until trainer/ or this suite changes. Exit codes: 0 all as it should be; 1 not; 2 no cell has such a name.
+that it had before, hold a tensor that DeepSpeed's stage 3 gathers, and begin with the losses of one process (of some
+networks in fp64: exact.py). What is found lies in reports/raw/image-models-cells.json after each cell, so a run may be
+stopped and started again; a result holds until trainer/ or this suite changes. At the end
+reports/raw/image-models.json has what became of each, which `make nightly` keeps in reports/image-models.json, and
+reports/image-models.md the same as a table when every cell has run. Exit codes: 0 all as it should be; 1 not; 2 no cell
+has such a name.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tests.image_models.cell import Cell, list_cells
-from tests.image_models.found import Found, judge, measure_parity, read_found
-from tests.ranks import fork_ranks
+from tests.image_models.found import Found, judge, measure_exact_parity, measure_parity
+from tests.image_models.report import write_report, write_table
+from tests.image_models.running import run_cell
 from trainer.record.run_directory import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
-FOUND = ROOT / "reports" / "raw" / "image-models.json"
-LIMIT_S = 1800.0
+CELLS = ROOT / "reports" / "raw" / "image-models-cells.json"
+FOUND, TABLE = "image-models.json", "image-models.md"
+"""Beside it, and in the folder above."""
+LISTS = ("norms", "started_from", "judged", "exact_losses", "exact_norms")
 KEPT = ("trainer", "tests/image_models")
 """A result holds until one of these changes."""
-PUBLISHED = "mobilenet_v3_large-5c1a4163.pth"
-"""As torchvision calls the file; here with fresh weights, for no network is there."""
 
 
-def main(arguments: Sequence[str] | None = None, results: Path = FOUND) -> int:
+def main(arguments: Sequence[str] | None = None, results: Path = CELLS) -> int:
     """A line per cell; returns the exit code."""
     words = _parser().parse_args(arguments).words
     cells = list_cells()
@@ -54,70 +54,27 @@ def main(arguments: Sequence[str] | None = None, results: Path = FOUND) -> int:
     keys = {cell.name: cell.key(tree) for cell in cells}
     rows = {name: row for name, row in rows.items() if row["key"] == keys.get(name)}
     todo = [cell for cell in chosen if "failure" in rows.get(cell.name, {"failure": ""})]
+    began, found = time.monotonic(), results.with_name(FOUND)
     for number, cell in enumerate(todo, 1):
         row = rows[cell.name] = {"key": keys[cell.name], **run_cell(cell)}
-        if "failure" not in row and "failure" not in rows[Cell(cell.model, "single").name]:
-            row |= _judge(cell, rows)
+        _judge_if_possible(cell, rows)
         _write(results, {"cells": rows})
-        print(f"{number}/{len(todo)}  {_line(cell, row)}", flush=True)
+        minutes = (time.monotonic() - began) / 60
+        print(f"{number}/{len(todo)}  {minutes:5.1f} min  {_line(cell, row)}", flush=True)
+    for cell in chosen:  # again: one process may have failed when this cell had run
+        _judge_if_possible(cell, rows)
     wrong = [cell.name for cell in chosen if rows[cell.name].get("complaints", ["was not judged"])]
+    facts = write_report(found, cells, rows)
+    if all(cell.name in rows for cell in cells):
+        results.parents[1].joinpath(TABLE).write_text(write_table(facts))
     print(f"{len(chosen) - len(wrong)} of {len(chosen)} cells are as they must be" + _list(wrong))
     return 1 if wrong else 0
 
 
-def run_cell(cell: Cell) -> dict[str, Any]:
-    """{found, seconds}, or {failure, seconds}."""
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="image-models-") as folder:
-        results = Path(folder)
-        variables = cell.variables(results) | _published(cell, results)
-        fault = {
-            "TRAINER_ALLOW_FAULTS": "true",
-            "TRAINER_FAULT": f"kill@{cell.killed_at}:{cell.world_size - 1}",
-        }
-        row: dict[str, Any] = {}
-        for kills in (True, False):
-            ranks = fork_ranks(
-                _be_worker, cell.world_size, env=variables | fault, timeout_s=LIMIT_S, grace_s=60
-            )
-            failed = any(rank.exit_code for rank in ranks)
-            if failed != kills:
-                said = "\n".join(rank.output[-1500:] for rank in ranks if rank.exit_code)
-                row = {"failure": said or "it was not killed"}
-                break
-        else:
-            row = {"found": asdict(read_found(results / cell.model / cell.strategy))}
-    return row | {"seconds": round(time.perf_counter() - began, 1)}
-
-
-def _be_worker() -> None:
-    from trainer import worker
-
-    raise SystemExit(worker.main())
-
-
-def _published(cell: Cell, folder: Path) -> dict[str, str]:
-    """Where a fine-tuned network finds its file, which has torchvision's format and 1000 classes."""
-    if not cell.model.endswith("_finetuned"):
-        return {}
-    checkpoints = folder / "torch" / "hub" / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    shutil.copyfile(_write_weights(), checkpoints / PUBLISHED)
-    return {"TORCH_HOME": str(folder / "torch")}
-
-
-def _write_weights() -> Path:
-    """By a process of its own: this one forks none, but shall not hold torch either."""
-    path = Path(tempfile.gettempdir()) / f"stratlab-{os.getuid()}-{PUBLISHED}"
-    code = (
-        "import torch, torchvision, sys; torch.manual_seed(4); "
-        "torch.save(torchvision.models.mobilenet_v3_large().state_dict(), sys.argv[1])"
-    )
-    if not path.exists():
-        new = path.with_suffix(".new")
-        subprocess.run([sys.executable, "-c", code, str(new)], check=True)
-        new.replace(path)
-    return path
+def _judge_if_possible(cell: Cell, rows: dict[str, Any]) -> None:
+    """Adds the verdict to the cell's row, where it and one process have ended."""
+    if all("found" in rows.get(name, {}) for name in (cell.name, Cell(cell.model, "single").name)):
+        rows[cell.name] |= _judge(cell, rows)
 
 
 def _judge(cell: Cell, rows: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +82,7 @@ def _judge(cell: Cell, rows: dict[str, Any]) -> dict[str, Any]:
     return {
         "complaints": judge(cell, found, alone),
         "parity": measure_parity(found, alone),
+        "exact_parity": measure_exact_parity(found, alone) if cell.exact else None,
         "loss": [sum(found.first()) / len(found.first()), sum(found.last()) / len(found.last())],
     }
 
@@ -135,7 +93,7 @@ def _as_found(row: dict[str, Any]) -> Found:
         int(attempt): {int(step): loss for step, loss in steps.items()}
         for attempt, steps in row["losses"].items()
     }
-    lists = {name: tuple(row[name]) for name in ("norms", "started_from", "judged")}
+    lists = {name: tuple(row[name]) for name in LISTS}
     return Found(**row | lists | {"losses": losses})
 
 
@@ -146,7 +104,8 @@ def _line(cell: Cell, row: dict[str, Any]) -> str:
         return f"{cell.name:28}  {row['seconds']:6.1f} s  not judged: one process failed"
     first, last = row["loss"]
     outcome = "; ".join(row["complaints"]) or "as it must be"
-    seen = f"loss {first:.3f} -> {last:.3f}  parity {row['parity'][0]:.1e}, {row['parity'][1]:.1e}"
+    exact = "  in fp64 {:.1e}, {:.1e}".format(*row["exact_parity"]) if row["exact_parity"] else ""
+    seen = f"loss {first:.3f} -> {last:.3f}  parity {row['parity'][0]:.1e}, {row['parity'][1]:.1e}{exact}"
     return f"{cell.name:28}  {row['seconds']:6.1f} s  {seen}  {outcome}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -24,6 +24,12 @@ PARITY, NORM_PARITY = 1e-4, 1e-3
 """Largest difference from one process in the first steps, of the loss and of the gradient's norm: relative to them, for
 rounding grows from step to step. AdamW's updates do not tell a gradient of another scale; its norm does."""
 
+EXACT_PARITY, EXACT_NORM_PARITY = 1e-6, 1e-4
+"""The same where those steps are done in fp64: some twenty times what weights come to that differ by 1e-7, as
+DeepSpeed's fp32 copies do (4.5e-8, 4.3e-6). Of the run itself, in fp32, the first step alone is compared then."""
+EXACT_FILE = "exact.json"
+"""In the run directory."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -37,6 +43,7 @@ class Found:
         judged: samples in the confusion matrix of the test split, and those that the split has.
         validations: how many lines.
         accuracy_pct: of the test split.
+        exact_losses, exact_norms: of the first steps in fp64, where they were done.
     """
 
     losses: Mapping[int, Mapping[int, float]]
@@ -47,6 +54,8 @@ class Found:
     judged: tuple[int, int]
     validations: int
     accuracy_pct: float
+    exact_losses: tuple[float, ...] = ()
+    exact_norms: tuple[float, ...] = ()
 
     def first(self) -> list[float]:
         """Losses of the first steps."""
@@ -70,6 +79,7 @@ def read_found(folder: Path) -> Found:
     }
     attempts = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
     test, summary = _read(folder / "evaluation.json"), _read(folder / "summary.json")
+    exact = _read(path) if (path := folder / EXACT_FILE).exists() else {"losses": (), "norms": ()}
     return Found(
         losses=losses,
         norms=tuple(norms.get(step, math.nan) for step in range(1, AMONG + 1)),
@@ -82,15 +92,26 @@ def read_found(folder: Path) -> Found:
         ),
         validations=sum(line["kind"] == "eval" for line in lines),
         accuracy_pct=test["accuracy_pct"],
+        exact_losses=tuple(exact["losses"]),
+        exact_norms=tuple(exact["norms"]),
     )
 
 
-def measure_parity(found: Found, alone: Found) -> tuple[float, float]:
+def measure_parity(found: Found, alone: Found, steps: int = AMONG) -> tuple[float, float]:
     """Largest difference of the first losses and norms from one process's, relative to them; not a number where one
     is not."""
-    losses, norms = zip(found.first(), alone.first(), strict=True), zip(found.norms, alone.norms, strict=True)
-    loss, norm = (_largest(abs(a - b) / abs(b) for a, b in pairs) for pairs in (losses, norms))
-    return loss, norm
+    return (
+        _apart(found.first()[:steps], alone.first()[:steps]),
+        _apart(found.norms[:steps], alone.norms[:steps]),
+    )
+
+
+def measure_exact_parity(found: Found, alone: Found) -> tuple[float, float]:
+    """The same of the first steps in fp64; not a number where they were not done."""
+    return (
+        _apart(found.exact_losses or (math.nan,) * AMONG, alone.exact_losses or (math.nan,) * AMONG),
+        _apart(found.exact_norms or (math.nan,) * AMONG, alone.exact_norms or (math.nan,) * AMONG),
+    )
 
 
 def judge(cell: Cell, found: Found, alone: Found) -> list[str]:
@@ -115,11 +136,19 @@ def _complaints(cell: Cell, found: Found, alone: Found) -> Iterator[str]:
     yield from _resumption(cell, found)
     if found.largest <= cell.threshold():
         yield f"the largest tensor has {found.largest} elements, no more than the threshold {cell.threshold()}"
-    for what, apart, gate in zip(
-        ("losses", "gradient norms"), measure_parity(found, alone), (PARITY, NORM_PARITY), strict=True
-    ):
-        if not apart <= gate:
-            yield f"the first {AMONG} {what} differ from one process's by {apart:.1e} of them, allowed {gate:.0e}"
+    yield from _disparity(cell, found, alone)
+
+
+def _disparity(cell: Cell, found: Found, alone: Found) -> Iterator[str]:
+    steps = 1 if cell.exact else AMONG
+    compared = [(f"first {steps} steps", measure_parity(found, alone, steps), (PARITY, NORM_PARITY))]
+    if cell.exact:
+        gates = (EXACT_PARITY, EXACT_NORM_PARITY)
+        compared.append((f"first {AMONG} steps, in fp64,", measure_exact_parity(found, alone), gates))
+    for which, apart, gates in compared:
+        for what, by, gate in zip(("losses", "gradient norms"), apart, gates, strict=True):
+            if not by <= gate:
+                yield f"{what} of the {which} differ from one process's by {by:.1e} of them, allowed {gate:.0e}"
 
 
 def _resumption(cell: Cell, found: Found) -> Iterator[str]:
@@ -135,6 +164,11 @@ def _resumption(cell: Cell, found: Found) -> Iterator[str]:
     again = _largest(abs(before[step] - after[step]) for step in set(before) & set(after))
     if not again <= REPEATED:
         yield f"a step that was done again has another loss, by {again:.1e}"
+
+
+def _apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Largest relative difference."""
+    return _largest(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 
 def _largest(values: Iterator[float]) -> float:

@@ -59,9 +59,8 @@ class Steps:
 
 def read_config(model: str, warm: bool) -> Config:
     """Of the cell of one process."""
-    variables = Cell(model, "single").variables(Path("results"))
-    named = {name: value for name, value in variables.items() if name.startswith("TRAINER_")}
-    return Config.from_env(named if warm else named | {"TRAINER_WARMUP_STEPS": "0"})
+    config = Cell(model, "single").config()
+    return config if warm else config.model_copy(update={"warmup_steps": 0})
 
 
 def train(

@@ -65,7 +65,7 @@ SUITES: tuple[Suite, ...] = (
         minutes=120, facts="convergence.json",
     ),
     Suite(
-        "image-models", "eight image networks x eight strategies, the real worker: learn, killed, go on, as one",
+        "image-models", "ten image networks x eight strategies, the real worker: learn, killed, go on, as one",
         command=("{python}", "-m", "tests.image_models"), smallest=("cnn", "zero3"), minutes=240,
         facts="image-models.json",
     ),
