@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -56,18 +57,18 @@ class LossScale:
         else:
             self.good_steps += 1
 
-    def take_out(self, gradients: list[torch.Tensor], norm: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    def take_out(self, gradients: Iterable[torch.Tensor], norm: torch.Tensor) -> tuple[torch.Tensor, bool]:
         """Takes the scale out of gradients, in place, and of their norm, and adapts to it; (norm, whether the update
         must be left out). The host waits for the norm; without a scale nothing happens.
 
         Args:
-            gradients: this rank's parts.
+            gradients: this rank's parts; not looked at without a scale.
             norm: of the whole scaled gradient, the same on every rank.
         """
         if not self.enabled:
             return norm, False
         norm = norm / self.scale
-        torch._foreach_mul_(gradients, 1.0 / self.scale)
+        torch._foreach_mul_(list(gradients), 1.0 / self.scale)
         skip = self.must_skip(float(norm))
         self.update(skip)
         return norm, skip

@@ -80,7 +80,7 @@ class TorchEngine:
         """Clips and applies the gradients; gives their norm, and 1 if they were left out."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = whole_norm(gradients, self._device_type)
-        norm, skip = self.loss_scale.take_out([local_part(g) for g in gradients], norm)
+        norm, skip = self.loss_scale.take_out((local_part(g) for g in gradients), norm)
         if "parameters" not in self.observed.dtypes:
             self.observed.add("parameters", self._forward.parameters())
             self.observed.add("gradients", gradients)

@@ -52,7 +52,9 @@ class Meter:
         """The numbers called `NAMES`. Device memory is that of torch's allocator, its peak that of the steps since the
         last call, utilisation a mean over the time since then."""
         memory, found = [math.nan] * 3, self._memory.end_window()
-        if self._device and found.reserved is not None:
+        if self._device is None:
+            return [*memory, *[math.nan] * len(NVML_NAMES), found.held / GIB]
+        if found.reserved is not None:
             memory = [size / GIB for size in (found.held, found.reserved, found.peak)]
         nvml = self._sampler.take() if self._sampler else [math.nan] * len(NVML_NAMES)
         resident = int(os.pread(self._host, 100, 0).split()[1]) * self._page_gib

@@ -12,7 +12,10 @@ import torch
 from trainer.layout.world import World
 
 GIB = 2**30
-_RESIDENT = re.compile(rb"VmHWM:\s+(\d+) kB\s+VmRSS:\s+(\d+) kB")
+_HIGHEST = re.compile(rb"VmHWM:\s+(\d+) kB")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+INHERITED = 1.02
+"""Of the process's own peak: a larger one that getrusage tells is another program's. Both are exact to some pages."""
 _RESET_HIGHEST = b"5"  # Documentation/filesystems/proc.rst, clear_refs
 
 
@@ -41,6 +44,9 @@ class Counters(Protocol):
     def reset(self) -> None:
         """Peaks begin anew, at what is held."""
 
+    def count_retries(self) -> int:
+        """As in a reading, 0 on a CPU; cheaper than one."""
+
 
 class DeviceCounters:
     """Of torch's allocator, which counts on the host."""
@@ -60,14 +66,24 @@ class DeviceCounters:
     def reset(self) -> None:
         torch.cuda.reset_peak_memory_stats(self._device)
 
+    def count_retries(self) -> int:
+        retries: int = torch.cuda.memory_stats_as_nested_dict(self._device)["num_alloc_retries"]
+        return retries
+
 
 class HostCounters:
-    """Of the process's resident set: its libraries and pages that others share are in it."""
+    """Of the process's resident set: its libraries and pages that others share are in it.
+
+    The peak is getrusage's, a tenth of the cost of /proc/self/status, which makes sixty lines of text for one number.
+    Linux lets getrusage never fall below the peak of the program that started this one by exec (mm.h,
+    setmax_mm_hiwater_rss), so below that status is asked.
+    """
 
     on_device = False
 
     def __init__(self) -> None:
         self._status = os.open("/proc/self/status", os.O_RDONLY)
+        self._sizes = os.open("/proc/self/statm", os.O_RDONLY)
         try:
             self._clear: int | None = os.open("/proc/self/clear_refs", os.O_WRONLY)
         except OSError:  # a container may not let it
@@ -77,17 +93,30 @@ class HostCounters:
             self.source += ", its peak since the start: this system sets none back"
         self.highest = 0
         """Bytes; the largest peak that was set back."""
+        own, told = self._own_highest(), _highest_resident()
+        self._inherited = told if told > INHERITED * own else 0
 
     def read(self) -> Reading:
-        found = _RESIDENT.search(os.pread(self._status, 4096, 0))
-        assert found, "/proc/self/status without VmHWM"
-        peak, held = (int(kib) * 1024 for kib in found.groups())
-        return Reading(held, peak, None, None, None)
+        held = int(os.pread(self._sizes, 100, 0).split(None, 2)[1]) * _PAGE
+        peak = _highest_resident()
+        if peak <= self._inherited:
+            peak = self._own_highest()
+        return Reading(held, max(held, peak), None, None, None)
 
     def reset(self) -> None:
         if self._clear is not None:
-            self.highest = max(self.highest, _highest_resident())  # getrusage forgets it too
+            highest = _highest_resident()  # getrusage forgets it too
+            if highest > self.highest:
+                self.highest = highest
             os.pwrite(self._clear, _RESET_HIGHEST, 0)
+
+    def count_retries(self) -> int:
+        return 0
+
+    def _own_highest(self) -> int:
+        found = _HIGHEST.search(os.pread(self._status, 4096, 0))
+        assert found, "/proc/self/status without VmHWM"
+        return int(found[1]) * 1024
 
 
 def open_counters(world: World) -> Counters:

@@ -7,9 +7,9 @@ written, so that timing never makes the host wait.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
@@ -30,7 +30,17 @@ STEP_LABEL = "## Training Step {step} ##"
 class Phase:
     """Adds the time between enter and exit to its total; re-entered once per micro-batch."""
 
-    __slots__ = ("_began", "_record", "label", "on_enter", "on_exit", "recording", "spans", "total_ns")
+    __slots__ = (
+        "_began",
+        "_record",
+        "alone",
+        "label",
+        "on_enter",
+        "on_exit",
+        "recording",
+        "spans",
+        "total_ns",
+    )
 
     def __init__(self, label: str) -> None:
         self.recording = False
@@ -41,6 +51,12 @@ class Phase:
         self.spans: list[tuple[Any, Any]] = []
         self.on_enter: Callable[[], None] | None = None
         self.on_exit: Callable[[], None] | None = None
+        self.alone = True
+        """Nobody watches and nothing is recorded, as in nearly every step: one question instead of four."""
+
+    def settle(self) -> None:
+        """After a change of `recording`, `on_enter` or `on_exit`."""
+        self.alone = not self.recording and self.on_enter is None and self.on_exit is None
 
     @property
     def is_open(self) -> bool:
@@ -48,19 +64,22 @@ class Phase:
         return self._began != 0
 
     def __enter__(self) -> None:
-        if self.on_enter is not None:
-            self.on_enter()
-        if self.recording:
-            self._record = record_function(self.label)
-            self._record.__enter__()
-        self._began = time.perf_counter_ns()
+        if not self.alone:
+            if self.on_enter is not None:
+                self.on_enter()
+            if self.recording:
+                self._record = record_function(self.label)
+                self._record.__enter__()
+        self._began = perf_counter_ns()
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.total_ns += time.perf_counter_ns() - self._began
+        self.total_ns += perf_counter_ns() - self._began
         if kind is None:  # else it stays open, for who asks where it failed
             self._began = 0
+        if self.alone:
+            return
         if self._record is not None:
             self._record.__exit__(kind, value, trace)
             self._record = None
@@ -122,6 +141,7 @@ class Phases:
         """Switches the labels in the trace on or off; call it between two steps."""
         for phase in self._all:
             phase.recording = on
+            phase.settle()
 
     def watch(self, by: TrainingMemory | None) -> None:
         """Tells `by` when a phase begins and ends; None = nobody. Call it between two steps."""
@@ -129,6 +149,7 @@ class Phases:
             phase = getattr(self, name)
             phase.on_enter = partial(by.enter, name) if by else None
             phase.on_exit = by.leave if by else None
+            phase.settle()
 
     def take(self) -> tuple[Any, ...]:
         """(step, data, forward, backward, optimizer) of the step that has just ended, for `read_ms`."""

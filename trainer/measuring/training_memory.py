@@ -71,7 +71,7 @@ class TrainingMemory:
             return
         self.counters.reset()
         self._opened, self._top = step, 0
-        self._retries_before = self.counters.read().retries or 0
+        self._retries_before = self.counters.count_retries()
         if not self._known or max(self._known.values()) < ALIKE * self._peak:
             self._parts = {}
             self._phases.watch(self)

@@ -238,7 +238,8 @@ class Recorder:
 
     def _find_bad(self, waiting: Sequence[_Waiting], losses: list[float], norms: list[float]) -> list[Step]:
         """All steps, or none of them: where all is finite and nothing was left out, as in nearly every write."""
-        if math.isfinite(sum(losses) + sum(norms)) and not any(entry.result.skipped for entry in waiting):
+        left_out = sum([entry.result.skipped for entry in waiting])
+        if math.isfinite(sum(losses) + sum(norms)) and not left_out:
             return []
         return [
             Step(entry.step, loss, norm, bool(entry.result.skipped))
@@ -248,9 +249,11 @@ class Recorder:
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
         """Of each step, in ms; what counts is kept."""
         found = [read_ms(entry.taken) for entry in waiting]
-        others = dist.get_world_size() > 1
-        for entry, times in zip(waiting, found, strict=True):
-            if self._count(entry, times) and others:
+        counted = [self._count(entry, times) for entry, times in zip(waiting, found, strict=True)]
+        if dist.get_world_size() == 1:
+            return found
+        for entry, times, counts in zip(waiting, found, counted, strict=True):
+            if counts:
                 self._own.add(entry.step, times[1], times[2], times[0])
         self._unsettled += len(waiting)
         if self._unsettled + self._log_every > MOST_WAITING:  # a few steps are too few to see how they waited
@@ -307,12 +310,16 @@ class Recorder:
         losses = torch.stack([result.loss for result in results])
         ranks, steps = dist.get_world_size(), len(results)
         counts = [result.measures for result in results if result.measures is not None]
-        if counts:  # as many as losses: a task counts in every step or in none
-            losses = torch.cat([losses, *counts])
+        parts = [losses, *counts]  # as many counts as losses: a task counts in every step or in none
         if mine := [*system, *own_ms]:
-            table = torch.zeros(len(mine), ranks, dtype=losses.dtype)
-            table[:, dist.get_rank()] = torch.tensor(mine, dtype=losses.dtype)
-            losses = torch.cat([losses, table.flatten().to(losses.device, non_blocking=True)])
+            column = torch.tensor(mine, dtype=losses.dtype)
+            if ranks > 1:
+                table = torch.zeros(len(mine), ranks, dtype=losses.dtype)
+                table[:, dist.get_rank()] = column
+                column = table.flatten()
+            parts.append(column.to(losses.device, non_blocking=True))
+        if len(parts) > 1:
+            losses = torch.cat(parts)
         if ranks > 1:
             dist.all_reduce(losses)
         numbers = losses.tolist()
@@ -410,6 +417,7 @@ def _fields(line: _TrainLine) -> dict[str, Any]:
 
 def _numbers(values: list[Any]) -> list[float]:
     """Tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many."""
-    if all(torch.is_tensor(value) for value in values):
+    try:
         return torch.stack(values).tolist()
-    return [float(value) for value in values]  # DeepSpeed's norm of a step that it has left out is a number
+    except TypeError:  # DeepSpeed's norm of a step that it has left out is a number
+        return [float(value) for value in values]

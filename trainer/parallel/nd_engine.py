@@ -140,7 +140,7 @@ class ScheduleEngine:
                 if parameter is not twice:
                     counted.append(parameter.grad)
         norm = measure_norm(counted, self.meshes.pp)
-        norm, skip = self.loss_scale.take_out([local_part(g) for g in gradients], norm)
+        norm, skip = self.loss_scale.take_out((local_part(g) for g in gradients), norm)
         if "parameters" not in self.observed.dtypes:
             self.observed.add("parameters", self.module.parameters())
             self.observed.add("gradients", gradients)

@@ -69,6 +69,10 @@ class Spool:
 
     def _forget(self, written: int) -> None:
         self._bytes -= written
+        if not self._bytes:
+            self._waiting.clear()
+            self._is_cut = False
+            return
         while self._waiting and written >= len(self._waiting[0]):
             written -= len(self._waiting.popleft())
             self._is_cut = False

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +53,9 @@ class Allocator:
     def reset(self):
         self.asked += 1
         self.peak = self.held
+
+    def count_retries(self):
+        return self.retries
 
 
 class Training:
@@ -230,6 +235,35 @@ def test_on_a_cpu_the_process_s_own_peak_is_set_back():
     assert peak_host_memory_gib(counters) == pytest.approx(whole, rel=0.02), (
         "the whole process keeps its peak"
     )
+
+
+INHERITING = """
+import mmap, sys
+from trainer.measuring.memory import HostCounters
+counters = HostCounters()
+counters.reset()
+print(counters.read().peak >> 20)
+with mmap.mmap(-1, 300 << 20) as pages:
+    for at in range(0, 300 << 20, mmap.PAGESIZE):
+        pages[at] = 1
+print(counters.read().peak >> 20)
+"""
+
+
+def test_the_peak_of_the_program_that_started_this_one_is_not_its_own():
+    """getrusage keeps it over exec: a large process puts itself aside for the one that counts."""
+    starts = (
+        "import mmap, os, sys\n"
+        "pages = mmap.mmap(-1, 2 << 30)\n"
+        "for at in range(0, 2 << 30, mmap.PAGESIZE): pages[at] = 1\n"
+        "os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", starts, INHERITING], capture_output=True, text=True, check=True
+    )
+    without, with_pages = map(int, done.stdout.split())
+    assert without < 1024, "in MiB: torch's libraries and no more"
+    assert 290 < with_pages - without < 320
 
 
 def test_without_clear_refs_the_source_says_so(monkeypatch):

@@ -193,3 +193,4 @@ def test_torch_s_counters_are_told_apart(monkeypatch):
     monkeypatch.setattr(memory.torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
     expected = Reading(held=1, peak=3, reserved=4, peak_reserved=5, retries=2)
     assert DeviceCounters("cuda:0").read() == expected
+    assert DeviceCounters("cuda:0").count_retries() == 2
