@@ -46,6 +46,7 @@ with packages_needed():
         DataMissing,
         DeadlinePassed,
         NoProgress,
+        OutOfMemory,
         PeerLost,
         first_failure,
         is_storage_full,
@@ -84,7 +85,14 @@ def main(arguments: list[str]) -> int:
         if arguments:
             _apply(arguments)
         return _run(Config.from_env(os.environ), stop)
-    except (ConfigError, DataMissing, AcceleratorsMissing, NoProgress, DeadlinePassed) as failure:
+    except (
+        ConfigError,
+        DataMissing,
+        AcceleratorsMissing,
+        OutOfMemory,
+        NoProgress,
+        DeadlinePassed,
+    ) as failure:
         stop.settle()
         return end(failures.exit_code(failure), _name_settings(str(failure)) if arguments else str(failure))
     except Stopped:
@@ -119,10 +127,11 @@ def _run(config: Config, stop: Stop) -> int:
     ledger = Ledger(folder, read_pod_name(os.environ))
     try:
         accelerators.check(config.accelerator, pods.processes_per_node, os.environ)
-    except AcceleratorsMissing as missing:
+        preflight.check(config, pods.world_size, os.environ)
+        preflight.check_memory(config, pods.world_size)
+    except (AcceleratorsMissing, OutOfMemory) as missing:
         ledger.record_refusal(failures.exit_code(missing), str(missing))
         raise
-    preflight.check(config, pods.world_size, os.environ)
     ledger.check(config)
     launcher = uuid.uuid4().hex
     lease = Lease(folder, launcher, ledger.pod)

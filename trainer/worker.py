@@ -25,6 +25,7 @@ from trainer.data.batches import Share
 from trainer.evaluation.in_pods import evaluate_run
 from trainer.failures import NotFinite, Stopped
 from trainer.faults import plant_faults
+from trainer.forecast.memory import FORECAST, forecast_memory
 from trainer.hangs.pulse import STEP, Pulse, open_pulse
 from trainer.hangs.witness import Witness
 from trainer.launch.ledger import read_pod_name
@@ -82,6 +83,8 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     resolved = describe_resolved(run, task, model)
     if rungs := read_own_rungs(os.environ):
         resolved[RUNGS] = rungs
+    if forecast := forecast_memory(config, world.size):
+        resolved[FORECAST] = forecast.as_dict()
     disk = open_disk_group(config.collective_timeout_s)
     attempt = open_attempt(run, resolved, launcher, disk)
 

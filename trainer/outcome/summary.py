@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from trainer.forecast.deviation import compare_forecast
+from trainer.forecast.memory import FORECAST
 from trainer.outcome.peak_flops import read_peak_flops
 from trainer.outcome.tracking import TIMES, Work
 from trainer.record.rungs import RUNGS
@@ -73,6 +75,7 @@ def build_summary(
     seconds = sum(columns[0]) / 1e3 if columns else None
     samples_per_s = work.samples / seconds if seconds else None
     peak = read_peak_flops(resolved["device_name"], resolved["precision"])
+    largest = _largest(ranks)
     mfu_pct = _mfu_pct(samples_per_s, resolved["flops_per_sample"], peak, resolved["world_size"])
     return {
         **{name: getattr(config, name) for name in FROM_CONFIG},
@@ -91,7 +94,8 @@ def build_summary(
         "mfu_pct": mfu_pct,
         **(_text_numbers(config, resolved, work, seconds, peak) if config.is_text else {}),
         "trainable_parameters_pct": 100.0 * resolved["trainable_parameters"] / resolved["parameters"],
-        **_largest(ranks),
+        **largest,
+        **compare_forecast(resolved.get(FORECAST), largest["peak_memory_gib"], ranks),
         **_traffic(ranks),
         **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},
         **{

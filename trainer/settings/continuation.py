@@ -57,6 +57,7 @@ MAY_DIFFER = (
         "max_attempts",
         "deadline_s",
         "oom_ladder",
+        "memory_forecast",
         "on_not_finite",
     ),
     "precision",  # asked for; what it became is compared (RESOLVED)

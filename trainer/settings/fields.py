@@ -401,6 +401,11 @@ class Settings(BaseModel):
         description="Out of accelerator memory: go on with a smaller micro-batch (same global batch), recomputation, "
         "the next strategy that holds less, offloading; five rungs at most.",
     )
+    memory_forecast: bool = Field(
+        default=True,
+        description="Where an operations file of these settings is at hand: foresee the memory, do not start what "
+        "cannot fit, and tell at the end how far off that was.",
+    )
     max_attempts: int = Field(default=3, ge=1, le=1000, description="Starts of a pod that reach no new step.")
     deadline_s: int = Field(
         default=86400, ge=60, le=YEAR_S, description="Longest time from the first start to the end."

@@ -19,6 +19,7 @@ SUMMARY_FIELDS = (
     *("peak_memory_gib", "peak_host_memory_gib"),
     *("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib"),
     *("data_set_memory_gib", "alloc_retries", "peak_memory_step", "peak_memory_phase"),
+    *("forecast_memory_gib", "forecast_memory_error_pct", "forecast_memory_deviates"),
     *("peak_reserved_gib", "wire_bytes_per_step", "collectives_per_step"),
     *("train_accuracy_pct", "validation_top5_accuracy_pct", "test_top5_accuracy_pct"),
     *("epoch_time_s", "time_to_target_s", "train_energy_wh", "train_power_w"),

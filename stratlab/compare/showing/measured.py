@@ -103,6 +103,12 @@ def build_memory(rows: Rows) -> Section:
         Column("data_set_memory_gib", "data set", "GiB", 3),
         Column("peak_host_memory_gib", "peak on the host", "GiB", 3),
     ]
+    if any(row["forecast_memory_gib"] is not None for row in rows):
+        columns += [
+            Column("forecast_memory_gib", "peak, foreseen", "GiB", 3),
+            Column("forecast_memory_error_pct", "foreseen against measured", "%", 1),
+            Column("forecast_memory_deviates", "outside its band, most in"),
+        ]
     bars = {
         row["run"]: {name.removesuffix("_memory_gib"): row[name] for name in STATE_FIELDS}
         for row in _finished(rows)
@@ -111,7 +117,8 @@ def build_memory(rows: Rows) -> Section:
         "Parameters, gradients and optimizer state are counted from the tensors of the rank that holds most: "
         "exact on any hardware. Activations, buffers and caches are in the peaks only. The device's peak is that of "
         "training steps behind the warm-up, without evaluation, checkpoints, export and the data set, which has a "
-        "column of its own; the host's is the whole process's."
+        "column of its own; the host's is the whole process's. Foreseen: from an operations file of the run's settings "
+        "(docs/predict.md); more than 5 % off is marked with the part that is furthest off."
     )
     return Section("Memory per rank", html_table(rows, columns) + stacked_bars(bars, "GiB per rank") + remark)
 

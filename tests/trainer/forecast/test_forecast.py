@@ -1,0 +1,251 @@
+"""A run's memory before its ranks start: what is foreseen, when it may not start, and how far off it was."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stratlab.predict import device_memory
+from stratlab.predict.extrapolation import scale
+from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
+from stratlab.predict.prediction import Question, predict
+from trainer import failures
+from trainer.failures import OutOfMemory
+from trainer.forecast import memory
+from trainer.forecast.deviation import BAND_PCT, compare_forecast
+from trainer.forecast.memory import forecast_memory
+from trainer.forecast.operations_file import FOLDER
+from trainer.forecast.scaling import find_peak
+from trainer.launch import preflight
+from trainer.launch.ledger import Ledger
+from trainer.record.run_directory import RunDirectory
+from trainer.settings.config import PREFIX, Config
+
+FILES = sorted(SHIPPED.glob("*.json"))
+VIT = {"model": "vit_huge", "dataset": "synthetic", "precision": "bf16", "train_samples": 64}
+BATCH = {"micro_batch_size": 32, "global_batch_size": 512}
+STATE = {"data_set": 0.5, "parameters": 2.0, "gradients": 2.0, "optimizer": 4.0, "rest": 2.0}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """With the shipped files on the volume."""
+    shutil.copytree(SHIPPED, tmp_path / FOLDER)
+    return tmp_path
+
+
+def config(results: Path, **settings: object) -> Config:
+    return Config(**{"run": "try", "results": str(results), "strategy": "ddp", **VIT, **BATCH, **settings})
+
+
+def as_text(settings: dict[str, object]) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in settings.items()
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_both_programs_scale_alike(path: Path):
+    draw = random.Random(path.stem)
+    samples = json.loads(path.read_text())["samples"]
+    file = read_operations_file(path)
+    for _ in range(20):
+        asked = (
+            draw.choice([4, 8, 17, 36]),
+            draw.choice([1, 2, 3, 7, 16, 100]),
+            draw.choice([2, 4, 8, 64, 512]),
+        )
+        ours, theirs = find_peak(samples, *asked), scale(file.samples, *asked)
+        assert (ours.window, ours.rank, ours.causes) == (theirs.window, theirs.rank, theirs.causes)
+
+
+def test_both_programs_know_the_same_of_a_device(results: Path):
+    for name in ("RESERVED_PER_ALLOCATED", "CONTEXT_GIB", "COMMUNICATOR_GIB", "WORKSPACE_GIB", "GATE"):
+        assert getattr(memory, name) == getattr(device_memory, name)
+    ours = forecast_memory(config(results), 8)
+    question = Question("try", {}, 8, 8, rows=32, micro_batches=2)
+    theirs = predict(question, read_operations_file(SHIPPED / "vit_huge-ddp-8.json"), 80.0)
+    assert ours and ours.on_device_gib == pytest.approx(theirs.needs_gib)
+    assert ours.peak.causes == theirs.peak.causes
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks"),
+    [
+        ({}, 8),
+        ({}, 64),
+        ({}, 1),
+        ({"strategy": "fsdp"}, 2),
+        ({"strategy": "fsdp", "micro_batch_size": 64}, 8),
+        ({"strategy": "single", "global_batch_size": 64}, 1),
+        ({"strategy": "zero3"}, 8),
+        ({"lora_rank": 8}, 8),
+        ({"activation_checkpointing": "blocks"}, 8),
+        ({"model_layers": 12}, 8),
+        ({"precision": "auto"}, 8),
+        ({"precision": "fp32"}, 8),
+    ],
+)
+def test_both_programs_find_the_same_file(results: Path, settings: dict, ranks: int):
+    run = config(results, **settings)
+    ours = forecast_memory(run, ranks)
+    several = run.global_batch_size // (run.micro_batch_size * ranks) != 1
+    theirs = find_operations(list(read_operations([SHIPPED])), as_text(run.model_dump()), ranks, several)
+    assert (ours and ours.file.path.name) == (theirs and theirs.path.name)
+
+
+def test_what_is_switched_off_or_only_evaluates_is_not_foreseen(results: Path):
+    assert forecast_memory(config(results, memory_forecast=False), 8) is None
+    assert forecast_memory(config(results).model_copy(update={"mode": "evaluate"}), 8) is None
+
+
+def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture):
+    (results / FOLDER / "a.json").write_text("{}")
+    with caplog.at_level(logging.WARNING):
+        assert forecast_memory(config(results), 8)
+    assert "a.json: no operations file, left out" in caplog.text
+
+
+def check(run: Config, device_gib: float | None, monkeypatch: pytest.MonkeyPatch, ranks: int = 8) -> None:
+    """With what NVML would say."""
+    device = device_gib and int(device_gib * memory.GIB)
+    monkeypatch.setattr(preflight, "largest_device_bytes", lambda: device)
+    preflight.check_memory(run, ranks)
+
+
+def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results: Path, monkeypatch):
+    foreseen = forecast_memory(config(results), 8)
+    assert foreseen
+    check(config(results), foreseen.least_gib + 0.01, monkeypatch)
+    with pytest.raises(OutOfMemory) as refused:
+        check(config(results), foreseen.least_gib - 0.01, monkeypatch)
+    told = str(refused.value)
+    assert f"foreseen: {foreseen.on_device_gib:.2f} GiB on the device" in told and ": activations " in told
+    assert "try run.config.micro_batch_size=16, which needs" in told and "memory_forecast=false" in told
+    with pytest.raises(OutOfMemory, match="try run.config.activation_checkpointing=blocks"):
+        check(config(results), 6.0, monkeypatch)
+
+
+def test_what_is_tried_next_fits(results: Path, monkeypatch):
+    with pytest.raises(OutOfMemory) as refused:
+        check(config(results), 20.0, monkeypatch)
+    rows = int(str(refused.value).partition("micro_batch_size=")[2].partition(",")[0])
+    found = forecast_memory(config(results, micro_batch_size=rows), 8)
+    assert found and found.on_device_gib <= memory.GATE * 20.0
+
+
+@pytest.mark.parametrize("settings", [{"memory_forecast": False}, {"oom_ladder": True}])
+def test_a_setting_lets_it_start_in_spite_of_it(results: Path, monkeypatch, settings: dict):
+    check(config(results, **settings), 6.0, monkeypatch)
+
+
+def test_an_upper_bound_keeps_no_run_from_starting(results: Path, monkeypatch, caplog):
+    with caplog.at_level(logging.WARNING):
+        check(config(results, global_batch_size=256), 6.0, monkeypatch)
+    assert "more than 85 % of the device" in caplog.text
+
+
+def test_without_a_file_it_warns_and_without_a_device_it_is_silent(tmp_path: Path, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO):
+        check(config(tmp_path), None, monkeypatch)
+        assert not caplog.text
+        check(config(tmp_path), 6.0, monkeypatch)
+    assert "no operations file of these settings" in caplog.text
+
+
+def test_what_fits_is_told_in_one_line(results: Path, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO):
+        check(config(results), 80.0, monkeypatch)
+    (line,) = caplog.messages
+    assert line.startswith("foreseen: ") and line.endswith("a device has 80.00 GiB")
+
+
+def test_a_pod_ends_with_10_before_any_rank_starts(tmp_path: Path):
+    """The real program, with a library that tells of a GPU of 4 GiB."""
+    (tmp_path / "nvml").mkdir()
+    (tmp_path / "nvml/pynvml.py").write_text(
+        "NVMLError = RuntimeError\n"
+        "nvmlInit = nvmlShutdown = lambda: None\n"
+        "nvmlDeviceGetCount = lambda: 1\n"
+        "nvmlDeviceGetHandleByIndex = lambda index: index\n"
+        "nvmlDeviceGetMemoryInfo = lambda handle: type('Memory', (), {'total': 4 << 30})\n"
+    )
+    shutil.copytree(SHIPPED, tmp_path / "results" / FOLDER)
+    given = {**VIT, "run": "try", "strategy": "single", "results": tmp_path / "results", "steps": 20}
+    env = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "PET_"))}
+    env |= {f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "nvml"), os.getcwd()])
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer"], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == failures.OUT_OF_MEMORY, done.stderr
+    assert "GiB on the device" in done.stderr and "parameters 2.35" in done.stderr
+    folder = RunDirectory(tmp_path / "results", "default", "try")
+    assert not folder.config.exists()
+    (pod,) = folder.pods.iterdir()
+    (line,) = [json.loads(text) for text in pod.read_text().splitlines()]
+    assert (line["event"], line["exit_code"]) == ("refused", failures.OUT_OF_MEMORY)
+    assert Ledger(folder, pod.stem)
+
+
+def ranks(peak_gib: float, **held: float) -> list[dict]:
+    facts = {"peak_gib": peak_gib, "held_gib": {**STATE, **held}}
+    return [{"training_memory": None}, {"training_memory": facts}]
+
+
+FORESEEN = {
+    "peak_gib": 10.0,
+    "at_most": False,
+    "causes_gib": {
+        "parameters": 1.5,
+        "master copies": 0.5,
+        "gradients": 2.0,
+        "optimizer state": 4.0,
+        "activations": 1.5,
+        "other": 0.5,
+    },
+}
+
+
+def test_a_run_as_foreseen_is_not_marked():
+    found = compare_forecast(FORESEEN, 10.4, ranks(10.9, rest=2.4))
+    assert found["forecast_memory_gib"] == 10.0 and found["forecast_memory_deviates"] is None
+    assert found["forecast_memory_error_pct"] == pytest.approx(-3.846, abs=1e-3)
+    assert found["forecast_parameters_error_gib"] == 0 and found["forecast_rest_error_gib"] == pytest.approx(
+        -0.4
+    )
+
+
+@pytest.mark.parametrize(
+    ("peak", "held", "part"),
+    [
+        (12.0, {"parameters": 4.0}, "parameters"),
+        (12.0, {"gradients": 4.0}, "gradients"),
+        (12.0, {"rest": 4.0}, "rest"),
+        (12.0, {"buckets": 2.0}, "buckets"),
+        (8.0, {"optimizer": 2.0}, "optimizer"),
+    ],
+)
+def test_a_run_outside_of_the_band_is_marked_with_its_part(peak: float, held: dict, part: str):
+    found = compare_forecast(FORESEEN, peak, ranks(peak + 0.5, **held))
+    assert abs(found["forecast_memory_error_pct"]) > BAND_PCT and found["forecast_memory_deviates"] == part
+
+
+def test_less_than_an_upper_bound_is_no_deviation():
+    bound = {**FORESEEN, "at_most": True}
+    assert compare_forecast(bound, 8.0, ranks(8.5, optimizer=2.0))["forecast_memory_deviates"] is None
+    assert compare_forecast(bound, 12.0, ranks(12.5, rest=4.0))["forecast_memory_deviates"] == "rest"
+
+
+def test_without_a_forecast_or_a_device_nothing_is_compared():
+    assert compare_forecast(None, 10.0, ranks(10.0)) == {}
+    assert compare_forecast(FORESEEN, None, ranks(10.0)) == {"forecast_memory_gib": 10.0}

@@ -1,0 +1,101 @@
+"""How much a run will hold, for what, and whether its devices have that; said before its ranks start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.forecast.operations_file import OperationsFile, find_operations
+from trainer.forecast.scaling import Peak
+from trainer.settings.config import Config
+from trainer.settings.memory_remedies import describe_remedies, find_remedies
+
+GIB = 1 << 30
+RESERVED_PER_ALLOCATED = 1.04
+CONTEXT_GIB = 0.5
+COMMUNICATOR_GIB = 0.37
+WORKSPACE_GIB = 32 / 1024
+GATE = 0.85
+"""As `stratlab predict` has them, with their sources (docs/predict.md)."""
+FORECAST = "memory_forecast"
+"""Its place in `resolved` of config.json."""
+SMALLEST_GIB = 0.005
+AXES_BESIDE_DATA = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of the fullest rank. `at_most`: the file was counted with several micro-batches, the run has one."""
+
+    file: OperationsFile
+    peak: Peak
+    fixed_gib: float
+    at_most: bool
+
+    @property
+    def peak_gib(self) -> float:
+        return self.peak.total / GIB
+
+    @property
+    def least_gib(self) -> float:
+        """On the device, if the allocator took no byte more than it is asked for."""
+        return self.peak_gib + self.fixed_gib
+
+    @property
+    def on_device_gib(self) -> float:
+        """With what the allocator takes besides."""
+        return RESERVED_PER_ALLOCATED * self.peak_gib + self.fixed_gib
+
+    def as_dict(self) -> dict[str, Any]:
+        """For config.json. Causes add up to the peak."""
+        return {
+            "operations_file": self.file.path.name,
+            "key": self.file.key,
+            "peak_gib": self.peak_gib,
+            "on_device_gib": self.on_device_gib,
+            "at_most": self.at_most,
+            "window": self.peak.window,
+            "rank": self.peak.rank,
+            "causes_gib": {name: size / GIB for name, size in self.peak.causes.items()},
+        }
+
+    def describe(self) -> str:
+        """`74.10 GiB on the device, 70.35 of them the engine's: activations 30.12, ...`."""
+        causes = sorted(self.peak.causes.items(), key=lambda cause: -cause[1])
+        told = ", ".join(f"{name} {size / GIB:.2f}" for name, size in causes if size >= SMALLEST_GIB * GIB)
+        return f"{self.on_device_gib:.2f} GiB on the device, {self.peak_gib:.2f} of them the engine's: {told}"
+
+
+def forecast_memory(config: Config, ranks: int) -> Forecast | None:
+    """What a rank of this run will hold; None where it is not asked for, or no operations file answers."""
+    if not config.memory_forecast or config.mode != "train":
+        return None
+    file = find_operations(config, ranks)
+    if file is None:
+        return None
+    at_most = file.accumulates and file.micro_batches(config, ranks) == 1
+    return Forecast(file, file.peak(config, ranks), _fixed_gib(file, ranks), at_most)
+
+
+def advise(config: Config, ranks: int, file: OperationsFile, device_gib: float) -> str:
+    """What to try next, as a user types it: the largest micro-batch that fits, or what holds less."""
+    for rows in _divisors(config.micro_batch_size):
+        less = config.model_copy(update={"micro_batch_size": rows})
+        gib = RESERVED_PER_ALLOCATED * file.peak(less, ranks).total / GIB + _fixed_gib(file, ranks)
+        if gib <= GATE * device_gib:
+            return f"run.config.micro_batch_size={rows}, which needs {gib:.2f} GiB at the same global batch"
+    rest = [one for one in find_remedies(config, ranks) if "micro_batch_size" not in one]
+    return describe_remedies(rest[:1]) or "more or larger devices"
+
+
+def _divisors(number: int) -> list[int]:
+    """Smaller ones, the largest first."""
+    return [rows for rows in range(number // 2, 0, -1) if number % rows == 0]
+
+
+def _fixed_gib(file: OperationsFile, ranks: int) -> float:
+    """CUDA's context, cuBLAS's workspace, NCCL's buffers of each group of the rank."""
+    axes = file.samples[0]["axes"]
+    several = sum(axes.get(name, 1) > 1 for name in AXES_BESIDE_DATA)
+    groups = 0 if ranks == 1 else 1 + (several if several > 1 else 0)
+    return CONTEXT_GIB + WORKSPACE_GIB + COMMUNICATOR_GIB * groups

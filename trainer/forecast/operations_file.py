@@ -1,0 +1,82 @@
+"""Operations files of a pod, on its volume or in its image, and which of them answers for its settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.forecast.scaling import Peak, Sample, find_peak
+from trainer.settings.config import Config
+
+SCHEMA = 1
+FOLDER = ".operations"
+"""Below the results; no comparison can have this name."""
+IN_IMAGE = Path(__file__).with_name("operations")
+"""The shipped ones, in the trainer's image alone."""
+
+log = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True)
+class OperationsFile:
+    """One strategy of one model, counted (docs/predict.md). `accumulates`: a step has several micro-batches."""
+
+    path: Path
+    key: str
+    settings: Mapping[str, Any]
+    layers: int
+    scales_depth: bool
+    scales_ranks: bool
+    accumulates: bool
+    samples: Sequence[Sample]
+
+    def micro_batches(self, config: Config, ranks: int) -> int:
+        """Of a step of this run: the axes that share a sample are those of the count."""
+        axes = self.samples[0]["axes"]
+        shared = axes["tp"] * axes["cp"] * axes["pp"]
+        return config.global_batch_size // (config.micro_batch_size * max(1, ranks // shared))
+
+    def answers(self, config: Config, ranks: int) -> bool:
+        """Whether it tells what a rank of this run will hold, or at least how much that is at most."""
+        precision = "bf16" if config.precision == "auto" else config.precision
+        meant = {**config.model_dump(include=set(self.settings)), "precision": precision}
+        if any(meant.get(name) != value for name, value in self.settings.items()):
+            return False
+        fixed_depth = "model_layers" not in self.settings and not self.scales_depth
+        if fixed_depth and config.model_layers not in (0, self.layers):
+            return False
+        counted = {sample["ranks"] for sample in self.samples}
+        if ranks not in counted and not (self.scales_ranks and ranks > 1):
+            return False
+        return self.accumulates or self.micro_batches(config, ranks) == 1
+
+    def peak(self, config: Config, ranks: int) -> Peak:
+        return find_peak(self.samples, config.model_layers or self.layers, config.micro_batch_size, ranks)
+
+
+def find_operations(config: Config, ranks: int) -> OperationsFile | None:
+    """The file that answers for this run; None = there is none. Those of the volume go first."""
+    folders = (Path(config.results) / FOLDER, IN_IMAGE)
+    able = [file for file in _read(folders) if file.answers(config, ranks)]
+    return min(
+        able,
+        key=lambda file: file.accumulates is not (file.micro_batches(config, ranks) > 1),
+        default=None,
+    )
+
+
+def _read(folders: Sequence[Path]) -> Iterator[OperationsFile]:
+    """A file that cannot be read is told and left out: it must not keep a run from starting."""
+    names = ("key", "settings", "layers", "scales_depth", "scales_ranks", "accumulates", "samples")
+    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+        try:
+            content = json.loads(path.read_text())
+            if content["schema_version"] != SCHEMA:
+                raise ValueError(f"schema {content['schema_version']}, expected {SCHEMA}")
+            yield OperationsFile(path, **{name: content[name] for name in names})
+        except (OSError, ValueError, LookupError, TypeError) as failure:
+            log.warning("%s: no operations file, left out: %s", path, failure)

@@ -1,0 +1,76 @@
+"""A file's few counts become any depth, micro-batch and number of ranks, window by window and cause by cause.
+
+In one window of a step each cause holds a number of bytes that is even in the layers, and in the rows between two
+counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the fullest
+window of the fullest rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Sample = Mapping[str, Any]
+"""layers, rows, ranks, rank, windows {window: {cause: bytes}}: as the file has it."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What is held in the fullest window. `causes`: bytes; only what is held."""
+
+    window: str
+    rank: int
+    causes: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.causes.values())
+
+
+def find_peak(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Peak:
+    """Of the fullest rank that was counted."""
+    return max(_peaks(samples, layers, rows, ranks), key=lambda peak: peak.total)
+
+
+def _peaks(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Iterator[Peak]:
+    for rank in dict.fromkeys(sample["rank"] for sample in samples):
+        mine = [sample for sample in samples if sample["rank"] == rank]
+        for window in dict.fromkeys(name for sample in mine for name in sample["windows"]):
+            names = dict.fromkeys(name for sample in mine for name in sample["windows"].get(window, ()))
+            sizes = {name: round(_scale(mine, window, name, layers, rows, ranks)) for name in names}
+            yield Peak(window, rank, {name: size for name, size in sizes.items() if size > 0})
+
+
+def _scale(samples: Sequence[Sample], window: str, cause: str, layers: int, rows: int, ranks: int) -> float:
+    def at(number: int) -> dict[int, float]:
+        """Rows -> bytes, at this depth."""
+        found: dict[int, list[tuple[float, float]]] = {}
+        for sample in samples:
+            if sample["ranks"] == number:
+                size = sample["windows"].get(window, {}).get(cause, 0)
+                found.setdefault(sample["rows"], []).append((sample["layers"], size))
+        return {counted: _line(sorted(points), layers) for counted, points in sorted(found.items())}
+
+    base = samples[0]["ranks"]
+    here = at(base)
+    value = _at_rows(here, rows)
+    other = next((sample["ranks"] for sample in samples if sample["ranks"] != base), base)
+    if base in (other, ranks):
+        return value
+    there = at(other)
+    counted = next(iter(there))  # the micro-batch with which the other number of ranks was counted
+    return value + (there[counted] - here[counted]) * (1 / ranks - 1 / base) / (1 / other - 1 / base)
+
+
+def _at_rows(sizes: Mapping[int, float], rows: int) -> float:
+    points = [(float(number), size) for number, size in sizes.items()]
+    below = [point for point in points if point[0] <= rows] or points[:1]
+    above = [point for point in points if point[0] > below[-1][0]]
+    return _line([below[-1], above[0]] if above else points[-2:], rows)
+
+
+def _line(points: Sequence[tuple[float, float]], at: float) -> float:
+    """The straight line through the first and the last of them; one point is the same everywhere."""
+    (x, y), (x_end, y_end) = points[0], points[-1]
+    return y if x == x_end else y + (y_end - y) * (at - x) / (x_end - x)
