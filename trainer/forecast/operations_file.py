@@ -13,7 +13,7 @@ from trainer.forecast.scaling import Peak, Sample, find_peak
 from trainer.settings.config import Config
 
 SCHEMA = 1
-FOLDER = ".operations"
+FOLDER = "_operations"
 """Below the results; no comparison can have this name."""
 IN_IMAGE = Path(__file__).with_name("operations")
 """The shipped ones, in the trainer's image alone."""

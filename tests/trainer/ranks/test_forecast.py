@@ -37,6 +37,8 @@ def test_the_run_directory_tells_what_was_foreseen(tmp_path: Path):
     (sent,) = [line for line in results if line["kind"] == "result"]
     assert kept["operations_file"] == "ddp.json" and not kept["at_most"]
     assert sum(kept["causes_gib"].values()) == pytest.approx(kept["peak_gib"])
-    assert kept["causes_gib"]["parameters"] == pytest.approx(summary["parameter_memory_gib"], rel=0.01)
+    assert kept["causes_gib"]["parameters"] == pytest.approx(
+        summary["parameter_memory_gib"], rel=0.05
+    )  # blocks
     assert summary["forecast_memory_gib"] == sent["forecast_memory_gib"] == kept["peak_gib"]
     assert "forecast_memory_error_pct" not in summary, "a CPU has no device memory"
