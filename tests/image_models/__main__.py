@@ -3,7 +3,7 @@
     python -m tests.image_models                     # every cell without a result for this tree
     python -m tests.image_models mobilenet zero3     # the cells whose names have all these words; one process with them
 
-A cell: 60 or 150 steps on the digits, at 32 x 32; the last rank is killed behind two thirds of them, and the run is
+A cell: 60 to 150 steps on the digits, at 32 x 32; the last rank is killed behind two thirds of them, and the run is
 started again. It must have every step, a loss that falls, its evaluations, go on from its checkpoint with the losses
 that it had before, hold a tensor that DeepSpeed's stage 3 gathers, and begin with the losses of one process (of some
 networks in fp64: exact.py). What is found lies in reports/raw/image-models-cells.json after each cell, so a run may be

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.image_models import __main__ as command
-from tests.image_models.cell import MODELS, WHOLE, Cell, list_cells
+from tests.image_models.cell import MODELS, Cell, list_cells
 from tests.image_models.found import EXACT_FILE, PARITY, Found, judge, measure_parity, read_found
 from trainer.settings.config import Config
 from trainer.settings.strategy_table import STRATEGIES
@@ -131,9 +131,10 @@ def test_every_network_under_every_strategy_is_a_cell_with_one_micro_batch(tmp_p
         config = Config.from_env(
             {n: v for n, v in cell.variables(tmp_path).items() if n.startswith("TRAINER_")}
         )
-        # one for all strategies where there is batch norm
-        seen = config.micro_batch_size * (cell.world_size if cell.model in WHOLE else 1)
-        assert seen == {"resnet": 16, **dict.fromkeys(WHOLE, 32)}.get(cell.model, 8)
+        seen = config.micro_batch_size * (cell.world_size if config.batch_norm == "synchronised" else 1)
+        assert seen == {"resnet": 16, "mobilenet_synchronised": 32}.get(cell.model, 8), (
+            "one for all strategies"
+        )
         assert config.global_batch_size % (config.micro_batch_size * cell.world_size) == 0
         assert config.steps >= 50 and cell.checkpoint_every < cell.killed_at < config.steps
         assert cell.threshold() == config.persistent_elements or config.strategy not in ("zero3", "zeropp")

@@ -66,7 +66,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "image-models", "ten image networks x eight strategies, the real worker: learn, killed, go on, as one",
-        command=("{python}", "-m", "tests.image_models"), smallest=("cnn", "zero3"), minutes=240,
+        command=("{python}", "-m", "tests.image_models"), smallest=("cnn", "zero3"), minutes=100,
         facts="image-models.json",
     ),
     Suite(
