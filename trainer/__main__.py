@@ -128,7 +128,7 @@ def _run(config: Config, stop: Stop) -> int:
     try:
         accelerators.check(config.accelerator, pods.processes_per_node, os.environ)
         preflight.check(config, pods.world_size, os.environ)
-        preflight.check_memory(config, pods.world_size)
+        preflight.check_memory(config, pods)
     except (AcceleratorsMissing, OutOfMemory) as missing:
         ledger.record_refusal(failures.exit_code(missing), str(missing))
         raise

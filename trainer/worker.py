@@ -83,7 +83,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     resolved = describe_resolved(run, task, model)
     if rungs := read_own_rungs(os.environ):
         resolved[RUNGS] = rungs
-    if forecast := forecast_memory(config, world.size):
+    if forecast := forecast_memory(config, world.size, world.local_size):
         resolved[FORECAST] = forecast.as_dict()
     disk = open_disk_group(config.collective_timeout_s)
     attempt = open_attempt(run, resolved, launcher, disk)

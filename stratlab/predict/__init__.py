@@ -9,4 +9,5 @@ remedies           what to change first
 asking             charts and settings become what is looked for
 counting           the trainer counts what no file answers
 prediction_table, prediction_page    what a person reads
+foretelling        one sentence, for the verbs that start runs
 """

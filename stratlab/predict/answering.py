@@ -32,7 +32,7 @@ def answer(
     """
     found: list[Prediction | Unknown] = []
     for question in questions:
-        file = find_operations(files, question.settings, question.ranks, question.accumulates, question.whole)
+        file = _find(question, files)
         if file is None and cache is not None:
             try:
                 file = count_operations(question, cache)
@@ -46,10 +46,28 @@ def answer(
     return found
 
 
+def _find(question: Question, files: Sequence[OperationsFile]) -> OperationsFile | None:
+    return find_operations(
+        files,
+        question.settings,
+        question.ranks,
+        question.accumulates,
+        question.whole,
+        _told_per_node(question),
+    )
+
+
+def _told_per_node(question: Question) -> int:
+    """0 where only a number of GPUs was given."""
+    return question.per_node if question.whole else 0
+
+
 def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
     """What the nearest file of the same model and strategy lacks."""
     alike: list[list[str]] = [
-        file.misses(question.settings, question.ranks, question.accumulates, question.whole)
+        file.misses(
+            question.settings, question.ranks, question.accumulates, question.whole, _told_per_node(question)
+        )
         for file in files
         if file.model == question.settings.get("model") and file.strategy == question.settings.get("strategy")
     ]

@@ -52,7 +52,7 @@ def _ask_of_job(name: str, job: Mapping[str, Any]) -> Question:
     settings = {
         key.removeprefix(PREFIX).lower(): value for key, value in named.items() if key.startswith(PREFIX)
     }
-    return _build_question(name, settings, nodes * per_node, per_node, whole=True)
+    return build_question(name, settings, nodes * per_node, per_node, whole=True)
 
 
 def ask_of_model(
@@ -76,7 +76,7 @@ def ask_of_model(
     )
     rows = {"micro_batch_size": "1", **given}
     return [
-        _build_question(strategy, {**rows, "model": model, "strategy": strategy}, gpus, gpus, whole=False)
+        build_question(strategy, {**rows, "model": model, "strategy": strategy}, gpus, gpus, whole=False)
         for strategy in strategies
         if gpus > 1 or len(strategies) == 1 or strategy == "single"
         if gpus == 1 or strategy != "single"
@@ -97,9 +97,17 @@ def _read_settings(settings: Sequence[str], known: set[str]) -> dict[str, str]:
     return found
 
 
-def _build_question(
+def build_question(
     name: str, settings: Mapping[str, str], ranks: int, per_node: int, whole: bool
 ) -> Question:
+    """Of a run's settings, as its pods have them.
+
+    Args:
+        whole: what `settings` leaves out has its default; else nothing is known of it.
+
+    Raises:
+        UserError: a size that is no number.
+    """
     rows = _read_number(settings, "micro_batch_size", DEFAULT_BATCH["micro_batch_size"])
     total = _read_number(settings, "global_batch_size", DEFAULT_BATCH["global_batch_size"] if whole else 0)
     shared = (

@@ -25,6 +25,7 @@ class OperationsFile:
         layers: the model's own; 0 = not known.
         labels, channels: of the images that were counted; 0 = text.
         accumulates: a step has several micro-batches; with one alone no more is held.
+        per_node: ranks that share a node, where the axes follow from that; 0 = it makes no difference.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class OperationsFile:
     versions: Mapping[str, str]
     axes: Mapping[str, int]
     samples: Sequence[Sample]
+    per_node: int = 0
 
     @property
     def strategy(self) -> str:
@@ -54,13 +56,19 @@ class OperationsFile:
         return scale(self.samples, layers or self.layers, rows, ranks)
 
     def misses(
-        self, wanted: Mapping[str, str], ranks: int, accumulates: bool, whole: bool = True
+        self,
+        wanted: Mapping[str, str],
+        ranks: int,
+        accumulates: bool,
+        whole: bool = True,
+        per_node: int = 0,
     ) -> list[str]:
         """What keeps this file from answering; nothing where it does.
 
         Args:
             wanted: setting -> text, as a pod has them.
             whole: what `wanted` leaves out has its default; else it may be anything.
+            per_node: ranks that share a node; 0 = not said.
         """
         meant = {name: _text(value) for name, value in self.defaults.items()} if whole else {}
         meant |= {name: text for name, text in wanted.items() if name in self.settings}
@@ -79,6 +87,8 @@ class OperationsFile:
         counted = {sample.ranks for sample in self.samples}
         if ranks not in counted and not (self.scales_ranks and ranks > 1):
             found.append(f"ranks={', '.join(map(str, sorted(counted)))} (wanted {ranks})")
+        if self.per_node and per_node not in (0, self.per_node):
+            found.append(f"{self.per_node} ranks on a node (wanted {per_node})")
         if accumulates and not self.accumulates:
             found.append("one micro-batch in a step (wanted several)")
         return found
@@ -106,6 +116,7 @@ def read_operations_file(path: Path) -> OperationsFile:
             path=path,
             samples=samples,
             axes=axes,
+            per_node=content.get("per_node", 0),
             **{name: content[name] for name in (*names, "labels", "channels", "versions")},
         )
     except (OSError, ValueError, LookupError, TypeError) as failure:
@@ -129,9 +140,10 @@ def find_operations(
     ranks: int,
     accumulates: bool,
     whole: bool = True,
+    per_node: int = 0,
 ) -> OperationsFile | None:
     """The file that answers, rather one that was counted with as many micro-batches; None = there is none."""
-    able = [file for file in files if not file.misses(wanted, ranks, accumulates, whole)]
+    able = [file for file in files if not file.misses(wanted, ranks, accumulates, whole, per_node)]
     return min(able, key=lambda file: file.accumulates is not accumulates, default=None)
 
 

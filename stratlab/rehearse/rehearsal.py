@@ -12,6 +12,7 @@ from pathlib import Path
 from stratlab.machine.environment import build_machine_env
 from stratlab.machine.interruption import Interrupted
 from stratlab.machine.processes import Processes, free_port
+from stratlab.predict.foretelling import foretell
 from stratlab.progress.display import Display
 from stratlab.progress.run_progress import Progress, RunReader
 from stratlab.rehearse.folders import make_folder, remove_empty, replaced
@@ -47,6 +48,9 @@ def rehearse(
             "cluster a run that does not get it ends with exit code 4"
         )
     check_settings(plan, request.replace, display)
+    for run in plan:
+        if told := foretell(run.name, run.pods[0].commands[-1].env, request.results):
+            display.say(told)
     created = make_folder(request.mlflow)
     ends: list[RunEnd] = []
     try:

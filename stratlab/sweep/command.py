@@ -71,7 +71,7 @@ def sweep(
     from stratlab.rendering.helm import find_helm
     from stratlab.sweep.cluster_place import ClusterPlace
     from stratlab.sweep.definition import list_varied, read_sweep
-    from stratlab.sweep.planned_release import build_plan, check_settings
+    from stratlab.sweep.planned_release import build_plan, check_settings, foretell_all
     from stratlab.sweep.rehearsed_sweep import rehearse_sweep
     from stratlab.sweep.state import only_one, read_state, state_file, tuning_file
     from stratlab.sweep.sweep import Choices, Site, decide_all, run_sweep, uninstall_ended
@@ -92,6 +92,8 @@ def sweep(
         reasons = [check_settings(plan, os.environ), check_candidates(bench) if asked.tune else ""]
         for reason in dict.fromkeys(filter(None, reasons)):
             display.say(f"the settings could not be checked beforehand: {reason}")
+        for told in foretell_all(plan):
+            display.say(told)
         if rehearse and not dry_run:
             result = rehearse_sweep(
                 bench, rehearse, output, retry_failed=retry_failed, stop_on_failure=stop_on_failure

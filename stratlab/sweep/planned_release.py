@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from stratlab.cluster.workloads import APIS, Api, RunFacts, Workload
+from stratlab.predict.foretelling import foretell
 from stratlab.rendering.checking import ask_trainer, list_refusals
 from stratlab.rendering.helm import read_chart_name, render_chart
 from stratlab.rendering.pod_commands import expand as expand_variables
@@ -206,3 +207,9 @@ def check_settings(plan: Sequence[Planned], environ: Mapping[str, str]) -> str:
     if answers.refused:
         raise UserError("\n  ".join(["the sweep cannot start:", *list_refusals(answers, len(plan))]))
     return answers.reason
+
+
+def foretell_all(plan: Sequence[Planned]) -> list[str]:
+    """What releases would need on GPUs, those that do not fit first; only where an operations file answers."""
+    told = [foretell(each.release.name, each.environment) for each in plan]
+    return sorted(filter(None, told), key=lambda sentence: (": fits" in sentence, sentence))

@@ -33,6 +33,8 @@ SCALES_NOT = {
 """Strategies that are counted with all their layers."""
 BY_RANKS = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 """Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
+BY_NODES = ("hsdp", "zeropp")
+"""Strategies whose axes follow from how many ranks share a node: their files answer for that number alone."""
 OTHER_RANKS = (8, 2)
 IMAGES = (2, 16, 32)
 """Micro-batches that are counted of images."""
@@ -89,6 +91,7 @@ def build_operations(
         "settings": settings,
         "ranks": sorted({corner.ranks for corner in corners}),
         "accumulates": micro_batches > 1,
+        **({"per_node": per_node} if config.strategy in BY_NODES else {}),
         "labels": 0 if config.is_text else pictures.labels,
         "channels": 0 if config.is_text else pictures.channels,
         "versions": {name: version(name) for name in LIBRARIES},

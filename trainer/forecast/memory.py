@@ -66,11 +66,15 @@ class Forecast:
         return f"{self.on_device_gib:.2f} GiB on the device, {self.peak_gib:.2f} of them the engine's: {told}"
 
 
-def forecast_memory(config: Config, ranks: int) -> Forecast | None:
-    """What a rank of this run will hold; None where it is not asked for, or no operations file answers."""
+def forecast_memory(config: Config, ranks: int, per_node: int) -> Forecast | None:
+    """What a rank of this run will hold; None where it is not asked for, or no operations file answers.
+
+    Args:
+        per_node: ranks that share a node.
+    """
     if not config.memory_forecast or config.mode != "train":
         return None
-    file = find_operations(config, ranks)
+    file = find_operations(config, ranks, per_node)
     if file is None:
         return None
     at_most = file.accumulates and file.micro_batches(config, ranks) == 1

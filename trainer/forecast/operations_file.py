@@ -33,6 +33,8 @@ class OperationsFile:
     scales_ranks: bool
     accumulates: bool
     samples: Sequence[Sample]
+    per_node: int = 0
+    """Ranks that share a node, where the axes follow from that; 0 = it makes no difference."""
 
     def micro_batches(self, config: Config, ranks: int) -> int:
         """Of a step of this run: the axes that share a sample are those of the count."""
@@ -40,7 +42,7 @@ class OperationsFile:
         shared = axes["tp"] * axes["cp"] * axes["pp"]
         return config.global_batch_size // (config.micro_batch_size * max(1, ranks // shared))
 
-    def answers(self, config: Config, ranks: int) -> bool:
+    def answers(self, config: Config, ranks: int, per_node: int) -> bool:
         """Whether it tells what a rank of this run will hold, or at least how much that is at most."""
         precision = "bf16" if config.precision == "auto" else config.precision
         meant = {**config.model_dump(include=set(self.settings)), "precision": precision}
@@ -52,16 +54,18 @@ class OperationsFile:
         counted = {sample["ranks"] for sample in self.samples}
         if ranks not in counted and not (self.scales_ranks and ranks > 1):
             return False
+        if self.per_node not in (0, per_node):
+            return False
         return self.accumulates or self.micro_batches(config, ranks) == 1
 
     def peak(self, config: Config, ranks: int) -> Peak:
         return find_peak(self.samples, config.model_layers or self.layers, config.micro_batch_size, ranks)
 
 
-def find_operations(config: Config, ranks: int) -> OperationsFile | None:
+def find_operations(config: Config, ranks: int, per_node: int) -> OperationsFile | None:
     """The file that answers for this run; None = there is none. Those of the volume go first."""
     folders = (Path(config.results) / FOLDER, IN_IMAGE)
-    able = [file for file in _read(folders) if file.answers(config, ranks)]
+    able = [file for file in _read(folders) if file.answers(config, ranks, per_node)]
     return min(
         able,
         key=lambda file: file.accumulates is not (file.micro_batches(config, ranks) > 1),
@@ -77,6 +81,7 @@ def _read(folders: Sequence[Path]) -> Iterator[OperationsFile]:
             content = json.loads(path.read_text())
             if content["schema_version"] != SCHEMA:
                 raise ValueError(f"schema {content['schema_version']}, expected {SCHEMA}")
-            yield OperationsFile(path, **{name: content[name] for name in names})
+            per_node = content.get("per_node", 0)
+            yield OperationsFile(path, **{name: content[name] for name in names}, per_node=per_node)
         except (OSError, ValueError, LookupError, TypeError) as failure:
             log.warning("%s: no operations file, left out: %s", path, failure)

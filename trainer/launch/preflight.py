@@ -106,7 +106,7 @@ def check(
         _check_images(config, world_size, env, problems)
 
 
-def check_memory(config: Config, world_size: int) -> None:
+def check_memory(config: Config, pods: Pods) -> None:
     """Says what the run will hold if that is known; without an operations file, or on a device nobody knows, warns or
     keeps silent.
 
@@ -116,7 +116,7 @@ def check_memory(config: Config, world_size: int) -> None:
     if not config.memory_forecast or config.mode != "train" or (device := largest_device_bytes()) is None:
         return
     device_gib = device / GIB
-    forecast = forecast_memory(config, world_size)
+    forecast = forecast_memory(config, pods.world_size, pods.processes_per_node)
     if forecast is None:
         log.warning(
             "memory_forecast: no operations file of these settings, so nobody knows whether they fit %.1f GiB before "
@@ -128,7 +128,7 @@ def check_memory(config: Config, world_size: int) -> None:
     if forecast.on_device_gib <= GATE * device_gib:
         log.info(told)
         return
-    told += f"; try {advise(config, world_size, forecast.file, device_gib)}"
+    told += f"; try {advise(config, pods.world_size, forecast.file, device_gib)}"
     if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
         raise OutOfMemory(f"{told}, or run.config.memory_forecast=false to start in spite of it")
     log.warning("more than %.0f %% of the device is %s", 100 * GATE, told)

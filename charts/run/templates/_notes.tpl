@@ -14,6 +14,8 @@ Run {{ $name }}: {{ .Chart.Name }} on {{ $run.nodes }} x {{ $run.processesPerNod
 {{ . }}
 {{- end }}
 
+Will it fit its GPUs?     stratlab predict CHART, with the values of this release; run.config.memory_forecast=false starts in spite of it
+
 Now:
   stratlab watch {{ $name }} --namespace {{ $namespace }}
   stratlab logs {{ $name }} --namespace {{ $namespace }}

@@ -12,7 +12,7 @@ from stratlab.progress.display import Display
 from stratlab.rehearse.planned_run import Request
 from stratlab.rehearse.rehearsal import rehearse
 from stratlab.rehearse.summary import RunEnd, describe_stop, describe_success, next_commands
-from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
+from tests.stratlab.rehearse.conftest import JOB, TRAIN, no_server, write_chart
 
 Screen = tuple[Display, Callable[[], str]]
 
@@ -167,3 +167,16 @@ def test_the_next_commands(tmp_path: Path) -> None:
     assert f"compare them:  stratlab compare '{tmp_path}/a b'" in lines
     assert lines[-1] == "see them:      stratlab mlflow /m"
     assert not any("compare" in line for line in next_commands([end], Path("/m")))
+
+
+def test_what_is_foreseen_of_memory_is_said_before_anything_starts(tmp_path: Path, screen: Screen) -> None:
+    asked = {"MODEL": "vit_huge", "STRATEGY": "single", "PRECISION": "bf16", "MICRO_BATCH_SIZE": "512"}
+    asked["GLOBAL_BATCH_SIZE"] = "1024"
+    lines = "".join(
+        f'                - {{name: TRAINER_{name}, value: "{value}"}}\n' for name, value in asked.items()
+    )
+    job = JOB.replace("              volumeMounts:", f"{lines}              volumeMounts:")
+    run(tmp_path, screen, write_chart(tmp_path / "tiny", job=job))
+    shown = " ".join(screen[1]().split())
+    assert "tiny: foreseen for GPUs of 79.6 GiB: does not fit, " in shown
+    assert shown.index("foreseen") < shown.index("4 steps")

@@ -71,7 +71,7 @@ def test_both_programs_scale_alike(path: Path):
 def test_both_programs_know_the_same_of_a_device(results: Path):
     for name in ("RESERVED_PER_ALLOCATED", "CONTEXT_GIB", "COMMUNICATOR_GIB", "WORKSPACE_GIB", "GATE"):
         assert getattr(memory, name) == getattr(device_memory, name)
-    ours = forecast_memory(config(results), 8)
+    ours = forecast_memory(config(results), 8, 8)
     question = Question("try", {}, 8, 8, rows=32, micro_batches=2)
     theirs = predict(question, read_operations_file(SHIPPED / "vit_huge-ddp-8.json"), 80.0)
     assert ours and ours.on_device_gib == pytest.approx(theirs.needs_gib)
@@ -97,21 +97,23 @@ def test_both_programs_know_the_same_of_a_device(results: Path):
 )
 def test_both_programs_find_the_same_file(results: Path, settings: dict, ranks: int):
     run = config(results, **settings)
-    ours = forecast_memory(run, ranks)
+    ours = forecast_memory(run, ranks, min(ranks, 8))
     several = run.global_batch_size // (run.micro_batch_size * ranks) != 1
-    theirs = find_operations(list(read_operations([SHIPPED])), as_text(run.model_dump()), ranks, several)
+    theirs = find_operations(
+        list(read_operations([SHIPPED])), as_text(run.model_dump()), ranks, several, per_node=min(ranks, 8)
+    )
     assert (ours and ours.file.path.name) == (theirs and theirs.path.name)
 
 
 def test_what_is_switched_off_or_only_evaluates_is_not_foreseen(results: Path):
-    assert forecast_memory(config(results, memory_forecast=False), 8) is None
-    assert forecast_memory(config(results).model_copy(update={"mode": "evaluate"}), 8) is None
+    assert forecast_memory(config(results, memory_forecast=False), 8, 8) is None
+    assert forecast_memory(config(results).model_copy(update={"mode": "evaluate"}), 8, 8) is None
 
 
 def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture):
     (results / FOLDER / "a.json").write_text("{}")
     with caplog.at_level(logging.WARNING):
-        assert forecast_memory(config(results), 8)
+        assert forecast_memory(config(results), 8, 8)
     assert "a.json: no operations file, left out" in caplog.text
 
 
@@ -119,11 +121,11 @@ def check(run: Config, device_gib: float | None, monkeypatch: pytest.MonkeyPatch
     """With what NVML would say."""
     device = device_gib and int(device_gib * memory.GIB)
     monkeypatch.setattr(preflight, "largest_device_bytes", lambda: device)
-    preflight.check_memory(run, ranks)
+    preflight.check_memory(run, preflight.Pods(1, ranks))
 
 
 def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results: Path, monkeypatch):
-    foreseen = forecast_memory(config(results), 8)
+    foreseen = forecast_memory(config(results), 8, 8)
     assert foreseen
     check(config(results), foreseen.least_gib + 0.01, monkeypatch)
     with pytest.raises(OutOfMemory) as refused:
@@ -139,7 +141,7 @@ def test_what_is_tried_next_fits(results: Path, monkeypatch):
     with pytest.raises(OutOfMemory) as refused:
         check(config(results), 20.0, monkeypatch)
     rows = int(str(refused.value).partition("micro_batch_size=")[2].partition(",")[0])
-    found = forecast_memory(config(results, micro_batch_size=rows), 8)
+    found = forecast_memory(config(results, micro_batch_size=rows), 8, 8)
     assert found and found.on_device_gib <= memory.GATE * 20.0
 
 
