@@ -76,11 +76,22 @@ def ask_of_model(
     )
     rows = {"micro_batch_size": "1", **given}
     return [
-        build_question(strategy, {**rows, "model": model, "strategy": strategy}, gpus, gpus, whole=False)
+        build_question(name, {**rows, "model": model, "strategy": strategy, **more}, gpus, gpus, whole=False)
         for strategy in strategies
         if gpus > 1 or len(strategies) == 1 or strategy == "single"
         if gpus == 1 or strategy != "single"
+        for name, more in _list_layouts(strategy, mine, given)
     ]
+
+
+def _list_layouts(
+    strategy: str, files: Sequence[OperationsFile], given: Mapping[str, str]
+) -> list[tuple[str, dict[str, str]]]:
+    """(name, settings): one of each number of dimensions that was counted, where there are several."""
+    counted = {file.settings.get("dimensions", 1) for file in files if file.strategy == strategy}
+    if len(counted) < 2 or "dimensions" in given:
+        return [(strategy, {})]
+    return [(f"{strategy} {number}d", {"dimensions": str(number)}) for number in sorted(counted)]
 
 
 def _read_settings(settings: Sequence[str], known: set[str]) -> dict[str, str]:

@@ -159,7 +159,9 @@ def attribute_teacher(watch: StorageWatch, teacher: Any) -> None:
 
 
 def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
-    """What the backward pass has left, before the update takes it."""
+    """What the backward pass has left, before the update takes it; and hpZ's shards, which the forward pass makes."""
+    for parameter in engine.module.parameters():
+        watch.attribute(getattr(parameter, "ds_secondary_tensor", None), "parameters", final=True)
     for tensor in (*engine.module.parameters(), *_masters(engine)):
         watch.attribute(tensor.grad, "gradients")
     optimizer = _deepspeed_optimizer(engine)

@@ -167,11 +167,32 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 def test_a_model_and_gpus_give_every_strategy_that_ships(call: Call) -> None:
     code, out, _ = call("--model", "qwen2.5-3b", "--gpus", "64", "--json")
-    found = {one["strategy"]: one for one in json.loads(out)}
+    answers = json.loads(out)
+    found = {one["strategy"]: one for one in answers if one["verdict"] != "not known"}
+    unknown = {one["name"]: one["reason"] for one in answers if one["verdict"] == "not known"}
+    assert unknown["hsdp"] == "the nearest file has ranks=8 (wanted 64)" and "nd 3d" in unknown
     assert code == 0 and {"ddp", "fsdp", "zero2"} <= found.keys() and "single" not in found
     for one in found.values():
         assert sum(one["causes_gib"].values()) == pytest.approx(one["peak_gib"], abs=0.01)
     assert found["fsdp"]["peak_gib"] < found["zero2"]["peak_gib"] < found["ddp"]["peak_gib"]
+
+
+def test_layouts_that_were_counted_are_told_apart(call: Call) -> None:
+    _, out, _ = call("--model", "qwen2.5-3b", "--gpus", "8", "--json")
+    peaks = {one["name"]: one["peak_gib"] for one in json.loads(out)}
+    assert peaks["nd 1d"] > peaks["nd 2d"] > peaks["nd 3d"]
+    _, out, _ = call(
+        "--model", "qwen2.5-3b", "--gpus", "8", "--set", "strategy=nd", "--set", "dimensions=3", "--json"
+    )
+    assert {one["name"]: one["peak_gib"] for one in json.loads(out)} == {"nd": peaks["nd 3d"]}
+
+
+WHOLE = {
+    ("vit_huge", "hsdp"): "vit_huge hsdp dp_replicate=2 dp_shard=4",
+    ("vit_huge", "zeropp"): "",  # counted whole in the file itself, and there on two nodes
+    ("qwen2.5-3b", "nd"): "",  # the report's is of another layout; tests/trainer/counting/ranks has nd
+}
+"""Of shipped files, what the report calls them where it is not model and strategy."""
 
 
 def test_shipped_files_give_the_peaks_that_were_counted_whole() -> None:
@@ -179,13 +200,13 @@ def test_shipped_files_give_the_peaks_that_were_counted_whole() -> None:
     whole = json.loads(Path("reports/memory.json").read_text())["facts"]["configurations"]
     compared = 0
     for file in read_operations([SHIPPED]):
-        one = whole.get(f"{file.model} {file.strategy}")
+        one = whole.get(WHOLE.get((file.model, file.strategy), f"{file.model} {file.strategy}"))
         if one is None:
             continue
         peak = file.peak(4 if "qwen" in file.model else 32, one["ranks"]).total / GIB
         assert peak == pytest.approx(one["gib"]["peak"], rel=0.03), file.path.name
         compared += 1
-    assert compared >= 6
+    assert compared >= 10
 
 
 def test_charts_are_answered_and_written_as_a_page(call: Call, tmp_path: Path) -> None:

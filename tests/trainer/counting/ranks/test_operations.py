@@ -16,7 +16,11 @@ CASES = {
     "decoder ddp checkpointing": f"{TEXT} strategy=ddp activation_checkpointing=blocks",
     "decoder fsdp": f"{TEXT} strategy=fsdp",
     "vit ddp": f"{PICTURES} strategy=ddp",
+    "vit hsdp": f"{PICTURES} strategy=hsdp dp_replicate=2 dp_shard=4",
+    "decoder nd": f"{TEXT} strategy=nd layout=given dp_replicate=4 tp=2",
 }
+SAME_RANKS = ("vit hsdp", "decoder nd")
+"""Their files answer for the number of ranks that was counted."""
 
 
 def environment(text: str, rows: int, global_batch: int) -> dict[str, str]:
@@ -27,8 +31,9 @@ def environment(text: str, rows: int, global_batch: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_scaled_is_what_is_counted_whole(case, tmp_path):
-    """Two micro-batches of two rows on 8 ranks are asked for; whole are 6 rows on 4, 14 layers."""
-    text, rows, ranks = CASES[case], 6, 4
+    """Two micro-batches of two rows on 8 ranks are asked for; whole are 6 rows on 4, or on 8, and 14 layers."""
+    text, rows = CASES[case], 6
+    ranks = 8 if case in SAME_RANKS else 4
 
     def run() -> None:
         from stratlab.predict.operations_file import read_operations_file
@@ -37,10 +42,11 @@ def test_scaled_is_what_is_counted_whole(case, tmp_path):
         from trainer.counting.steps import count
 
         content = build_operations(environment(text, 2, 32), 8, 8, say=lambda text: None)
+        share = content["samples"][0]["axes"]["tp"]  # ranks that see the same rows
         path = tmp_path / "operations.json"
         path.write_text(json.dumps(content))
         scaled = read_operations_file(path).peak(rows, ranks)
-        config = make_config(f"{text} micro_batch_size={rows} global_batch_size={2 * rows * ranks}")
+        config = make_config(f"{text} micro_batch_size={rows} global_batch_size={2 * rows * ranks // share}")
         whole = count(config, ranks, 0, find_pictures(config)).peak
         off = scaled.total / whole.total - 1
         assert abs(off) <= BAR, (f"{100 * off:+.2f} %", scaled.window, scaled.causes, whole.by_cause())
