@@ -21,6 +21,7 @@ from trainer.counting.rules import read_countable
 from trainer.counting.steps import BLOCK_BYTES, as_counted, count
 from trainer.layout.mesh import resolve_axes
 from trainer.layout.resolve import count_stages
+from trainer.models.token_loss import ROWS_AT_ONCE
 from trainer.settings.config import PREFIX, Config
 from trainer.shapes.decoder_shapes import SHAPES
 from trainer.shapes.model_shapes import VIT
@@ -141,17 +142,19 @@ def _period(config: Config) -> int:
     return int(every) if every else 1
 
 
-def _rows(config: Config) -> tuple[int, ...]:
-    """Of text one row, and so many that several chunks of logits follow each other, and twice that."""
+def rows_of(config: Config) -> tuple[int, ...]:
+    """Micro-batches that are counted. Of text one row, those from which the loss holds no more (its probabilities, a
+    chunk of logits), so many that several chunks follow each other, and twice that."""
     if not config.is_text:
         return IMAGES
-    many = max(2, -(-2 * config.loss_chunk_tokens // config.seq_len))
-    return (1, many, 2 * many)
+    length, chunk = config.seq_len, config.loss_chunk_tokens
+    many = max(2, -(-2 * chunk // length))
+    return tuple(sorted({1, -(-min(chunk, ROWS_AT_ONCE) // length), -(-chunk // length), many, 2 * many}))
 
 
 def _corners(config: Config, ranks: int, depths: tuple[int, ...], stages: int) -> Iterator[_Corner]:
     looked_at = (0,) if stages == 1 else (0, ranks - 1)  # the first and the last stage
-    rows = _rows(config)
+    rows = rows_of(config)
     for rank in looked_at:
         for layers in depths:
             for number in rows:

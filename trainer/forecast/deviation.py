@@ -35,14 +35,25 @@ def compare_forecast(
         return found
     error_pct = 100.0 * (forecast["peak_gib"] / measured_gib - 1.0)
     by_part = _errors(forecast["causes_gib"], ranks)
-    outside = error_pct < -BAND_PCT or (error_pct > BAND_PCT and not forecast["at_most"])
-    part = max(by_part, key=lambda name: abs(by_part[name])) if outside and by_part else None
+    marked = find_deviating(error_pct, by_part, forecast["at_most"])
     return {
         **found,
         "forecast_memory_error_pct": error_pct,
         **{f"forecast_{name}_error_gib": gib for name, gib in by_part.items()},
-        "forecast_memory_deviates": part or (REST if outside else None),
+        "forecast_memory_deviates": marked,
     }
+
+
+def find_deviating(error_pct: float, errors: Mapping[str, float], at_most: bool = False) -> str | None:
+    """The part that is furthest off, of a peak outside of its band; None inside.
+
+    Args:
+        errors: part -> foreseen less measured.
+        at_most: what was foreseen is an upper bound: less is no deviation.
+    """
+    if -BAND_PCT <= error_pct <= BAND_PCT or (error_pct > BAND_PCT and at_most):
+        return None
+    return max(errors, key=lambda name: abs(errors[name]), default=REST)
 
 
 def _errors(causes: Mapping[str, float], ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:

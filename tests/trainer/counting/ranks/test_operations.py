@@ -65,3 +65,22 @@ def test_the_fullest_window_is_the_peak():
         assert {"forward", "backward", "optimizer"} <= found.windows.keys()
 
     run_ranks(run, 1)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "chunk", "rows"),
+    [
+        (2048, 2048, (1, 2, 4)),
+        (512, 2048, (1, 4, 8, 16)),
+        (64, 2048, (1, 4, 32, 64, 128)),
+        (64, 128, (1, 2, 4, 8)),
+    ],
+)
+def test_micro_batches_are_counted_where_the_loss_stops_growing(
+    seq_len: int, chunk: int, rows: tuple[int, ...]
+):
+    """Its probabilities at 256 tokens, its logits at a chunk: between two counts everything grows evenly."""
+    from trainer.counting.operations import rows_of
+
+    text = f"model=qwen_tiny dataset=arithmetic seq_len={seq_len} loss_chunk_tokens={chunk}"
+    assert rows_of(make_config(text)) == rows
