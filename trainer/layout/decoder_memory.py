@@ -16,6 +16,7 @@ from math import prod
 from trainer.layout.axes import Axes
 from trainer.layout.resolve import Layout, count_stages, split_layers
 from trainer.settings.config import Config
+from trainer.settings.optimizer_table import count_moments
 from trainer.shapes.decoder_shapes import DecoderShape, weight_shapes
 from trainer.shapes.teacher import count_teacher_bytes
 
@@ -49,10 +50,8 @@ class RankMemory:
 
 
 def _optimizer_bytes(config: Config) -> int:
-    """Per trained parameter: AdamW's two moments, its counters of steps left out; one of SGD with momentum."""
-    if config.optimizer == "adamw":
-        return 8
-    return 4 if config.momentum else 0
+    """Per trained parameter: its moments in fp32, counters of steps left out."""
+    return 4 * count_moments(config)
 
 
 def describe_ranks(config: Config, shape: DecoderShape, layout: Layout) -> list[RankMemory]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,25 +14,12 @@ from trainer.models.learner import Learner
 from trainer.models.packing import Bounds, Packing, build_packing
 from trainer.models.router import Router
 from trainer.models.token_loss import Head, TokenLoss
-from trainer.shapes.decoder_shapes import DecoderShape, count_flops_per_token, count_matmul_parameters
-
-
-class FamilyClasses(NamedTuple):
-    """What transformers calls a family."""
-
-    configuration: str
-    model: str
-    off: dict[str, Any]
-    """Arguments of its configuration alone that leave out what is not built here (`describe` has the others)."""
-
-
-FAMILY_CLASSES = {
-    "qwen2": FamilyClasses("Qwen2Config", "Qwen2ForCausalLM", {"use_sliding_window": False}),
-    "qwen3_moe": FamilyClasses(
-        "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {"use_sliding_window": False, "output_router_logits": False}
-    ),
-}
-"""By the families of trainer/shapes/decoder_shapes.py."""
+from trainer.shapes.decoder_shapes import (
+    FAMILIES,
+    DecoderShape,
+    count_flops_per_token,
+    count_matmul_parameters,
+)
 
 
 class Decoder(Learner):
@@ -147,7 +134,7 @@ def build_hugging_face(shape: DecoderShape) -> Any:
     """transformers' model of this shape on the current device; its random weights mean nothing."""
     import transformers
 
-    return getattr(transformers, FAMILY_CLASSES[shape.family].model)(describe(shape)).train()
+    return getattr(transformers, FAMILIES[shape.family].model)(describe(shape)).train()
 
 
 def describe(shape: DecoderShape) -> Any:
@@ -167,7 +154,6 @@ def describe(shape: DecoderShape) -> Any:
         "rms_norm_eps": shape.norm_eps,
         "max_position_embeddings": shape.max_positions,
         "use_cache": False,
-        "sliding_window": None,
         "attention_dropout": 0.0,
         "attn_implementation": attention.NAME,
         "dtype": torch.float32,
@@ -178,7 +164,7 @@ def describe(shape: DecoderShape) -> Any:
         "moe_intermediate_size": shape.expert_intermediate,
         "norm_topk_prob": shape.norm_top_k,
     }
-    family = FAMILY_CLASSES[shape.family]
+    family = FAMILIES[shape.family]
     return getattr(transformers, family.configuration)(
         **common, **family.off, **(experts if shape.experts else {})
     )

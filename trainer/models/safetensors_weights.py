@@ -14,6 +14,9 @@ from torch import Tensor
 from trainer.failures import DataMissing
 from trainer.models.decoder_weights import Weights
 
+MOST_NAMED = 3
+_IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")
+"""A tied head that is stored beside its embedding; what is computed anyway."""
 _EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$")
 
 
@@ -27,6 +30,9 @@ class SafetensorsWeights:
         folder: with model.safetensors, or several files and their model.safetensors.index.json.
         fresh: names and shapes of all parameters, and the adapters' values.
         named: the setting that led here, for errors.
+
+    Raises:
+        DataMissing: no weights are there, or some that nobody would read: the model would be another one.
     """
 
     def __init__(self, folder: Path, fresh: Weights, named: str) -> None:
@@ -35,6 +41,11 @@ class SafetensorsWeights:
         self._named = named
         self._file_of = _read_index(folder, named)
         self._open: dict[str, Any] = {}
+        if unread := sorted(self._unread()):
+            more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
+            raise self._missing(
+                f"has tensors that this model does not: {', '.join(unread[:MOST_NAMED])}{more}"
+            )
 
     @property
     def names(self) -> list[str]:
@@ -46,12 +57,21 @@ class SafetensorsWeights:
     def tensor(self, name: str) -> Tensor:
         if ".lora_" in name:
             return self._fresh.tensor(name)
-        stored = name.removeprefix("hf.").replace(".base_layer.", ".")
+        stored = _stored_name(name)
         wanted = self.shape(name)
         fused = _EXPERTS.match(stored)
         if fused and stored not in self._file_of:
             return self._experts(fused[1], fused[2], wanted)
         return self._read(stored, wanted).float()
+
+    def _unread(self) -> set[str]:
+        known = {_stored_name(name) for name in self.names if ".lora_" not in name}
+        experts = {f"{found[1]}." for name in known if (found := _EXPERTS.match(name))}
+        return {
+            name
+            for name in self._file_of
+            if name not in known and not _IDLE.search(name) and not any(map(name.startswith, experts))
+        }
 
     def _experts(self, layer: str, matrix: str, wanted: tuple[int, ...]) -> Tensor:
         whole = torch.empty(wanted)
@@ -81,6 +101,10 @@ class SafetensorsWeights:
 
     def _missing(self, what: str) -> DataMissing:
         return DataMissing(f"{self._named}: {what}")
+
+
+def _stored_name(name: str) -> str:
+    return name.removeprefix("hf.").replace(".base_layer.", ".")
 
 
 def _read_index(folder: Path, named: str) -> dict[str, str]:

@@ -48,8 +48,10 @@ def _model(config: Settings) -> Iterator[str]:
             f"TRAINER_INIT=scratch, TRAINER_MODEL={config.model}: is {name} with published weights; with fresh ones "
             f"take {name}"
         )
-    if config.is_text and config.normalization != "auto":
-        yield f"TRAINER_NORMALIZATION={config.normalization}: a language model sees no pixels; leave it out"
+    for name, field in type(config).model_fields.items() if config.is_text else ():
+        extra, value = field.json_schema_extra, getattr(config, name)
+        if isinstance(extra, dict) and "of_pixels" in extra and value != field.default:
+            yield f"TRAINER_{name.upper()}={value}: a language model sees no pixels; leave it out"
     if config.is_text and config.batch_norm != "local":
         yield f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out"
     if config.lora_targets and not config.lora_rank:

@@ -44,6 +44,11 @@ def _set_by_chart(description: str, **constraints: Any) -> Any:
     return Field(description=description, json_schema_extra={"set_by_chart": True}, **constraints)
 
 
+def _of_pixels(description: str, **constraints: Any) -> Any:
+    """A field that a language model has no use for, so that it is refused there."""
+    return Field(description=description, json_schema_extra={"of_pixels": True}, **constraints)
+
+
 def _size(what: str, most: int) -> Any:
     """One of settings/size_table.py."""
     return Field(default=0, ge=0, le=most, description=f"{what}; 0 = the preset's own.")
@@ -158,22 +163,18 @@ class Settings(BaseModel):
     dataset_path: str = Field(
         default="", description="Local data set in `datasets` format; used instead of a hub id."
     )
-    image_column: str = Field(
-        default="", description="Column that holds the images; empty = the data set's own."
+    image_column: str = _of_pixels("Column that holds the images; empty = the data set's own.", default="")
+    label_column: str = _of_pixels("Column that holds the class; empty = the data set's own.", default="")
+    image_size: int = _of_pixels(
+        "Pixels of an edge after resizing; 0 = the model's own.", default=0, ge=0, le=2048
     )
-    label_column: str = Field(
-        default="", description="Column that holds the class; empty = the data set's own."
+    augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = _of_pixels(
+        "On the device; the last three include crop and flip.", default="none"
     )
-    image_size: int = Field(
-        default=0, ge=0, le=2048, description="Pixels of an edge after resizing; 0 = the model's own."
-    )
-    augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = Field(
-        default="none", description="On the device; the last three include crop and flip."
-    )
-    normalization: Literal["auto", "imagenet"] = Field(
-        default="auto",
-        description="Mean and deviation of the pixels: auto = what the published weights were trained with, from "
+    normalization: Literal["auto", "imagenet"] = _of_pixels(
+        "Mean and deviation of the pixels: auto = what the published weights were trained with, from "
         "scratch 0.5 (-1 to 1); imagenet = those of ImageNet, from scratch too.",
+        default="auto",
     )
     data_residence: Literal["auto", "device", "stream"] = Field(
         default="auto",

@@ -25,6 +25,7 @@ def schema() -> dict[str, Any]:
     for name, entry in whole["properties"].items():
         if entry.pop("set_by_chart", False):
             continue
+        entry.pop("of_pixels", None)
         entry.pop("title", None)
         entry = with_bounds(entry)
         if entry.get("type") == "number":

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,22 @@ CHART_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 """Of charts/new_chart.py."""
 ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Of the strategy nd, outermost first: what communicates most has the closest ranks. ep cuts across the last three."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a rank holds of the state: parameters, gradients, optimizer (`stratlab compare` measures against it)."""
+
+    divided: tuple[str, ...]
+    """Kinds of which a rank holds its share alone."""
+    over: tuple[str, ...] = ("dp_shard",)
+    """The axes whose ranks share it."""
+    copies: bool = False
+    """Beside fp32 parameters it keeps an fp32 copy of each rank's share (DeepSpeed's optimizers)."""
+    at_most: tuple[str, ...] = ()
+    """Kinds of which it may hold less when they are counted, between the backward pass and the update."""
+    but: Mapping[str, str] = field(default_factory=dict)
+    """Where it holds more, by kind: the usual reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +61,8 @@ class StrategyRow:
     """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
     wire: str
     """Its row in the table of bytes on the wire (measuring/wire_formulas.py); "" = counted, without a formula."""
+    holds: Held
+    """Of the state; for the comparison."""
     holds_whole_model: bool
     """Each process has all parameters, gradients and state: a model that does not fit is refused (layout/fit.py)."""
     gathers: bool
@@ -58,6 +77,18 @@ class StrategyRow:
     """Where the ladder goes that holds less and is of the same make (launch/ladder.py); "" = nowhere."""
 
 
+KINDS = ("parameters", "gradients", "optimizer")
+_CROSSING = {
+    "gradients": "tensors that cross the border of two shards are held whole: it shows in small models"
+}
+_PERSISTENT = {"parameters": "parameters of fewer elements than persistent_elements stay whole on every rank"}
+_STAGES = dict.fromkeys(KINDS, "stages of a pipeline are not equally large, and norms are not split by tp")
+OF_ZERO = {
+    # gradients are whole until they are reduced; what is left at the update is the rank's share
+    1: Held(("optimizer",), copies=True, at_most=("gradients",)),
+    2: Held(("gradients", "optimizer"), copies=True, but=_CROSSING),
+    3: Held(KINDS, copies=True, but=_PERSISTENT),
+}
 FULLY_SHARD = ("accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_dtype")
 DEEPSPEED = ("reduce_bucket_mib", "overlap_reduction", "reduce_dtype")
 OF_STAGE = {
@@ -77,6 +108,7 @@ def _zero(stage: int, **more: Any) -> StrategyRow:
         "knobs": (*DEEPSPEED, *OF_STAGE[stage]),
         "reduce_bucket_mib": 192,
         "deepspeed_stage": stage,
+        "holds": OF_ZERO[stage],
         "holds_whole_model": False,
         "gathers": stage == 3,
         "compiles": stage != 3,
@@ -94,6 +126,7 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
         offload=(),
         deepspeed_stage=0,
         wire=wire,
+        holds=Held(()),
         holds_whole_model=True,
         gathers=False,
         compiles=True,
@@ -115,6 +148,7 @@ def _sharded(file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends
         reduce_bucket_mib=0,
         deepspeed_stage=0,
         wire=wire,
+        holds=Held(KINDS),
         holds_whole_model=False,
         gathers=True,
         compiles=True,
@@ -150,6 +184,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         reduce_bucket_mib=0,
         deepspeed_stage=0,
         wire="",
+        holds=Held(KINDS, ("pp", "dp_shard", "cp", "tp"), but=_STAGES),
         holds_whole_model=False,
         gathers=False,
         compiles=False,
@@ -166,12 +201,13 @@ for _name, _row in STRATEGIES.items():
         assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
 
 
-def describe_for_advice() -> str:
-    """JSON of the columns that stratlab's advice and sweeps read, which may not import the trainer."""
-    columns = ("gathers", "compiles", "holds_less", "sends_less", "knobs")
-    found = {name: {each: getattr(row, each) for each in columns} for name, row in STRATEGIES.items()}
+def describe_for_tools() -> str:
+    """JSON of the columns that stratlab reads, which may not import the trainer."""
+    columns = ("gathers", "compiles", "holds_less", "sends_less", "knobs", "holds")
+    rows = {name: asdict(row) for name, row in STRATEGIES.items()}
+    found = {name: {each: row[each] for each in columns} for name, row in rows.items()}
     return json.dumps(found, indent=1) + "\n"
 
 
 if __name__ == "__main__":  # make schema
-    Path(sys.argv[1]).write_text(describe_for_advice())
+    Path(sys.argv[1]).write_text(describe_for_tools())

@@ -117,6 +117,13 @@ def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any])
         yield "mlp_only_layers or decoder_sparse_step: expected experts in every layer"
     if not biased and content.get("attention_bias"):
         yield "attention_bias=true, expected false"
+    for name, value in FAMILIES[family].off.items():
+        if name not in _WINDOWS and name in content and content[name] != value:
+            yield f"{name}={json.dumps(content[name])}, expected {json.dumps(value)}"
+
+
+_WINDOWS = ("use_sliding_window", "sliding_window")
+"""Judged together: a width that is switched off is none."""
 
 
 def _windows(content: dict[str, Any]) -> Iterator[str]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.settings.config import Config
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """What decoders of one kind have in common, as transformers builds them."""
 
+    configuration: str
+    """transformers' class of its configuration."""
+    model: str
+    """transformers' class of the model with its head."""
+    off: Mapping[str, Any]
+    """Arguments of the configuration that leave out what is not built here: the model is built with these values, and a
+    config.json that says another one is refused. Those of all families: `describe` in trainer/models/decoder.py."""
     qkv_bias: bool = False
     """Biases on q, k and v."""
     qk_norm: bool = False
@@ -21,7 +29,21 @@ class Family:
     """In every layer."""
 
 
-FAMILIES = {"qwen2": Family(qkv_bias=True), "qwen3_moe": Family(qk_norm=True, experts=True)}
+FAMILIES = {
+    "qwen2": Family(
+        configuration="Qwen2Config",
+        model="Qwen2ForCausalLM",
+        off={"use_sliding_window": False, "sliding_window": None},
+        qkv_bias=True,
+    ),
+    "qwen3_moe": Family(
+        configuration="Qwen3MoeConfig",
+        model="Qwen3MoeForCausalLM",
+        off={"use_sliding_window": False, "sliding_window": None, "output_router_logits": False},
+        qk_norm=True,
+        experts=True,
+    ),
+}
 """By `model_type` of a config.json."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.advice.strategies import find_other
+from stratlab.tables.strategies import find_other
 
 Row = Mapping[str, Any]
 

@@ -13,6 +13,8 @@ from typing import Any
 from stratlab.number import fit_unit
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
+from stratlab.tables.optimizers import count_moments
+from stratlab.tables.strategies import STRATEGIES
 
 GIB = 2**30
 KINDS = ("parameters", "gradients", "optimizer")
@@ -27,39 +29,17 @@ class Promise:
     """What a strategy says it divides.
 
     Attributes:
-        divided: kinds of the state of which a rank holds its share alone.
-        over: the axes whose ranks share it.
-        copies: beside fp32 parameters it keeps an fp32 copy of each rank's share (DeepSpeed's optimizers).
-        at_most: kinds of which it may hold less when they are counted, between the backward pass and the update.
-        but: where it holds more, by kind: the usual reason.
+        divided, over, copies, at_most, but: `Held` in the trainer's table of strategies says what they mean.
     """
 
-    divided: tuple[str, ...]
-    over: tuple[str, ...] = ("dp_shard",)
-    copies: bool = False
-    at_most: tuple[str, ...] = ()
-    but: Mapping[str, str] | None = None
+    divided: Sequence[str]
+    over: Sequence[str]
+    copies: bool
+    at_most: Sequence[str]
+    but: Mapping[str, str]
 
 
-WHOLE = Promise(())
-CROSSING = "tensors that cross the border of two shards are held whole: it shows in small models"
-PERSISTENT = "parameters of fewer elements than persistent_elements stay whole on every rank"
-PROMISES = {
-    "single": WHOLE,
-    "ddp": WHOLE,
-    "fsdp": Promise(KINDS),
-    "hsdp": Promise(KINDS),
-    # gradients are whole until they are reduced; what is left at the update is the rank's share
-    "zero1": Promise(("optimizer",), copies=True, at_most=("gradients",)),
-    "zero2": Promise(("gradients", "optimizer"), copies=True, but={"gradients": CROSSING}),
-    "zero3": Promise(KINDS, copies=True, but={"parameters": PERSISTENT}),
-    "zeropp": Promise(KINDS, copies=True, but={"parameters": PERSISTENT}),
-    "nd": Promise(
-        KINDS,
-        ("pp", "dp_shard", "cp", "tp"),
-        but=dict.fromkeys(KINDS, "stages of a pipeline are not equally large, and norms are not split by tp"),
-    ),
-}
+PROMISES = {name: Promise(**facts["holds"]) for name, facts in STRATEGIES.items()}
 
 
 def build_sharding(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
@@ -142,7 +122,7 @@ def _reckon_state(run: RunRecord) -> dict[str, float] | str:
     resolved, settings = run.config.get("resolved") or {}, run.config.get("config") or {}
     every, trained = resolved.get("parameters"), resolved.get("trainable_parameters")
     width, gradients = (_find_width(run, kind) for kind in ("parameters", "gradients"))
-    moments = _count_moments(settings)
+    moments = count_moments(settings)
     if not is_number(every) or not is_number(trained):
         return "how many parameters it has and trains"
     if width is None or gradients is None:
@@ -171,20 +151,13 @@ def _find_width(run: RunRecord, kind: str) -> int | None:
     return min((BYTES[name] for name in dtypes), default=None) if set(dtypes) <= BYTES.keys() else None
 
 
-def _count_moments(settings: Mapping[str, Any]) -> int | None:
-    """Tensors of the parameters' size that the optimizer keeps."""
-    if settings.get("optimizer") == "adamw":
-        return 2
-    return (1 if settings.get("momentum") else 0) if settings.get("optimizer") == "sgd" else None
-
-
 def _differs(held: float, promised: float, total: float) -> bool:
     """Against the kind itself where it is large; of little things a share of the whole."""
     return abs(held - promised) > TOLERANCE_PCT / 100 * max(promised, total / 10)
 
 
 def _say(promise: Promise, kind: str, word: str) -> str:
-    usual = (promise.but or {}).get(kind) if word == "more" else None
+    usual = promise.but.get(kind) if word == "more" else None
     return f"{word} {kind} than promised" + (f" ({usual})" if usual else "")
 
 

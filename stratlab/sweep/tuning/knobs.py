@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from stratlab.analysis.advice.strategies import STRATEGIES
 from stratlab.sweep.definition import STRATEGY, Sweep
+from stratlab.tables.strategies import STRATEGIES
 from stratlab.user_error import UserError
 
 ROUNDING = "reduce_dtype"

@@ -22,10 +22,11 @@ from tests.trainer.models.small_decoder import (
     settings,
 )
 from trainer.engines.compilation import apply_compile
-from trainer.models.decoder import FAMILY_CLASSES, describe
+from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
 from trainer.models.token_loss import CHUNK_TOKENS
 from trainer.settings.config import Config, ConfigError
+from trainer.shapes import decoder_shapes
 from trainer.shapes.decoder_json import shape_of_json
 from trainer.shapes.decoder_shapes import (
     SHAPES,
@@ -80,21 +81,19 @@ INERT |= {"router_aux_loss_coef", "transformers_version"}
 READ_BACK = {"hidden_act", "attention_bias", "decoder_sparse_step", "mlp_only_layers"}
 
 
-@pytest.mark.parametrize("family", FAMILY_CLASSES)
+@pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
 def test_no_default_of_a_family_goes_in_unseen(family, monkeypatch):
     """What its configuration takes is given, or known to change nothing; what it does not take is not given."""
     import transformers
 
-    name = FAMILY_CLASSES[family].configuration
+    name = decoder_shapes.FAMILIES[family].configuration
     known = set(inspect.signature(getattr(transformers, name)).parameters)
     shared = set(inspect.signature(transformers.PretrainedConfig).parameters)
     given: dict[str, object] = {}
     monkeypatch.setattr(transformers, name, lambda **arguments: given.update(arguments))
     describe(next(shape for shape in SHAPES.values() if shape.family == family))
     unseen = known - shared - set(given) - INERT - READ_BACK
-    assert not unseen, (
-        f"{name} has {sorted(unseen)}: switch it off in FAMILY_CLASSES, or say here why it is inert"
-    )
+    assert not unseen, f"{name} has {sorted(unseen)}: switch it off in FAMILIES, or say here why it is inert"
     # head_dim: Qwen2's modules read it where it is there
     assert set(given) - known - shared <= {"head_dim", "attn_implementation"}, f"{name} does not know it"
 

@@ -4,8 +4,10 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.trainer.models.small_decoder import FAMILIES, build, document, moved, row_of, settings
+from trainer.failures import DataMissing
 from trainer.models.decoder_build import build_decoder
 from trainer.models.decoder_weights import hash_of_state
 from trainer.models.export import export_model
@@ -104,3 +106,22 @@ def test_a_module_without_weights_tells_the_names(tmp_path):
     export_model(empty, state, config, {}, tmp_path)
     again = build_decoder(settings(model_path=str(tmp_path), init="pretrained", packing=False))
     assert hash_of_state(again) == hash_of_state(decoder)
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_tensors_that_nobody_would_read_are_another_model(tmp_path, model):
+    """As biases that a configuration does not speak of; what is computed anyway is no tensor of a model."""
+    config, decoder = built(model)
+    write(tmp_path, decoder, config)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    idle = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8), "lm_head.weight": torch.zeros(1)}
+    save_file(idle | tensors, file)
+    wanted = settings(model_path=str(tmp_path), init="pretrained", packing=False)
+    assert hash_of_state(build_decoder(wanted)) == hash_of_state(decoder)
+    more = {f"model.layers.{i}.self_attn.o_proj.bias": torch.zeros(64) for i in range(4)}
+    save_file(more | tensors, file)
+    with pytest.raises(DataMissing) as caught:
+        build_decoder(wanted)
+    first = ", ".join(sorted(more)[:3])
+    assert str(caught.value).endswith(f"has tensors that this model does not: {first} and 1 more")

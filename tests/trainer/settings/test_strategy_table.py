@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainer.settings.strategy_table import CHART_NAME, STRATEGIES, StrategyRow, describe_for_advice
+from trainer.settings.strategy_table import CHART_NAME, STRATEGIES, StrategyRow, describe_for_tools
 
 
-def test_what_the_advice_reads_is_this_table() -> None:
-    written = Path("stratlab/analysis/advice/strategies.json").read_text()
-    assert written == describe_for_advice(), "make schema"
+def test_what_the_tools_read_is_this_table() -> None:
+    written = Path("stratlab/tables/strategies.json").read_text()
+    assert written == describe_for_tools(), "make schema"
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -19,7 +19,7 @@ from stratlab.analysis.advice.rulebook.thresholds import (
     SMALLER_MICRO_BATCH,
     STRAGGLER_PCT,
 )
-from stratlab.analysis.advice.strategies import GATHERING
+from stratlab.tables.strategies import GATHERING
 
 HAS_ROOM = ("memory_pct", "<", ROOM_PCT)
 

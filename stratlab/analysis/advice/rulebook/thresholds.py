@@ -8,7 +8,7 @@ al. 2019, GPipe); PCIe 4.0 x16, which moves pinned memory at 20 GB/s and above a
 from __future__ import annotations
 
 from stratlab.analysis.advice.rulebook.rule import Condition
-from stratlab.analysis.advice.strategies import COMPILING
+from stratlab.tables.strategies import COMPILING
 
 EXPOSED_PCT, HIDDEN_PCT = 20.0, 50.0  # of the step; of the communication
 EXPOSED_BETWEEN_NODES_PCT = 30.0

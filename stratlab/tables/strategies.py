@@ -1,4 +1,4 @@
-"""What the advice must know of a strategy, out of the trainer's table, which it may not import (`make schema`)."""
+"""What the tools must know of a strategy, out of the trainer's table (`make schema`)."""
 
 from __future__ import annotations
 
