@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from trainer.checkpoint import native_state
 from trainer.checkpoint.sharded_snapshot import ShardedStaging
 from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
+from trainer.engines.gradient_norm import whole_norm
 from trainer.engines.optimizer import build_optimizer, step_optimizer
 from trainer.loss_scale import LossScale
 from trainer.measuring.observation import Observed, local_part, state_tensors
@@ -117,20 +116,3 @@ class TorchEngine:
 
     def close(self) -> None:
         """Nothing beyond what Python frees."""
-
-
-def whole_norm(gradients: list[Tensor], device_type: str) -> Tensor:
-    """Norm of the whole gradient, of which each rank may hold shards; equal on every rank.
-
-    Made of the local shards: DTensor's own way costs the host a dispatch per parameter, and reduces on the CPU, which
-    nccl does not see, where shards are kept in host memory (offload).
-    """
-    norm = torch.nn.utils.get_total_norm([local_part(gradient) for gradient in gradients])
-    first = gradients[0]
-    if not isinstance(first, DTensor):
-        return norm
-    squared = norm.to(device_type).square()
-    for axis, placement in enumerate(first.placements):
-        if not placement.is_replicate():
-            dist.all_reduce(squared, group=first.device_mesh.get_group(axis))
-    return squared.sqrt()

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from trainer.engines.gradient_norm import total_norm
 from trainer.measuring.observation import local_part
 
 
@@ -28,7 +29,7 @@ def measure_norm(gradients: Iterable[DTensor], pp: DeviceMesh) -> Tensor:
         found.setdefault(key, []).append(local_part(gradient))
     total = torch.zeros((), device=pp.device_type)
     for (mesh, dims), parts in found.items():
-        squared = torch.nn.utils.get_total_norm(parts).float().square().to(total.device)
+        squared = total_norm(parts).float().square().to(total.device)
         for dim in dims:
             dist.all_reduce(squared, group=mesh.get_group(dim))
         total += squared
