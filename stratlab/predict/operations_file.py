@@ -26,6 +26,7 @@ class OperationsFile:
         labels, channels: of the images that were counted; 0 = text.
         accumulates: a step has several micro-batches; with one alone no more is held.
         per_node: ranks that share a node, where the axes follow from that; 0 = it makes no difference.
+        known: every setting there was when it was counted; one that came later, and is said, may matter.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class OperationsFile:
     axes: Mapping[str, int]
     samples: Sequence[Sample]
     per_node: int = 0
+    known: Sequence[str] = ()
 
     @property
     def strategy(self) -> str:
@@ -76,6 +78,11 @@ class OperationsFile:
             f"{name}={_text(self.settings[name])} (wanted {text})"
             for name, text in meant.items()
             if not _is_same(self.settings[name], "bf16" if (name, text) == ("precision", "auto") else text)
+        ]
+        found += [
+            f"no setting {name} when it was counted (wanted {text})"
+            for name, text in wanted.items()
+            if self.known and name not in self.known
         ]
         own = wanted.get("model_layers", "0")
         if (
@@ -117,6 +124,7 @@ def read_operations_file(path: Path) -> OperationsFile:
             samples=samples,
             axes=axes,
             per_node=content.get("per_node", 0),
+            known=content.get("known", ()),
             **{name: content[name] for name in (*names, "labels", "channels", "versions")},
         )
     except (OSError, ValueError, LookupError, TypeError) as failure:

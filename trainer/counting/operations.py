@@ -102,6 +102,7 @@ def build_operations(
         "key": build_key(matters),
         "what": "bytes that one rank holds, by window of a step and cause; counted on fake tensors, on no device",
         "defaults": defaults_of(settings),
+        "known": sorted(type(config).model_fields),
         "layers": own,
         "scales_depth": len(depths) > 1,
         "scales_ranks": len(matters["ranks"]) > 1,

@@ -35,6 +35,8 @@ class OperationsFile:
     samples: Sequence[Sample]
     per_node: int = 0
     """Ranks that share a node, where the axes follow from that; 0 = it makes no difference."""
+    known: Sequence[str] = ()
+    """Every setting there was when it was counted. One that came later may matter once it is not at its default."""
 
     def micro_batches(self, config: Config, ranks: int) -> int:
         """Of a step of this run: the axes that share a sample are those of the count."""
@@ -47,6 +49,10 @@ class OperationsFile:
         precision = "bf16" if config.precision == "auto" else config.precision
         meant = {**config.model_dump(include=set(self.settings)), "precision": precision}
         if any(meant.get(name) != value for name, value in self.settings.items()):
+            return False
+        fields = type(config).model_fields
+        later = fields.keys() - self.known if self.known else set()
+        if any(getattr(config, name) != fields[name].default for name in later):
             return False
         fixed_depth = "model_layers" not in self.settings and not self.scales_depth
         if fixed_depth and config.model_layers not in (0, self.layers):
@@ -81,7 +87,7 @@ def _read(folders: Sequence[Path]) -> Iterator[OperationsFile]:
             content = json.loads(path.read_text())
             if content["schema_version"] != SCHEMA:
                 raise ValueError(f"schema {content['schema_version']}, expected {SCHEMA}")
-            per_node = content.get("per_node", 0)
-            yield OperationsFile(path, **{name: content[name] for name in names}, per_node=per_node)
+            more = {name: content[name] for name in ("per_node", "known") if name in content}
+            yield OperationsFile(path, **{name: content[name] for name in names}, **more)
         except (OSError, ValueError, LookupError, TypeError) as failure:
             log.warning("%s: no operations file, left out: %s", path, failure)
