@@ -34,7 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "seq_len": 64,
         "global_batch_size": 8,
         "micro_batch_size": 2,
-        "lr": 1e-3,
+        "lr": 3e-4,
         "warmup_steps": 10,
     },
 }
