@@ -7,6 +7,9 @@ slowest rank has taken for one, which is the same number everywhere.
 from __future__ import annotations
 
 EVERY_S = 1.0
+MOST_UNITS = 64
+"""From one question to the next: where units become slower, the next question is late by no more than these. Steps that
+are faster than 16 ms are asked more often than once a second; a question takes some tenths of a millisecond."""
 
 
 class Pace:
@@ -36,6 +39,6 @@ class Pace:
             unit_s: how long a unit took on the slowest rank. At most twice as many units as before are waited for:
                 the first ones of a run, and those beside an evaluation, say little of the next.
         """
-        most = 2 * self.every
+        most = min(2 * self.every, MOST_UNITS)
         fitting = int(self._every_s / unit_s) if unit_s > 0 else most
         self.asked, self.due = done, done + max(1, min(fitting, most))
