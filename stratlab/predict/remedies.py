@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratlab.predict.extrapolation import Peak
+from stratlab.tables.strategies import STRATEGIES, find_other
 
 KEPT = ("activations", "masks", "low-precision copies")
 LOSS = ("logits and loss",)
 STATE = ("parameters", "master copies", "gradients", "gradient buckets", "optimizer state", "teacher")
-SHARES_OUT = {"single": "ddp", "ddp": "zero1", "zero1": "zero2", "zero2": "fsdp"}
-"""The next strategy that holds less; those that share out everything have none."""
 LESS_CHUNK = 512
 """Tokens whose logits are there at once."""
 
@@ -43,8 +42,11 @@ def _lose_less(settings: Mapping[str, Any]) -> str:
 
 
 def _hold_less(settings: Mapping[str, Any]) -> str:
-    if less := SHARES_OUT.get(str(settings["strategy"])):
+    strategy = str(settings["strategy"])
+    if less := find_other(strategy, "holds_less"):
         return f"strategy={less}: weights, gradients and optimizer state are most of it, and it holds less of them"
+    if not STRATEGIES.get(strategy, {}).get("holds", {}).get("divided"):
+        return "a strategy that shares out weights, gradients and optimizer state over several ranks, as fsdp does"
     if not settings["lora_rank"]:
         return "more ranks, which share out the state; or lora_rank=16, which trains adapters alone"
     return ""
