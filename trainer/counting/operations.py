@@ -23,6 +23,7 @@ from trainer.layout.mesh import resolve_axes
 from trainer.layout.resolve import count_stages
 from trainer.models.token_loss import ROWS_AT_ONCE
 from trainer.settings.config import PREFIX, Config
+from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_shapes import SHAPES
 from trainer.shapes.model_shapes import VIT
 
@@ -32,10 +33,10 @@ SCALES_NOT = {
     "zeropp": "DeepSpeed gives parameters back only above 1e9 live ones, so that the depth is not scaled",
 }
 """Strategies that are counted with all their layers."""
-BY_RANKS = ("ddp", "zero1", "zero2", "zero3", "fsdp")
-"""Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
 BY_NODES = ("hsdp", "zeropp")
 """Strategies whose axes follow from how many ranks share a node: their files answer for that number alone."""
+BY_RANKS = tuple(name for name, row in STRATEGIES.items() if len(row.axes) == 1 and name not in BY_NODES)
+"""Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
 OTHER_RANKS = (8, 2)
 IMAGES = (2, 16, 32)
 """Micro-batches that are counted of images."""

@@ -427,6 +427,13 @@ class Settings(BaseModel):
             return {"init": "pretrained", **given}
         return given
 
+    @model_validator(mode="before")
+    @classmethod
+    def _strategy_defaults(cls, given: Any) -> Any:
+        """Knobs that the strategy's row sets, where nobody says anything."""
+        row = STRATEGIES.get(str(given.get("strategy"))) if isinstance(given, dict) else None
+        return {**row.defaults, **given} if row else given
+
     @field_validator("*", mode="before")
     @classmethod
     def _numbers(cls, value: Any, info: ValidationInfo) -> Any:

@@ -55,6 +55,9 @@ class StrategyRow:
     anyway."""
     knobs: tuple[str, ...]
     """Settings that it can be tuned by (settings/knob_table.py)."""
+    defaults: Mapping[str, Any]
+    """Knobs that have another value here where nobody says one (settings/fields.py): what makes a strategy of a present
+    file another one."""
     reduce_bucket_mib: int
     """Gradients that are reduced together unless the setting of this name says otherwise; 0 = no buckets."""
     deepspeed_stage: int
@@ -106,6 +109,7 @@ def _zero(stage: int, **more: Any) -> StrategyRow:
         "has_bf16_native": True,
         "offload": ("optimizer", "all") if stage == 3 else ("optimizer",),
         "knobs": (*DEEPSPEED, *OF_STAGE[stage]),
+        "defaults": {},
         "reduce_bucket_mib": 192,
         "deepspeed_stage": stage,
         "holds": OF_ZERO[stage],
@@ -124,6 +128,7 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
         builds_empty="nobody",
         has_bf16_native=False,
         offload=(),
+        defaults={},
         deepspeed_stage=0,
         wire=wire,
         holds=Held(()),
@@ -136,8 +141,10 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
     )
 
 
-def _sharded(file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str) -> StrategyRow:
-    """PyTorch's fully_shard."""
+def _sharded(
+    file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **defaults: Any
+) -> StrategyRow:
+    """PyTorch's fully_shard; `defaults` as reshard_after_forward="off"."""
     return StrategyRow(
         file=file,
         axes=axes,
@@ -145,6 +152,7 @@ def _sharded(file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends
         has_bf16_native=False,
         offload=("all",),
         knobs=FULLY_SHARD,
+        defaults=defaults,
         reduce_bucket_mib=0,
         deepspeed_stage=0,
         wire=wire,
@@ -181,6 +189,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         has_bf16_native=False,
         offload=(),
         knobs=FULLY_SHARD,
+        defaults={},
         reduce_bucket_mib=0,
         deepspeed_stage=0,
         wire="",
@@ -197,6 +206,7 @@ STRATEGIES: dict[str, StrategyRow] = {
 
 for _name, _row in STRATEGIES.items():
     assert re.fullmatch(CHART_NAME, _name), f"{_name}: is named like its chart, {CHART_NAME}"
+    assert set(_row.defaults) <= set(_row.knobs), f"{_name}: its defaults are of its knobs"
     for _other in (_row.holds_less, _row.sends_less, _row.climbs_to):
         assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
+from trainer.settings.config import Config
+from trainer.settings.knob_table import resolve_knobs
 from trainer.settings.strategy_table import CHART_NAME, STRATEGIES, StrategyRow, describe_for_tools
 
 
@@ -29,6 +32,16 @@ def test_every_strategy_has_a_file_and_a_chart(name: str) -> None:
 def test_a_row_says_everything() -> None:
     with pytest.raises(TypeError, match="missing .* required keyword-only argument"):
         StrategyRow(file="ddp", axes=())  # type: ignore[call-arg]
+
+
+def test_a_row_can_give_a_knob_another_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a strategy of a present file is another one without its chart too."""
+    kept = replace(STRATEGIES["fsdp"], defaults={"reshard_after_forward": "off"})
+    monkeypatch.setitem(STRATEGIES, "fsdp", kept)
+    assert Config(run="r", strategy="fsdp").reshard_after_forward == "off"
+    assert Config(run="r", strategy="fsdp", reshard_after_forward="on").reshard_after_forward == "on"
+    assert Config(run="r", strategy="hsdp").reshard_after_forward == "auto"
+    assert resolve_knobs(Config(run="r", strategy="fsdp"))["reshard_after_forward"] == "off"
 
 
 def test_the_ways_to_less_end() -> None:

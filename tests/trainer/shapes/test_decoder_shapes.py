@@ -174,6 +174,14 @@ def test_every_part_that_is_not_built_is_named_at_once(tmp_path):
         assert sum(words in problem for problem in problems) == 1, words
 
 
+def test_dropout_is_left_out_and_biases_that_are_not_there_are_refused(tmp_path):
+    dense = QWEN_MOE | {"model_type": "qwen2", "attention_dropout": 0.1, "residual_dropout": 0.1}
+    dense.pop("attention_bias", None)
+    assert read_shape(settings(model_path=folder_with(tmp_path, dense))).family == "qwen2"
+    with pytest.raises(ConfigError, match="attention_bias=false, expected true"):
+        read_shape(settings(model_path=folder_with(tmp_path, dense | {"attention_bias": False})))
+
+
 def test_other_families_are_refused(tmp_path):
     with pytest.raises(ConfigError) as caught:
         read_shape(settings(model_path=folder_with(tmp_path, {"model_type": "bert"})))
