@@ -81,7 +81,7 @@ def test_what_is_left_open_is_decided():
     shared = {"prefetch_blocks": 1, "reduce_dtype": "fp32"}
     alone = {"accumulate": "sharded", "reshard_after_forward": "on", **shared}
     for strategy in (*SHARDED, "nd"):
-        assert resolve_knobs(config_of(strategy)) == alone
+        assert resolve_knobs(config_of(strategy)) == alone | STRATEGIES[strategy].defaults
     assert resolve_knobs(config_of("nd"), 2) == alone | {
         "accumulate": "whole",
         "reshard_after_forward": "off",
