@@ -54,6 +54,7 @@ with packages_needed():
     from trainer.launch import preflight
     from trainer.launch import visibility as accelerators
     from trainer.launch.container_memory import ContainerMemory
+    from trainer.launch.foreseen_memory import check_memory
     from trainer.launch.ladder import Ladder
     from trainer.launch.lease import Lease
     from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
@@ -128,7 +129,7 @@ def _run(config: Config, stop: Stop) -> int:
     try:
         accelerators.check(config.accelerator, pods.processes_per_node, os.environ)
         preflight.check(config, pods.world_size, os.environ)
-        preflight.check_memory(config, pods)
+        check_memory(config, pods)
     except (AcceleratorsMissing, OutOfMemory) as missing:
         ledger.record_refusal(failures.exit_code(missing), str(missing))
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Mapping
@@ -20,8 +19,6 @@ from trainer.data.scale import scale_problem
 from trainer.data.text.cache import cache_folder
 from trainer.data.text.problems import text_problems
 from trainer.data.text.rows import read_index
-from trainer.failures import OutOfMemory
-from trainer.forecast.memory import GATE, GIB, advise, forecast_memory
 from trainer.layout.fit import fit_problems, largest_device_bytes
 from trainer.layout.mesh import broken_rules
 from trainer.prepare.before_ranks import ensure_cache
@@ -39,7 +36,6 @@ from trainer.shapes.teacher import teacher_problems
 BUILT_IN_IMAGES = ("digits", "synthetic")
 SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it
 LOGIN = re.compile(r"[^/?#]*//[^/?#]*@")
-log = logging.getLogger("trainer")
 MAY_CHANGE = ("image", "accelerator", "wait_s", "grace_s", "max_attempts", "deadline_s")
 
 
@@ -104,34 +100,6 @@ def check(
         _check_text(config, world_size, env, problems, makes_caches)
     else:
         _check_images(config, world_size, env, problems)
-
-
-def check_memory(config: Config, pods: Pods) -> None:
-    """Says what the run will hold if that is known; without an operations file, or on a device nobody knows, warns or
-    keeps silent.
-
-    Raises:
-        OutOfMemory: it cannot fit: with the breakdown by cause and what to try. With `oom_ladder` the run may start.
-    """
-    if not config.memory_forecast or config.mode != "train" or (device := largest_device_bytes()) is None:
-        return
-    device_gib = device / GIB
-    forecast = forecast_memory(config, pods.world_size, pods.processes_per_node)
-    if forecast is None:
-        log.warning(
-            "memory_forecast: no operations file of these settings, so nobody knows whether they fit %.1f GiB before "
-            "the first steps (docs/predict.md)",
-            device_gib,
-        )
-        return
-    told = f"foreseen: {forecast.describe()}; a device has {device_gib:.2f} GiB"
-    if forecast.on_device_gib <= GATE * device_gib:
-        log.info(told)
-        return
-    told += f"; try {advise(config, pods.world_size, forecast.file, device_gib)}"
-    if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
-        raise OutOfMemory(f"{told}, or run.config.memory_forecast=false to start in spite of it")
-    log.warning("more than %.0f %% of the device is %s", 100 * GATE, told)
 
 
 def check_elsewhere(config: Config, pods: Pods) -> None:

@@ -24,8 +24,9 @@ from trainer.forecast.deviation import BAND_PCT, compare_forecast
 from trainer.forecast.memory import forecast_memory
 from trainer.forecast.operations_file import FOLDER
 from trainer.forecast.scaling import find_peak
-from trainer.launch import preflight
+from trainer.launch import foreseen_memory
 from trainer.launch.ledger import Ledger
+from trainer.launch.preflight import Pods
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import PREFIX, Config
 
@@ -140,8 +141,8 @@ def test_a_setting_that_came_after_the_count_may_matter(results: Path):
 def check(run: Config, device_gib: float | None, monkeypatch: pytest.MonkeyPatch, ranks: int = 8) -> None:
     """With what NVML would say."""
     device = device_gib and int(device_gib * memory.GIB)
-    monkeypatch.setattr(preflight, "largest_device_bytes", lambda: device)
-    preflight.check_memory(run, preflight.Pods(1, ranks))
+    monkeypatch.setattr(foreseen_memory, "largest_device_bytes", lambda: device)
+    foreseen_memory.check_memory(run, Pods(1, ranks))
 
 
 def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results: Path, monkeypatch):

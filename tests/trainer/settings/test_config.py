@@ -95,6 +95,13 @@ def test_a_pattern_in_a_sentence_keeps_its_capital_letters():
             {"TRAINER_MODEL": "qwen_tiny", "TRAINER_BATCH_NORM": "synchronised"},
             "TRAINER_BATCH_NORM=synchronised: a language model has no batch norm; leave it out",
         ),
+        *(
+            (
+                {"TRAINER_MODEL": "qwen_tiny", "TRAINER_" + name: value},
+                f"TRAINER_{name}={value}: a language model sees no pixels; leave it out",
+            )
+            for name, value in (("AUGMENT", "mixup"), ("IMAGE_SIZE", "64"), ("NORMALIZATION", "imagenet"))
+        ),
     ],
 )
 def test_rules_between_settings(settings, sentence):
