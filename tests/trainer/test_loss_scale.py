@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from trainer.failures import NOT_FINITE, NotFinite, exit_code
 from trainer.loss_scale import LossScale
@@ -20,3 +21,16 @@ def test_a_loss_scale_that_cannot_fall_any_further_ends_the_run_with_a_sentence(
     unscaled = LossScale(False)
     unscaled.update(True)
     assert unscaled.scale == 1.0
+
+
+def test_the_scale_is_taken_out_of_gradients_and_norm_and_not_looked_for_where_there_is_none() -> None:
+    scale, gradient = LossScale(True), torch.full((3,), 2.0**17)
+    norm, skip = scale.take_out(iter([gradient]), torch.tensor(2.0**18))
+    assert gradient.tolist() == [2.0] * 3 and norm.item() == 4.0 and not skip
+    asked: list[torch.Tensor] = []
+    whole = torch.tensor(3.0)
+    assert LossScale(False).take_out((asked.append(gradient) or gradient for _ in range(2)), whole) == (
+        whole,
+        False,
+    )
+    assert not asked

@@ -61,8 +61,7 @@ def _errors(causes: Mapping[str, float], ranks: Sequence[Mapping[str, Any]]) -> 
     known = [rank["training_memory"] for rank in ranks if rank["training_memory"] is not None]
     if not known:
         return {}
-    held = dict(max(known, key=lambda memory: float(memory["peak_gib"]))["held_gib"])
-    held.pop("data_set", None)
+    held = max(known, key=lambda memory: float(memory["peak_gib"]))["held_gib"]
     foreseen = {part: sum(causes.get(name, 0.0) for name in names) for part, names in PARTS.items()}
     foreseen[REST] = sum(causes.values()) - sum(foreseen.values())
     return {part: gib - held.get(part, 0.0) for part, gib in foreseen.items() if gib or held.get(part)}

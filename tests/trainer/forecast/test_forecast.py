@@ -158,12 +158,26 @@ def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results:
         check(config(results), 6.0, monkeypatch)
 
 
-def test_what_is_tried_next_fits(results: Path, monkeypatch):
+@pytest.mark.parametrize("device_gib", [14.0, 14.5, 15.0, 16.0, 17.0, 18.0, 20.0])
+def test_what_is_tried_next_fits(results: Path, monkeypatch, device_gib: float):
     with pytest.raises(OutOfMemory) as refused:
-        check(config(results), 20.0, monkeypatch)
+        check(config(results), device_gib, monkeypatch)
     rows = int(str(refused.value).partition("micro_batch_size=")[2].partition(",")[0])
     found = forecast_memory(config(results, micro_batch_size=rows), 8, 8)
-    assert found and found.on_device_gib <= memory.GATE * 20.0
+    more = forecast_memory(config(results, micro_batch_size=2 * rows), 8, 8)
+    assert found and found.on_device_gib <= memory.GATE * device_gib
+    assert more and more.on_device_gib > memory.GATE * device_gib, "the largest"
+
+
+def test_a_file_whose_axes_follow_from_the_nodes_answers_for_its_own(results: Path):
+    run = config(results, strategy="hsdp", precision="bf16")
+    files = list(read_operations([SHIPPED]))
+    asked = as_text(run.model_dump(exclude_unset=True))
+    (counted,) = [file.per_node for file in files if file.path.stem == "vit_huge-hsdp-8"]
+    for per_node in (counted, 8 - counted if counted != 4 else 8):
+        found = forecast_memory(run, 8, per_node)
+        assert (found is not None) == (per_node == counted)
+        assert (find_operations(files, asked, 8, True, per_node=per_node) is not None) == (found is not None)
 
 
 @pytest.mark.parametrize("settings", [{"memory_forecast": False}, {"oom_ladder": True}])

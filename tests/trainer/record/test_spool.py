@@ -68,6 +68,23 @@ def test_what_is_too_much_is_dropped_from_the_front_and_counted(
     assert steps(path) == [0, 6, 7, 8, 9] and spool.dropped == 5
 
 
+def test_a_line_that_is_whole_at_last_protects_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume, path = Volume(5), tmp_path / "metrics.jsonl"
+    monkeypatch.setattr(os, "write", volume.write)
+    spool = Spool(path, most_bytes=24)
+    spool.append(line(0))
+    assert not spool.flush(), "cut"
+    volume.room = len(line(0)) - 5
+    assert spool.flush()
+    for number in (1, 2, 3):
+        spool.append(line(number))
+    volume.room = 1 << 20
+    assert spool.flush()
+    assert steps(path) == [0, 2, 3] and spool.dropped == 1, "the oldest, of which nothing is on the volume"
+
+
 def test_a_half_line_of_an_earlier_attempt_is_left_behind(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(line(1) + b'{"step": 2, "lo')

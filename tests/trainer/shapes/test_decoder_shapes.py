@@ -174,7 +174,10 @@ def test_every_part_that_is_not_built_is_named_at_once(tmp_path):
         assert sum(words in problem for problem in problems) == 1, words
 
 
-def test_dropout_is_left_out_and_biases_that_are_not_there_are_refused(tmp_path):
+def test_dropout_is_left_out_and_biases_that_are_not_there_are_refused(tmp_path, monkeypatch):
+    """No family of today switches a dropout off by name; a config.json may say it all the same."""
+    off = {**FAMILIES["qwen2"].off, "residual_dropout": 0.0}
+    monkeypatch.setitem(FAMILIES, "qwen2", replace(FAMILIES["qwen2"], off=off))
     dense = QWEN_MOE | {"model_type": "qwen2", "attention_dropout": 0.1, "residual_dropout": 0.1}
     dense.pop("attention_bias", None)
     assert read_shape(settings(model_path=folder_with(tmp_path, dense))).family == "qwen2"
