@@ -106,7 +106,8 @@ class TrainingMemory:
     def end_window(self) -> Reading:
         """At a write of the metrics, before it takes anything; the peak is that of the steps since the last one."""
         reading = self.counters.read()
-        reading = reading._replace(peak=max(reading.peak, self._top))
+        if self._top > reading.peak:
+            reading = reading._replace(peak=self._top)
         if not self._opened:
             return reading
         if self._parts is not None:

@@ -304,25 +304,23 @@ class Recorder:
 
         The last travel as a table [number, rank] that is zero but for one's own column.
         """
-        system = (
-            self._read_system() if self._read_system else []
-        )  # before anything is taken for the write itself
+        # first of all: the write itself takes memory
+        own = [*self._read_system(), *own_ms] if self._read_system else own_ms
         losses = torch.stack([result.loss for result in results])
         ranks, steps = dist.get_world_size(), len(results)
         counts = [result.measures for result in results if result.measures is not None]
         parts = [losses, *counts]  # as many counts as losses: a task counts in every step or in none
-        if mine := [*system, *own_ms]:
-            column = torch.tensor(mine, dtype=losses.dtype)
-            if ranks > 1:
-                table = torch.zeros(len(mine), ranks, dtype=losses.dtype)
-                table[:, dist.get_rank()] = column
-                column = table.flatten()
-            parts.append(column.to(losses.device, non_blocking=True))
+        if own and ranks > 1:
+            table = torch.zeros(len(own), ranks, dtype=losses.dtype)
+            table[:, dist.get_rank()] = torch.tensor(own, dtype=losses.dtype)
+            parts.append(table.flatten().to(losses.device, non_blocking=True))
         if len(parts) > 1:
             losses = torch.cat(parts)
         if ranks > 1:
             dist.all_reduce(losses)
         numbers = losses.tolist()
+        if ranks == 1:  # nobody to add up with; as tensors they would cost microseconds of every step
+            numbers += own
         each = len(counts[0]) if counts else 0
         measures = [numbers[steps + i * each : steps + (i + 1) * each] for i in range(steps)]
         of_ranks = [numbers[i : i + ranks] for i in range(steps * (1 + each), len(numbers), ranks)]
