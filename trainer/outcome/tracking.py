@@ -147,7 +147,7 @@ class Recorder:
         self._waiting: list[_Waiting] = []
         self._after_profile = False
         self._steps = 0  # of this attempt, written
-        self._begun = 0  # of this attempt
+        self._begun = 0  # of this attempt, until one was counted
         self.measured: list[tuple[float, ...]] = []
         """(step, data, forward, backward, optimizer) in ms of the steps that count, in the order of TIMES."""
         self.work = Work()
@@ -185,8 +185,10 @@ class Recorder:
         Args:
             profiling: this step is in the profile.
         """
+        if self.wire is not None:
+            return _UNCOUNTED
         self._begun += 1
-        if self.wire is not None or self._begun < COUNTED_STEP or profiling:
+        if self._begun < COUNTED_STEP or profiling:
             return _UNCOUNTED
         from trainer.measuring.product_types import ProductTypes
         from trainer.measuring.wire import WireCounter  # its imports take long and are needed once
@@ -249,12 +251,16 @@ class Recorder:
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
         """Of each step, in ms; what counts is kept."""
         found = [read_ms(entry.taken) for entry in waiting]
-        counted = [self._count(entry, times) for entry, times in zip(waiting, found, strict=True)]
-        if dist.get_world_size() == 1:
-            return found
-        for entry, times, counts in zip(waiting, found, counted, strict=True):
-            if counts:
+        alone = dist.get_world_size() == 1
+        for entry, times in zip(waiting, found, strict=True):
+            if not self._counts(entry):
+                continue
+            self.measured.append(times)
+            self.work.add(entry.result)
+            if not alone:
                 self._own.add(entry.step, times[1], times[2], times[0])
+        if alone:
+            return found
         self._unsettled += len(waiting)
         if self._unsettled + self._log_every > MOST_WAITING:  # a few steps are too few to see how they waited
             self._own.settle(self._waited_share() if self._waited_share else math.nan)
@@ -309,7 +315,10 @@ class Recorder:
         losses = torch.stack([result.loss for result in results])
         ranks, steps = dist.get_world_size(), len(results)
         counts = [result.measures for result in results if result.measures is not None]
-        parts = [losses, *counts]  # as many counts as losses: a task counts in every step or in none
+        parts = [losses]
+        if counts:  # as many as losses: a task counts in every step or in none
+            # of the losses' type first: putting two types together is ten times as slow (torch 2.13)
+            parts.append(torch.stack(counts).to(losses.dtype).flatten())
         if own and ranks > 1:
             table = torch.zeros(len(own), ranks, dtype=losses.dtype)
             table[:, dist.get_rank()] = torch.tensor(own, dtype=losses.dtype)
@@ -335,17 +344,13 @@ class Recorder:
         }
         self.record("system", step, **values)
 
-    def _count(self, entry: _Waiting, times: tuple[float, ...]) -> bool:
-        """Whether this step is one of those that are measured."""
+    def _counts(self, entry: _Waiting) -> bool:
+        """Whether this step is one of those that are measured; asked once of each, in their order."""
         # the traces are written after the last profiled step, which disturbs the next one
         disturbed = entry.profiled or self._after_profile
         self._after_profile = entry.profiled
         self._steps += 1
-        counts = self._steps > WARM_UP_STEPS and not disturbed
-        if counts:
-            self.measured.append(times)
-            self.work.add(entry.result)
-        return counts
+        return self._steps > WARM_UP_STEPS and not disturbed
 
     def _write_step(
         self,
