@@ -31,10 +31,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
-	@$(BIN)/stratlab rehearse charts/ddp charts/fsdp charts/zero2 --values examples/digits.yaml \
-	    --results $(DEMO)/runs --mlflow $(DEMO)/mlflow --replace
-	@$(BIN)/stratlab compare $(DEMO)/runs/demo --output $(DEMO) --mlflow $(DEMO)/mlflow
-	@echo "MLflow on these runs:  $(BIN)/stratlab mlflow $(DEMO)/mlflow"
+	@$(BIN)/stratlab demo --results $(DEMO)
 
 test: setup .tools/scan/ready lint ## every kind of proof that needs neither GPU nor cluster (10 minutes); WORKERS=0: in one process
 	$(PYTEST) --tier fast --tier change --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -144,12 +141,15 @@ lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproje
 	    -o images/lab/requirements.txt
 
 dist: .venv/ready ## what is published, into dist/: stratlab and stratlab-trainer, as sdist and wheel
-	@rm -rf dist
+	@rm -f dist/*.whl dist/*.tar.gz
 	@for home in . $(TRAINER_DIST); do \
 	    rm -rf $$home/*.egg-info; \
 	    $(UV) build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir dist $$home || exit; \
 	    rm -rf $$home/*.egg-info; done
 	@ls dist
+
+packages: setup ## the charts as packages, into dist/charts; to a registry too: make packages REGISTRY=oci://registry.example/team
+	@$(BIN)/python charts/packages.py dist/charts $(if $(REGISTRY),--push $(REGISTRY)) $(if $(PLAIN_HTTP),--plain-http)
 
 setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 
@@ -209,4 +209,4 @@ clean: ## remove the results of demo and experiments, and the layers of images t
 
 FORCE:
 
-.PHONY: FORCE help demo test test-fast nightly smallest status parity parity-llm mutants faults experiments convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help packages demo test test-fast nightly smallest status parity parity-llm mutants faults experiments convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare

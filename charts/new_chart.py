@@ -21,6 +21,10 @@ apiVersion: v2
 name: {name}
 description: {description}
 version: 0.1.0
+appVersion: 0.1.0
+kubeVersion: ">=1.29.0-0"
+maintainers:
+  - name: stratlab maintainers
 # charts/run in here is a link to the library. `helm dependency update` leaves a packed copy beside it, which Helm 3
 # prefers and which goes stale: remove charts/run-*.tgz again.
 dependencies:

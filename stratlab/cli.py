@@ -15,6 +15,7 @@ import typer
 from stratlab.analysis.command import analyze
 from stratlab.check.command import check
 from stratlab.compare.command import compare
+from stratlab.demo.command import demo
 from stratlab.export.command import export
 from stratlab.fetch.command import fetch
 from stratlab.list.command import list_runs
@@ -50,6 +51,7 @@ def start(
     """Find out which distributed-training strategy is best for your model on your GPUs."""
 
 
+app.command(short_help="Compare three strategies on this machine, to see what comes out.")(demo)
 app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
 app.command(short_help="Print a script that starts a run without Kubernetes.")(render)
 app.command(short_help="Say whether runs will fit their GPUs, before any is started.")(predict)

@@ -104,12 +104,14 @@ def predict(
 def _show(answers: list, device_gib: float) -> None:  # type: ignore[type-arg]
     from rich.console import Console
 
+    from stratlab.predict.prediction import Prediction
     from stratlab.predict.prediction_table import build_causes, build_table, explain_lines
 
     console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
     console.print(build_table(answers))
     console.print()
-    console.print(build_causes(answers))
-    console.print()
+    if any(isinstance(one, Prediction) for one in answers):
+        console.print(build_causes(answers))
+        console.print()
     for line in explain_lines(answers, device_gib):
         print(line)

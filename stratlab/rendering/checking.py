@@ -20,7 +20,8 @@ class Refused(Exception):
     """Runs that cannot start. `code`: 2, or 3 where all that is wrong is that data or a model is missing."""
 
     def __init__(self, lines: Sequence[str], code: int) -> None:
-        super().__init__("\n  ".join(["nothing was started:", *lines]))
+        between = "\n  " if len(lines) > 1 else " "
+        super().__init__(between.join(["nothing was started:", *lines]))
         self.code = code
 
 

@@ -36,7 +36,10 @@ def find_helm() -> Path:
             return place
     if found := shutil.which("helm"):
         return Path(found)
-    raise UserError("helm is missing: run `make setup` in the repository, or set STRATLAB_HELM to its path")
+    raise UserError(
+        "helm is missing, which renders the charts: put Helm 3.17 or 4 on PATH, or set STRATLAB_HELM to its path; "
+        "in the repository `make setup` brings it"
+    )
 
 
 def read_chart_name(helm: Path, chart: Path) -> str:

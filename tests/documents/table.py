@@ -32,6 +32,9 @@ def row(*by: str, instead: str = "") -> Row:
 GPU_KIT = "tests/benchmarks/gpu/test_kit.py::test_each_part_has_a_start_line_in_the_readme"
 GPU_SUITE = "tests/suites/test_runner.py::test_each_suite_leaves_its_result"
 WHEELS = "tests/distributions/processes/test_wheels.py::test_the_sdist_alone_gives_the_same_wheel"
+PACKED = "tests/charts/test_packages.py::test_a_package_renders_what_its_folder_renders"
+PUSHED = "tests/charts/test_packages.py::test_pushed_packages_are_pulled_by_their_version"
+NO_REGISTRY = "the tests push to a registry on loopback, which has no login"
 BOTH = "tests/distributions/processes/test_wheels.py::test_both_in_one_environment"
 NO_GPU = "needs a GPU; the suite `gpu` runs every stage on a CPU, small"
 RUNS_TESTS = "it runs the tests, and this one among them"
@@ -162,6 +165,18 @@ TABLE: dict[str, Row] = {
     "make bench-traces": row(TARGET, instead="40 minutes; `reports/traces.json` holds its result"),
     "make dist": row(
         TARGET, WHEELS, instead="writes into the repository; the tests build the same in a copy"
+    ),
+    "make packages": row(TARGET, PACKED, instead="writes into the repository; the tests pack elsewhere"),
+    "make packages REGISTRY=oci://registry.example/team": row(TARGET, PUSHED, instead=NO_REGISTRY),
+    "helm registry login registry.example": row(PUSHED, instead=NO_REGISTRY),
+    "helm install ddp oci://registry.example/team/ddp --version 0.1.0 -n stratlab --values my-values.yaml": row(
+        PACKED, PUSHED, instead=NO_REGISTRY
+    ),
+    "helm pull oci://registry.example/team/ddp --version 0.1.0": row(PUSHED, instead=NO_REGISTRY),
+    "stratlab predict ddp-0.1.0.tgz --values my-values.yaml": row(
+        PARSES,
+        "tests/distributions/processes/test_empty_environment.py::test_predict_and_render_on_a_packed_chart",
+        instead=PLACEHOLDER,
     ),
     "pip install dist/*.whl": row(BOTH, instead="takes its packages from an index"),
     "make gpu-kit": row(TARGET, GPU_KIT, instead="downloads packages; `make bare` uses what it makes"),

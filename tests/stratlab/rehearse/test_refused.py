@@ -31,7 +31,7 @@ def test_the_second_chart_is_refused_before_the_first_is_trained(
     with pytest.raises(Refused) as refusal:
         rehearse(request, screen[0], start_server=no_server)  # type: ignore[arg-type]
     assert refusal.value.code == 2
-    assert str(refusal.value).startswith("nothing was started:\n  single: strategy single runs in 1 process")
+    assert str(refusal.value).startswith("nothing was started: single: strategy single runs in 1 process")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,1 @@
+"""The comparison that a newcomer sees first."""

@@ -1,0 +1,122 @@
+"""The tools' wheel alone, with what it asks for, in an environment where nothing else is: each command that needs no
+trainer works there, those that train say in one sentence what to install besides. No file of the repository is near.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from charts.packages import package_charts
+from stratlab.rendering.helm import find_helm
+from tests.distributions.built import ROOT, UV, Built, make_environment
+from tests.stratlab.example_run import build_run_dir
+from tests.stratlab.simulated.small import build_cpu_trace, write_run
+
+MOST_BYTES = 2_000_000
+CHARTS = ROOT / "charts"
+MISSING = "the trainer is not installed here: pip install stratlab-trainer\n"
+Stratlab = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def python(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of the environment. Packages come from what the set-up has kept, else from the index."""
+    python = make_environment(tmp_path_factory.mktemp("empty") / "environment", with_packages=False)
+    command = [UV, "pip", "install", "--quiet", "--python", python, "--constraint"]
+    command += [ROOT / "requirements/dev.txt", built["stratlab"].wheel]
+    for offline in (["--offline"], []):
+        done = subprocess.run([*command, *offline], capture_output=True, text=True)
+        if done.returncode == 0:
+            return python
+    pytest.fail(done.stderr)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart ddp, packed."""
+    return package_charts(find_helm(), CHARTS, "0.1.0", tmp_path_factory.mktemp("charts"))[0]
+
+
+@pytest.fixture
+def stratlab(python: Path, tmp_path: Path) -> Stratlab:
+    """Calls the console script in an empty folder, with helm on the path if asked for."""
+
+    def call(*arguments: str | Path, helm: bool = False) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "200"}
+        env |= {"STRATLAB_HELM": str(find_helm())} if helm else {}
+        program = [python.with_name("stratlab"), *arguments]
+        return subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    return call
+
+
+def test_the_wheels_are_small(built: dict[str, Built]) -> None:
+    assert {name: each.wheel.stat().st_size < MOST_BYTES for name, each in built.items()} == dict.fromkeys(
+        built, True
+    )
+
+
+def test_it_brings_no_torch_and_is_itself(python: Path, stratlab: Stratlab) -> None:
+    look = "import importlib.metadata as m; print(*(d.name.lower() for d in m.distributions()))"
+    names = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True).stdout.split()
+    assert "stratlab" in names
+    assert not {"torch", "deepspeed", "transformers", "stratlab-trainer"} & set(names)
+    assert not [name for name in names if name.startswith("nvidia")]
+    assert stratlab("--version").stdout == f"stratlab {(ROOT / 'VERSION').read_text()}"
+
+
+def test_help_of_each_verb(stratlab: Stratlab) -> None:
+    assert "Compare the runs of a folder" in stratlab("--help").stdout
+    for verb in ("predict", "compare", "analyze", "render", "list", "rehearse", "demo", "sweep", "watch"):
+        done = stratlab(verb, "--help")
+        assert done.returncode == 0 and f"Example: stratlab {verb} " in done.stdout, verb
+
+
+def test_predict_and_render_on_a_packed_chart(stratlab: Stratlab, package: Path) -> None:
+    asked = ["--set", "run.config.model=vit_huge", "--set", "run.processesPerNode=8"]
+    done = stratlab("predict", package, *asked, "--json", helm=True)
+    assert done.returncode == 0, done.stderr
+    (answer,) = json.loads(done.stdout)
+    assert (answer["name"], answer["verdict"]) == ("ddp", "fits")
+    done = stratlab("render", package, "--for", "torchrun", helm=True)
+    assert done.returncode == 0 and "export TRAINER_STRATEGY=ddp\n" in done.stdout
+
+
+def test_what_is_not_known_without_the_trainer_is_one_line(stratlab: Stratlab, package: Path) -> None:
+    done = stratlab("predict", package, helm=True)
+    assert done.returncode == 3 and done.stdout.rstrip().count(MISSING.strip()) == 1
+    assert "in all" not in done.stdout  # no table of nothing
+
+
+def test_compare_analyze_and_list_runs_that_came_from_elsewhere(stratlab: Stratlab, tmp_path: Path) -> None:
+    for strategy in ("ddp", "fsdp"):
+        folder = build_run_dir(tmp_path / "results" / "demo", strategy, strategy, hosts=["n"])
+        (folder / "mlflow.json").unlink()
+    done = stratlab("list", "results")
+    assert done.returncode == 0 and "fsdp" in done.stdout
+    done = stratlab("compare", "results/demo", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert [run["run"] for run in json.loads(done.stdout)["runs"]] == ["ddp", "fsdp"]
+    assert (tmp_path / "results/demo/report/report.html").stat().st_size > 10_000
+    write_run(tmp_path / "run", {rank: build_cpu_trace(rank) for rank in range(2)})
+    done = stratlab("analyze", "run")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run/analysis/report.json").read_text())["mean"]["ranks"] == 2
+
+
+def test_what_trains_says_in_one_sentence_what_to_install_besides(stratlab: Stratlab, package: Path) -> None:
+    done = stratlab("rehearse", package, helm=True)
+    assert (done.returncode, done.stderr) == (2, f"error: nothing was started: {MISSING}")
+    done = stratlab("demo", "--charts", package.parent)
+    assert (done.returncode, done.stderr) == (2, f"error: the demo trains on this machine: {MISSING}")
+
+
+def test_without_helm_it_says_where_helm_is_looked_for(stratlab: Stratlab, package: Path) -> None:
+    done = stratlab("predict", package)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "put Helm 3.17 or 4 on PATH, or set STRATLAB_HELM to its path" in done.stderr

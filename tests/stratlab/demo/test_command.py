@@ -1,0 +1,62 @@
+"""What the demo runs, and what it says where a chart is missing. All of it: tests/nightly/rehearsals/test_demo.py."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from stratlab.demo.command import SETTINGS, STRATEGIES, demo, find_chart
+from stratlab.user_error import UserError
+
+ROOT = Path(__file__).parents[3]
+
+
+def flatten(values: dict[str, Any], above: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        found |= flatten(value, f"{above}{name}.") if isinstance(value, dict) else {above + name: str(value)}
+    return found
+
+
+def test_its_settings_are_those_of_the_example() -> None:
+    example = yaml.safe_load((ROOT / "examples/digits.yaml").read_text())
+    assert dict(setting.split("=") for setting in SETTINGS) == flatten(example)
+
+
+def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:
+    for age, name in enumerate(("ddp-0.2.0.tgz", "ddp-0.10.0.tgz", "ddp-extra-1.0.0.tgz")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (age, age))
+    assert find_chart(tmp_path, "ddp") == tmp_path / "ddp-0.10.0.tgz"
+    assert find_chart(ROOT / "charts", "ddp") == ROOT / "charts/ddp"
+    with pytest.raises(UserError, match=r"no chart fsdp there; name the repository's folder charts"):
+        find_chart(tmp_path, "fsdp")
+
+
+def test_it_compares_what_it_has_run_and_nothing_that_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from stratlab.compare import command as comparing
+    from stratlab.rehearse import command as rehearsing
+
+    called: list[Any] = []
+    code = 0
+
+    def rehearse(charts: list[Path], settings: list[str], **_: Any) -> None:
+        called.append([path.name for path in charts])
+        raise typer.Exit(code)
+
+    monkeypatch.setattr(rehearsing, "rehearse", rehearse)
+    monkeypatch.setattr(comparing, "compare", lambda folder, **_: called.append(folder))
+    demo(ROOT / "charts", tmp_path)
+    assert called == [list(STRATEGIES), tmp_path / "runs" / "demo"]
+    assert f"stratlab mlflow {tmp_path}/mlflow" in capsys.readouterr().out
+    code = 7
+    with pytest.raises(typer.Exit) as end:
+        demo(ROOT / "charts", tmp_path)
+    assert end.value.exit_code == 7 and len(called) == 3
