@@ -18,7 +18,7 @@ from tests.documents.commands import EXAMPLES, ROOT, read_commands, split
 from tests.documents.table import FILES, TABLE
 
 COMMANDS = sorted(read_commands())
-PACKED = ("oci://", ".tgz")  # tests/charts/test_packages.py and tests/distributions have them
+PACKED = ("oci://", ".tgz")  # tests/charts/helms/test_packages.py and tests/distributions have them
 FROM_FOLDERS = [command for command in COMMANDS if not any(word in command for word in PACKED)]
 RENDERED = [command for command in FROM_FOLDERS if command.startswith("helm install")]
 REHEARSED = [command for command in COMMANDS if "stratlab rehearse" in command]
