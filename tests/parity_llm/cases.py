@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.parity_llm.models import OTHER_FAMILIES
 from tests.parity_llm.rows import ROWS, SEQ_LEN
 
 STEPS, RATE, WEIGHT_DECAY, CLIP = 4, 1e-3, 0.01, 1.0
@@ -279,4 +280,14 @@ TAUGHT = (
         for mesh in ("dp2", "tp2+sp", "pp2")
     ),
 )
-CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *ADAPTERS, *HALF, *VARLEN, *TAUGHT)
+FURTHER = tuple(
+    case
+    for family in OTHER_FAMILIES
+    for case in (
+        Case(family, "pp2.tp2+sp"),
+        Case(family, "cp2", packed=True),
+        Case(family, strategy="fsdp", world=2, packed=True),
+        Case(family, strategy="zero2", world=2),
+    )
+)
+CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *ADAPTERS, *HALF, *VARLEN, *TAUGHT, *FURTHER)

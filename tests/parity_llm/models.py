@@ -1,4 +1,4 @@
-"""Tiny Qwen2 and Qwen3-MoE checkpoints in Hugging Face's format, the same for the reference and for every rank.
+"""Tiny checkpoints of every family in Hugging Face's format, the same for the reference and for every rank.
 
 Two layers unless the name says more: what lies between layers is there, and a step costs the host half as much as with
 four. Weights are drawn larger than the usual initialisation and biases are not zero, so that no gradient is lost in
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+from trainer.shapes.decoder_shapes import FAMILIES
 
 VOCAB = 128
 DENSE: dict[str, Any] = {
@@ -48,21 +50,24 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         EXPERTS | {"tie_word_embeddings": False, "num_attention_heads": 8, "num_key_value_heads": 4},
     ),
 }
+OTHER_FAMILIES = tuple(family for family in FAMILIES if family not in {of for of, _ in MODELS.values()})
+"""Whose one model here is called like them."""
+MODELS |= {
+    family: (family, (EXPERTS if FAMILIES[family].experts else DENSE) | {"tie_word_embeddings": False})
+    for family in OTHER_FAMILIES
+}
 
 
 def write_models(folder: Path, names: Collection[str] = tuple(MODELS)) -> None:
     """One checkpoint folder per name."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+    import transformers
 
-    families: dict[str, Any] = {
-        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-        "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
-    }
     for name in names:
         family, shape = MODELS[name]
-        configuration, model_class = families[family]
-        model = model_class(configuration(**shape))
+        row = FAMILIES[family]
+        configuration = getattr(transformers, row.configuration)(**shape, pad_token_id=None, **row.off)
+        model = getattr(transformers, row.model)(configuration)
         draw = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for key, parameter in model.named_parameters():

@@ -154,6 +154,7 @@ def describe(shape: DecoderShape) -> Any:
         "rms_norm_eps": shape.norm_eps,
         "max_position_embeddings": shape.max_positions,
         "use_cache": False,
+        "pad_token_id": None,  # no row of the embedding is left out of training
         "attention_dropout": 0.0,
         "attn_implementation": attention.NAME,
         "dtype": torch.float32,

@@ -18,6 +18,8 @@ CHART_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 """Of charts/new_chart.py."""
 ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Of the strategy nd, outermost first: what communicates most has the closest ranks. ep cuts across the last three."""
+WIRE = ("", "none", "all-reduce", "reduces each micro-batch", "gathers", "gathers in replicas")
+"""Rows of the table of bytes on the wire (measuring/wire_formulas.py); "" = counted, without a formula."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class StrategyRow:
     deepspeed_stage: int
     """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
     wire: str
-    """Its row in the table of bytes on the wire (measuring/wire_formulas.py); "" = counted, without a formula."""
+    """One of WIRE."""
     holds: Held
     """Of the state; for the comparison."""
     holds_whole_model: bool
@@ -207,6 +209,7 @@ STRATEGIES: dict[str, StrategyRow] = {
 for _name, _row in STRATEGIES.items():
     assert re.fullmatch(CHART_NAME, _name), f"{_name}: is named like its chart, {CHART_NAME}"
     assert set(_row.defaults) <= set(_row.knobs), f"{_name}: its defaults are of its knobs"
+    assert _row.wire in WIRE, f"{_name}: wire={_row.wire!r}, expected one of {WIRE}"
     for _other in (_row.holds_less, _row.sends_less, _row.climbs_to):
         assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
 

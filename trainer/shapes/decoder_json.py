@@ -70,6 +70,7 @@ def shape_of_json(content: dict[str, Any], named: str) -> DecoderShape:
     family = str(content.get("model_type", ""))
     if family not in FAMILIES:
         raise ConfigError([f"{named}: model_type {family!r}, expected one of {', '.join(FAMILIES)}"])
+    content = {**FAMILIES[family].unsaid, **content}
     rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
     if problems := [f"{named}: {problem}" for problem in _parts_not_built(family, content, rope)]:
         raise ConfigError(problems)

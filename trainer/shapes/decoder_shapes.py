@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.settings.config import Config
@@ -27,6 +27,12 @@ class Family:
     """Norms on q and k."""
     experts: bool = False
     """In every layer."""
+    inert: tuple[str, ...] = ()
+    """Further arguments of the configuration that change nothing of what is built here, whatever a config.json says:
+    words of a tokenizer, initial weights, what `off` leaves without effect (tests/trainer/models/test_decoder.py tries
+    another value of each)."""
+    unsaid: Mapping[str, Any] = field(default_factory=dict)
+    """What transformers takes where a config.json tells nothing, if decoder_json.py takes something else."""
 
 
 FAMILIES = {
@@ -35,6 +41,7 @@ FAMILIES = {
         model="Qwen2ForCausalLM",
         off={"use_sliding_window": False, "sliding_window": None},
         qkv_bias=True,
+        inert=("max_window_layers",),
     ),
     "qwen3_moe": Family(
         configuration="Qwen3MoeConfig",
@@ -42,6 +49,7 @@ FAMILIES = {
         off={"use_sliding_window": False, "sliding_window": None, "output_router_logits": False},
         qk_norm=True,
         experts=True,
+        inert=("router_aux_loss_coef",),
     ),
 }
 """By `model_type` of a config.json."""

@@ -67,18 +67,10 @@ def test_its_configuration_gives_its_shape_back(name):
     assert shape_of_json(describe(SHAPES[name]).to_dict(), "x") == SHAPES[name]
 
 
-# tokens of a tokenizer, initial weights, and what is without effect beside what is given
-INERT = {
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "initializer_range",
-    "max_window_layers",
-    "layer_types",
-}
-INERT |= {"router_aux_loss_coef", "transformers_version"}
+# words of a tokenizer, initial weights, and where it was written
+INERT = {"bos_token_id", "eos_token_id", "initializer_range", "transformers_version"}
 # held to the shape by trainer/shapes/decoder_json.py, whose check reads the configuration that is built
-READ_BACK = {"hidden_act", "attention_bias", "decoder_sparse_step", "mlp_only_layers"}
+READ_BACK = {"hidden_act", "attention_bias", "decoder_sparse_step", "mlp_only_layers", "layer_types"}
 
 
 @pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
@@ -92,10 +84,76 @@ def test_no_default_of_a_family_goes_in_unseen(family, monkeypatch):
     given: dict[str, object] = {}
     monkeypatch.setattr(transformers, name, lambda **arguments: given.update(arguments))
     describe(next(shape for shape in SHAPES.values() if shape.family == family))
-    unseen = known - shared - set(given) - INERT - READ_BACK
-    assert not unseen, f"{name} has {sorted(unseen)}: switch it off in FAMILIES, or say here why it is inert"
+    unseen = known - shared - set(given) - INERT - READ_BACK - set(decoder_shapes.FAMILIES[family].inert)
+    assert not unseen, (
+        f"{name} has {sorted(unseen)}: its row in FAMILIES must switch it off, or call it inert"
+    )
     # head_dim: Qwen2's modules read it where it is there
     assert set(given) - known - shared <= {"head_dim", "attn_implementation"}, f"{name} does not know it"
+
+
+INERT_OF_EACH = [(family, name) for family, row in decoder_shapes.FAMILIES.items() for name in row.inert]
+
+
+@pytest.mark.parametrize("family, argument", INERT_OF_EACH)
+def test_what_a_family_calls_inert_changes_no_logit(family, argument):
+    import transformers
+
+    shape = next(shape for shape in SHAPES.values() if shape.family == family and shape.layers == 4)
+    logits = []
+    for change in (False, True):
+        configuration = describe(shape)
+        if change:
+            given = getattr(configuration, argument)
+            arguments = {**configuration.to_dict(), argument: another(given)}
+            configuration = type(configuration)(**arguments)
+            assert getattr(configuration, argument) != given, "the same again"
+        configuration._attn_implementation = "eager"
+        torch.manual_seed(0)
+        model = getattr(transformers, decoder_shapes.FAMILIES[family].model)(configuration)
+        drawn = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=drawn) / 8)
+            logits.append(model(input_ids=torch.arange(24)[None]).logits)
+    assert torch.equal(*logits), f"{argument} is not inert: FAMILIES[{family!r}] must switch it off"
+
+
+def another(value):
+    """Of the same kind: 28 -> 1, 0.1 -> 0.6, [1, 1, 0] -> [0, 0, 1]."""
+    if isinstance(value, (list, tuple)):
+        return [another(each) for each in value]
+    if isinstance(value, bool) or value in (0, 1):
+        return type(value)(not value)
+    if isinstance(value, float):
+        return value + 0.5
+    return 1
+
+
+SPARSE = {
+    *(
+        "model_type",
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+    ),
+    *("intermediate_size", "vocab_size", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"),
+}
+
+
+@pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
+def test_what_a_config_json_does_not_say_is_what_transformers_takes(family):
+    import transformers
+
+    shape = next(shape for shape in SHAPES.values() if shape.family == family and shape.layers == 4)
+    said = describe(shape).to_dict()
+    sparse = {name: said[name] for name in SPARSE & said.keys()}
+    whole = getattr(transformers, decoder_shapes.FAMILIES[family].configuration)(**sparse).to_dict()
+    # a window is refused only where it is said
+    whole |= {"sliding_window": None, "layer_types": None, "use_sliding_window": False}
+    assert shape_of_json(sparse, "x") == shape_of_json(whole, "x"), f"FAMILIES[{family!r}].unsaid"
 
 
 @pytest.mark.parametrize("name", ["qwen_tiny", "qwen2.5-3b"])

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,6 +28,44 @@ def test_every_strategy_has_a_file_and_a_chart(name: str) -> None:
     assert chart.is_file(), f"a strategy needs a chart of its name: make chart NAME={name}"
     values = yaml.safe_load(chart.read_text())
     assert values["run"]["config"]["strategy"] == name
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_s_own_defaults_are_allowed_and_its_chart_says_no_others(name: str) -> None:
+    for knob, value in STRATEGIES[name].defaults.items():
+        try:
+            Config(run="r", strategy=name, **{knob: value})
+        except ValueError as failure:
+            pytest.fail(f"STRATEGIES[{name!r}].defaults: {failure}")
+        said = read_chart(name).get(knob, value)
+        assert said == value, f"charts/{name}/values.yaml says {knob}={said!r}, the row {value!r}"
+
+
+def read_chart(name: str) -> dict[str, Any]:
+    """`run.config` of the strategy's chart."""
+    chart = Path("charts") / ("llm-2d" if name == "nd" else name) / "values.yaml"
+    config: dict[str, Any] = yaml.safe_load(chart.read_text())["run"]["config"]
+    return config
+
+
+NAMED_IN_ENGINE = {"zeropp"}
+"""Whose name its engine's file reads (trainer/strategies/zero.py)."""
+
+
+def test_no_strategy_is_another_one_under_a_second_name() -> None:
+    found: dict[str, str] = {}
+    for name in STRATEGIES.keys() - NAMED_IN_ENGINE:
+        row = STRATEGIES[name]
+        what = repr((row.file, row.axes, row.deepspeed_stage, sorted(row.defaults.items())))
+        other = found.setdefault(what, name)
+        assert other == name, f"{name} is {other}: its row's file, axes and defaults are the same"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_chart_says_what_its_strategy_is(name: str) -> None:
+    chart = Path("charts") / ("llm-2d" if name == "nd" else name) / "Chart.yaml"
+    described = yaml.safe_load(chart.read_text())["description"]
+    assert described != f"Strategy {name}.", f"{chart}: say in its description what is sharded"
 
 
 def test_a_row_says_everything() -> None:
@@ -56,7 +95,8 @@ def test_the_ways_to_less_end() -> None:
 
 def test_the_readme_tells_when_to_take_each() -> None:
     readme = Path("README.md").read_text()
-    assert [name for name in STRATEGIES if f"`{name}`" not in readme] == []
+    missing = [name for name in STRATEGIES if f"`{name}`" not in readme]
+    assert not missing, f"README.md, the table under 'Strategies', has no row of {', '.join(missing)}"
 
 
 def test_a_strategy_is_named_like_a_chart() -> None:
