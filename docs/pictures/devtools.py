@@ -51,17 +51,38 @@ class Page:
         self._call("Page.navigate", url=url)
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript expression."""
-        return self._call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+        """The value of a JavaScript expression; of a promise, what it comes to.
+
+        Raises:
+            RuntimeError: the script has thrown.
+        """
+        done = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if thrown := done.get("exceptionDetails"):
+            raise RuntimeError(thrown.get("exception", {}).get("description") or thrown["text"])
+        return done["result"].get("value")
+
+    def _is_true(self, condition: str) -> bool:
+        try:
+            return bool(self.run(condition))
+        except RuntimeError:
+            return False
+
+    def appear(self, width: int, *, dark: bool = False, printed: bool = False) -> None:
+        """As on a screen of that width in CSS pixels, light or dark, or on paper; also what is opened later."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", media="print" if printed else "screen", features=[scheme])
 
     def wait(self, condition: str) -> None:
-        """Until the expression is true.
+        """Until the expression is true; one that throws, because something is not there yet, is not.
 
         Raises:
             TimeoutError: it did not become so.
         """
         deadline = time.monotonic() + PATIENCE_S
-        while not self.run(condition):
+        while not self._is_true(condition):
             if time.monotonic() > deadline:
                 raise TimeoutError(condition)
             time.sleep(0.2)
@@ -69,6 +90,10 @@ class Page:
     def take(self, path: Path) -> None:
         """A picture of what is in the window."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
+
+    def print(self, path: Path) -> None:
+        """The page on paper, of the size that it asks for, as a PDF."""
+        path.write_bytes(base64.b64decode(self._call("Page.printToPDF", preferCSSPageSize=True)["data"]))
 
 
 @contextmanager

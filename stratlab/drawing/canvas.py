@@ -18,10 +18,15 @@ LETTER = 6.6  # px of one letter at 12 px, on average
 
 
 def build_svg(height: float, parts: Iterable[Markup], label: str) -> Markup:
-    """One svg element of WIDTH x `height`; `label` is what a screen reader says."""
+    """One svg element of WIDTH x `height` in a box that scrolls where the screen is too narrow for its letters.
+
+    Args:
+        label: what a screen reader says.
+    """
     body = Markup("").join(parts)
     return Markup(
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="xMinYMin meet">{}</svg>'
+        '<div class="chart"><svg viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="xMinYMin meet">{}'
+        "</svg></div>"
     ).format(f"{WIDTH:g}", f"{height:g}", label, body)
 
 

@@ -1,6 +1,7 @@
 """One self-contained HTML page: opens from disk, in MLflow's sandboxed viewer, on paper; loads nothing.
 
-Its one script sorts tables by a click on a column's head; the page's policy names it by its hash and allows no other.
+Its one script sorts tables by a click on a column's head, and lets the keyboard scroll what is wider than the screen;
+the page's policy names it by its hash and allows no other.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 EMPTY = Markup("")
+SCRIPTS = ("sorting.js", "scrolling.js")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ def build_page(title: str, origin: str, sections: Sequence[Section], banner: Seq
         loader=PackageLoader("stratlab.drawing", "."), autoescape=True, undefined=StrictUndefined
     )
     style = Markup(environment.loader.get_source(environment, "page.css")[0])  # type: ignore[union-attr]
-    script = Markup(environment.loader.get_source(environment, "sorting.js")[0])  # type: ignore[union-attr]
+    script = Markup("").join(
+        Markup(environment.loader.get_source(environment, file)[0])  # type: ignore[union-attr]
+        for file in SCRIPTS
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
         title=title,

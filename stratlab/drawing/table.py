@@ -25,6 +25,8 @@ class Column:
     header: str = ""
     unit: str = ""
     digits: int | None = None
+    wide: bool = False
+    """Holds sentences: it keeps room for them beside many other columns."""
 
     def title(self) -> tuple[str, str]:
         """Header and unit."""
@@ -102,7 +104,7 @@ def _header(column: Column, numeric: bool) -> Markup:
 
 def _cell(value: Any, column: Column, numeric: bool) -> Markup:
     content = value if isinstance(value, Markup) else format_number(value, column.digits)
-    return Markup("<td{}>{}</td>").format(_css(numeric), content)
+    return Markup("<td{}>{}</td>").format(Markup(' class="wide"') if column.wide else _css(numeric), content)
 
 
 def _css(numeric: bool) -> Markup:

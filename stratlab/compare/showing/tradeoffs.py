@@ -71,8 +71,13 @@ def build_choice(report: Report) -> list[Section]:
     return [Section("Scaling", html)] if html else []
 
 
-def draw_pareto(entry: Mapping[str, Any]) -> Markup:
-    """Speed against memory: one dot per run, and who is on the front."""
+def draw_pareto(entry: Mapping[str, Any], *, of_several: bool) -> Markup:
+    """Speed against memory: one dot per run, and who is on the front.
+
+    Args:
+        of_several: there is such a picture of other runs too, so its heading names these.
+    """
+    of_whom = f": {', '.join(point['run'] for point in entry['points'])}" if of_several else ""
     points = {point["run"]: (point["memory_gib"], point["samples_per_s"]) for point in entry["points"]}
     chart = scatter(points, "GiB per rank", "samples per s", front=entry["front"])
     if entry["front"]:
@@ -80,7 +85,7 @@ def draw_pareto(entry: Mapping[str, Any]) -> Markup:
     else:
         said = f"Nobody is put on the front: {entry['note']}."
     return (
-        subtitle("Speed against memory")
+        subtitle(f"Speed against memory{of_whom}")
         + chart
         + paragraph(said)
         + note(f"Memory: {entry['memory_is']}. Throughput as measured, whatever its noise.")

@@ -24,6 +24,8 @@ NAMES = {
 }
 
 
+MOST_PAIRS = 15
+"""Six runs; up to here every pair stands in one table."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
 
 
@@ -58,7 +60,7 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
     if not comparable and not report["group_winners"]:
         html += paragraph("No run is named as the best in anything.")
     for entry in report["pareto"]:
-        html += draw_pareto(entry)
+        html += draw_pareto(entry, of_several=len(report["pareto"]) > 1)
     return Section("Verdict", html + details("By goal", build_goals_html(report)))
 
 
@@ -86,7 +88,10 @@ def build_fairness(report: Mapping[str, Any]) -> Section:
         }
         for entry in fairness["differences"]
     ]
-    columns: list[Column | str] = ["field", *(Column(keys[name], name) for name in runs), "matters", "why"]
+    columns: list[Column | str] = [
+        *("field", "matters", Column("why", wide=True)),
+        *(Column(keys[name], name) for name in runs),
+    ]
     html = html_table(rows, columns) if rows else paragraph("Nothing differs.")
     same = [{"field": name, "value": _short(value)} for name, value in fairness["same"].items()]
     return Section(
@@ -95,7 +100,7 @@ def build_fairness(report: Mapping[str, Any]) -> Section:
 
 
 def build_agreement(report: Mapping[str, Any]) -> Section:
-    """Pairs of runs and how far apart their first losses are."""
+    """Pairs of runs and how far apart their first losses are; of many, those to which nothing is allowed are folded."""
     rows = [
         {
             "pair": " and ".join(pair["runs"]),
@@ -121,7 +126,12 @@ def build_agreement(report: Mapping[str, Any]) -> Section:
         "apart than is allowed do not train the same way: their speeds answer different questions, and they are not "
         "compared. Nothing is allowed to runs that other facts keep apart, such as the seed."
     )
-    return Section("Do they compute the same?", html_table(rows, columns) + remark)
+    apart = [row for row in rows if row["allowed_pct"] is None] if len(rows) > MOST_PAIRS else []
+    shown = [row for row in rows if row not in apart]
+    html = html_table(shown, columns) if shown or not apart else Markup("")
+    if apart:
+        html += details(f"{len(apart)} pairs that other facts keep apart", html_table(apart, columns))
+    return Section("Do they compute the same?", html + remark)
 
 
 def build_sources(report: Mapping[str, Any]) -> Section:

@@ -15,7 +15,7 @@ HOSTILE = "\"><script>alert('x')</script>&"
 
 
 def _svg(chart: Markup) -> ET.Element:
-    return ET.fromstring(chart[: chart.index("</svg>") + 6])
+    return ET.fromstring(chart[chart.index("<svg ") : chart.index("</svg>") + 6])
 
 
 def _titles(chart: Markup) -> list[str]:

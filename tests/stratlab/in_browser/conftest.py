@@ -1,0 +1,75 @@
+"""The pages that a user reads, of runs that never were: a run, comparisons of 3 and of 16 runs, a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from docs.pictures.devtools import Page, open_browser
+from stratlab.analysis.pages.html import build_html
+from stratlab.analysis.reporting.run_facts import read_facts
+from stratlab.compare.comparison import compare
+from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.showing.report_files import write_report
+from stratlab.predict.answering import answer
+from stratlab.predict.asking import ask_of_model
+from stratlab.predict.device_memory import DEVICE_GIB
+from stratlab.predict.operations_file import SHIPPED, read_operations
+from stratlab.predict.prediction_page import build_prediction_page
+from tests.stratlab.analysis.example_report import build_example, build_example_ranks
+from tests.stratlab.browser import serve
+from tests.stratlab.example_run import build_run_dir
+
+STRATEGIES = ("ddp", "fsdp", "single", "zero2")
+PAGES = ("run", "three", "sixteen", "prediction")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with PAGES, each <name>.html."""
+    root = tmp_path_factory.mktemp("site")
+    for strategy in ("ddp", "fsdp", "zero2"):
+        build_run_dir(root / "runs" / "three", strategy, strategy, device="cuda", hosts=["n"])
+    for seed in range(4):
+        for strategy in STRATEGIES:
+            name = f"{strategy}-with-seed-{seed}"
+            build_run_dir(root / "runs" / "sixteen", name, strategy, device="cuda", hosts=["n"], seed=seed)
+    for name in ("three", "sixteen"):
+        runs = load_runs(root / "runs" / name)
+        write_report(compare(runs, memory_limit_gib=1.5), runs, root / name).rename(root / f"{name}.html")
+    tables = root / "run" / "analysis" / "tables" / "hta"
+    tables.mkdir(parents=True)
+    (tables / "temporal_breakdown.csv").write_text("rank,idle_time(us)\n0,1.5\n")
+    (root / "run" / "config.json").write_text('{"run": "run"}')
+    report = build_example(ranks=3, slow={1: 1.2})
+    facts, ranks = read_facts(root / "run"), build_example_ranks(report)
+    (root / "run.html").write_text(build_html(report, facts, ranks, root / "run" / "analysis"))
+    files = list(read_operations([SHIPPED]))
+    answers = answer(ask_of_model("qwen2.5-3b", 8, files, ()), files, DEVICE_GIB, None)
+    (root / "prediction.html").write_text(build_prediction_page(answers, DEVICE_GIB))
+    return root
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Of a server of the site."""
+    with serve(site) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    """One tab for the tests of a file."""
+    with open_browser(1200, 900) as page:
+        yield page
+
+
+def show(browser: Page, url: str) -> None:
+    """Opens it, every fold unfolded."""
+    browser.open("about:blank")
+    browser.wait("location.href === 'about:blank'")
+    browser.open(url)
+    browser.wait("document.readyState === 'complete' && document.querySelector('h1') !== null")
+    browser.run("document.querySelectorAll('details').forEach(part => { part.open = true })")

@@ -1,0 +1,72 @@
+"""Report pages on a telephone's screen and on paper: nothing is cut off, and the letters of charts can be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from docs.pictures.devtools import Page
+from tests.stratlab.browser import ABSENT, CHROMIUM
+from tests.stratlab.in_browser.conftest import PAGES, show
+
+pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)
+
+NARROW, WIDE, PAPER = 400, 1200, 1031  # CSS pixels; paper: A4, landscape, between margins of 12 mm
+LEAST_LETTER_PX = 10
+SIZES = "[document.documentElement.scrollWidth, innerWidth]"
+LETTERS = """[...document.querySelectorAll('svg text')]
+  .map(text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a).filter(px => px > 0)"""
+# what sticks out of the page, and boxes that hold more than they show
+BEYOND = """[...document.querySelectorAll('table, svg, .tile, p, h2')].filter(
+  part => part.getBoundingClientRect().right > innerWidth + 1
+  && !part.closest('.scroll, .chart')).map(part => part.outerHTML.slice(0, 200))"""
+CUT = """[...document.querySelectorAll('.scroll, .chart')].filter(box => box.scrollWidth > innerWidth + 1)
+  .map(box => box.closest('section').querySelector('h2').textContent)"""
+REACHED = """[...document.querySelectorAll('.scroll, .chart')].filter(box => box.clientWidth > 0)
+  .every(box => (box.scrollWidth > box.clientWidth) === (box.tabIndex === 0))"""
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_scrolls_sideways_but_tables_and_charts(
+    page: str, width: int, address: str, browser: Page
+) -> None:
+    browser.appear(width)
+    show(browser, f"{address}/{page}.html")
+    assert browser.run(SIZES) == [width, width]
+    assert browser.run(BEYOND) == []
+    assert min(browser.run(LETTERS), default=99) >= LEAST_LETTER_PX
+    browser.wait(REACHED)  # by the keyboard, also what was folded
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_on_paper_nothing_is_cut_off_or_folded(
+    page: str, address: str, browser: Page, tmp_path: Path
+) -> None:
+    browser.appear(PAPER, printed=True)
+    show(browser, f"{address}/{page}.html")
+    browser.run("document.querySelectorAll('details').forEach(part => { part.open = false })")
+    assert browser.run(SIZES) == [PAPER, PAPER]
+    assert browser.run(CUT) == []
+    folded = "[...document.querySelectorAll('details')].every(part => part.offsetHeight > 40)"
+    assert browser.run(folded)
+    browser.print(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_sixteen_runs_are_a_page_that_is_read(site: Path, address: str, browser: Page) -> None:
+    """Pairs that nothing is asked of are folded, pictures of several groups say whose they are, 1 MB is not passed."""
+    browser.appear(WIDE)
+    browser.open(f"{address}/sixteen.html")
+    browser.wait("document.readyState === 'complete' && document.querySelector('h1') !== null")
+    heights = browser.run(
+        "Object.fromEntries([...document.querySelectorAll('section')]"
+        ".map(part => [part.querySelector('h2').textContent, part.offsetHeight]))"
+    )
+    assert heights["Do they compute the same?"] < 1500 and heights["Fairness"] < 1000
+    page = (site / "sixteen.html").read_text()
+    headings = [text for text in page.split("<h3>") if text.startswith("Speed against memory")]
+    assert len(headings) == 4 and len({text.partition("<")[0] for text in headings}) == 4
+    assert len(page) < 1_000_000
