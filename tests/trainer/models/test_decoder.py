@@ -156,6 +156,15 @@ def test_what_a_config_json_does_not_say_is_what_transformers_takes(family):
     assert shape_of_json(sparse, "x") == shape_of_json(whole, "x"), f"FAMILIES[{family!r}].unsaid"
 
 
+@pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
+def test_a_tokenizer_s_words_are_no_part_of_the_shape(family):
+    """As a published config.json has them, and our own export with a tokenizer."""
+    shape = next(shape for shape in SHAPES.values() if shape.family == family)
+    content = describe(shape).to_dict()
+    words = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": [2, 3]}
+    assert shape_of_json(content | words, "x") == shape
+
+
 @pytest.mark.parametrize("name", ["qwen_tiny", "qwen2.5-3b"])
 def test_operations_are_those_that_torch_counts(name):
     """On the meta device, with the kernel that computes the whole square of the attention."""

@@ -130,7 +130,8 @@ def test_logits_and_blocks(name, channels):
     assert model(torch.zeros(2, channels, 32, 32, device="meta")).shape == (2, 7)
     blocks = [{id(p) for p in block.parameters()} for block in model.blocks()]
     every = [p for block in blocks for p in block]
-    assert len(blocks) > 1 and all(blocks), "a block without parameters"
+    assert len(blocks) > 1, f"blocks() lists {len(blocks)}, expected several"
+    assert all(blocks), "a block without parameters"
     assert len(every) == len(set(every)), "one block inside another"
     assert 0 < len(every) < len(list(model.parameters()))
 

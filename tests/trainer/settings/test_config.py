@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,14 @@ def problems(**settings: str) -> list[str]:
     with pytest.raises(ConfigError) as failure:
         read(**settings)
     return failure.value.problems
+
+
+def test_every_setting_is_read_somewhere():
+    """One that nothing asks for would be recorded, audited, and without effect."""
+    sources = [path for path in Path("trainer").rglob("*.py") if path.name != "fields.py"]
+    text = "\n".join(path.read_text() for path in sources)
+    idle = [name for name in Config.model_fields if not re.search(rf"\.{name}\b|['\"]{name}['\"]", text)]
+    assert not idle, f"nothing in trainer/ reads {', '.join(idle)}"
 
 
 def test_values_are_read_with_their_types():
