@@ -30,7 +30,7 @@ from stratlab.analysis.reporting.run_facts import RunFacts, read_facts
 from stratlab.analysis.reporting.tables import write_tables
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.clocks import find_offsets
-from stratlab.traces.discover import Finding, find_traces
+from stratlab.traces.discover import Finding, Found, find_traces
 from stratlab.traces.merge import build_unmerged, merge_traces
 from stratlab.user_error import UserError
 
@@ -68,15 +68,42 @@ def analyze_run(
         NoTraces: there are traces, or the run did not finish, and nothing can be analysed; an earlier analysis stays.
     """
     facts = read_facts(run_dir)
-    _check_replaceable(run_dir / "analysis")
+    check_replaceable(run_dir / "analysis")
     found = find_traces(run_dir / "traces", facts.world_size, limits)
+    return analyze_found(
+        facts,
+        found,
+        str(run_dir / "traces"),
+        tracking_uri=tracking_uri,
+        progress=progress,
+        limits=limits,
+        hta_limits=hta_limits,
+    )
+
+
+def analyze_found(
+    facts: RunFacts,
+    found: Found,
+    place: str,
+    *,
+    tracking_uri: str | None,
+    progress: Progress,
+    limits: Limits = LIMITS,
+    hta_limits: HtaLimits = HTA_LIMITS,
+) -> dict[str, Any]:
+    """The same of traces that are found already; the analysis goes into `facts.folder`.
+
+    Args:
+        place: where the traces lie, for sentences.
+    """
+    run_dir = facts.folder
     measures = measure_traces(found.files, facts.axes, limits=limits, progress=progress)
     ranks, mixed = keep_one_source(measures.ranks)
     remarks = [finding for rank in ranks for finding in rank.findings]
     findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]
     if not ranks:
         if not facts.summary or any(finding.action == "skipped" for finding in findings):
-            raise NoTraces(_explain(run_dir / "traces", findings))
+            raise NoTraces(_explain(place, findings))
         report = build_untraced_report(facts, findings)
         _write_untraced(run_dir, report, facts)
         return _log(run_dir, report, tracking_uri, progress)
@@ -144,8 +171,8 @@ def _log(
     return report
 
 
-def _explain(folder: Path, findings: list[Finding]) -> str:
-    lines = [f"{folder}: no trace can be analysed", *(f"  {_sentence(finding)}" for finding in findings)]
+def _explain(place: str, findings: list[Finding]) -> str:
+    lines = [f"{place}: no trace can be analysed", *(f"  {_sentence(finding)}" for finding in findings)]
     return "\n".join(lines)
 
 
@@ -160,7 +187,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     os.replace(temporary, path)
 
 
-def _check_replaceable(target: Path) -> None:
+def check_replaceable(target: Path) -> None:
     """An analysis takes the place of the one before it, and of nothing else."""
     other = sorted(path.name for path in target.iterdir() if path.name not in OURS) if target.is_dir() else []
     if other or (target.exists() and not target.is_dir()):

@@ -3,23 +3,62 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from stratlab.options import RunDirectory, TrackingUri
+from stratlab.options import TrackingUri
+from stratlab.user_error import UserError
 
 MISSING = 3
+NO_HTA = "every analysis of Holistic Trace Analysis failed; the rest of the report is there"
 
 
-def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
+def analyze(
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR|TRACES",
+            help="One run: RESULTS/COMPARISON/RUN. Or traces of another program: a folder, a ZIP or tar file, a trace.",
+            show_default=False,
+        ),
+    ],
+    tracking_uri: TrackingUri = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Of another program's traces: where it goes; NAME-analysis if left out."
+        ),
+    ] = None,
+    rank_pattern: Annotated[
+        str,
+        typer.Option(metavar="REGEX", help="Of another program's traces: its group is the rank in a path."),
+    ] = "",
+) -> None:
     """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
 
     Of a run that finished without traces the report holds what the run measured by itself. Exit code 3: there
     is no run in RUN_DIR, its traces cannot be read, or it did not finish and left none.
 
+    Traces of another program are sorted into experiments, a folder each, with a report each; the source is only read.
+    Exit code 3: one of the experiments cannot be analysed, the others are.
+
     Example: stratlab analyze results/demo/ddp
+
+    Example: stratlab analyze traces.zip --output analysed
     """
+    from stratlab.analysis.foreign_traces import is_foreign
+
+    if is_foreign(run_dir):
+        _analyze_foreign(run_dir, output, rank_pattern)
+        return
+    if output or rank_pattern:
+        option = "--output" if output else "--rank-pattern"
+        raise UserError(
+            f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'}"
+        )
     from stratlab.analysis.analyze import NoTraces, analyze_run
     from stratlab.analysis.reporting.run_facts import NoRun
     from stratlab.tracking.mlflow_run import close_ended_run
@@ -31,25 +70,61 @@ def analyze(run_dir: RunDirectory, tracking_uri: TrackingUri = "") -> None:
     finally:  # the analysis comes last: a run that is still open in MLflow would stay so
         if tracking_uri and (done := close_ended_run(run_dir, tracking_uri)):
             _say(done)
-    from stratlab.analysis.pages.part_names import say_headline
     from stratlab.analysis.pages.untraced import say_untraced
 
     if report["source"] is None:
         _say(say_untraced(report))
         _say(f"report: {run_dir / 'analysis' / 'report.html'}")
         return
+    if not _show(report, run_dir):
+        _fail(NO_HTA, 1)
+
+
+def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str) -> None:
+    from stratlab.analysis.analyze import NoTraces
+    from stratlab.analysis.foreign_traces import analyze_foreign, name_source, parse_pattern
+    from stratlab.traces.archives import ArchiveError
+
+    pattern = parse_pattern(rank_pattern)
+    output = output or Path(f"{name_source(source)}-analysis")
+    try:
+        done = analyze_foreign(source, output, pattern=pattern, progress=_say)
+    except (NoTraces, ArchiveError) as missing:
+        _fail(str(missing), MISSING)
+    whole = True
+    for one in done:
+        if one.report:
+            _say(f"\nexperiment {one.name}")
+            whole = _show(one.report, one.folder) and whole
+    known = [one for one in done if one.report]
+    if len(known) > 1:
+        _say(f"\nside by side: stratlab compare {output}")
+    for one in done:
+        if not one.report:
+            print(f"error: experiment {one.name}: {one.why}", file=sys.stderr)
+    if len(known) < len(done):
+        raise typer.Exit(MISSING)
+    if not whole:
+        _fail(NO_HTA, 1)
+
+
+def _show(report: Mapping[str, Any], folder: Path) -> bool:
+    """The answer in short. False where Holistic Trace Analysis has failed in everything."""
+    from stratlab.analysis.pages.part_names import say_headline
+
+    if report.get("steps_from") == "recording":
+        _say("no label tells the steps: the whole recording counts as one")
     mean = report["mean"]
     origin = f"{report['source']} traces, backend {report['backend']}, {report['device']}"
     _say(f"mean of {mean['steps']} steps on {mean['ranks']} ranks ({origin}):")
     _say(say_headline(report))
     for entry in report["recommendations"]:
         _say(f"  {entry['severity']}, {entry['rule']}: {entry['title']}")
-    _say(f"report: {run_dir / 'analysis' / 'report.html'}")
+    _say(f"report: {folder / 'analysis' / 'report.html'}")
     failed = [row for row in report["hta"] if row["status"] == "failed"]
     for row in failed:
         _say(f"warning: Holistic Trace Analysis, {row['analysis']}: {row['reason']}")
-    if failed and not any(row["status"] == "ok" for row in report["hta"]):
-        _fail("every analysis of Holistic Trace Analysis failed; the rest of the report is there", 1)
+    return not failed or any(row["status"] == "ok" for row in report["hta"])
 
 
 def _say(text: str) -> None:

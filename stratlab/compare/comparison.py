@@ -25,9 +25,13 @@ from stratlab.compare.reading.layouts import find_repeated_layouts
 from stratlab.compare.reading.run_rows import apply_others, build_row, is_compared, name_variant
 from stratlab.compare.reading.surroundings import apply_place
 from stratlab.compare.reading.warmup import TRAINERS_OWN
-from stratlab.run_directory.record import RunRecord
+from stratlab.run_directory.record import TRACED, RunRecord
 from stratlab.user_error import UserError
 
+ONLY_TRACES = (
+    "traces of another program; a step is the mean of the recorded ones, and losses, samples per second and memory are "
+    "not known"
+)
 ORIGIN_FIELDS = ("backend", "device_type", "device_name", "world_size", "nodes", "steps", "measured_steps")
 
 
@@ -137,9 +141,14 @@ def _origin(runs: Sequence[RunRecord], rows: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    finished = [row for row in rows if is_compared(row)]
-    remarks = [ON_CPU] if any(row["device_type"] == "cpu" for row in finished) else []
+    finished = [row for row in rows if is_compared(row) and row["status"] != TRACED]
+    traced = [row["run"] for row in rows if row["status"] == TRACED]
+    remarks = [f"{', '.join(traced)}: {ONLY_TRACES}"] if traced else []
+    remarks += [ON_CPU] if any(row["device_type"] == "cpu" for row in finished) else []
     for row in rows:
+        if row["status"] == TRACED:
+            remarks += [f"{row['run']}: {problem}" for problem in row["problems"]]
+            continue
         if row["status"] != "finished":
             remarks.append(f"{row['run']} is {row['status']} and not ranked: {row['ending']}")
             continue

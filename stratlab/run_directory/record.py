@@ -21,8 +21,11 @@ from stratlab.run_directory.files import (
     read_object,
     read_world_size,
 )
+from stratlab.run_directory.foreign import FOREIGN, read_foreign
 
-Status = Literal["finished", "failed", "unfinished", "not a run"]
+Status = Literal["finished", "failed", "unfinished", "traces only", "not a run"]
+TRACED: Status = "traces only"
+"""Of another program: what a run was asked, and how it ended, is not known."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,12 @@ class RunRecord:
     @property
     def is_compared(self) -> bool:
         """Whether it may be ranked, explained and judged with others."""
-        return self.status == "finished" and not self.degenerate
+        return self.status in ("finished", TRACED) and not self.degenerate
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether nothing is known of it but what its traces tell."""
+        return self.status == TRACED
 
     def series(self, kind: str, value: str) -> dict[int, float]:
         """step -> value of the lines of one kind; a step that a later attempt repeated counts as repeated."""
@@ -91,6 +99,8 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         downloaded: it came from MLflow, where traces and logs are not kept: they are not expected then.
     """
     if not has_marks(folder):
+        if (folder / FOREIGN).is_file():
+            return _read_foreign_run(folder)
         return RunRecord(folder.name, folder, "not a run", f"has none of {', '.join(MARKS)}")
     problems: list[str] = []
     config = read_config(folder, problems)
@@ -126,6 +136,32 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         mlflow_run_id=server.get("run_id"),
         tracking_uri=server.get("tracking_uri"),
         missing=[name for name in _expected(files, world_size, downloaded) if not (folder / name).is_file()],
+        problems=problems,
+    )
+
+
+def _read_foreign_run(folder: Path) -> RunRecord:
+    problems: list[str] = []
+    told = read_foreign(folder, problems)
+    analysis = read_object(folder / "analysis" / "report.json", problems)
+    if not analysis.get("source"):
+        return RunRecord(
+            folder.name, folder, "not a run", "holds traces of another program without their analysis"
+        )
+    facts = {
+        "world_size": told.get("world_size"),
+        "backend": analysis.get("backend"),
+        "device_name": analysis.get("device"),
+        "device_type": "cpu" if analysis["source"] == "cpu" else "gpu",
+    }
+    return RunRecord(
+        name=folder.name,
+        folder=folder,
+        status=TRACED,
+        ending=f"traces of another program, from {told.get('source', 'an unknown place')}",
+        config={"comparison": folder.resolve().parent.name, "resolved": facts},
+        summary=facts,
+        analysis=analysis,
         problems=problems,
     )
 

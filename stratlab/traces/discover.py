@@ -11,24 +11,16 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
-
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_events
+from stratlab.traces.chunks import LIMITS, Limits
+from stratlab.traces.identity import read_identity
 from stratlab.traces.manifest import MANIFEST, Entry, Manifest, find_problem, read_manifest
-from stratlab.traces.odd_values import LATEST_NS, decode_head
 
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 TRACE_NAME = re.compile(r"rank\d+_trace\.json(\.gz)?")  # as the trainer writes it
 SUFFIXES = (".json", ".gz")
 MOST_RANKS = 1 << 31  # where the run does not tell
-
-
-class _Head(msgspec.Struct):
-    distributedInfo: dict[str, Any] | None = None
-    baseTimeNanoseconds: Any = None
-    mergedTrace: Any = None  # written by merge.py
 
 
 @dataclass(frozen=True)
@@ -120,7 +112,8 @@ def _check_entry(folder: Path, entry: Entry, limits: Limits) -> _Candidate:
                 return skip("differs from the manifest (sha256)")
     except OSError as failure:
         return skip(f"is not readable ({failure.strerror})")
-    rank, problem = _read_rank(path, limits)
+    identity = read_identity(path, limits, behind=False)
+    rank, problem = identity.rank, identity.problem
     if problem is None and rank not in (None, entry.rank):
         problem = f"rank {entry.rank} in the manifest, rank {rank} in the file"
     return _Candidate(entry.file, entry.rank, problem)
@@ -139,47 +132,12 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) ->
         problem = "not in the manifest, which is complete"
     if problem is not None:
         return _Candidate(name, in_name, problem)
-    rank, problem = _read_rank(path, limits)
-    if rank is None and problem is None and in_name is None:
-        rank, problem = _read_rank_behind(path, limits)
+    identity = read_identity(path, limits, behind=in_name is None)
+    rank, problem = identity.rank, identity.problem
     if problem is not None or rank is None:
         return _Candidate(name, in_name, problem)
     remark = f"named as rank {in_name}, but of rank {rank}"
     return _Candidate(name, rank, None, remark if in_name not in (None, rank) else None)
-
-
-def _read_rank(path: Path, limits: Limits) -> tuple[int | None, str | None]:
-    """The rank in the file's distributedInfo, None if it names none, and why the file is no trace."""
-    try:
-        head = msgspec.convert(decode_head(read_head(path, limits)), _Head)
-    except TraceError as failure:
-        return None, str(failure)
-    except msgspec.ValidationError as failure:
-        return None, f"not JSON before the events ({failure})"
-    except OSError as failure:
-        return None, f"is not readable ({failure.strerror})"
-    rank = (head.distributedInfo or {}).get("rank")
-    base = head.baseTimeNanoseconds
-    if head.mergedTrace is not None:
-        return None, "a merged trace, not that of one rank"
-    if rank is not None and type(rank) is not int:
-        return None, "its distributedInfo names no whole number as rank"
-    if isinstance(base, int) and abs(base) >= LATEST_NS:
-        return None, "counts its times from one that no clock shows"
-    return rank, None
-
-
-def _read_rank_behind(path: Path, limits: Limits) -> tuple[int | None, str | None]:
-    """The same of what stands behind the events: some writers put it there. Reads the whole file."""
-    try:
-        *_, last = split_events(path, limits)
-        rank = msgspec.json.decode(last, type=_Head).distributedInfo
-    except TraceError as failure:
-        return None, str(failure)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
-        return None, None  # what is wrong with it is found when it is read
-    number = (rank or {}).get("rank")
-    return (number if type(number) is int else None), None
 
 
 def _rate(candidate: _Candidate) -> tuple[bool, bool, bool, str]:

@@ -63,6 +63,7 @@ START = "tests/trainer/ranks/test_start_document.py::test_the_command_trains"
 STOPS = "tests/nightly/trainer/test_stops_document.py::"
 STOPPED = "python -m trainer --config examples/faults.yaml --processes 2 --set"
 EXPORTED = "tests/stratlab/export/test_command.py::test_the_documents_command_writes_what_tensorboard_reads"
+OTHERS = "tests/stratlab/analysis/processes/test_foreign_document.py::"
 RENDERED = "tests/stratlab/render/test_command.py::test_the_documents_commands_write_their_script"
 FORMS = "tests/experiments/test_forms.py::test_the_full_form_renders_and_the_trainer_takes_it"
 RESULTS = "tests/experiments/test_results.py::test_each_part_has_the_result_of_its_small_form"
@@ -257,6 +258,11 @@ TABLE: dict[str, Row] = {
     ),
     "python -m trainer --config FILE --set key=value": row(
         START, "tests/trainer/ranks/test_api.py::*", instead=PLACEHOLDER
+    ),
+    "stratlab analyze traces.zip": row(f"{OTHERS}test_real_traces_are_analysed_and_compared"),
+    "stratlab compare traces-analysis": row(f"{OTHERS}test_real_traces_are_analysed_and_compared"),
+    'stratlab analyze traces.zip --rank-pattern "gpu(\\d+)" --output by-gpu': row(
+        f"{OTHERS}test_ranks_that_only_a_pattern_finds"
     ),
     "stratlab export tensorboard results/runs/demo --output boards": row(EXPORTED),
     "stratlab export tensorboard results/runs/demo/ddp": row(EXPORTED),

@@ -130,7 +130,8 @@ def test_analyze_shows_where_its_numbers_come_from(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert call("analyze", str(tmp_path / "nope")) == 3, "a run that was refused leaves no folder"
     assert call("analyze", str(tmp_path), "--nope") == 2
-    (tmp_path / "empty").touch()
+    for name in ("attempts.jsonl", "empty"):
+        (tmp_path / name).touch()
     assert call("analyze", str(tmp_path)) == 3
     assert [uri for _, uri in asked] == ["http://m:1", None, None]
 

@@ -8,6 +8,8 @@ from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.traces.discover import Finding, Manifest
 
+MOST_NAMED = 8  # missing ranks with a line of their own
+
 
 def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[Finding]]:
     """GPU time and host time are never mixed, nor steps and whole recordings: with a GPU on any rank, ranks without one
@@ -36,9 +38,14 @@ def find_gaps(
     """Missing ranks and steps, and a GPU that left no mark. `named`: ranks that another finding explains."""
     findings = []
     present = {rank.rank for rank in ranks}
-    for missing in sorted(set(range(facts.world_size or 0)) - present - named):
-        findings.append(Finding("noted", "has no trace, the means are over the other ranks", rank=missing))
-    if not facts.origin["finished"]:
+    missing = sorted(set(range(facts.world_size or 0)) - present - named)
+    if len(missing) <= MOST_NAMED:
+        why = "has no trace, the means are over the other ranks"
+        findings += [Finding("noted", why, rank=rank) for rank in missing]
+    else:
+        why = f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others"
+        findings.append(Finding("noted", why))
+    if facts.origin["finished"] is False:  # None: foreign traces do not tell
         findings.append(Finding("noted", "is missing: the run did not finish", "summary.json"))
     if ranks[0].source == "cpu" and facts.origin["device_type"] not in (None, "cpu"):
         device = facts.origin["device_type"]
@@ -54,6 +61,17 @@ def find_gaps(
             Finding("noted", f"{len(longest)} of {manifest.steps} profiled steps are in the traces")
         )
     return findings
+
+
+def say_ranks(ranks: Sequence[int]) -> str:
+    """`1-3, 7`; `ranks` ascend."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1][1:] = [rank]
+        else:
+            spans.append([rank])
+    return ", ".join("-".join(map(str, span)) for span in spans)
 
 
 def _list(steps: list[int]) -> str:

@@ -62,6 +62,35 @@ def read_facts(folder: Path) -> RunFacts:
         findings.append(Finding("noted", "is missing: what the run was asked is not known", "config.json"))
     elif not config:
         raise NoRun(f"{folder}: not a run directory, its config.json is no JSON object")
+    return _build_facts(
+        folder, config, summary, findings, _read_lines(folder / "metrics.jsonl"), evaluation=evaluation
+    )
+
+
+def build_foreign_facts(
+    folder: Path, name: str, world_size: int | None, backend: str | None, findings: list[Finding]
+) -> RunFacts:
+    """Of traces that this lab did not make: what they tell themselves, and no more.
+
+    Args:
+        folder: where the analysis goes; need not exist.
+        findings: what is to be said of them already.
+    """
+    config = {"run": name, "resolved": {"world_size": world_size, "backend": backend}}
+    facts = _build_facts(folder, config, {}, findings, [], evaluation={})
+    facts.origin["finished"] = None
+    return facts
+
+
+def _build_facts(
+    folder: Path,
+    config: dict[str, Any],
+    summary: dict[str, Any],
+    findings: list[Finding],
+    metrics: list[dict[str, Any]],
+    *,
+    evaluation: dict[str, Any],
+) -> RunFacts:
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
     versions = _object(provenance, "versions")
     origin = {
@@ -88,7 +117,7 @@ def read_facts(folder: Path) -> RunFacts:
         origin=origin,
         axes={name: size for name, size in origin["axes"].items() if isinstance(size, int)},
         created=str(provenance.get("created") or ""),
-        metrics=_read_lines(folder / "metrics.jsonl"),
+        metrics=metrics,
         evaluation=evaluation,
         findings=findings,
         summary=summary,

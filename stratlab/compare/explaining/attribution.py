@@ -15,13 +15,17 @@ from stratlab.compare.explaining.sentence import (
     format_ms,
 )
 from stratlab.compare.explaining.traced_step import TracedStep, build_traced_step
+from stratlab.compare.judging.facts import UNKNOWN
+from stratlab.compare.judging.fairness import SETTINGS
 from stratlab.compare.judging.noise import Band
 from stratlab.compare.judging.variants import find_typical
 from stratlab.compare.judging.winners import LEAST_LEAD_PCT
-from stratlab.compare.reading.run_rows import is_compared
+from stratlab.compare.reading.run_rows import find_recorded_step_ms, is_compared
+from stratlab.run_directory.record import TRACED
 from stratlab.user_error import UserError
 
 Row = Mapping[str, Any]
+OWN = "runs"
 
 
 def build_attribution(
@@ -50,17 +54,21 @@ def build_attribution(
     Raises:
         UserError: `baseline` is no finished run with step times.
     """
-    steps = {
-        row["run"]: row["step_time_ms_p50"] for row in rows if is_compared(row) and row["step_time_ms_p50"]
-    }
+    kinds = {row["run"]: _find_kind(row) for row in rows if is_compared(row)}
+    steps = {row["run"]: ms for row in rows if is_compared(row) and (ms := _find_step_ms(row))}
     if baseline is not None and baseline not in steps:
         known = ", ".join(steps) or "none"
         raise UserError(f"--baseline {baseline}: expected a finished run of this comparison: {known}")
     groups = [[name for name in group if name in steps] for group in fairness["groups"]]
     typical = _choose_typical(groups, variants, steps, baseline)
     traced = {name: build_traced_step(analyses.get(name) or {}) for group in typical for name in group}
-    pairs, missing = [], []
-    for run, base in _pair_up(typical, steps, baseline):
+    missing = [
+        {"run": row["run"], "baseline": None, "why": "its traces have no labels of steps"}
+        for row in rows
+        if row["status"] == TRACED and row["run"] not in steps
+    ]
+    pairs = []
+    for run, base in _pair_up_kinds(typical, kinds, steps, baseline):
         mine, other = traced[run], traced[base]
         if isinstance(mine, str) or isinstance(other, str):
             name, why = (run, mine) if isinstance(mine, str) else (base, other)
@@ -70,7 +78,11 @@ def build_attribution(
             missing.append({"run": run, "baseline": base, "why": why})
         else:
             differing = _find_differing(run, base, fairness)
-            pairs.append(build_pair((run, mine, steps[run]), (base, other, steps[base]), differing, band))
+            if is_own := kinds[run] == kinds[base] == OWN:
+                ends = (run, mine, steps[run]), (base, other, steps[base])
+            else:
+                ends = (run, mine, mine.step_ms), (base, other, other.step_ms)
+            pairs.append(build_pair(*ends, differing, band if is_own else None, settings_known=is_own))
     return {"baseline": baseline, "pairs": pairs, "not_attributed": missing}
 
 
@@ -79,17 +91,19 @@ def build_pair(
     base: tuple[str, TracedStep, float],
     differing: Sequence[str] = (),
     band: Band | None = None,
+    settings_known: bool = True,
 ) -> dict[str, Any]:
     """The attribution of one pair.
 
     Args:
         run, base: name, traced step, and median of the measured step times in ms.
         differing: facts that forbid to compare them.
+        settings_known: False = of one of them there are only traces; the steps are the recorded ones.
 
     Returns:
-        run, baseline, comparable, differing, sources, origin, difference_ms = the sum of the ms of `parts`,
-        difference_pct of the baseline, traced_difference_ms, noise_ms (None without repeats), parts, no_cause (why none
-        can be named, or None), main_cause, late_rank, remedy, sentence.
+        run, baseline, comparable, settings_known, differing, sources, origin, difference_ms = the sum of the ms of
+        `parts`, difference_pct of the baseline, traced_difference_ms, noise_ms (None without repeats), parts, no_cause
+        (why none can be named, or None), main_cause, late_rank, remedy, sentence.
     """
     (name, mine, ms), (base_name, other, base_ms) = run, base
     difference_ms = ms - base_ms
@@ -98,10 +112,11 @@ def build_pair(
     pair: dict[str, Any] = {
         "run": name,
         "baseline": base_name,
-        "comparable": not differing,
+        "comparable": settings_known and not differing,
+        "settings_known": settings_known,
         "differing": list(differing),
         "sources": sorted({mine.source, other.source}),
-        "origin": _say_origin(mine, other),
+        "origin": _say_origin(mine, other, settings_known),
         "run_ms": ms,
         "baseline_ms": base_ms,
         "difference_ms": difference_ms,
@@ -136,6 +151,28 @@ def _find_doubt(
         direction = "" if (difference_ms - remainder) * difference_ms >= 0 else " the other way round"
         return f"the traced steps differ by {shown}{direction}, which leaves most of it unexplained"
     return None
+
+
+def _find_kind(row: Row) -> str:
+    """What can be held against each other without being asked: runs of this lab; traces alone, by their source."""
+    return OWN if row["status"] != TRACED else f"{row['trace_source']} traces"
+
+
+def _find_step_ms(row: Row) -> float | None:
+    return find_recorded_step_ms(row) if row["status"] == TRACED else row["step_time_ms_p50"]
+
+
+def _pair_up_kinds(
+    typical: Sequence[Sequence[str]],
+    kinds: Mapping[str, str],
+    steps: Mapping[str, float],
+    baseline: str | None,
+) -> list[tuple[str, str]]:
+    pairs = []
+    for kind in dict.fromkeys(kinds.values()):
+        mine = [[name for name in group if kinds[name] == kind] for group in typical]
+        pairs += _pair_up([group for group in mine if group], steps, baseline)
+    return sorted(pairs, key=lambda pair: list(steps).index(pair[0]))
 
 
 def _choose_typical(
@@ -174,17 +211,18 @@ def _find_differing(run: str, base: str, fairness: Mapping[str, Any]) -> list[st
     """Facts that matter and keep the two apart; empty where they are in one group of the audit."""
     if any(run in group and base in group for group in fairness["groups"]):
         return []
-    found = [
-        entry["field"]
-        for entry in fairness["differences"]
-        if entry["matters"] and entry["values"].get(run) != entry["values"].get(base)
-    ]
+    matters = [entry for entry in fairness["differences"] if entry["matters"]]
+    ends = {e["field"]: [str(e["values"].get(name, UNKNOWN)) for name in (run, base)] for e in matters}
+    if UNKNOWN in ends.get(SETTINGS, []):  # what one of them does not tell is not seen to differ
+        return [field for field, (a, b) in ends.items() if UNKNOWN not in (a, b) and a != b]
+    found = [entry["field"] for entry in matters if entry["values"].get(run) != entry["values"].get(base)]
     return found or [
         f"{e['field']} (unknown or not as it should be)" for e in fairness["differences"] if e["matters"]
     ]
 
 
-def _say_origin(mine: TracedStep, other: TracedStep) -> str:
+def _say_origin(mine: TracedStep, other: TracedStep, settings_known: bool) -> str:
     source = CPU_ORIGIN if mine.source == "cpu" else "GPU events"
+    measured = "medians of untraced steps" if settings_known else "means of the traced steps"
     counts = [f"{step.steps} steps on {step.ranks} ranks" for step in (mine, other)]
-    return f"parts: {source}; traced: {' and '.join(dict.fromkeys(counts))}; difference: medians of untraced steps"
+    return f"parts: {source}; traced: {' and '.join(dict.fromkeys(counts))}; difference: {measured}"

@@ -14,8 +14,12 @@ CPU_ORIGIN = "host operator time on gloo; says nothing about GPUs"
 def build_sentence(pair: Mapping[str, Any]) -> str:
     """The sentence of a pair of the attribution. The warnings come first, so that it cannot be quoted without them."""
     warnings = []
-    if not pair["comparable"]:
+    if pair["differing"]:
         warnings.append(f"Not comparable, no finding: they differ in {', '.join(pair['differing'])}. ")
+    elif not pair["comparable"]:
+        warnings.append(
+            "Whether they are comparable is not known, for traces do not tell the settings: no finding. "
+        )
     if "cpu" in pair["sources"]:
         warnings.append(f"On a CPU ({CPU_ORIGIN}): ")
     return "".join(warnings) + _say_difference(pair) + _say_causes(pair) + _say_remedy(pair)

@@ -16,6 +16,10 @@ ONLY_TALK = "NCCL_DEBUG"
 """Variables of this kind make a library say more."""
 AS_SEARCH = "comparable as a search"
 """The verdict over runs that differ, but only in what they are meant to differ in."""
+UNSHOWN = "comparability not known"
+"""The verdict where nothing is seen to differ, but of some runs there are only traces."""
+TOLD_BY_TRACES = ("world_size", "device_name", "backend")
+SETTINGS = "settings"
 
 
 def audit(
@@ -34,16 +38,18 @@ def audit(
         groups: lists of runs without a difference that matters among them, the largest first.
         search_groups: the same without what is varied: the runs that results may be ranked over. Of runs with equal
             settings whose losses disagree only the larger part is in them. Empty where nothing is varied.
-        verdict: "comparable", AS_SEARCH or "not comparable"; reason: a sentence.
+        verdict: "comparable", AS_SEARCH, UNSHOWN or "not comparable"; reason: a sentence.
         not_compared: [{run, why}] of the finished runs that were left out.
         pairs: those given, with what was allowed and whether they agree.
     """
-    finished = [run for run in runs if run.is_compared]
+    finished = [run for run in runs if run.is_compared and not run.is_foreign]
+    foreign = [run for run in runs if run.is_compared and run.is_foreign]
     tasks = {read_task(run) for run in finished}
     differences: list[dict[str, Any]] = []
     same: dict[str, Any] = {}
     for rule in [rule for rule in (*RULES, *_unlisted(finished)) if not rule.task or rule.task in tasks]:
-        values = {run.name: read_fact(run, rule) for run in finished}
+        known = [*finished, *foreign] if rule.field in TOLD_BY_TRACES else finished
+        values = {run.name: read_fact(run, rule) for run in known}
         if rule.replaced_by and all(read_path(run.config, ("config", rule.replaced_by)) for run in finished):
             values = dict.fromkeys(values, f"that of {rule.replaced_by}")
         if _differs(rule, list(values.values())):
@@ -72,10 +78,17 @@ def audit(
         for run in runs
         if run.status == "finished" and not run.is_compared
     ]
-    reason = _reason(finished, [entry for entry in differences if entry["matters"]], left_out)
+    silent = [entry for entry in differences if _is_silent(entry, foreign)]
+    seen = [entry for entry in differences if entry["matters"] and entry not in silent]
+    reason = _reason([*finished, *foreign], seen, left_out)
     verdict = "not comparable" if reason else "comparable"
     if varied and reason and len(finished) > 1:
         verdict, reason = _judge_varied(finished, differences, left_out, varied)
+    if foreign and len(finished) + len(foreign) > 1:
+        verdict = UNSHOWN if verdict == "comparable" else verdict
+        reason = "; ".join(filter(None, [reason, _say_unshown(foreign)]))
+        differences.insert(0, _build_unshown(finished, foreign))
+        groups = [*groups, *([run.name] for run in foreign)]
     return {
         "differences": differences,
         "same": same,
@@ -86,6 +99,28 @@ def audit(
         "not_compared": left_out,
         "pairs": pairs,
     }
+
+
+def _is_silent(entry: dict[str, Any], foreign: Sequence[RunRecord]) -> bool:
+    """Whether it is only not known that the fact is the same, because traces do not tell it."""
+    unknown = {name for name, value in entry["values"].items() if value == UNKNOWN}
+    known = {str(value) for value in entry["values"].values() if value != UNKNOWN}
+    return bool(unknown) and unknown <= {run.name for run in foreign} and len(known) < 2
+
+
+def _say_unshown(foreign: Sequence[RunRecord]) -> str:
+    names = ", ".join(run.name for run in foreign)
+    return (
+        f"of {names} there are only traces, which tell neither model nor data, batch sizes, precision or losses: that "
+        "the settings are equal cannot be shown"
+    )
+
+
+def _build_unshown(finished: Sequence[RunRecord], foreign: Sequence[RunRecord]) -> dict[str, Any]:
+    values = dict.fromkeys((run.name for run in finished), "recorded")
+    values |= dict.fromkeys((run.name for run in foreign), UNKNOWN)
+    why = "traces do not tell them: equality cannot be shown"
+    return {"field": SETTINGS, "values": values, "matters": True, "why": why, "varied": ""}
 
 
 def _judge_varied(

@@ -43,7 +43,7 @@ PROMISES = {name: Promise(**facts["holds"]) for name, facts in STRATEGIES.items(
 
 
 def build_sharding(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """One entry for each run that is compared.
+    """One entry for each run that is compared, and of which more is known than traces.
 
     Returns:
         [{run, strategy, world_size, divided_by (ranks that share what is divided), state_gib (of one process that
@@ -52,7 +52,7 @@ def build_sharding(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
         kept (True: within TOLERANCE_PCT of the promise; None: not known), kinds: [{kind, state_gib, promised_gib,
         held_gib}], why}]; numbers are None where the run does not tell, and `why` says what is missing.
     """
-    return [_judge(run) for run in runs if run.is_compared]
+    return [_judge(run) for run in runs if run.is_compared and not run.is_foreign]
 
 
 def _judge(run: RunRecord) -> dict[str, Any]:

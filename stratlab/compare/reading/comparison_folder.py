@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratlab.run_directory.files import MARKS, is_run
+from stratlab.run_directory.foreign import FOREIGN
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.user_error import UserError
 
@@ -19,14 +20,14 @@ def load_runs(folder: Path) -> list[RunRecord]:
         raise UserError(
             f"{folder}: not a folder; expected the folder of a comparison, <results>/<comparison>"
         )
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() or (folder / FOREIGN).is_file():
         raise UserError(f"{folder}: this is one run; give the folder of its comparison, {folder.parent}")
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ours(path))
     runs = [read_run(path) for path in below]
     if all(run.status == "not a run" for run in runs):
         found = ", ".join(path.name for path in below) or "nothing"
         raise UserError(
-            f"{folder}: no run in it; expected folders with one of {', '.join(MARKS)}, found {found}"
+            f"{folder}: no run in it; expected folders with one of {', '.join((*MARKS, FOREIGN))}, found {found}"
         )
     return runs
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stratlab.compare.reading.layouts import build_layout
 from stratlab.compare.reading.step_times import build_step_times
-from stratlab.run_directory.record import RunRecord
+from stratlab.run_directory.record import TRACED, RunRecord
 
 SUMMARY_FIELDS = (
     *("strategy", "model", "dataset", "seed", "precision", "backend", "device_type", "device_name"),
@@ -62,7 +62,7 @@ def build_row(run: RunRecord) -> dict[str, Any]:
         "problems": run.problems,
         "attempts": sum(line.get("event") == "started" for line in run.attempts),
         "mlflow_run_id": run.mlflow_run_id,
-        "task": "text" if run.is_text else "image",
+        "task": None if run.is_foreign else "text" if run.is_text else "image",
         **{name: run.summary.get(name) for name in (*SUMMARY_FIELDS, *TEXT_FIELDS)},
         **build_layout(run),
         **{name: _axes(run).get(name, 1) for name in AXES},
@@ -72,6 +72,7 @@ def build_row(run: RunRecord) -> dict[str, Any]:
         "state_memory_gib": None if None in state else sum(value for value in state if value is not None),
         "trace_source": run.analysis.get("source"),
         "trace_steps": trace.get("steps"),
+        "trace_steps_from": run.analysis.get("steps_from"),
         **{name: trace.get(name) for name in TRACE_FIELDS},
         "comm_exposed_pct": trace.get("comm_exposed_pct", run.summary.get("comm_exposed_pct")),
         "trace_findings": len(run.analysis["quality"]) if "quality" in run.analysis else None,
@@ -82,11 +83,18 @@ def build_row(run: RunRecord) -> dict[str, Any]:
 
 def is_compared(row: Mapping[str, Any]) -> bool:
     """As `RunRecord.is_compared`."""
-    return row["status"] == "finished" and not row["degenerate"]
+    return row["status"] in ("finished", TRACED) and not row["degenerate"]
+
+
+def find_recorded_step_ms(row: Mapping[str, Any]) -> float | None:
+    """The mean of the recorded steps; None where no label tells the steps."""
+    return None if row["trace_steps_from"] in (None, "recording") else row["step_ms"]
 
 
 def name_variant(row: Mapping[str, Any]) -> str:
-    """Equal for runs of the same strategy on the same axes."""
+    """Equal for runs of the same strategy on the same axes; what is known by its traces alone is equal to nothing."""
+    if row["status"] == TRACED:
+        return str(row["run"])
     axes = [f"{name}={row[name]}" for name in ("dp_replicate", "dp_shard", *AXES)]
     kinds = [str(row[name]) for name in ("layout", "pp_schedule", "cp_kind") if row[name]]
     return " ".join([str(row["strategy"]), *axes, *kinds])

@@ -19,11 +19,12 @@ from stratlab.drawing import (
     stacked_bars,
     subtitle,
 )
+from stratlab.run_directory.record import TRACED
 
 Rows = Sequence[Mapping[str, Any]]
 
 HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
-STATUS_BADGES = {"finished": "good", "failed": "bad", "unfinished": "warn"}
+STATUS_BADGES = {"finished": "good", "failed": "bad", "unfinished": "warn", TRACED: "plain"}
 
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
@@ -138,7 +139,7 @@ def build_traces(rows: Rows) -> Section:
         "copy_exposed_pct": "exposed copies",
         "idle_pct": "idle",
     }
-    analysed = [row for row in _finished(rows) if row["trace_source"]]
+    analysed = [row for row in rows if row["status"] in ("finished", TRACED) and row["trace_source"]]
     bars = {row["run"]: {part: row[name] for name, part in parts.items()} for row in analysed}
     html = html_table(rows, columns)
     html += stacked_bars(bars, "% of the traced steps") if bars else note("No run has analysed traces.")

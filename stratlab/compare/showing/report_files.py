@@ -39,7 +39,7 @@ CSV_FIELDS = (
     *("torch", *AXES, "step_time_ms_mean", "step_times_from", "warmup_steps", "noise_ms"),
     *("baseline", "speedup_vs_baseline", "main_cause", *SCALING_FIELDS),
     *("state_memory_gib", "sharding_effectiveness_pct", "memory_fragmentation_pct"),
-    *("trace_source", "trace_steps", *TRACE_FIELDS),
+    *("trace_source", "trace_steps", "trace_steps_from", *TRACE_FIELDS),
     *("trace_findings", "mlflow_run_id"),
     *("task", *TEXT_FIELDS, "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct"),
     "mfu_useful_pct",
@@ -117,9 +117,17 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
     """The page as text."""
     records = [run for run in runs if run.status != "not a run"]
     rows = report["runs"]
+    first = [verdict.build_verdict(report), build_why(report, LEAST_LEAD_PCT)]
+    if verdict.is_foreign(report):  # the rest is of what a run tells
+        sections = [*first, measured.build_traces(rows), verdict.build_fairness(report)]
+        return build_page(
+            f"Comparison {report['comparison']}",
+            verdict.describe_origin(report),
+            sections,
+            say_limits(report),
+        )
     sections = [
-        verdict.build_verdict(report),
-        build_why(report, LEAST_LEAD_PCT),
+        *first,
         measured.build_speed(rows, report["noise"]),
         *measured.build_use(rows),
         measured.build_memory(rows),

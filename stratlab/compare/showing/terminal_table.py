@@ -11,8 +11,10 @@ from rich.table import Table
 from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
-from stratlab.compare.showing.verdict import either
+from stratlab.compare.reading.run_rows import find_recorded_step_ms
+from stratlab.compare.showing.verdict import either, is_foreign
 from stratlab.number import format_number
+from stratlab.run_directory.record import TRACED
 
 COLUMNS: tuple[tuple[str, str, int | None], ...] = (
     ("strategy", "strategy", None),
@@ -27,7 +29,19 @@ COLUMNS: tuple[tuple[str, str, int | None], ...] = (
     ("bubble_pct", "bubble %", 1),
     ("test_perplexity", "test perplexity", 3),
 )
+OF_TRACES: tuple[tuple[str, str, int | None], ...] = (
+    ("status", "status", None),
+    ("trace_source", "events", None),
+    ("trace_ranks", "ranks", None),
+    ("recorded_steps", "steps", None),
+    ("recorded_step_ms", "recorded step ms", 2),
+    ("compute_pct", "compute %", 1),
+    ("comm_exposed_pct", "exposed comm %", 1),
+    ("copy_exposed_pct", "exposed copies %", 1),
+    ("idle_pct", "idle %", 1),
+)
 OF_IMAGES = ("samples_per_s", "test_accuracy_pct")
+LEFT = ("strategy", "status", "trace_source")
 OF_TEXT = ("useful_tokens_per_s", "bubble_pct", "test_perplexity")
 
 
@@ -37,6 +51,7 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     hardware, backend, world_size, steps = (
         either(origin[name]) for name in ("hardware", "backend", "world_size", "steps")
     )
+    only_traces = is_foreign(report)
     best = [f"{metric}: {run}" for metric, run in report["winners"].items() if run]
     groups = [f"comparable with each other: {', '.join(g['runs'])}" for g in report["group_winners"]]
     lines = [
@@ -47,7 +62,8 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         *say_search(report["search"]),
         *say_scaling(report["scaling"]),
         *say_sharding(report["sharding"]),
-        f"{hardware}, backend {backend}, world size {world_size}, {steps} steps",
+        f"{hardware}, backend {backend}, world size {world_size}"
+        + ("" if only_traces else f", {steps} steps"),
         *report["remarks"],
         *([""] if report["attribution"]["pairs"] else []),
         *(pair["sentence"] for pair in report["attribution"]["pairs"]),
@@ -55,15 +71,19 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     table = Table(title=escape(f"comparison {report['comparison']}"), caption=escape("\n".join(lines)))
     table.caption_justify = "left"
     table.add_column("run")
-    tasks = {row["task"] for row in report["runs"]}
+    tasks = {row["task"] for row in report["runs"]} - {None}
     left_out = (*(OF_IMAGES if tasks == {"text"} else ()), *(OF_TEXT if tasks == {"image"} else ()))
     columns = [column for column in COLUMNS if column[0] not in left_out]
     columns = [_on_host(column) if _has_no_device(report) else column for column in columns]
+    if any(row["status"] == TRACED for row in report["runs"]):
+        others = [column for column in OF_TRACES if column not in columns]
+        columns = list(OF_TRACES) if only_traces else [*columns, *others]
     for name, header, _ in columns:
-        table.add_column(header, justify="left" if name in ("strategy", "status") else "right")
+        table.add_column(header, justify="left" if name in LEFT else "right")
     for row in report["runs"]:
         bubble = row["bubble_pct"] if (row["pp"] or 1) > 1 else None
         row = {**row, "strategy": _name(row), "status": _status(row), "bubble_pct": bubble}
+        row |= _read_traces(row)
         cells = [format_number(row[name], digits) for name, _, digits in columns]
         table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
     return table
@@ -77,6 +97,13 @@ def _status(row: Mapping[str, Any]) -> str:
     """`degenerate: lacks data, tensor`, where a run is not compared."""
     lacks = ", ".join(row["missing_dimensions"])
     return f"degenerate{': lacks ' if lacks else ''}{lacks}" if row["degenerate"] else row["status"]
+
+
+def _read_traces(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Of how many ranks there are traces; of steps only where labels tell them."""
+    step_ms = find_recorded_step_ms(row)
+    ranks, steps = len(row["phases_present"]) or None, row["trace_steps"] if step_ms is not None else None
+    return {"trace_ranks": ranks, "recorded_steps": steps, "recorded_step_ms": step_ms}
 
 
 def _list_goals(report: Mapping[str, Any]) -> list[str]:

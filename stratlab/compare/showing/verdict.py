@@ -8,12 +8,13 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.judging.agreement import FIRST_STEPS
-from stratlab.compare.judging.fairness import AS_SEARCH
+from stratlab.compare.judging.fairness import AS_SEARCH, UNSHOWN
 from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.reading.warmup import RULE
 from stratlab.compare.showing.tradeoffs import build_goals_html, draw_pareto
 from stratlab.drawing import Column, Section, Tile, badge, details, html_table, note, paragraph, tile_row
 from stratlab.number import format_fact, format_number
+from stratlab.run_directory.record import TRACED
 
 NAMES = {
     "samples_per_s": "highest throughput",
@@ -32,6 +33,11 @@ AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: b
 def describe_origin(report: Mapping[str, Any]) -> str:
     """One line: hardware, backend, processes, steps, repeats, versions."""
     origin = report["origin"]
+    if is_foreign(report):
+        return (
+            f"Traces of another program, recorded on {either(origin['hardware'])}, "
+            f"backend {either(origin['backend'])}, {either(origin['world_size'])} processes."
+        )
     versions = ", ".join(f"{name} {either(version)}" for name, version in origin["versions"].items())
     return (
         f"Measured on {either(origin['hardware'])} ({either(origin['device'])}), "
@@ -42,11 +48,16 @@ def describe_origin(report: Mapping[str, Any]) -> str:
     )
 
 
+def is_foreign(report: Mapping[str, Any]) -> bool:
+    """Whether nothing but traces is known of any of its runs."""
+    return all(row["status"] == TRACED for row in report["runs"])
+
+
 def build_verdict(report: Mapping[str, Any]) -> Section:
     """The answer first."""
     fairness = report["fairness"]
     comparable = fairness["verdict"] == "comparable"
-    kind = "good" if comparable else "warn" if fairness["verdict"] == AS_SEARCH else "bad"
+    kind = "good" if comparable else "warn" if fairness["verdict"] in (AS_SEARCH, UNSHOWN) else "bad"
     html = paragraph(badge(fairness["verdict"], kind) + f" {fairness['reason']}.")
     if report["search"]:
         html += paragraph(f"{'; '.join(say_search(report['search']))}.")

@@ -53,10 +53,13 @@ def build_why(report: Mapping[str, Any], least_lead_pct: float) -> Section:
     if not found["pairs"]:
         html += paragraph("No two runs with analysed traces to explain.")
     for entry in found["not_attributed"]:
-        html += note(f"{entry['run']} against {entry['baseline']}: not explained, {entry['why']}.")
+        against = f" against {entry['baseline']}" if entry["baseline"] else ""
+        html += note(f"{entry['run']}{against}: not explained, {entry['why']}.")
     if others:
         html += subtitle("Runs that are not comparable")
-        html += paragraph("What differs between these runs may be the cause of any of this. No finding.")
+        html += paragraph(
+            "What differs between these runs, or may differ, can be the cause of it. No finding."
+        )
         for pair in others:
             html += paragraph(badge("not comparable", "bad") + " " + Markup.escape(pair["sentence"]))
         html += details("Their parts", _table(others))

@@ -1,0 +1,219 @@
+"""ZIP and tar files of traces, unpacked with distrust.
+
+Only what may be a trace is written, each member into a folder of its own that this program names, so no name in an
+archive decides where anything lands. An archive that tries all the same, or that unpacks to far more than it is, is
+refused as a whole; a damaged member costs itself.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from stratlab.user_error import UserError
+
+ARCHIVE = re.compile(r"(?P<stem>.+?)\.(zip|tar|tar\.gz|tgz)", re.IGNORECASE)
+TRACE_SUFFIXES = (".json", ".gz")
+COPY_BYTES = 1 << 20
+LONGEST_NAME = 200  # bytes
+DRIVE = re.compile(r"[A-Za-z]:")
+DAMAGE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+)
+
+
+class ArchiveError(UserError):
+    """Why an archive is not unpacked, with its name."""
+
+
+@dataclass(frozen=True)
+class ArchiveLimits:
+    """What one archive may cost."""
+
+    members: int = 20_000
+    total_bytes: int = 64 << 30
+    ratio: int = 200  # unpacked to packed; Kineto's traces reach 18
+    ratio_from_bytes: int = 64 << 20  # small archives may be more repetitive
+
+
+ARCHIVE_LIMITS = ArchiveLimits()
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that may be a trace: the folders that it lies in and its name, as the user sees them, and where it is."""
+
+    parts: tuple[str, ...]
+    path: Path
+
+    @property
+    def shown(self) -> str:
+        return "/".join(self.parts)
+
+
+@dataclass
+class Unpacked:
+    """`left_out`: (name as the user sees it, why)."""
+
+    files: list[SourceFile] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Member:
+    """`size` as the archive tells it, of what must be unpacked to come past it."""
+
+    name: str
+    size: int
+    problem: str | None
+    open: Callable[[], IO[bytes] | None]
+
+
+def find_archive_stem(name: str) -> str | None:
+    """`runs` of runs.zip and runs.tar.gz; None for what is no archive by its name."""
+    found = ARCHIVE.fullmatch(name)
+    return found["stem"] if found else None
+
+
+def is_hidden(parts: tuple[str, ...]) -> bool:
+    """What systems put beside the files of their users."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in parts)
+
+
+def unpack(archive: Path, shown: str, target: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
+    """Unpacks the traces of one archive, and the archives in it as they are.
+
+    Args:
+        shown: its name for sentences.
+        target: an empty folder.
+
+    Raises:
+        ArchiveError: it is damaged as a whole, a member points outside, or it is above the limits.
+        OSError: of this machine, as a full disk.
+    """
+    found, most = Unpacked(), _Budget(archive, shown, limits)
+    try:
+        for number, member in enumerate(_list_members(archive), 1):
+            if number > limits.members:
+                raise ArchiveError(f"{shown}: refused, it holds more than {limits.members:,} members")
+            parts = _check_name(member.name, shown)
+            most.tell(member.size)
+            if parts and not is_hidden(parts) and _is_wanted(parts[-1]):
+                folder = target / str(number)
+                folder.mkdir()
+                _unpack_member(member, parts, folder, most, found)
+    except DAMAGE as failure:
+        if _is_of_this_machine(failure):
+            raise
+        if not found.files:
+            raise ArchiveError(f"{shown}: damaged, or not what its name says ({failure})") from failure
+        found.left_out.append(
+            (shown, f"damaged ({failure}): what stands behind {found.files[-1].shown} is lost")
+        )
+    return found
+
+
+def _unpack_member(
+    member: _Member, parts: tuple[str, ...], folder: Path, most: _Budget, found: Unpacked
+) -> None:
+    name = "/".join(parts)
+    if not name.isprintable():
+        found.left_out.append((ascii(name)[1:-1], "its name holds bytes that are no text"))
+        return
+    if member.problem:
+        found.left_out.append((name, member.problem))
+        return
+    path = folder / shorten(parts[-1], LONGEST_NAME)
+    try:
+        source = member.open()
+        assert source is not None  # a regular file has content
+        with source, open(path, "wb") as out:
+            while block := source.read(COPY_BYTES):
+                out.write(block)
+    except DAMAGE as failure:
+        if _is_of_this_machine(failure):
+            raise
+        path.unlink(missing_ok=True)
+        found.left_out.append((name, f"damaged in the archive ({failure})"))
+        return
+    found.files.append(SourceFile(parts, path))
+
+
+class _Budget:
+    """What may still be unpacked of one archive. Its own word suffices: no more is read of a member than it tells."""
+
+    def __init__(self, archive: Path, shown: str, limits: ArchiveLimits) -> None:
+        packed = archive.stat().st_size
+        self._most = min(limits.total_bytes, max(limits.ratio_from_bytes, packed * limits.ratio))
+        self._told = 0
+        why = f"{self._most / 2**30:.3g} GiB" + (
+            f", {limits.ratio} times its size" if self._most == packed * limits.ratio else ""
+        )
+        self._refusal = f"{shown}: refused, it unpacks to more than {why}"
+
+    def tell(self, size: int) -> None:
+        """Before anything is unpacked: what the archive says of itself."""
+        self._told += size
+        if self._told > self._most:
+            raise ArchiveError(self._refusal)
+
+
+def _list_members(archive: Path) -> Iterator[_Member]:
+    """Regular files, and with a problem what is no file; folders are left out."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            for info in packed.infolist():
+                if not info.is_dir():
+                    size = info.file_size if _is_wanted(info.filename) else 0
+                    yield _Member(info.filename, size, _find_zip_problem(info), partial(packed.open, info))
+        return
+    with tarfile.open(archive, "r:*") as tar:
+        for entry in tar:
+            if not entry.isdir():
+                problem = None if entry.isreg() else "a link or a device, not a file"
+                yield _Member(entry.name, entry.size, problem, partial(tar.extractfile, entry))
+
+
+def _find_zip_problem(info: zipfile.ZipInfo) -> str | None:
+    if stat.S_ISLNK(info.external_attr >> 16):
+        return "a symbolic link, not a file"
+    return "encrypted" if info.flag_bits & 1 else None
+
+
+def _check_name(name: str, shown: str) -> tuple[str, ...]:
+    """The folders and the name of a member; Windows writes backslashes."""
+    plain = name.replace("\\", "/")
+    parts = tuple(part for part in plain.split("/") if part not in ("", "."))
+    if plain.startswith("/") or DRIVE.match(plain) or ".." in parts:
+        raise ArchiveError(f"{shown}: refused, its member {name!a} points outside the archive")
+    return parts
+
+
+def shorten(name: str, most: int) -> str:
+    """A name that every file system takes, with its ending."""
+    encoded = name.encode(errors="replace")
+    if len(encoded) <= most:
+        return name
+    return encoded[-most:].decode(errors="ignore")
+
+
+def _is_wanted(name: str) -> bool:
+    return name.lower().endswith(TRACE_SUFFIXES) or find_archive_stem(name) is not None
+
+
+def _is_of_this_machine(failure: BaseException) -> bool:
+    return isinstance(failure, OSError) and failure.errno is not None

@@ -1,0 +1,75 @@
+"""What a trace file says of itself without being decoded: its rank, and of how many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_events
+from stratlab.traces.odd_values import LATEST_NS, decode_head
+
+
+class _Head(msgspec.Struct):
+    distributedInfo: dict[str, Any] | None = None
+    baseTimeNanoseconds: Any = None
+    mergedTrace: Any = None  # written by merge.py
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`rank`, `world_size`, `backend`: of distributedInfo, None where it names none. `problem`: why the file is not the
+    trace of one rank."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    problem: str | None = None
+
+
+def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> Identity:
+    """Reads what stands before the events. Never raises for what the file holds.
+
+    Args:
+        behind: where no rank is named there, also what stands after them: some writers put it there. That reads the
+            whole file.
+    """
+    try:
+        head = msgspec.convert(decode_head(read_head(path, limits)), _Head)
+    except TraceError as failure:
+        return Identity(problem=str(failure))
+    except msgspec.ValidationError as failure:
+        return Identity(problem=f"not JSON before the events ({failure})")
+    except OSError as failure:
+        return Identity(problem=f"is not readable ({failure.strerror})")
+    info, base = head.distributedInfo or {}, head.baseTimeNanoseconds
+    if head.mergedTrace is not None:
+        return Identity(problem="a merged trace, not that of one rank")
+    if info.get("rank") is not None and type(info["rank"]) is not int:
+        return Identity(problem="its distributedInfo names no whole number as rank")
+    if isinstance(base, int) and abs(base) >= LATEST_NS:
+        return Identity(problem="counts its times from one that no clock shows")
+    if info.get("rank") is None and behind:
+        return _read_behind(path, limits)
+    return _build(info)
+
+
+def _read_behind(path: Path, limits: Limits) -> Identity:
+    try:
+        *_, last = split_events(path, limits)
+        return _build(msgspec.json.decode(last, type=_Head).distributedInfo or {})
+    except TraceError as failure:
+        return Identity(problem=str(failure))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
+        return Identity()  # what is wrong with it is found when it is read
+
+
+def _build(info: dict[str, Any]) -> Identity:
+    rank, size, backend = info.get("rank"), info.get("world_size"), info.get("backend")
+    return Identity(
+        rank if type(rank) is int else None,
+        size if type(size) is int else None,
+        backend if isinstance(backend, str) else None,
+    )

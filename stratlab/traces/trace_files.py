@@ -1,0 +1,103 @@
+"""Where foreign traces come from: a folder, a ZIP or tar file, or one trace; archives inside count as folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stratlab.run_directory.foreign import FOREIGN
+from stratlab.traces.archives import (
+    ARCHIVE_LIMITS,
+    TRACE_SUFFIXES,
+    ArchiveError,
+    ArchiveLimits,
+    SourceFile,
+    Unpacked,
+    find_archive_stem,
+    is_hidden,
+    unpack,
+)
+from stratlab.user_error import UserError
+
+DEEPEST_ARCHIVE = 2  # an archive in an archive, and none in that
+
+
+def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
+    """Every file of `source` that may be a trace by its ending, in order of its name; the first level is that of the
+    source, whose own name is in none.
+
+    Args:
+        source: a folder, a .zip, .tar, .tar.gz or .tgz, or a .json or .gz file. It is only read.
+        scratch: an empty folder for what is unpacked.
+
+    Raises:
+        UserError: `source` is nothing of these.
+        ArchiveError: it is an archive that is refused. An archive inside is left out instead.
+    """
+    if source.is_dir():
+        found = _walk(source)
+    elif source.is_file() and find_archive_stem(source.name):
+        found = unpack(source, source.name, _make_folder(scratch), limits)
+    elif source.is_file() and source.name.lower().endswith(TRACE_SUFFIXES):
+        return Unpacked([SourceFile((source.name,), source.resolve())])
+    elif source.exists():
+        raise UserError(
+            f"{source}: expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, .json.gz)"
+        )
+    else:
+        raise UserError(f"{source}: no such folder or file")
+    for _ in range(DEEPEST_ARCHIVE - (not source.is_dir())):
+        found = _open_archives(found, scratch, limits)
+    left = [file for file in found.files if _is_archive(file)]
+    found.left_out += [(file.shown, "an archive inside an archive inside an archive") for file in left]
+    return Unpacked(sorted((f for f in found.files if f not in left), key=lambda f: f.parts), found.left_out)
+
+
+def _walk(folder: Path) -> Unpacked:
+    found = Unpacked()
+    root = folder.resolve()
+    for place, folders, names in os.walk(root):
+        here = (name for name in folders if not is_hidden((name,)))
+        folders[:] = sorted(
+            name for name in here if not Path(place, name, FOREIGN).exists()
+        )  # an earlier analysis
+        for name in sorted(names):
+            path = Path(place, name)
+            parts = path.relative_to(root).parts
+            wanted = name.lower().endswith(TRACE_SUFFIXES) or find_archive_stem(name)
+            if is_hidden((name,)) or not wanted:
+                continue
+            if not "/".join(parts).isprintable():
+                found.left_out.append((ascii("/".join(parts))[1:-1], "its name holds bytes that are no text"))
+            else:
+                found.files.append(SourceFile(parts, path))
+    return found
+
+
+def _open_archives(found: Unpacked, scratch: Path, limits: ArchiveLimits) -> Unpacked:
+    """Each as a folder of its name; archives in these stay."""
+    opened = Unpacked([], list(found.left_out))
+    for file in found.files:
+        if not _is_archive(file):
+            opened.files.append(file)
+            continue
+        stem = find_archive_stem(file.parts[-1]) or file.parts[-1]
+        try:
+            inside = unpack(file.path, file.shown, _make_folder(scratch), limits)
+        except ArchiveError as failure:
+            opened.left_out.append((file.shown, str(failure).removeprefix(f"{file.shown}: ")))
+            continue
+        above = (*file.parts[:-1], stem)
+        opened.files += [SourceFile((*above, *each.parts), each.path) for each in inside.files]
+        opened.left_out += [(f"{file.shown}/{name}", why) for name, why in inside.left_out]
+    return opened
+
+
+def _is_archive(file: SourceFile) -> bool:
+    return find_archive_stem(file.parts[-1]) is not None
+
+
+def _make_folder(scratch: Path) -> Path:
+    folder = scratch / str(len(os.listdir(scratch)) + 1)
+    folder.mkdir()
+    return folder

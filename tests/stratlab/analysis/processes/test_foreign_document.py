@@ -1,0 +1,144 @@
+"""The commands of docs/foreign.md, as a user types them, on real traces of other programs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.documents.commands import ROOT, read_commands, split
+from tests.stratlab.real_traces import SINGLE, TEAM, unpack
+from tests.stratlab.simulated.small import build_gpu_trace
+
+COMMANDS = [command for command, files in read_commands().items() if files == {"docs/foreign.md"}]
+FOLDERS = {  # as somebody may have sorted them
+    "in_flight_a100_rank0": "a100/in flight",
+    "nccl_a100": "a100/nccl",
+    "event_sync_a100": "a100/small/events",
+    "triton_a100": "a100/small/triton",
+    "resnet_checkpointing_mi300x": "amd/mi300x",
+    "mi250_rocm62": "amd/mi250",
+    "resnet50_2021_v100": "v100/2021",
+}
+DEVICES = {
+    "a100-in_flight": "NVIDIA A100-SXM4-80GB",
+    "a100-nccl": "NVIDIA A100-PG509-200",
+    "a100-small-events": "NVIDIA A100-PG509-200",
+    "a100-small-triton": "NVIDIA A100-PG509-200",
+    "amd-mi250": "AMD Radeon Graphics",
+    "amd-mi300x": "AMD Instinct MI300X",
+    "v100-2021": None,
+    "v100-dlrm": "Tesla V100-SXM2-32GB",
+}
+MI300X_MS = (18.980 + 18.983 + 18.554) / 3  # by hand
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / "stratlab"
+    words = [program, *split(command)[1:]]
+    return subprocess.run(words, cwd=folder, env=dict(os.environ), capture_output=True, text=True)
+
+
+def find(words: str) -> str:
+    (command,) = [command for command in COMMANDS if words in command]
+    return command
+
+
+def test_the_page_has_these_commands() -> None:
+    assert sorted(COMMANDS) == [
+        "stratlab analyze traces.zip",
+        'stratlab analyze traces.zip --rank-pattern "gpu(\\d+)" --output by-gpu',
+        "stratlab compare traces-analysis",
+    ]
+    assert "foreign.json" in (ROOT / "docs" / "foreign.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """traces.zip: all of tests/data/traces, some packed, a folder each, and what else lies in such folders."""
+    folder = tmp_path_factory.mktemp("real")
+    assert {*FOLDERS, TEAM} == {*SINGLE, TEAM}
+    with zipfile.ZipFile(folder / "traces.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, place in FOLDERS.items():
+            (path,) = unpack(name, folder / "unpacked").values()
+            archive.writestr(f"{place}/{name}.json.gz", gzip.compress(path.read_bytes(), 1))
+        for rank, path in unpack(TEAM, folder / "unpacked" / TEAM).items():
+            archive.write(path, f"v100/dlrm/worker{rank}_step_12.{1694128201545 + rank}.pt.trace.json")
+        archive.writestr("v100/README.md", "where they are from")
+        archive.writestr("settings.json", '{"lr": 0.1}')
+    return folder
+
+
+def test_real_traces_are_analysed_and_compared(real: Path) -> None:
+    done = run("stratlab analyze traces.zip", real)
+    assert done.returncode == 0, done.stderr
+    assert "no traces, left out: settings.json" in done.stdout
+    assert "side by side: stratlab compare traces-analysis" in done.stdout
+    reports = {
+        path.parents[1].name: json.loads(path.read_text())
+        for path in (real / "traces-analysis").glob("*/analysis/report.json")
+    }
+    assert {name: report["device"] for name, report in reports.items()} == DEVICES
+    assert {report["source"] for report in reports.values()} == {"gpu"}
+    assert reports["amd-mi300x"]["mean"]["step_ms"] == pytest.approx(MI300X_MS, abs=5e-4)
+    assert reports["v100-dlrm"]["mean"]["ranks"] == 8
+    missing = [row["reason"] for row in reports["a100-in_flight"]["quality"]]
+    assert "ranks 1-15 of 16 have no trace, the means are over the others" in missing
+
+    done = run("stratlab compare traces-analysis", real)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be shown" in " ".join(done.stdout.split()) and "nobody is named" in done.stdout
+    report = json.loads((real / "traces-analysis" / "report" / "report.json").read_text())
+    assert [row["run"] for row in report["runs"]] == sorted(DEVICES)
+    assert report["fairness"]["verdict"] == "not comparable"
+    assert (
+        len(report["attribution"]["pairs"]) + len(report["attribution"]["not_attributed"]) == len(DEVICES) - 1
+    )
+    for pair in report["attribution"]["pairs"]:
+        assert sum(part["ms"] for part in pair["parts"]) == pytest.approx(
+            pair["run_ms"] - pair["baseline_ms"]
+        )
+
+
+def test_ranks_that_only_a_pattern_finds(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "traces.zip", "w") as archive:
+        for rank in (0, 1):
+            trace = build_gpu_trace(None)
+            trace.label("only here", 5000 + rank, 5001)
+            archive.writestr(f"a/trace_gpu{rank}.json", trace.text())
+    done = run(find("--rank-pattern"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "mean of 3 steps on 2 ranks" in done.stdout
+    assert (
+        json.loads((tmp_path / "by-gpu" / "a" / "foreign.json").read_text())["traces"][1]["rank_from"]
+        == "pattern"
+    )
+
+
+def test_the_exit_code_tells_what_cannot_be_analysed(tmp_path: Path) -> None:
+    build_gpu_trace(0, steps=1).write(tmp_path / "in" / "good" / "rank0.json")
+    (tmp_path / "in" / "bad").mkdir()
+    (tmp_path / "in" / "bad" / "rank0.json").write_text("")
+    done = run("stratlab analyze in", tmp_path)
+    assert (
+        done.returncode == 3
+        and "error: experiment bad: no trace of it can be used: empty file" in done.stderr
+    )
+    assert (tmp_path / "in-analysis" / "good" / "analysis" / "report.html").is_file()
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("../rank0.json", "{}")
+    done = run("stratlab analyze bad.zip", tmp_path)
+    assert done.returncode == 3 and "points outside the archive" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "bad-analysis").exists()
+    done = run("stratlab analyze in/good --rank-pattern rank", tmp_path)
+    assert done.returncode == 2 and "one group of digits" in done.stderr
+    (tmp_path / "run" / "traces").mkdir(parents=True)
+    build_gpu_trace(0, steps=1).write(tmp_path / "run" / "traces" / "rank0_trace.json")
+    done = run("stratlab analyze run --output x", tmp_path)
+    assert done.returncode == 2 and "--output is for traces of another program; run is a run" in done.stderr

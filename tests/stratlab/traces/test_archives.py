@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import io
+import stat
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stratlab.traces.archives import ArchiveError, ArchiveLimits, unpack
+from stratlab.traces.trace_files import collect_files
+
+TRACE = b'{"traceEvents": []}'
+
+
+def write_zip(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+WRITERS = {"runs.zip": write_zip, "runs.tar": write_tar, "runs.tar.gz": write_tar, "runs.tgz": write_tar}
+
+
+def scratch(folder: Path) -> Path:
+    target = folder / "scratch"
+    target.mkdir()
+    return target
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_may_be_a_trace_is_unpacked_and_nothing_else(name: str, tmp_path: Path) -> None:
+    members = {
+        "a/rank0.json": TRACE,
+        "a/rank1.json.gz": b"x",
+        "a/note.txt": b"",
+        "__MACOSX/a/._rank0.json": b"",
+    }
+    archive = WRITERS[name](tmp_path / name, {**members, ".hidden/rank0.json": b"", "./b\\rank0.JSON": TRACE})
+    found = unpack(archive, name, scratch(tmp_path))
+    assert [file.shown for file in found.files] == ["a/rank0.json", "a/rank1.json.gz", "b/rank0.JSON"]
+    assert found.files[0].path.read_bytes() == TRACE and found.files[0].path.name == "rank0.json"
+    assert found.left_out == []
+
+
+@pytest.mark.parametrize("name", ("runs.zip", "runs.tar"))
+@pytest.mark.parametrize(
+    "member",
+    ("../rank0.json", "a/../../rank0.json", "/etc/rank0.json", "C:\\rank0.json", "a\\..\\rank0.json"),
+)
+def test_a_path_that_points_outside_refuses_the_archive(name: str, member: str, tmp_path: Path) -> None:
+    archive = WRITERS[name](tmp_path / name, {"a/rank0.json": TRACE, member: TRACE})
+    with pytest.raises(ArchiveError, match=r"refused, its member .* points outside"):
+        unpack(archive, name, scratch(tmp_path))
+    assert not list(tmp_path.parent.glob("rank0.json")) and not (tmp_path / "rank0.json").exists()
+
+
+@pytest.mark.parametrize("name", ("runs.zip", "runs.tgz"))
+def test_a_bomb_is_refused(name: str, tmp_path: Path) -> None:
+    archive = WRITERS[name](tmp_path / name, {"a/rank0.json": bytes(3 << 20)})
+    limits = ArchiveLimits(ratio_from_bytes=1 << 20)
+    with pytest.raises(ArchiveError, match="refused, it unpacks to more than 0.000977 GiB"):
+        unpack(archive, name, scratch(tmp_path), limits)
+    assert not list(tmp_path.rglob("rank0.json"))
+    assert unpack(archive, name, scratch(tmp_path / "scratch")).files  # small ones may be so
+
+
+def test_a_bomb_that_tells_another_size_is_damaged(tmp_path: Path) -> None:
+    archive = write_zip(tmp_path / "runs.zip", {"rank0.json": bytes(3 << 20)})
+    data = archive.read_bytes()
+    size = (3 << 20).to_bytes(4, "little")
+    archive.write_bytes(data.replace(size, (1 << 10).to_bytes(4, "little")))
+    limits = ArchiveLimits(ratio_from_bytes=1 << 20)
+    found = unpack(archive, "runs.zip", scratch(tmp_path), limits)  # no more is read than was told
+    assert not found.files and "damaged" in found.left_out[0][1]
+    assert not list(tmp_path.rglob("rank0.json"))
+
+
+def test_too_many_members_are_refused(tmp_path: Path) -> None:
+    archive = write_zip(tmp_path / "runs.zip", {f"{i}.json": b"" for i in range(4)})
+    with pytest.raises(ArchiveError, match="more than 3 members"):
+        unpack(archive, "runs.zip", scratch(tmp_path), ArchiveLimits(members=3))
+
+
+def test_a_damaged_member_costs_itself(tmp_path: Path) -> None:
+    archive = write_zip(tmp_path / "runs.zip", {"a/rank0.json": TRACE, "a/rank1.json": b"y" * 1000})
+    data = bytearray(archive.read_bytes())
+    at = data.index(b"a/rank1.json") + len(b"a/rank1.json")
+    data[at : at + 8] = b"\xff" * 8
+    archive.write_bytes(bytes(data))
+    found = unpack(archive, "runs.zip", scratch(tmp_path))
+    assert [file.shown for file in found.files] == ["a/rank0.json"]
+    ((name, why),) = found.left_out
+    assert name == "a/rank1.json" and why.startswith("damaged in the archive (")
+
+
+def test_links_and_encrypted_members_are_left_out(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "runs.zip", "w") as archive:
+        link = zipfile.ZipInfo("a/rank0.json")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+        archive.writestr("a/rank1.json", TRACE)
+    data = bytearray((tmp_path / "runs.zip").read_bytes())
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.rindex(signature) + offset] |= 1
+    (tmp_path / "runs.zip").write_bytes(bytes(data))
+    with tarfile.open(tmp_path / "runs.tar", "w") as tar:
+        entry = tarfile.TarInfo("a/rank0.json")
+        entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(entry)
+    assert unpack(tmp_path / "runs.zip", "runs.zip", scratch(tmp_path)).left_out == [
+        ("a/rank0.json", "a symbolic link, not a file"),
+        ("a/rank1.json", "encrypted"),
+    ]
+    (tmp_path / "other").mkdir()
+    assert unpack(tmp_path / "runs.tar", "runs.tar", scratch(tmp_path / "other")).left_out == [
+        ("a/rank0.json", "a link or a device, not a file")
+    ]
+
+
+@pytest.mark.parametrize("name", ("runs.zip", "runs.tar.gz"))
+def test_what_is_no_archive_says_so(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"no archive")
+    with pytest.raises(ArchiveError, match=f"{name}: damaged, or not what its name says"):
+        unpack(tmp_path / name, name, scratch(tmp_path))
+
+
+def test_of_a_truncated_tar_the_beginning_is_kept_and_the_loss_named(tmp_path: Path) -> None:
+    import random
+
+    noise = random.Random(0).randbytes
+    archive = write_tar(tmp_path / "runs.tgz", {"a/rank0.json": noise(50_000), "a/rank1.json": noise(50_000)})
+    archive.write_bytes(archive.read_bytes()[:70_000])
+    found = unpack(archive, "runs.tgz", scratch(tmp_path))
+    assert [file.shown for file in found.files] == ["a/rank0.json"]
+    assert any("damaged" in why for _, why in found.left_out)
+
+
+def test_archives_in_folders_and_archives_are_folders(tmp_path: Path) -> None:
+    inner = write_zip(tmp_path / "inner.zip", {"rank0.json": TRACE}).read_bytes()
+    deepest = write_zip(tmp_path / "deep.zip", {"inner.zip": inner}).read_bytes()
+    source = tmp_path / "source"
+    source.mkdir()
+    write_zip(source / "ddp.zip", {"rank0.json": TRACE, "more/fsdp.zip": inner, "deep.zip": deepest})
+    (source / "bad.zip").write_bytes(b"PK")
+    (source / "single.json").write_bytes(TRACE)
+    found = collect_files(source, scratch(tmp_path))
+    shown = ["ddp/more/fsdp/rank0.json", "ddp/rank0.json", "single.json"]
+    assert [file.shown for file in found.files] == shown
+    reasons = dict(found.left_out)
+    assert reasons["ddp/deep/inner.zip"] == "an archive inside an archive inside an archive"
+    assert reasons["bad.zip"].startswith("damaged, or not what its name says")
+
+
+def test_a_full_disk_is_no_damage_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = write_zip(tmp_path / "runs.zip", {"rank0.json": TRACE})
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", fail)
+    with pytest.raises(OSError, match="No space left"):
+        unpack(archive, "runs.zip", scratch(tmp_path))
