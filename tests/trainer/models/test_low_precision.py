@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from trainer.counting.storages import StorageWatch
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
 from trainer.models.low_precision import apply_low_precision
@@ -95,6 +96,20 @@ def test_no_copy_of_a_weight_and_no_fp32_copy_of_the_stream_is_kept(kind):
 
     assert copies(model) == 0 < copies(plain)
     assert streams(model) <= 1 < streams(plain)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_nothing_is_left_after_the_forward_pass_but_what_autograd_keeps(kind):
+    """Whoever holds it: a copy of a weight on some object's attribute is none of autograd's."""
+    torch.manual_seed(0)
+    model, inputs, labels = MODELS[kind]()
+    apply_low_precision(model, BF16)
+    known = sum(t.untyped_storage().nbytes() for t in saved(model, inputs, labels).values())
+    model.zero_grad()
+    with StorageWatch(1) as watch:
+        loss, _ = model(inputs, labels)
+        left = watch.timeline.moment(len(watch.timeline.events)).total
+    assert left <= known + 4 * 2**10, (left, known, loss)
 
 
 def test_an_input_of_several_products_is_kept_once():

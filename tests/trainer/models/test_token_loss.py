@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainer.counting.storages import StorageWatch
 from trainer.data.batches import IGNORED
 from trainer.models import token_loss as losses
 from trainer.models.token_loss import Head, TokenLoss, token_loss
@@ -140,6 +141,17 @@ def test_no_more_than_a_chunk_of_logits_is_ever_there(chunk_tokens):
     with _Largest(sizes) as largest:
         token_loss(states, weight, labels, chunk_tokens=chunk_tokens).backward()
     assert largest.found == chunk_tokens * WORDS
+
+
+@pytest.mark.parametrize("chunk_tokens", [2, 5])
+def test_between_forward_and_backward_the_gradients_alone_are_there(chunk_tokens):
+    """Whoever keeps them: no chunk of logits outlives the next one."""
+    states, weight, labels = draw_case()
+    with StorageWatch(1) as watch:
+        loss = token_loss(states, weight, labels, chunk_tokens=chunk_tokens)
+        left = watch.timeline.moment(len(watch.timeline.events)).total
+    given = states.nbytes + weight.nbytes + labels.nbytes
+    assert left - given == states.nbytes + weight.nbytes + loss.nbytes
 
 
 def test_a_frozen_head_gets_no_gradient_and_nothing_is_left_where_nothing_is_trained():
