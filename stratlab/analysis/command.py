@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -36,6 +38,10 @@ def analyze(
         str,
         typer.Option(metavar="REGEX", help="Of another program's traces: its group is the rank in a path."),
     ] = "",
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="As JSON: the report; of another program's traces a list of them."),
+    ] = False,
 ) -> None:
     """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
 
@@ -51,9 +57,20 @@ def analyze(
     """
     from stratlab.analysis.foreign_traces import is_foreign
 
-    if is_foreign(run_dir):
-        _analyze_foreign(run_dir, output, rank_pattern)
-        return
+    with ExitStack() as until_the_end:
+        emit: Callable[[Any], None] = _emit_nothing
+        if as_json:
+            emit = _emit_to(sys.stdout)
+            until_the_end.enter_context(redirect_stdout(sys.stderr))
+        if is_foreign(run_dir):
+            _analyze_foreign(run_dir, output, rank_pattern, emit)
+        else:
+            _analyze_run(run_dir, tracking_uri, output, rank_pattern, emit)
+
+
+def _analyze_run(
+    run_dir: Path, tracking_uri: str, output: Path | None, rank_pattern: str, emit: Callable[[Any], None]
+) -> None:
     if output or rank_pattern:
         option = "--output" if output else "--rank-pattern"
         raise UserError(
@@ -70,6 +87,7 @@ def analyze(
     finally:  # the analysis comes last: a run that is still open in MLflow would stay so
         if tracking_uri and (done := close_ended_run(run_dir, tracking_uri)):
             _say(done)
+    emit(report)
     from stratlab.analysis.pages.untraced import say_untraced
 
     if report["source"] is None:
@@ -80,7 +98,9 @@ def analyze(
         _fail(NO_HTA, 1)
 
 
-def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str) -> None:
+def _analyze_foreign(
+    source: Path, output: Path | None, rank_pattern: str, emit: Callable[[Any], None]
+) -> None:
     from stratlab.analysis.analyze import NoTraces
     from stratlab.analysis.foreign_traces import analyze_foreign, name_source, parse_pattern
     from stratlab.traces.archives import ArchiveError
@@ -91,6 +111,7 @@ def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str) -> No
         done = analyze_foreign(source, output, pattern=pattern, progress=_say)
     except (NoTraces, ArchiveError) as missing:
         _fail(str(missing), MISSING)
+    emit([one.report for one in done if one.report])
     whole = True
     for one in done:
         if one.report:
@@ -125,6 +146,14 @@ def _show(report: Mapping[str, Any], folder: Path) -> bool:
     for row in failed:
         _say(f"warning: Holistic Trace Analysis, {row['analysis']}: {row['reason']}")
     return not failed or any(row["status"] == "ok" for row in report["hta"])
+
+
+def _emit_to(file: TextIO) -> Callable[[Any], None]:
+    return lambda content: print(json.dumps(content, indent=1), file=file, flush=True)
+
+
+def _emit_nothing(content: Any) -> None:
+    """Without --json."""
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -40,6 +41,9 @@ def fetch(
     claim: Claim = "",
     mount: Mount = "",
     image: LabImage = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON: an object with folder, files and reports.")
+    ] = False,
 ) -> None:
     """Fetch a run's folder from a cluster's volume: settings, metrics, logs, report, analysis.
 
@@ -77,10 +81,21 @@ def fetch(
         left_out = [folder for folders in stays.values() for folder in folders]
         pieces = read_folder(connection, connection.namespace, place, run, left_out, _say)
         fetched = unpack(_telling(pieces, _say), target)
+    pages = sorted(fetched.folder.rglob("report.html"))
+    if as_json:
+        told = {
+            "folder": str(fetched.folder),
+            "files": fetched.files,
+            "size_bytes": fetched.size_bytes,
+            "not_fetched": list(stays),
+            "reports": [str(page) for page in pages],
+        }
+        print(json.dumps(told, indent=1))
+        return
     print(f"{fetched.folder}: {fetched.files} files, {fetched.size_bytes / 2**20:.1f} MiB")
     if stays:
         print(f"not fetched: {', '.join(stays)} (--with {','.join(stays)})")
-    for page in sorted(fetched.folder.rglob("report.html")):
+    for page in pages:
         print(f"report: {page}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,7 @@ def rehearse(
     analysis: Annotated[bool, typer.Option(help="Analyze the traces after each run.")] = True,
     replace: Annotated[bool, typer.Option("--replace", help="Remove a run of the same name first.")] = False,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a run that failed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, at the end: a list of objects.")] = False,
 ) -> None:
     """Run strategy charts on this machine, one after the other: no cluster, no container.
 
@@ -61,11 +63,15 @@ def rehearse(
         keep_going=keep_going,
     )
     try:
-        with Display(Console()) as display, signals_raise():
+        with Display(Console(stderr=as_json)) as display, signals_raise():
             ends = run_rehearsal(request, display)
     except Refused as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         raise typer.Exit(refusal.code) from None
-    for line in next_commands(ends, request.mlflow):
-        print(line)
+    if as_json:
+        told = [{"run": end.name, "run_dir": str(end.run_dir), "exit_code": end.code} for end in ends]
+        print(json.dumps(told, indent=1))
+    else:
+        for line in next_commands(ends, request.mlflow):
+            print(line)
     raise typer.Exit(next((end.code for end in ends if end.code), 0))

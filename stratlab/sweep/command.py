@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import ExitStack
 from dataclasses import replace
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from stratlab.options import Context
 
 
 def sweep(
@@ -27,6 +30,7 @@ def sweep(
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Instead of the one in FILE.")
     ] = None,
+    context: Context = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Start runs again that have failed.")
     ] = False,
@@ -51,6 +55,9 @@ def sweep(
             help="Run all of it on this machine, without a cluster; runs, state and reports go there.",
         ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON, at the end: an object with the releases.")
+    ] = False,
 ) -> None:
     """Run a matrix of strategies and settings on the cluster, one helm release each, and compare them.
 
@@ -63,6 +70,8 @@ def sweep(
     Example: stratlab sweep examples/sweep.yaml --dry-run
 
     Example: stratlab sweep examples/tuned.yaml --rehearse tuned-rehearsal
+
+    With --context releases go to that cluster, and what is done is kept apart from other clusters'.
     """
     from rich.console import Console
 
@@ -76,6 +85,7 @@ def sweep(
     from stratlab.sweep.state import only_one, read_state, state_file, tuning_file
     from stratlab.sweep.sweep import Choices, Site, decide_all, run_sweep, uninstall_ended
     from stratlab.sweep.sweep_display import SweepDisplay
+    from stratlab.sweep.sweep_record import record_plan, record_result
     from stratlab.sweep.sweep_tables import build_plan_table, count_steps, print_result, say_tuning_plan
     from stratlab.sweep.tuning.candidates import name_tuning
     from stratlab.sweep.tuning.tuning_loop import Workbench, check_candidates, tune_strategies
@@ -84,7 +94,7 @@ def sweep(
     asked = read_sweep(file)
     space = namespace or asked.namespace
     helm = find_helm()
-    console = Console(width=None if Console().is_terminal else 160)
+    console = Console(width=None if Console().is_terminal else 160, stderr=as_json)
     with SweepDisplay(console) as display, signals_raise(), ExitStack() as until_the_end:
         bench = Workbench(asked, file.parent, helm, display)
         plan = build_plan(asked, file.parent, helm, display.pass_by)
@@ -98,14 +108,19 @@ def sweep(
             result = rehearse_sweep(
                 bench, rehearse, output, retry_failed=retry_failed, stop_on_failure=stop_on_failure
             )
-            print_result(console, plan, result, output or rehearse / "report")
+            output = output or rehearse / "report"
+            if as_json:
+                print(json.dumps(record_result(plan, result, output), indent=1))
+            else:
+                print_result(console, plan, result, output)
             raise typer.Exit(1 if result.problems else 0)
         if not dry_run:
             until_the_end.enter_context(only_one(state_file(file)))
-        state = read_state(state_file(file), asked.comparison, space)
-        tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), space)
+        where = f"{context}/{space}" if context else space
+        state = read_state(state_file(file), asked.comparison, where)
+        tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), where)
         try:
-            site = None if rehearse else Site(connect(namespace=space), space, helm)
+            site = None if rehearse else Site(connect(context=context, namespace=space), space, helm, context)
         except UserError as missing:
             if not dry_run:
                 raise
@@ -113,7 +128,10 @@ def sweep(
             site = None
         if dry_run or site is None:
             todo = decide_all(plan, state, site, retry_failed, display.pass_by) if site else []
-            display.print(build_plan_table(plan, todo))
+            if as_json:
+                print(json.dumps(record_plan(plan, todo), indent=1))
+            else:
+                display.print(build_plan_table(plan, todo))
             if asked.tune:
                 display.say(say_tuning_plan(asked.tune, bench.combinations))
             display.say(
@@ -145,11 +163,15 @@ def sweep(
         problems = list(result.problems)
         if uninstall:
             if asked.tune:  # the state as the candidates left it
-                tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), space)
+                tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), where)
                 problems += uninstall_ended(tuning_state.releases, tuning_state, site, display.say)
             names = [planned.release.name for planned in plan]
             problems += uninstall_ended(names, result.state, site, display.say)
-    print_result(console, plan, replace(result, problems=problems), output)
+    result = replace(result, problems=problems)
+    if as_json:
+        print(json.dumps(record_result(plan, result, output), indent=1))
+        raise typer.Exit(1 if problems else 0)
+    print_result(console, plan, result, output)
     if not uninstall:
         print("remove the releases, results stay: stratlab sweep", file, "--uninstall")
     raise typer.Exit(1 if problems else 0)

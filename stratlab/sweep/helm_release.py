@@ -18,23 +18,24 @@ class HelmFailed(Exception):
     """Helm's own words."""
 
 
-def look_at(helm: Path, namespace: str, name: str) -> Seen:
-    """The release as helm knows it, without its custom resource.
+def look_at(helm: Path, namespace: str, name: str, context: str | None = None) -> Seen:
+    """The release as helm knows it, without its custom resource. `context`: of the kubeconfig; None = the current one.
 
     Raises:
         HelmFailed: the cluster does not answer, or forbids it.
     """
     try:
-        status = json.loads(_run(helm, ["status", name, "-n", namespace, "-o", "json"], LOOK_S))
+        status = json.loads(_run(helm, ["status", name, "-n", namespace, "-o", "json"], LOOK_S, context))
     except HelmFailed as failure:
         if "not found" in str(failure):
             return Seen()
         raise
-    metadata = json.loads(_run(helm, ["get", "metadata", name, "-n", namespace, "-o", "json"], LOOK_S))
+    asked = ["get", "metadata", name, "-n", namespace, "-o", "json"]
+    metadata = json.loads(_run(helm, asked, LOOK_S, context))
     return Seen(status["info"]["status"], hash_asked(metadata["chart"], status.get("config") or {}))
 
 
-def install(helm: Path, namespace: str, planned: Planned) -> None:
+def install(helm: Path, namespace: str, planned: Planned, context: str | None = None) -> None:
     """`helm install`, which returns when the objects are created; it does not wait for the run.
 
     Raises:
@@ -44,10 +45,10 @@ def install(helm: Path, namespace: str, planned: Planned) -> None:
         values = Path(folder) / "values.json"  # JSON is YAML, and leaves no room for how YAML reads a text
         values.write_text(json.dumps(planned.values))
         arguments = ["install", planned.release.name, str(planned.chart), "-n", namespace, "-f", str(values)]
-        _run(helm, arguments, INSTALL_S)
+        _run(helm, arguments, INSTALL_S, context)
 
 
-def uninstall(helm: Path, namespace: str, name: str) -> None:
+def uninstall(helm: Path, namespace: str, name: str, context: str | None = None) -> None:
     """Removes the release and waits until its objects and pods are gone: the same name may come again.
 
     Raises:
@@ -63,14 +64,14 @@ def uninstall(helm: Path, namespace: str, name: str) -> None:
         "foreground",
         "--wait",
     ]
-    _run(helm, arguments, UNINSTALL_S)
+    _run(helm, arguments, UNINSTALL_S, context)
 
 
-def _run(helm: Path, arguments: Sequence[str], timeout_s: float) -> str:
+def _run(helm: Path, arguments: Sequence[str], timeout_s: float, context: str | None) -> str:
     """Not in the terminal's process group: Ctrl-C ends the sweep, not an installation half way."""
     try:
         done = subprocess.run(
-            [str(helm), *arguments],
+            [str(helm), *arguments, *(["--kube-context", context] if context else [])],
             capture_output=True,
             text=True,
             timeout=timeout_s,

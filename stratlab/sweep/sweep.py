@@ -194,14 +194,14 @@ def uninstall_ended(names: Iterable[str], state: State, site: Site, say: Callabl
         if entry and entry.stage in ENDED:
             say(f"uninstalling {name}")
             try:
-                uninstall(site.helm, site.namespace, name)
+                uninstall(site.helm, site.namespace, name, site.context)
             except HelmFailed as failure:
                 problems.append(f"{name}: {failure}")
     return problems
 
 
 def _see(site: Site, planned: Planned) -> Seen:
-    seen = look_at(site.helm, site.namespace, planned.release.name)
+    seen = look_at(site.helm, site.namespace, planned.release.name, site.context)
     if not seen.status:
         return seen
     try:

@@ -45,11 +45,12 @@ class Told:
 
 @dataclass(frozen=True)
 class Site:
-    """Where the releases go."""
+    """Where the releases go. `context`: of the kubeconfig, for helm; None = the current one."""
 
     connection: Connection
     namespace: str
     helm: Path
+    context: str | None = None
 
 
 def work(
@@ -134,10 +135,10 @@ def _bring(planned: Planned, decision: Decision, site: Site, news: queue.SimpleQ
     try:
         if decision.step == "reinstall":
             show("removing what is there")
-            uninstall(site.helm, site.namespace, name)
+            uninstall(site.helm, site.namespace, name, site.context)
         if decision.step != "join":
             show("installing")
-            install(site.helm, site.namespace, planned)
+            install(site.helm, site.namespace, planned, site.context)
         news.put(Told(name, "running", "running"))
         outcome = follow_release(site.connection, site.namespace, planned, show)
         news.put(Told(name, outcome.sentence, "succeeded" if outcome.succeeded else "failed"))

@@ -128,12 +128,15 @@ def test_analyze_shows_where_its_numbers_come_from(
     assert "  low, R5: waiting for rank 1" in shown
     assert f"report: {tmp_path}/analysis/report.html" in shown
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert call("analyze", str(tmp_path), "--json") == 0
+    shown_apart = capsys.readouterr()
+    assert json.loads(shown_apart.out) == REPORT and "mean of 3 steps on 2 ranks" in shown_apart.err
     assert call("analyze", str(tmp_path / "nope")) == 3, "a run that was refused leaves no folder"
     assert call("analyze", str(tmp_path), "--nope") == 2
     for name in ("attempts.jsonl", "empty"):
         (tmp_path / name).touch()
     assert call("analyze", str(tmp_path)) == 3
-    assert [uri for _, uri in asked] == ["http://m:1", None, None]
+    assert [uri for _, uri in asked] == ["http://m:1", None, None, None]
 
 
 def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path: Path) -> None:
@@ -235,3 +238,20 @@ def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
     assert call("compare", str(tmp_path), "--varied", "dataset,lrr") == 2
     said = capsys.readouterr().err
     assert "dataset cannot be varied" in said and "lrr is no setting of these runs, did you mean lr?" in said
+
+
+def test_a_rehearsal_tells_its_runs_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from stratlab.rehearse import rehearsal
+    from stratlab.rehearse.summary import RunEnd
+
+    def rehearse(request: Any, display: Any) -> list[RunEnd]:
+        display.say("training")
+        return [RunEnd("ddp", tmp_path / "demo" / "ddp", 0), RunEnd("fsdp", tmp_path / "demo" / "fsdp", 10)]
+
+    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    assert call("rehearse", "charts/ddp", "charts/fsdp", "--json") == 10
+    shown = capsys.readouterr()
+    assert [(run["run"], run["exit_code"]) for run in json.loads(shown.out)] == [("ddp", 0), ("fsdp", 10)]
+    assert "training" in shown.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import tarfile
@@ -62,6 +63,14 @@ def test_a_run_comes_without_what_is_heavy(call, volume: Path, tmp_path: Path) -
     assert "not fetched: traces, checkpoints, models (--with traces,checkpoints,models)" in said
     assert f"report: {fetched}/analysis/report.html" in said
     assert [path.name for path in fetched.parent.iterdir()] == ["ddp"]
+
+
+def test_what_came_is_told_as_json(call, tmp_path: Path) -> None:
+    code, said = call("demo/ddp", "--output", tmp_path / "here", "--json")
+    told = json.loads(said[said.index("{") :])
+    assert code == 0 and told["folder"] == str(tmp_path / "here" / "demo" / "ddp")
+    assert told["reports"] == [f"{told['folder']}/analysis/report.html"]
+    assert told["not_fetched"] == ["traces", "checkpoints", "models"] and told["files"] > 5
 
 
 def test_what_is_heavy_comes_when_named(call, volume: Path, tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from stratlab import cli
 from stratlab.cluster import connection
-from stratlab.rendering.helm import REPOSITORY
+from stratlab.rendering.helm import REPOSITORY, find_helm
 from stratlab.sweep import cluster_place, sweep, sweep_tables
 from stratlab.sweep.state import State, only_one, state_file, tuning_file
 from stratlab.sweep.sweep import Result
@@ -133,11 +134,11 @@ def test_a_tuned_sweep_ends_with_no_release_left(
             state = state.record(planned.release.name, stage="succeeded", asked=planned.asked)
         return Result(state, reported, [])
 
-    monkeypatch.setattr(connection, "connect", lambda namespace: None)
+    monkeypatch.setattr(connection, "connect", lambda context, namespace: None)
     monkeypatch.setattr(cluster_place.ClusterPlace, "bring", bring)
     monkeypatch.setattr(sweep, "decide_all", lambda plan, *rest: [(each, None) for each in plan])
     monkeypatch.setattr(sweep, "run_sweep", run_sweep)
-    monkeypatch.setattr(sweep, "uninstall", lambda helm, namespace, name: gone.append(name))
+    monkeypatch.setattr(sweep, "uninstall", lambda helm, namespace, name, context: gone.append(name))
     monkeypatch.setattr(sweep_tables, "count_steps", lambda todo: "")
     monkeypatch.setattr(sweep_tables, "print_result", lambda *given: None)
     file.write_text(
@@ -149,3 +150,49 @@ def test_a_tuned_sweep_ends_with_no_release_left(
     assert candidates == ["demo-ddp-defaults", "demo-ddp-reduce-bucket-mib-50"]
     assert sorted(gone) == sorted([*candidates, "demo-ddp", "demo-fsdp"])
     assert tuned[0]["searches"][0]["why_not"] == "none of its candidates gave a number"
+
+
+HELM = """#!/bin/sh
+case "$1" in template|show|version) exec {helm} "$@" ;; esac
+echo "$@" >> {log}
+echo "Error: release: not found" >&2
+exit 1
+"""
+
+
+def test_context_names_the_cluster_to_helm_and_to_us(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Two clusters; the current one is not there at all."""
+    log = tmp_path / "helm.log"
+    (tmp_path / "helm").write_text(HELM.format(helm=find_helm(), log=log))
+    (tmp_path / "helm").chmod(0o755)
+    monkeypatch.setenv("STRATLAB_HELM", str(tmp_path / "helm"))
+    monkeypatch.setattr(sweep, "check_cluster", lambda *given: [])
+    with serve(FakeApi()) as address:
+        kubeconfig = yaml.safe_load(KUBECONFIG.format(address="http://127.0.0.1:1"))
+        kubeconfig["contexts"].append({"name": "far", "context": {"cluster": "far", "user": "u"}})
+        kubeconfig["clusters"].append({"name": "far", "cluster": {"server": address}})
+        (tmp_path / "config").write_text(json.dumps(kubeconfig))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        assert call(monkeypatch, str(file), "--dry-run", "--context", "far", "--json") == 0
+        releases = json.loads(capsys.readouterr().out)["releases"]
+        assert [(each["name"], each["step"]) for each in releases][:2] == [
+            ("demo-ddp-nodes1", "install"),
+            ("demo-ddp-nodes2", "install"),
+        ]
+        assert releases[1]["point"] == {"strategy": "ddp", "run.nodes": 2}
+        asked = log.read_text().splitlines()
+        assert len(asked) == 4 and all(line.endswith("--kube-context far") for line in asked)
+        assert call(monkeypatch, str(file), "--dry-run", "--context", "near") == 0
+    assert "no context 'near'; there is c, far" in capsys.readouterr().out
+
+
+def test_what_was_done_on_one_cluster_is_not_taken_for_another_s(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    State(state_file(file), "demo", "far/lab").record("demo-ddp-nodes1", stage="succeeded", asked="x")
+    assert call(monkeypatch, str(file), "--dry-run", "--context", "near") == 2
+    assert "belongs to comparison demo in namespace far/lab, the sweep says demo in near/lab" in (
+        capsys.readouterr().err
+    )

@@ -75,7 +75,7 @@ def test_decisions_follow_from_helm_and_the_resource(
     seen = {"a": Seen(), "b": Seen("deployed", "asked"), "c": Seen("deployed", "asked"), "d": Seen()}
     looked: list[str] = []
 
-    def look_at(helm: Path, namespace: str, name: str) -> Seen:
+    def look_at(helm: Path, namespace: str, name: str, context: str | None) -> Seen:
         looked.append(name)
         return seen[name]
 
@@ -92,7 +92,7 @@ def test_all_that_must_not_be_touched_is_told_before_anything_starts(
 ) -> None:
     furnish(api)
 
-    def look_at(helm: Path, namespace: str, name: str) -> Seen:
+    def look_at(helm: Path, namespace: str, name: str, context: str | None) -> Seen:
         if name == "c":
             raise HelmFailed("helm status: secrets is forbidden")
         return Seen("deployed", "something else") if name == "a" else Seen()
@@ -181,7 +181,7 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(
 ) -> None:
     gone: list[str] = []
 
-    def uninstall(helm: Path, namespace: str, name: str) -> None:
+    def uninstall(helm: Path, namespace: str, name: str, context: str | None) -> None:
         if name == "c":
             raise HelmFailed("no right")
         gone.append(name)

@@ -36,9 +36,11 @@ class StandIn:
         self.lock = threading.Lock()
         self.now, self.most = 0, 0
         self.hold: Callable[[str], None] = lambda name: None
-        monkeypatch.setattr(module, "install", lambda helm, namespace, planned: self.note("install", planned))
         monkeypatch.setattr(
-            module, "uninstall", lambda helm, namespace, name: self.calls.append(f"uninstall {name}")
+            module, "install", lambda helm, namespace, planned, context: self.note("install", planned)
+        )
+        monkeypatch.setattr(
+            module, "uninstall", lambda helm, namespace, name, context: self.calls.append(f"uninstall {name}")
         )
         monkeypatch.setattr(module, "follow_release", self.follow)
         monkeypatch.setattr(module, "TICK_S", 0.01)
