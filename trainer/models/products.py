@@ -32,6 +32,23 @@ class ProductLinear(nn.Linear):
         return found
 
 
+class GatheredLinear(nn.Linear):
+    """A linear layer whose weight is whole only while it computes, without autocast. Autograd would keep a view of it,
+    and with the view all that was gathered; this keeps the parameter, which the strategy empties and fills again."""
+
+    def forward(self, given: Tensor) -> Tensor:
+        """[.., in] -> [.., out], in the type of the weight."""
+        found: Tensor = _Product.apply(given, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return found
+
+
+def apply_gathered_linears(model: nn.Module) -> None:
+    """In place; names and weights stay."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = GatheredLinear
+
+
 class ProductEmbedding(nn.Embedding):
     """A table of words. A look-up is a product with zeros and a one: under autocast its result has 16 bits, the
     same whether or not a strategy gathers the table so."""

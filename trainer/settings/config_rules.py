@@ -19,6 +19,11 @@ ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_ki
 
 OF_TEACHER = ("distil_temperature", "distil_weight")
 
+NO_OFFLOAD = {
+    True: "each process holds all of the model; fsdp and zero3 can keep it there",
+    False: "not built here; larger dp_shard, tp or pp make a rank's share smaller",
+}
+"""By `holds_whole_model`, where nothing can be kept in host memory."""
 ALL_OR_NOTHING = (
     "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
     "the optimizer alone there: zero1, zero2, zero3"
@@ -74,10 +79,14 @@ def _data(config: Settings) -> Iterator[str]:
 def _strategy(config: Settings) -> Iterator[str]:
     allowed = ("none", *STRATEGIES[config.strategy].offload)
     if config.offload not in allowed:
-        reason = f" ({ALL_OR_NOTHING})" if config.offload == "optimizer" and "all" in allowed else ""
+        reason = ALL_OR_NOTHING
+        if len(allowed) == 1:
+            reason = NO_OFFLOAD[STRATEGIES[config.strategy].holds_whole_model]
+        elif config.offload == "all":
+            reason = "parameters leave the device only where they are gathered: zero3, fsdp, hsdp"
         yield (
             f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} can keep there only "
-            f"{', '.join(allowed)}{reason}"
+            f"{', '.join(allowed)} ({reason})"
         )
     if config.precision == "bf16_native" and not STRATEGIES[config.strategy].has_bf16_native:
         own = ", ".join(name for name, row in STRATEGIES.items() if row.has_bf16_native)

@@ -34,7 +34,7 @@ from trainer.engines.quantized_reduction import apply_quantized_reduction
 from trainer.engines.quantizer import load_quantizer
 from trainer.engines.zero_engine import DeepSpeedEngine
 from trainer.measuring.phases import Phases
-from trainer.models.products import is_product_weight
+from trainer.models.products import apply_gathered_linears, is_product_weight
 from trainer.run import Run
 from trainer.strategies.sharding import tie_weights
 
@@ -67,10 +67,13 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
         sizes=measure_sizes(model),
         device_type=device_type,
     )
+    stage = settings["zero_optimization"]["stage"]
+    if stage == 3 and run.precision.autocast_dtype is None:  # else the products' recipe keeps no more
+        apply_gathered_linears(model)
     if config.compile:
         apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
-    if settings["zero_optimization"]["stage"] == 3:
+    if stage == 3:
         _deal_out(model, settings, device_type)
     else:
         model.to(device_type)
@@ -78,7 +81,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
     if config.strategy == "zeropp":
         _quantize(engine, config.zeropp.split(","), run.world.local_size)
-    if settings["zero_optimization"]["stage"] == 3 and run.precision.autocast_dtype is not None:
+    if stage == 3 and run.precision.autocast_dtype is not None:
         _gather_products(engine, run.precision.autocast_dtype)
     return DeepSpeedEngine(run, engine, phases, settings)
 

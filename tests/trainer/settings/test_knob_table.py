@@ -151,5 +151,11 @@ def test_the_optimizer_alone_stays_with_fully_shard():
     for strategy in SHARDED:
         with pytest.raises(ConfigError, match="OFFLOAD=optimizer.*only none, all .torch's optimizer"):
             config_of(strategy, offload="optimizer")
-    with pytest.raises(ConfigError, match="OFFLOAD=optimizer: strategy nd can keep there only none"):
+    with pytest.raises(
+        ConfigError, match="OFFLOAD=optimizer: strategy nd can keep there only none .not built"
+    ):
         config_of("nd", offload="optimizer")
+    with pytest.raises(ConfigError, match="OFFLOAD=all: strategy ddp .* only none .each process holds all"):
+        config_of("ddp", offload="all")
+    with pytest.raises(ConfigError, match="OFFLOAD=all: strategy zero2 .* only none, optimizer .parameters"):
+        config_of("zero2", offload="all")

@@ -43,10 +43,11 @@ def test_what_accumulates_is_sharded_or_whole_under_every_strategy_alike():
 
 def test_what_is_gathered():
     def run() -> None:
-        for strategy in ("fsdp", "zero3 persistent_elements=0"):
+        zero3 = "zero3 persistent_elements=0"
+        for strategy in ("fsdp", zero3, f"{zero3} precision=fp32", f"{zero3} precision=bf16_native"):
             block = count_it(f"{TWICE} strategy={strategy}").gathered_bytes
             kept = count_it(f"{TWICE} strategy={strategy} reshard_after_forward=off").gathered_bytes
-            assert block < 0.7 * kept and kept > WHOLE / 2, (strategy, block, kept)
+            assert block < 0.7 * kept and kept > 0.5 * WHOLE, (strategy, block, kept)
 
     run_ranks(run, 1)
 
