@@ -32,7 +32,7 @@ from trainer.engines.torch_engine import TorchEngine
 from trainer.layout.world import processor_name, read_world
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
-from trainer.measuring.memory import open_counters
+from trainer.measuring.memory_counters import open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.measuring.training_memory import TrainingMemory

@@ -67,7 +67,15 @@ def test_one_sentence_says_what_to_install(bare: Path, arguments: tuple[str, ...
 
 @pytest.mark.parametrize(
     "command",
-    ["settings --schema", "layout --help", "evaluate x", "check", "prepare", "mpi_launcher", "count --help"],
+    [
+        "settings --schema",
+        "layout --help",
+        "evaluate x",
+        "program check",
+        "prepare",
+        "mpi_launcher",
+        "count --help",
+    ],
 )
 def test_no_command_of_the_trainer_is_a_traceback_where_nothing_is_installed(
     tmp_path: Path, command: str

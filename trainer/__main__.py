@@ -34,7 +34,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainer.installation import packages_needed, read_version
+from trainer.settings.installation import packages_needed, read_version
 
 if __name__ == "__main__" and sys.argv[1:] == ["--version"]:
     print(f"stratlab trainer {read_version()}")
@@ -58,13 +58,13 @@ with packages_needed():
     from trainer.launch.ladder import Ladder
     from trainer.launch.lease import Lease
     from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
-    from trainer.launch.mpi_worker import leave_to_culprit
     from trainer.launch.node_rank import read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
     from trainer.launch.sender import Sender
     from trainer.launch.tensorboard import EventWriter
     from trainer.launch.termination import end
     from trainer.launch.watchdog import Watchdog
+    from trainer.launch.worker_pod import leave_to_culprit
     from trainer.layout.node import read_node
     from trainer.record.run_directory import RunDirectory
     from trainer.settings.config import Config, ConfigError

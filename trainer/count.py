@@ -3,7 +3,7 @@
 import os
 import sys
 
-from trainer.installation import packages_needed
+from trainer.settings.installation import packages_needed
 
 if __name__ == "__main__":
     with packages_needed():

@@ -2,7 +2,7 @@
 
 import sys
 
-from trainer.installation import packages_needed
+from trainer.settings.installation import packages_needed
 
 if __name__ == "__main__":
     with packages_needed():

@@ -37,7 +37,7 @@ from trainer.layout.process_group import open_process_group
 from trainer.layout.world import World, read_world
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
-from trainer.measuring.memory import open_counters
+from trainer.measuring.memory_counters import open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.measuring.training_memory import TrainingMemory

@@ -71,7 +71,7 @@ def check_pods(
         trainer = pool.submit(start, None, request.trainer_image, "volume", "-c", "import sys; sys.exit(0)")
         mlflow = pool.submit(start, None, request.lab_image, "test", "-c", CALL_MLFLOW, request.tracking_uri)
         if looks_at_gpu:  # by the very code that refuses a run
-            look = ("-m", "trainer.accelerators", GPU, "1")
+            look = ("-m", "trainer.program", "accelerators", GPU, "1")
             gpu = pool.submit(start, None, request.trainer_image, "volume", *look, gpus=1)
         yield from judge_sharing(request, *(future.result() for future in shared))
         yield judge_image("image of the trainer", request.trainer_image, trainer.result())

@@ -31,7 +31,7 @@ def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Seq
     if absence := explain_trainer(program[0], environ):
         raise UserError(f"the trainer sends metrics, and is not to be had: {absence}")
     done = subprocess.run(
-        [*program[:-1], f"{program[-1]}.replay", *build_arguments(str(folder), uri)],
+        [*program[:-1], f"{program[-1]}.program", "replay", *build_arguments(str(folder), uri)],
         env=dict(environ),
         capture_output=True,
         text=True,
@@ -67,7 +67,7 @@ def replay_on_cluster(
         claim=place.claim,
         mount=place.mount,
         image=image,
-        command=["python", "-m", "trainer.replay", *build_arguments(folder, uri)],
+        command=["python", "-m", "trainer.program", "replay", *build_arguments(folder, uri)],
         read_only=False,
         progress=progress,
         component="comparison",  # the network rules let it reach MLflow
@@ -81,7 +81,7 @@ class ReplayFailed(ClusterError):
 
 
 def build_arguments(folder: str, uri: str) -> list[str]:
-    """Of `python -m trainer.replay`."""
+    """Of `python -m trainer.program replay`."""
     return [folder, *([f"--tracking-uri={uri}"] if uri else [])]
 
 

@@ -42,7 +42,7 @@ def build_slurm(start: Start, repeats: int = 1) -> str:
         'export HOSTNAME="$TRAINER_RUN-worker-$SLURM_NODEID" STRATLAB_NODE="$SLURMD_NODENAME"',
         f"exec {PYTHON} -m trainer'",
         "code=$?",
-        f'[ "$code" = 0 ] || code=$({PYTHON} -m trainer.culprit --since "$began" --code "$code")',
+        f'[ "$code" = 0 ] || code=$({PYTHON} -m trainer.program culprit --since "$began" --code "$code")',
         'echo "$TRAINER_RUN ended with exit code $code"',
         "# From 128 on it is worth another start, which goes on from the newest checkpoint; the trainer counts them.",
         'if [ "$code" -ge 128 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi',

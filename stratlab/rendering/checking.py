@@ -55,7 +55,7 @@ def ask_trainer(
     if not runs:
         return Answers({})
     done = subprocess.run(
-        [*program[:-1], f"{program[-1]}.check", *options],
+        [*program[:-1], f"{program[-1]}.program", "check", *options],
         input=json.dumps({name: dict(env) for name, env in runs.items()}),
         env=dict(environ),
         capture_output=True,

@@ -55,6 +55,6 @@ def explain_trainer(python: str, environ: Mapping[str, str]) -> str:
 def _is_ours(folder: Path) -> bool:
     """By the file that holds the distribution's name."""
     try:
-        return DISTRIBUTION in (folder / "installation.py").read_text()
+        return DISTRIBUTION in (folder / "settings" / "installation.py").read_text()
     except (OSError, ValueError):
         return False

@@ -21,7 +21,7 @@ MPI_VARIABLES = {
     "PET_MAX_RESTARTS": "0",
 }
 TIMEOUT_S = str(86400 + EVERYTHING["scheduling"]["waitSeconds"] + 600)
-WAITING = ["python", "-m", "trainer.mpi_worker", TIMEOUT_S]
+WAITING = ["python", "-m", "trainer.program", "worker_pod", TIMEOUT_S]
 WORKER_COMMANDS = {
     "mpijob-v1": WAITING,
     "mpijob-v2beta1": [*WAITING, "/usr/sbin/sshd", "-De", "-o", "SetEnv=%s STRATLAB_NODE=$(STRATLAB_NODE)"],

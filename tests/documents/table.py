@@ -287,7 +287,7 @@ TABLE: dict[str, Row] = {
         f"{HERE}test_programs_without_torch_do_as_told"
     ),
     "python -m trainer": row("tests/trainer/ranks/test_launcher.py::*"),
-    "python -m trainer.check": row("tests/stratlab/rendering/test_checking.py::*"),
+    "python -m trainer.program check": row("tests/stratlab/rendering/test_checking.py::*"),
     "python -m trainer.layout": row("tests/trainer/layout/test_layout.py::*"),
     "python -m trainer.count": row("tests/trainer/counting/test_command.py::*"),
     "python -m trainer.evaluate RUN_DIRECTORY": row("tests/trainer/ranks/test_evaluate.py::*"),
@@ -335,7 +335,7 @@ TABLE: dict[str, Row] = {
     "kind load image-archive images.out/stratlab-lab-0.1.0.tar": row(
         "tests/images/test_build.py::test_an_archive_carries_the_name_pods_use", instead="needs kind"
     ),
-    "python -m trainer.replay": row("tests/trainer/processes/test_replay.py::*"),
+    "python -m trainer.program replay": row("tests/trainer/processes/test_replay.py::*"),
     "stratlab metrics replay": row("tests/stratlab/metrics/processes/test_replay.py::*"),
     "stratlab metrics replay COMPARISON/RUN --on-cluster": row(
         "tests/stratlab/metrics/processes/test_replay.py::*", instead=PLACEHOLDER

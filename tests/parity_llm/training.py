@@ -138,7 +138,7 @@ def build_teacher(config: Any, dtype: Any) -> Any:
     """As trainer/tasks/text_task.py does it."""
     from trainer.models.decoder_build import build_decoder
     from trainer.models.teacher import Teacher, place_teacher
-    from trainer.shapes.teacher import teacher_config
+    from trainer.shapes.teacher_rules import teacher_config
 
     placed = place_teacher(build_decoder(teacher_config(config)), "cpu", dtype)
     return Teacher(placed, config.distil_temperature, config.distil_weight)

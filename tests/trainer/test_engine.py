@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from trainer.data.batches import Batch
 from trainer.engines.torch_engine import TorchEngine
-from trainer.loss_scale import LossScale
 from trainer.measuring.phases import Phases
 from trainer.models.classifier import ImageClassifier
 from trainer.models.learner import ClassLoss
+from trainer.models.loss_scale import LossScale
 from trainer.models.low_precision import apply_low_precision
 from trainer.settings.config import Config
 from trainer.settings.precision import Precision

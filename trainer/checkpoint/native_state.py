@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.checkpoint.moved_state import read_state
 from trainer.checkpoint.sharded_snapshot import ShardedSnapshot, ShardedStaging
-from trainer.loss_scale import LossScale
+from trainer.models.loss_scale import LossScale
 
 # flat: an optimizer's entries are named after its parameters, whatever the number of ranks
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)

@@ -24,7 +24,7 @@ from trainer.checkpoint.training_state import TrainingState, hash_config
 from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken
 from trainer.engine import Engine
 from trainer.failures import StorageFull
-from trainer.measuring.memory import GIB
+from trainer.measuring.memory_counters import GIB
 from trainer.models.batch_norm import average_running_statistics
 from trainer.outcome.tracking import Recorder
 from trainer.record.run_directory import RunDirectory

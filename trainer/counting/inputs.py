@@ -12,7 +12,7 @@ from trainer.models.decoder_build import build_decoder
 from trainer.models.learner import Learner
 from trainer.settings.config import Config
 from trainer.shapes.model_shapes import default_image_size
-from trainer.shapes.teacher import teacher_config
+from trainer.shapes.teacher_rules import teacher_config
 
 MIXED = ("mixup", "all")
 """Values of `augment` that give each image a share of every class as its label."""

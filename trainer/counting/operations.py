@@ -29,11 +29,12 @@ from trainer.shapes.model_shapes import VIT
 
 SCHEMA = 1
 SCALES_NOT = {
-    "zero3": "DeepSpeed gives parameters back only above 1e9 live ones, so that the depth is not scaled",
-    "zeropp": "DeepSpeed gives parameters back only above 1e9 live ones, so that the depth is not scaled",
+    name: "DeepSpeed gives parameters back only above 1e9 live ones, so that the depth is not scaled"
+    for name, row in STRATEGIES.items()
+    if row.deepspeed_stage == 3
 }
 """Strategies that are counted with all their layers."""
-BY_NODES = ("hsdp", "zeropp")
+BY_NODES = tuple(name for name, row in STRATEGIES.items() if row.by_nodes)
 """Strategies whose axes follow from how many ranks share a node: their files answer for that number alone."""
 BY_RANKS = tuple(name for name, row in STRATEGIES.items() if len(row.axes) == 1 and name not in BY_NODES)
 """Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""

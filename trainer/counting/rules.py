@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from trainer.layout.mesh import broken_rules
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import broken_deepspeed_rules
+from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
-from trainer.shapes.teacher import teacher_problems
+from trainer.shapes.teacher_rules import teacher_problems
 
 
 def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int) -> Config:
@@ -50,10 +51,10 @@ def _uncounted(config: Config) -> Iterator[str]:
         yield (
             f"TRAINER_OFFLOAD={config.offload}: cannot be counted, host and device look alike here; expected none"
         )
-    if config.strategy == "ddp" and config.reduce_dtype != "fp32":
+    if STRATEGIES[config.strategy].file == "ddp" and config.reduce_dtype != "fp32":
         yield (
-            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with ddp, whose conversion waits for a "
-            "collective that is not there; expected fp32"
+            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with {config.strategy}, whose conversion "
+            "waits for a collective that is not there; expected fp32"
         )
     if config.compile:
         yield "TRAINER_COMPILE=true: cannot be counted, compiled code has no operators to follow; expected false"

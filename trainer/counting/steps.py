@@ -13,7 +13,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer import strategies
-from trainer.counting.alone import alone
 from trainer.counting.answers import OrdinaryValues
 from trainer.counting.causes import (
     attribute_gradients,
@@ -24,6 +23,7 @@ from trainer.counting.causes import (
 )
 from trainer.counting.cuda_rules import as_on_cuda
 from trainer.counting.inputs import Pictures, build_empty_model, build_empty_teacher, build_micro_batch
+from trainer.counting.one_process import alone
 from trainer.counting.result import Count
 from trainer.counting.storages import StorageWatch
 from trainer.counting.waits import WaitWatch

@@ -20,7 +20,7 @@ from trainer.checkpoint.staging import Staging
 from trainer.checkpoint.zero_files import BUFFERS, FACTS, TAG
 from trainer.engine import Written
 from trainer.engines.deepspeed_files import as_plain
-from trainer.loss_scale import LossScale
+from trainer.models.loss_scale import LossScale
 
 NOWHERE = Path("/nowhere")
 """Where DeepSpeed believes that it writes."""

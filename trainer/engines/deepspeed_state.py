@@ -17,7 +17,7 @@ from trainer.checkpoint.moved_state import open_tensors
 from trainer.checkpoint.plain_files import refuse_code
 from trainer.checkpoint.zero_files import TAG, is_zero, read_facts
 from trainer.engines.deepspeed_place import place_tensors
-from trainer.loss_scale import LossScale
+from trainer.models.loss_scale import LossScale
 from trainer.settings.config import ConfigError
 
 

@@ -15,9 +15,9 @@ from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
 from trainer.engines.gradient_norm import whole_norm
 from trainer.engines.optimizer import build_optimizer, step_optimizer
-from trainer.loss_scale import LossScale
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
+from trainer.models.loss_scale import LossScale
 from trainer.run import Run
 
 

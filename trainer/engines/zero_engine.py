@@ -14,9 +14,9 @@ from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
 from trainer.engines import deepspeed_state
 from trainer.engines.deepspeed_snapshot import take_snapshot
-from trainer.loss_scale import LossScale
 from trainer.measuring.observation import Observed, state_tensors
 from trainer.measuring.phases import Phases
+from trainer.models.loss_scale import LossScale
 from trainer.run import Run
 
 

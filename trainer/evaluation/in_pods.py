@@ -15,7 +15,7 @@ from trainer.hangs.pulse import Pulse
 from trainer.hangs.witness import Witness
 from trainer.layout.process_group import open_process_group
 from trainer.layout.world import World
-from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib
+from trainer.measuring.memory_counters import peak_device_memory_gib, peak_host_memory_gib
 from trainer.outcome.summary import FROM_CONFIG
 from trainer.outcome.tracking import Recorder
 from trainer.record.provenance import describe_run

@@ -1,4 +1,4 @@
-"""Which exit code a run of several pods has: `python -m trainer.culprit`, for what has started them.
+"""Which exit code a run of several pods has: `python -m trainer.program culprit`, for what has started them.
 
 mpirun and srun know one number, of who ended first or with the highest one. The pods' ledgers know all.
 """
@@ -32,9 +32,10 @@ def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
 def main(arguments: list[str]) -> int:
     """Prints the code of the run that the environment names."""
     parser = argparse.ArgumentParser(
-        "python -m trainer.culprit",
+        "python -m trainer.program culprit",
         description="The exit code of a run, read from its pods' ledgers: below 128 it would end so again.",
-        epilog="example: TRAINER_RUN=try TRAINER_RESULTS=runs python -m trainer.culprit --since 1764085440 --code 134",
+        epilog="example: TRAINER_RUN=try TRAINER_RESULTS=runs python -m trainer.program culprit --since 1764085440 "
+        "--code 134",
     )
     parser.add_argument("--since", type=float, required=True, help="seconds since 1970, when it was started")
     parser.add_argument("--code", type=int, required=True, help="what the starter knows")

@@ -31,7 +31,7 @@ from trainer.settings.fields import MODELS
 from trainer.settings.schedule import plan_problems
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
-from trainer.shapes.teacher import teacher_problems
+from trainer.shapes.teacher_rules import teacher_problems
 
 BUILT_IN_IMAGES = ("digits", "synthetic")
 SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it

@@ -1,4 +1,4 @@
-"""Checks many runs at once and starts nothing: `python -m trainer.check < runs.json`.
+"""Checks many runs at once and starts nothing: `python -m trainer.program check < runs.json`.
 
 Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence]}}. What a run would
 refuse by itself is refused before the first of several begins.
@@ -44,9 +44,9 @@ def check_run(env: Mapping[str, str], *, elsewhere: bool, replaces: bool) -> dic
 def main(arguments: list[str]) -> int:
     """Checks the runs on standard input; 0 whatever is found."""
     parser = argparse.ArgumentParser(
-        "python -m trainer.check",
+        "python -m trainer.program check",
         description="Check the settings of runs, as {run: environment} on standard input, without starting them.",
-        epilog="""example: echo '{"a": {"TRAINER_RUN": "a", "TRAINER_LR": "-1"}}' | python -m trainer.check""",
+        epilog="""example: echo '{"a": {"TRAINER_RUN": "a", "TRAINER_LR": "-1"}}' | python -m trainer.program check""",
     )
     parser.add_argument(
         "--elsewhere", action="store_true", help="they run on another machine: look at no folder"

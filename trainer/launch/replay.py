@@ -76,9 +76,9 @@ def _count_lines(folder: RunDirectory, start: int, end: int) -> int:
 def main(arguments: list[str]) -> int:
     """Replays one run; 0, 1 if the server could not be reached or refused, 2 if the folder is no run."""
     parser = argparse.ArgumentParser(
-        "python -m trainer.replay",
+        "python -m trainer.program replay",
         description="Send to MLflow what it does not have yet of a run's metrics.",
-        epilog="example: python -m trainer.replay results/demo/ddp --tracking-uri http://mlflow:5000",
+        epilog="example: python -m trainer.program replay results/demo/ddp --tracking-uri http://mlflow:5000",
     )
     parser.add_argument("run", help="its folder: RESULTS/COMPARISON/RUN")
     parser.add_argument(

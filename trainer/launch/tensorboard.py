@@ -1,7 +1,7 @@
 """TensorBoard's view of metrics.jsonl: the numbers that MLflow gets, under the same names.
 
 While a run trains (setting `tensorboard`) its launcher follows the file, as it does for MLflow, so that no rank knows
-of it. Afterwards `python -m trainer.tensorboard RUN ...` makes the same of any run: metrics.jsonl is the truth.
+of it. Afterwards `python -m trainer.program tensorboard RUN ...` makes the same of any run: metrics.jsonl is the truth.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class EventWriter(threading.Thread):
                     file.write(records)
         except OSError as failure:  # a copy must not end what it is a copy of
             self._failed = str(failure)
-            log.warning("TensorBoard's file: %s; python -m trainer.tensorboard makes it later", failure)
+            log.warning(
+                "TensorBoard's file: %s; python -m trainer.program tensorboard makes it later", failure
+            )
 
 
 def build_records(metrics: Path, offset: int) -> tuple[bytes, int]:
@@ -106,9 +108,9 @@ def find_runs(paths: list[Path]) -> Iterator[RunDirectory]:
 def main(arguments: list[str]) -> int:
     """Writes the files of all runs; 2 where a path holds none, 13 where the volume is full."""
     parser = argparse.ArgumentParser(
-        "python -m trainer.tensorboard",
+        "python -m trainer.program tensorboard",
         description="Write TensorBoard's event files from metrics.jsonl.",
-        epilog="example: python -m trainer.tensorboard results/runs/demo --output boards",
+        epilog="example: python -m trainer.program tensorboard results/runs/demo --output boards",
     )
     parser.add_argument(
         "runs", nargs="+", type=Path, help="run directories, or a comparison with all of its runs"

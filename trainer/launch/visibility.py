@@ -3,7 +3,7 @@
 Without a device plugin, with a broken driver or in an image for CPUs torch says nothing and trains on the CPU, and the
 pod holds its GPU node to the end.
 
-python -m trainer.accelerators nvidia.com/gpu 1      # exit code 4 and a sentence if one process would not get one
+python -m trainer.program accelerators nvidia.com/gpu 1      # code 4 and a sentence if one process would not get one
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from trainer.layout.resolve import Layout, count_stages, resolve_layout, split_l
 from trainer.settings.config import PREFIX, Config, ConfigError
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import DecoderShape, count_parameters
-from trainer.shapes.teacher import teacher_problems
+from trainer.shapes.teacher_rules import teacher_problems
 
 GIB = 1 << 30
 EXAMPLE = """\

@@ -18,7 +18,7 @@ from trainer.layout.resolve import Layout, count_stages, split_layers
 from trainer.settings.config import Config
 from trainer.settings.optimizer_table import count_moments
 from trainer.shapes.decoder_shapes import DecoderShape, weight_shapes
-from trainer.shapes.teacher import count_teacher_bytes
+from trainer.shapes.teacher_rules import count_teacher_bytes
 
 EMBEDDING, HEAD = "hf.model.embed_tokens.weight", "hf.lm_head.weight"
 BY_COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")

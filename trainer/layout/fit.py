@@ -16,7 +16,7 @@ from trainer.layout.resolve import Layout, resolve_layout
 from trainer.settings.config import Config
 from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_shapes import DecoderShape
-from trainer.shapes.teacher import count_teacher_bytes
+from trainer.shapes.teacher_rules import count_teacher_bytes
 
 GIB = 1 << 30
 

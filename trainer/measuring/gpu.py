@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from trainer.layout.world import World
-from trainer.measuring.memory import GIB
+from trainer.measuring.memory_counters import GIB
 from trainer.measuring.training_memory import TrainingMemory
 
 SAMPLE_EVERY_S = 1.0

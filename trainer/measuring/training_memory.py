@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from trainer.measuring.memory import GIB, Counters, Reading
+from trainer.measuring.memory_counters import GIB, Counters, Reading
 from trainer.measuring.observation import Observed
 
 WARM_UP_STEPS = 5

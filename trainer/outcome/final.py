@@ -10,7 +10,7 @@ import torch.distributed as dist
 from trainer.engine import Engine
 from trainer.layout.world import processor_name
 from trainer.measuring.exposed import read_exposed_pct
-from trainer.measuring.memory import GIB, peak_host_memory_gib
+from trainer.measuring.memory_counters import GIB, peak_host_memory_gib
 from trainer.measuring.training_memory import TrainingMemory
 from trainer.outcome.course import find_target, read_course
 from trainer.outcome.summary import build_summary, find_results

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from trainer.failures import OutOfMemory
-from trainer.measuring.memory import GIB, Counters
+from trainer.measuring.memory_counters import GIB, Counters
 from trainer.measuring.observation import Observed
 from trainer.record.run_directory import write_json
 from trainer.run import Run

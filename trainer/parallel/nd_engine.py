@@ -14,10 +14,10 @@ from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, as_sums, build_result
 from trainer.engines.optimizer import step_optimizer
 from trainer.layout.decoder_memory import EMBEDDING, HEAD
-from trainer.loss_scale import LossScale
 from trainer.measuring.observation import Observed, local_part, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.models.decoder import documents_of
+from trainer.models.loss_scale import LossScale
 from trainer.parallel import state
 from trainer.parallel.context import split_context
 from trainer.parallel.gradient_sync import apply_sync

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer.checkpoint.moved_state import read_state
 from trainer.checkpoint.sharded_snapshot import ShardedSnapshot, ShardedStaging
-from trainer.loss_scale import LossScale
+from trainer.models.loss_scale import LossScale
 from trainer.parallel.stage import EMBEDDING, HEAD, Stage
 
 # flat: an optimizer's entries are named after its parameters, whatever stage or group they are in

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.data.text.cache import write_cache
-from trainer.data.text.source import hub_id, is_built_in
+from trainer.data.text.text_source import hub_id, is_built_in
 from trainer.prepare.origin import Written
 from trainer.prepare.request import Request
 from trainer.settings.config import Config

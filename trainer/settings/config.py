@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError, model_validator
 
 from trainer.settings.config_rules import broken_settings
-from trainer.settings.fields import MODELS, Settings
+from trainer.settings.fields import MODELS, Refusal, Settings
 from trainer.settings.names_elsewhere import SETTINGS_ELSEWHERE, hint_of_value
 
 PREFIX = "TRAINER_"
@@ -49,7 +49,12 @@ class Config(Settings):
         try:
             config = cls.model_validate(known)
         except ValidationError as failure:
-            problems += [_sentence(cls, dict(error), known) for error in failure.errors()]
+            told = failure.errors()
+            for error in told:
+                cause = error.get("ctx", {}).get("error")
+                if cause is not None and not isinstance(cause, (ConfigError, Refusal)):
+                    raise cause from failure  # a bug of ours: pydantic takes any ValueError for an answer
+            problems += [_sentence(cls, dict(error), known) for error in told]
         except ConfigError as failure:
             problems += failure.problems
         if problems:

@@ -39,6 +39,10 @@ GRACE_S = (20, 7200)
 COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 
 
+class Refusal(ValueError):
+    """A value that nobody may give. Any other ValueError of a rule is a bug of ours."""
+
+
 def _set_by_chart(description: str, **constraints: Any) -> Any:
     """A field that the chart fills from the release, so that `run.config` must not name it."""
     return Field(description=description, json_schema_extra={"set_by_chart": True}, **constraints)
@@ -438,14 +442,14 @@ class Settings(BaseModel):
     @classmethod
     def _numbers(cls, value: Any, info: ValidationInfo) -> Any:
         if problem := number_problem(_number_schemas()[info.field_name or ""], value):
-            raise ValueError(problem)
+            raise Refusal(problem)
         return value
 
     @field_validator("results")
     @classmethod
     def _results(cls, path: str) -> str:
         if is_reserved(path):
-            raise ValueError("is a folder of the system, choose another such as /results")
+            raise Refusal("is a folder of the system, choose another such as /results")
         return path
 
     @property

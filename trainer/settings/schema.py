@@ -15,7 +15,7 @@ USAGE = """\
   python -m trainer.settings --schema                                        # JSON schema of `run.config`
 
 What is checked is what can be said of the settings alone. What depends on the number of processes and on the device is
-checked where the run starts: python -m trainer.check, or python -m trainer.layout for nd."""
+checked where the run starts: python -m trainer.program check, or python -m trainer.layout for nd."""
 
 
 def schema() -> dict[str, Any]:

@@ -62,6 +62,8 @@ class StrategyRow:
     file another one."""
     reduce_bucket_mib: int
     """Gradients that are reduced together unless the setting of this name says otherwise; 0 = no buckets."""
+    by_nodes: bool
+    """How many ranks share a node decides who holds what, where no degree is given (counting/operations.py)."""
     deepspeed_stage: int
     """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
     wire: str
@@ -113,13 +115,14 @@ def _zero(stage: int, **more: Any) -> StrategyRow:
         "knobs": (*DEEPSPEED, *OF_STAGE[stage]),
         "defaults": {},
         "reduce_bucket_mib": 192,
+        "by_nodes": False,
         "deepspeed_stage": stage,
         "holds": OF_ZERO[stage],
         "holds_whole_model": False,
         "gathers": stage == 3,
         "compiles": stage != 3,
     }
-    return StrategyRow(**shared, **more)
+    return StrategyRow(**shared | more)
 
 
 def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more: Any) -> StrategyRow:
@@ -131,6 +134,7 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
         has_bf16_native=False,
         offload=(),
         defaults={},
+        by_nodes=False,
         deepspeed_stage=0,
         wire=wire,
         holds=Held(()),
@@ -156,6 +160,7 @@ def _sharded(
         knobs=FULLY_SHARD,
         defaults=defaults,
         reduce_bucket_mib=0,
+        by_nodes=len(axes) > 1,
         deepspeed_stage=0,
         wire=wire,
         holds=Held(KINDS),
@@ -171,7 +176,10 @@ def _sharded(
 STRATEGIES: dict[str, StrategyRow] = {
     "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0, climbs_to=""),
     "ddp": _whole(
-        *("ddp", ("dp_replicate",), "all-reduce", "zero1"),
+        "ddp",
+        ("dp_replicate",),
+        "all-reduce",
+        "zero1",
         knobs=("reduce_bucket_mib", "reduce_dtype", "static_graph"),
         reduce_bucket_mib=25,
         climbs_to="fsdp",
@@ -183,7 +191,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1", climbs_to="zero3"
     ),
     "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2", climbs_to=""),
-    "zeropp": _zero(3, wire="", holds_less="", sends_less="zero2", climbs_to="zero3"),
+    "zeropp": _zero(3, by_nodes=True, wire="", holds_less="", sends_less="zero2", climbs_to="zero3"),
     "nd": StrategyRow(
         file="nd",
         axes=ND_AXES,
@@ -193,6 +201,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         knobs=FULLY_SHARD,
         defaults={},
         reduce_bucket_mib=0,
+        by_nodes=False,
         deepspeed_stage=0,
         wire="",
         holds=Held(KINDS, ("pp", "dp_shard", "cp", "tp"), but=_STAGES),

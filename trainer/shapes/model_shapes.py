@@ -121,7 +121,7 @@ def model_problems(config: Config) -> list[str]:
     if problems := list(_folder_problems(config)):
         return problems
     shape = read_vit_shape(config)
-    sizes = [*vit_size_problems(shape, config)] if shape else []
+    sizes = [*vit_size_problems(shape.hidden, shape.heads, config)] if shape else []
     return [*sizes, *_weights_problems(config), *_batch_norm_problems(config)]
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.settings.size_table import DECODER_SIZES, VIT_SIZES, given_sizes
+from trainer.shapes.decoder_shapes import DecoderShape
 
 if TYPE_CHECKING:
     from trainer.settings.fields import Settings
-    from trainer.shapes.decoder_shapes import DecoderShape
-    from trainer.shapes.model_shapes import VitShape
+
+Vit = TypeVar("Vit", bound=Any)
+"""Of trainer/shapes/model_shapes.py, which reads this."""
 
 
-def resize_vit(preset: VitShape, config: Settings) -> VitShape:
+def resize_vit(preset: Vit, config: Settings) -> Vit:
     """The preset with the given sizes; whether they fit each other is not looked at."""
     return dataclasses.replace(preset, **given_sizes(config, VIT_SIZES))
 
@@ -37,10 +39,10 @@ def _splits_hidden(preset: DecoderShape) -> bool:
     return preset.queries == preset.hidden
 
 
-def vit_size_problems(shape: VitShape, config: Settings) -> Iterator[str]:
+def vit_size_problems(hidden: int, heads: int, config: Settings) -> Iterator[str]:
     """One sentence per rule that the sizes of a vision transformer break."""
     if given_sizes(config, VIT_SIZES):
-        yield from _hidden_problems(shape.hidden, shape.heads, even=False)
+        yield from _hidden_problems(hidden, heads, even=False)
 
 
 def decoder_size_problems(preset: DecoderShape, config: Settings) -> Iterator[str]:

@@ -59,7 +59,9 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
 
     # DDP divides the summed gradients by the number of replicas
     return TorchEngine(
-        *(run, replicated, phases),
+        run,
+        replicated,
+        phases,
         loss_factor=axis.size(),
         apply_sync=apply_sync,
         keeps_gradients=accumulates,

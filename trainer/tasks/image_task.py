@@ -24,7 +24,7 @@ from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.precision import Precision
 from trainer.shapes.model_shapes import default_image_size
-from trainer.shapes.teacher import teacher_config, teacher_problems
+from trainer.shapes.teacher_rules import teacher_config, teacher_problems
 from trainer.tasks.judge import open_judge
 from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_classification
 from trainer.tasks.normalization import find_preprocessing, find_rescaling

@@ -31,7 +31,7 @@ from trainer.shapes.decoder_shapes import (
     count_forward_flops_per_token,
     count_parameters,
 )
-from trainer.shapes.teacher import teacher_config, teacher_problems
+from trainer.shapes.teacher_rules import teacher_config, teacher_problems
 from trainer.tasks.judge import open_judge
 from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_language_modelling
 

@@ -16,7 +16,7 @@ run.mpijob.v1, run.mpijob.v2beta1: a launcher that starts `python -m trainer` in
 {{- $extra := include "run.mpijob.environment" . -}}
 {{- $launcher := dict "context" . "name" "pytorch" "extra" $extra "command" (list "python" "-m" "trainer.mpi_launcher") -}}
 {{- $deadline := include "run.scalar" (include "run.deadlines" . | fromYaml).workload -}}
-{{- $wait := list "python" "-m" "trainer.mpi_worker" $deadline -}}
+{{- $wait := list "python" "-m" "trainer.program" "worker_pod" $deadline -}}
 {{ include "run.workload.head" . }}
 spec:
   slotsPerWorker: 1
@@ -41,7 +41,7 @@ spec:
 {{- $attempts := int64 (.Values.run.config.max_attempts | default 3) -}}
 {{- /* What ssh starts does not see the container's environment. The first SetEnv counts alone: with what the image's sshd_config sets. */ -}}
 {{- $deadline := include "run.scalar" (include "run.deadlines" . | fromYaml).workload -}}
-{{- $sshd := list "python" "-m" "trainer.mpi_worker" $deadline "/usr/sbin/sshd" "-De" "-o" "SetEnv=PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp STRATLAB_NODE=$(STRATLAB_NODE)" -}}
+{{- $sshd := list "python" "-m" "trainer.program" "worker_pod" $deadline "/usr/sbin/sshd" "-De" "-o" "SetEnv=PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp STRATLAB_NODE=$(STRATLAB_NODE)" -}}
 {{ include "run.workload.head" . }}
 spec:
   slotsPerWorker: 1

@@ -48,8 +48,8 @@ def test_the_trainer_names_who_has_written_over_it_and_the_cure_cures(
     environment: Environment, built: dict[str, Built], order: tuple[str | dict[str, str], ...]
 ) -> None:
     python = environment(*order, by=install_by_pip)
-    for module in ("trainer", "trainer.check", "trainer.count"):
-        done = run(python, "-m", module, "--help")
+    for words in (("trainer",), ("trainer.program", "check"), ("trainer.count",)):
+        done = run(python, "-m", *words, "--help")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1 and "another distribution, neural-trainer 0.3.1: " in done.stderr
         assert done.stderr.endswith(f": {CURE}; or give each an environment of its own\n")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainer.counting.alone import _equal_splits
 from trainer.counting.answers import OrdinaryValues
 from trainer.counting.causes import _nodes_between
+from trainer.counting.one_process import _equal_splits
 from trainer.counting.storages import NODE_CAUSE, StorageWatch
 
 KIB = 1024

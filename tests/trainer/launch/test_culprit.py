@@ -36,7 +36,7 @@ def test_the_culprit_is_read_from_the_ledgers(
 
 def ask(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "TRAINER_RUN": "try", "TRAINER_RESULTS": str(results)}
-    command = [sys.executable, "-m", "trainer.culprit", *arguments]
+    command = [sys.executable, "-m", "trainer.program", "culprit", *arguments]
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
 

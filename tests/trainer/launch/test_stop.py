@@ -91,11 +91,11 @@ def test_the_entry_points_listen_before_they_import_what_takes_long():
         "    print(len(heavy), flush=True)\n"
         "    raise SystemExit(7)\n"
         "real, signal.signal = signal.signal, listens\n"
-        "sys.argv = [sys.argv[0]]\n"
+        "sys.argv = [sys.argv[0], *'WORDS'.split()]\n"
         "runpy.run_module('MODULE', run_name='__main__', alter_sys=True)\n"
     )
-    for module in ("trainer", "trainer.mpi_launcher", "trainer.mpi_worker"):
-        process = run(program.replace("MODULE", module))
+    for module, words in (("trainer", ""), ("trainer.mpi_launcher", ""), ("trainer.program", "worker_pod")):
+        process = run(program.replace("MODULE", module).replace("WORDS", words))
         out, error = process.communicate(timeout=60)
         assert (process.returncode, out) == (7, "0\n"), error
 

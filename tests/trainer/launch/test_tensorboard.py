@@ -97,4 +97,4 @@ def test_a_volume_that_takes_nothing_ends_no_run(tmp_path: Path, caplog: pytest.
     writer = EventWriter(folder, "mine")
     writer.start()
     writer.finish()
-    assert "python -m trainer.tensorboard makes it later" in caplog.text
+    assert "python -m trainer.program tensorboard makes it later" in caplog.text

@@ -14,7 +14,7 @@ import torch
 
 from trainer.layout.world import World
 from trainer.measuring.gpu import NAMES, NVML_NAMES, Meter, Sampler, open_sampler
-from trainer.measuring.memory import open_counters
+from trainer.measuring.memory_counters import open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.training_memory import TrainingMemory
 

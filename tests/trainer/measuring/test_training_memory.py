@@ -16,7 +16,7 @@ from trainer.hangs.pulse import Pulse
 from trainer.layout.world import World
 from trainer.loop import train
 from trainer.measuring.gpu import Meter
-from trainer.measuring.memory import GIB, HostCounters, Reading, peak_host_memory_gib
+from trainer.measuring.memory_counters import GIB, HostCounters, Reading, peak_host_memory_gib
 from trainer.measuring.observation import Observed
 from trainer.measuring.phases import Phases
 from trainer.measuring.training_memory import TrainingMemory
@@ -239,7 +239,7 @@ def test_on_a_cpu_the_process_s_own_peak_is_set_back():
 
 INHERITING = """
 import mmap, sys
-from trainer.measuring.memory import HostCounters
+from trainer.measuring.memory_counters import HostCounters
 counters = HostCounters()
 counters.reset()
 print(counters.read().peak >> 20)
@@ -274,7 +274,7 @@ def test_without_clear_refs_the_source_says_so(monkeypatch):
             raise PermissionError(path)
         return opened(path, *flags)
 
-    monkeypatch.setattr("trainer.measuring.memory.os.open", refuse)
+    monkeypatch.setattr("trainer.measuring.memory_counters.os.open", refuse)
     counters = HostCounters()
     assert "since the start" in counters.source
     counters.reset()

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from trainer.layout.world import World
-from trainer.measuring import memory
-from trainer.measuring.memory import DeviceCounters, Reading, peak_device_memory_gib, peak_host_memory_gib
+from trainer.measuring import memory_counters as memory
+from trainer.measuring.memory_counters import (
+    DeviceCounters,
+    Reading,
+    peak_device_memory_gib,
+    peak_host_memory_gib,
+)
 from trainer.measuring.observation import Observed
 from trainer.outcome.summary import build_summary
 from trainer.outcome.tracking import TIMES, Work

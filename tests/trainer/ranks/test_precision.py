@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.ranks import run_ranks
-from trainer.loss_scale import LossScale
+from trainer.models.loss_scale import LossScale
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.precision import Precision, apply_whole_fp32, resolve_precision, uses_tf32
 

@@ -306,7 +306,8 @@ def test_the_knobs_of_fully_shard(run, read_run):
     given = dict(run.settings)
     shards = given.get("dp_shard", run.world_size)
     assert found == sharded_traffic(
-        *(root, blocks),
+        root,
+        blocks,
         shards=shards,
         replicas=run.world_size // shards,
         micro_batches=run.micro_batches,
@@ -329,7 +330,8 @@ def test_weights_of_products_are_gathered_in_16_bits_and_gradients_reduced_in_32
         return
     shards = given.get("dp_shard", ranks)
     assert found == sharded_traffic(
-        *(root, blocks),
+        root,
+        blocks,
         shards=shards,
         replicas=ranks // shards,
         micro_batches=micro_batches,

@@ -36,6 +36,19 @@ def test_values_are_read_with_their_types():
     assert (config.lr, config.steps, config.profile_memory) == (1e-4, 16777216, False)
 
 
+@pytest.mark.parametrize(
+    "place", ["trainer.settings.fields.is_reserved", "trainer.settings.config.broken_settings"]
+)
+def test_a_bug_in_a_rule_is_no_answer_to_the_user(monkeypatch, place):
+    def broken(*_):
+        raise ValueError("a bug of ours")
+
+    monkeypatch.setattr(place, broken)
+    with pytest.raises(ValueError, match="a bug of ours") as failure:
+        read()
+    assert not isinstance(failure.value, ConfigError)
+
+
 def test_a_misspelt_name_is_refused_with_the_nearest_one():
     assert problems(TRAINER_CLIP_NROM="1") == [
         "TRAINER_CLIP_NROM: unknown setting, did you mean TRAINER_CLIP_NORM?"

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text import arithmetic
 from trainer.data.text.chat import CHUNK, as_array, encode_chats
-from trainer.data.text.packing import pack_lengths, pad_lengths
-from trainer.data.text.source import (
+from trainer.data.text.packed_rows import pack_lengths, pad_lengths
+from trainer.data.text.text_source import (
     TEST_FRACTION,
     Questions,
     describe_files,

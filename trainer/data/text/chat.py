@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.text.source import Questions
+from trainer.data.text.text_source import Questions
 from trainer.settings.config import ConfigError
 
 CHUNK = 1000  # documents tokenised at once, by all cores

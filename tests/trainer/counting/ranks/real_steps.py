@@ -12,8 +12,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from tests.trainer.runs import run_of
 from trainer import strategies
-from trainer.counting.alone import alone
 from trainer.counting.inputs import build_micro_batch, find_pictures
+from trainer.counting.one_process import alone
 from trainer.counting.steps import Count, count
 from trainer.data.batches import Batch
 from trainer.measuring.phases import Phases

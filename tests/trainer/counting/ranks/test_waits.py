@@ -68,7 +68,7 @@ def test_fp16_waits_once_a_step_because_the_norm_decides_whether_there_is_an_upd
     def run():
         found = count_waits(f"{IMAGES} strategy=ddp global_batch_size=8 {FP16}", 2)
         assert list(found.values()) == [1]
-        assert next(iter(found)).line.startswith("trainer/loss_scale.py")
+        assert next(iter(found)).line.startswith("trainer/models/loss_scale.py")
 
     run_ranks(run, 1)
 
@@ -125,7 +125,7 @@ def test_the_loop_waits_when_it_writes_the_metrics_and_not_in_between(tmp_path):
         from trainer.data.batches import Batch
         from trainer.loop import train
         from trainer.measuring.gpu import Meter
-        from trainer.measuring.memory import open_counters
+        from trainer.measuring.memory_counters import open_counters
         from trainer.measuring.phases import Phases
         from trainer.measuring.profiler import StepProfiler
         from trainer.measuring.training_memory import TrainingMemory

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer.data.text.chat import encode_chats
-from trainer.data.text.source import Questions
+from trainer.data.text.text_source import Questions
 from trainer.data.text.tokenizer import build_byte_tokenizer
 from trainer.settings.config import ConfigError
 

@@ -19,7 +19,7 @@ from tests.trainer.data.text.token_caches import (
 from trainer.data.batches import IGNORED
 from trainer.data.text import rows as rows_module
 from trainer.data.text.rows import open_text
-from trainer.data.text.source import SPLITS, load_questions
+from trainer.data.text.text_source import SPLITS, load_questions
 from trainer.failures import DataMissing
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer.failures import NOT_FINITE, NotFinite, exit_code
-from trainer.loss_scale import LossScale
+from trainer.models.loss_scale import LossScale
 
 
 def test_a_loss_scale_that_cannot_fall_any_further_ends_the_run_with_a_sentence() -> None:

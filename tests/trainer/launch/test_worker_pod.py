@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.launch import mpi_worker
+from trainer.launch import worker_pod
 
 TRAINER = (
     "import signal, sys, time; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); print('there', flush=True); "
@@ -24,7 +24,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "trainer.mpi_worker", *arguments]
+    command = [sys.executable, "-m", "trainer.program", "worker_pod", *arguments]
     return subprocess.Popen(
         command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -76,11 +76,11 @@ def test_without_a_trainer_it_goes_at_once_and_past_the_deadline_it_fails(tmp_pa
 
 def test_who_has_lost_a_peer_gives_the_culprit_time_to_say_why(monkeypatch):
     slept = []
-    monkeypatch.setattr(mpi_worker.time, "sleep", slept.append)
-    mpi_worker.leave_to_culprit({"HOSTNAME": "ddp-worker-0"})  # no mpirun, nobody is killed
+    monkeypatch.setattr(worker_pod.time, "sleep", slept.append)
+    worker_pod.leave_to_culprit({"HOSTNAME": "ddp-worker-0"})  # no mpirun, nobody is killed
     assert slept == []
-    mpi_worker.leave_to_culprit({"OMPI_COMM_WORLD_RANK": "0"})
-    assert slept == [mpi_worker.CULPRIT_S]
+    worker_pod.leave_to_culprit({"OMPI_COMM_WORLD_RANK": "0"})
+    assert slept == [worker_pod.CULPRIT_S]
 
 
 def test_its_command_is_what_the_pod_runs(tmp_path):

@@ -15,10 +15,10 @@ from trainer.layout.resolve import Layout, resolve_layout
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.continuation import swapped_teacher_problems
-from trainer.shapes import teacher as teachers
+from trainer.shapes import teacher_rules as teachers
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import count_parameters
-from trainer.shapes.teacher import count_teacher_bytes, read_classes, teacher_config, teacher_problems
+from trainer.shapes.teacher_rules import count_teacher_bytes, read_classes, teacher_config, teacher_problems
 
 DIGITS = {"stratlab_model": "cnn", "class_names": [str(i) for i in range(10)]}
 WORDS = {

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 DISTRIBUTION = "stratlab-trainer"
-PLACE = Path(__file__).parents[1]
+PLACE = Path(__file__).parents[2]
 WRONG_INSTALLATION = 2
 
 

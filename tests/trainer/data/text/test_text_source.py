@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
-from trainer.data.text.source import load_questions
+from trainer.data.text.text_source import load_questions
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 

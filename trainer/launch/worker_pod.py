@@ -1,4 +1,4 @@
-"""First process of an MPIJob's worker pod: `python -m trainer.mpi_worker SECONDS [COMMAND ...]`.
+"""First process of an MPIJob's worker pod: `python -m trainer.program worker_pod SECONDS [COMMAND ...]`.
 
 mpirun starts the trainer from outside, beside this process, and all of a pod ends with its first process. So that one
 is told to go, tells the trainer, and stays until it has ended: until then its ranks commit a checkpoint. It ends well

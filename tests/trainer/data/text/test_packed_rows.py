@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.text.packing import pack_lengths, pad_lengths
+from trainer.data.text.packed_rows import pack_lengths, pad_lengths
 
 
 def fill(lengths, seq_len):

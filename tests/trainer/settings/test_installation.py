@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.installation import find_intruders
+from trainer.settings.installation import find_intruders
 
 
 def write_record(folder: Path, name: str, *lines: str) -> None:

@@ -1,0 +1,48 @@
+"""`python -m trainer.program NAME ...`: the trainer's smaller programs, which charts and tools start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from trainer.launch.stop import listen_early
+from trainer.settings.installation import packages_needed
+
+PROGRAMS = {
+    "accelerators": "whether a process gets the devices that it asks for",
+    "check": "checks many runs at once and starts nothing",
+    "culprit": "which exit code a run of several pods has",
+    "replay": "sends the metrics of a run that lie on its volume",
+    "tensorboard": "makes TensorBoard's files of runs",
+    "worker_pod": "the first process of an MPIJob's worker pod",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the one that is named first; what it is given and returns is its own matter."""
+    name, given = (arguments[0], list(arguments[1:])) if arguments else ("", [])
+    if name not in PROGRAMS:
+        lines = [f"  {each:14}{what}" for each, what in PROGRAMS.items()]
+        print("\n".join(["usage: python -m trainer.program NAME ...", "", *lines]), file=sys.stderr)
+        return 0 if name in ("-h", "--help") else 2
+    if name == "worker_pod":
+        listen_early()
+    with packages_needed():
+        match name:
+            case "accelerators":
+                from trainer.launch.visibility import main as run
+            case "check":
+                from trainer.launch.questions import main as run
+            case "culprit":
+                from trainer.launch.culprit import main as run
+            case "replay":
+                from trainer.launch.replay import main as run
+            case "tensorboard":
+                from trainer.launch.tensorboard import main as run
+            case _:
+                from trainer.launch.worker_pod import main as run
+        return run(given)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
