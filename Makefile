@@ -125,7 +125,7 @@ chart: setup ## start a new strategy chart: make chart NAME=zero9
 lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproject.toml
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/uv.in -o requirements/uv.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml $(TRAINER_DIST)/pyproject.toml \
-	    --extra hta --extra server --group dev -o requirements/dev.txt
+	    --extra hta --extra server --extra prometheus --group dev -o requirements/dev.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/quantizer.in -c requirements/dev.txt \
 	    -o requirements/quantizer.txt
@@ -137,7 +137,7 @@ lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproje
 	$(UV) pip compile -q --generate-hashes --python-version 3.12 requirements/bare_tests.in -c requirements/dev.txt \
 	    -o requirements/bare_tests.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 $(TRAINER_DIST)/pyproject.toml -c requirements/dev.txt -o images/trainer/requirements.txt
-	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra hta --extra server -c requirements/dev.txt \
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra hta --extra server --extra prometheus -c requirements/dev.txt \
 	    -o images/lab/requirements.txt
 
 dist: .venv/ready ## what is published, into dist/: stratlab and stratlab-trainer, as sdist and wheel

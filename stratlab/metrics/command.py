@@ -1,4 +1,4 @@
-"""The verb `stratlab metrics replay`: its options, and nothing else."""
+"""The verbs `stratlab metrics replay` and `stratlab metrics serve`: their options, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from stratlab.options import Claim, Context, Mount, Namespace, TrackingUri
+from stratlab.user_error import UserError
 
 metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -50,6 +51,46 @@ def replay(
     else:
         said = replay_here(Path(run), tracking_uri, os.environ)
     print(said, flush=True)
+
+
+@metrics.command(short_help="Serve the newest numbers of runs to Prometheus.")
+def serve(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="The folder of results.", show_default=False)
+    ],
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 9464,
+    host: Annotated[str, typer.Option(help="Who may ask: 0.0.0.0 for everybody.")] = "127.0.0.1",
+    newest: Annotated[int, typer.Option(min=1, help="So many runs, those that were written last.")] = 50,
+) -> None:
+    """Serve the newest numbers of the runs in RESULTS to Prometheus, at /metrics, until it is stopped.
+
+    Read from the files whenever Prometheus asks; runs know nothing of it. docs/monitoring.md lists the metrics.
+
+    Example: stratlab metrics serve results/runs --port 9464
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ModuleNotFoundError:
+        raise UserError(
+            "Prometheus' client is not installed here: pip install 'stratlab[prometheus]'"
+        ) from None
+    from stratlab.machine.interruption import signals_raise
+    from stratlab.metrics.run_gauges import RunGauges
+
+    if not results.is_dir():
+        raise UserError(f"{results}: not a folder; expected the folder of results")
+    registry = CollectorRegistry()
+    registry.register(RunGauges(results, newest))
+    with signals_raise():
+        try:
+            server, thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as failure:
+            raise UserError(f"--port {port}: {failure.strerror}") from None
+        print(f"serving {results} at http://{host}:{port}/metrics", flush=True)
+        try:
+            thread.join()
+        finally:
+            server.shutdown()
 
 
 def _replay_there(

@@ -179,6 +179,16 @@ TABLE: dict[str, Row] = {
         "tests/distributions/processes/test_empty_environment.py::test_predict_and_render_on_a_packed_chart",
         instead=PLACEHOLDER,
     ),
+    "pip install 'stratlab[prometheus]'": row(
+        "tests/distributions/processes/test_wheels.py::test_what_the_wheel_says_of_itself",
+        instead="takes its packages from an index",
+    ),
+    "stratlab metrics serve": row("tests/stratlab/metrics/processes/test_prometheus.py::*"),
+    "stratlab metrics serve results/runs --port 9464": row(
+        PARSES,
+        "tests/stratlab/metrics/processes/test_prometheus.py::*",
+        instead="with another folder and port",
+    ),
     "pip install dist/*.whl": row(BOTH, instead="takes its packages from an index"),
     "make gpu-kit": row(TARGET, GPU_KIT, instead="downloads packages; `make bare` uses what it makes"),
     "make bare": row(TARGET, instead="needs Python 3.12 and 5 GB; it is the suite supported-versions"),

@@ -1,0 +1,180 @@
+"""The newest numbers of runs as Prometheus gauges, read from their folders whenever somebody asks.
+
+Nothing is kept between two questions, and nothing of a run is touched: the trainer writes metrics.jsonl as ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from stratlab.run_directory.files import (
+    ATTEMPT,
+    has_marks,
+    is_alive,
+    is_number,
+    read_config,
+    read_line,
+    read_lines,
+    read_world_size,
+)
+from stratlab.run_directory.record import read_status
+
+TAIL_BYTES = 262_144
+GIB = 2**30
+MS, PCT = 1e-3, 1e-2
+STATUSES = ("finished", "failed", "unfinished", "at work")
+LABELS = ("comparison", "run")
+RANK = re.compile(r"rank(\d+)_(\w+)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One gauge: `field` of lines of that kind in metrics.jsonl, times `factor`, which leads to base units."""
+
+    kind: str
+    field: str
+    name: str
+    help: str
+    factor: float = 1.0
+
+
+ROWS = (
+    Row("train", "loss", "stratlab_train_loss", "Loss of the last step that was written."),
+    Row("train", "grad_norm", "stratlab_gradient_norm", "Norm of the whole gradient before clipping."),
+    Row("train", "lr", "stratlab_learning_rate", "Learning rate."),
+    Row("train", "step_time_ms", "stratlab_step_seconds", "Duration of a step.", MS),
+    Row("train", "data_ms", "stratlab_data_seconds", "Waiting for data in a step.", MS),
+    Row("train", "forward_ms", "stratlab_forward_seconds", "Forward pass of a step.", MS),
+    Row("train", "backward_ms", "stratlab_backward_seconds", "Backward pass of a step.", MS),
+    Row("train", "optimizer_ms", "stratlab_optimizer_seconds", "Update of a step.", MS),
+    Row("train", "samples", "stratlab_step_samples", "Samples of a step, of all ranks."),
+    Row("train", "skipped", "stratlab_skipped_updates", "Whether the update of the step was left out."),
+    Row("eval", "validation_loss", "stratlab_validation_loss", "Loss on the validation split."),
+    Row("eval", "validation_accuracy_pct", "stratlab_validation_accuracy_ratio", "Of images: accuracy.", PCT),
+    Row("eval", "validation_perplexity", "stratlab_validation_perplexity", "Of text: perplexity."),
+    Row("result", "samples_per_s", "stratlab_result_samples_per_second", "Of a finished run: throughput."),
+    Row("result", "mfu_pct", "stratlab_result_mfu_ratio", "Of a finished run: model FLOPs utilisation.", PCT),
+)
+RANK_ROWS = (
+    Row("system", "host_memory_gib", "stratlab_host_memory_bytes", "Resident memory of a rank.", GIB),
+    Row(
+        "system", "memory_allocated_gib", "stratlab_device_memory_bytes", "Allocated on a rank's device.", GIB
+    ),
+    Row(
+        "system", "gpu_utilisation_pct", "stratlab_gpu_utilisation_ratio", "Share of time with a kernel.", PCT
+    ),
+    Row("system", "gpu_temperature_c", "stratlab_gpu_temperature_celsius", "Temperature of a rank's GPU."),
+    Row("system", "gpu_power_w", "stratlab_gpu_power_watts", "Power of a rank's GPU."),
+)
+"""Of each rank: `rank<k>_<field>` in metrics.jsonl, with the label `rank`."""
+
+
+class RunGauges(Collector):
+    """The gauges of the `newest` runs below a folder of results, by the last change of metrics.jsonl."""
+
+    def __init__(self, results: Path, newest: int) -> None:
+        self.results, self.newest = results, newest
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing: what there is, the question itself tells."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        info = GaugeMetricFamily(
+            "stratlab_run_info", "1; its labels tell what the run is.", labels=[*LABELS, "strategy", "model"]
+        )
+        status = GaugeMetricFamily(
+            "stratlab_run_status", "1 for the status that the run has.", labels=[*LABELS, "status"]
+        )
+        facts = {
+            name: GaugeMetricFamily(name, text, labels=LABELS)
+            for name, text in (
+                ("stratlab_run_step", "The last step that was written."),
+                ("stratlab_run_steps", "Steps that the run will have."),
+                ("stratlab_run_attempts", "Starts of the run."),
+                ("stratlab_run_ranks", "Processes of the run."),
+                ("stratlab_run_written_timestamp_seconds", "When metrics.jsonl was last written."),
+            )
+        }
+        rows = {row: GaugeMetricFamily(row.name, row.help, labels=LABELS) for row in ROWS}
+        ranks = {row: GaugeMetricFamily(row.name, row.help, labels=[*LABELS, "rank"]) for row in RANK_ROWS}
+        for folder in find_runs(self.results, self.newest):
+            labels = [folder.parent.name, folder.name]
+            config = read_config(folder, [])
+            asked, resolved = config.get("config", {}), config.get("resolved", {})
+            attempts = read_lines(folder / "attempts.jsonl", [], ATTEMPT)
+            ended, _ = read_status(attempts, (folder / "summary.json").is_file())
+            now = "at work" if ended == "unfinished" and is_alive(folder) else str(ended)
+            info.add_metric([*labels, str(asked.get("strategy", "")), str(asked.get("model", ""))], 1)
+            for each in STATUSES:
+                status.add_metric([*labels, each], float(each == now))
+            last = read_last(folder / "metrics.jsonl")
+            values = (
+                max((line["step"] for line in last.values() if is_number(line.get("step"))), default=None),
+                resolved.get("steps"),
+                sum(line["event"] == "started" for line in attempts),
+                read_world_size(resolved, attempts) if config else None,
+                written(folder),
+            )
+            for family, value in zip(facts.values(), values, strict=True):
+                if is_number(value):
+                    family.add_metric(labels, float(value))
+            for row, family in rows.items():
+                if is_number(value := last.get(row.kind, {}).get(row.field)):
+                    family.add_metric(labels, value * row.factor)
+            for key, value in last.get("system", {}).items():
+                if (found := RANK.fullmatch(key)) and is_number(value):
+                    for row, family in ranks.items():
+                        if row.field == found[2]:
+                            family.add_metric([*labels, found[1]], value * row.factor)
+        yield from (info, status, *facts.values(), *rows.values(), *ranks.values())
+
+
+def find_runs(results: Path, newest: int) -> list[Path]:
+    """The run directories RESULTS/COMPARISON/RUN that were written last, in the order of their names."""
+    found = [
+        folder
+        for comparison in _list_folders(results)
+        for folder in _list_folders(comparison)
+        if has_marks(folder)
+    ]
+    return sorted(sorted(found, key=written)[-newest:])
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._"]
+    except OSError:
+        return []
+
+
+def written(folder: Path) -> float:
+    """When the run's metrics.jsonl was last written, as Unix time; 0 = never."""
+    try:
+        return (folder / "metrics.jsonl").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def read_last(metrics: Path) -> dict[str, dict[str, Any]]:
+    """Kind -> its last line's numbers, from the end of the file; of `system`, which has a line per subject, all of them
+    together, the newest of each."""
+    try:
+        with metrics.open("rb") as file:
+            file.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for line in map(read_line, lines):
+        kind = line.get("kind")
+        if isinstance(kind, str):
+            found[kind] = found.get(kind, {}) | line if kind == "system" else line
+    return found
