@@ -111,7 +111,7 @@ docs: setup ## the documentation as a site, into site/: open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build && echo "site/index.html; with its search: $(BIN)/python -m mkdocs serve"
 
 schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, the tools' tables, the README's networks
-	$(BIN)/python charts/values_schema.py charts/run/values.schema.json
+	$(BIN)/python -m charts.values_schema charts/run/values.schema.json
 	$(BIN)/python -m trainer.settings.strategy_table stratlab/tables/strategies.json
 	$(BIN)/python -m trainer.settings.optimizer_table stratlab/tables/optimizers.json
 	$(BIN)/python -m trainer.settings.network_table README.md

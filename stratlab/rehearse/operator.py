@@ -35,6 +35,11 @@ def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
                 raise UserError(
                     f"PyTorchJob {name}: the operator insists on a container with the name pytorch"
                 )
+            if first := pod.get("initContainers"):
+                raise UserError(
+                    f"PyTorchJob {name}: the init container {first[0]['name']} runs in an image of its own, which a "
+                    "rehearsal has not: leave the cluster's values file out, or --set run.pod.initContainers=null"
+                )
             injected = _injected(spec, len(pods), port)
             pods.append(
                 build_pod(

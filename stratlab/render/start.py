@@ -21,6 +21,8 @@ OF_THE_IMAGE = {
 }
 """Folders that a chart names because a container can write nowhere else; a machine has its user's own."""
 DEFAULT_COMPARISON = "default"
+OWN_VOLUMES = ("results", "tmp", "shm")
+"""Of the chart: each way to start has a counterpart."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def build_start(request: Request, *, in_image: bool = False) -> Start:
 def _read_job(name: str, job: Mapping[str, Any], mount: str, results: Path, in_image: bool) -> Start:
     replicas = job["spec"]["pytorchReplicaSpecs"]
     pod = next(iter(replicas.values()))["template"]["spec"]
+    _check_counterparts(name, pod)
     container = pod["containers"][0]
     env, secrets = _read_env(container)
     amounts = container.get("resources", {})
@@ -133,8 +136,22 @@ def _read_job(name: str, job: Mapping[str, Any], mount: str, results: Path, in_i
         ),
         memory=str(limits.get("memory", "")),
         cpus=str(limits.get("cpu") or requests.get("cpu", "")),
-        rdma="add" in container.get("securityContext", {}).get("capabilities", {}),
+        rdma="IPC_LOCK" in container.get("securityContext", {}).get("capabilities", {}).get("add", []),
     )
+
+
+def _check_counterparts(name: str, pod: Mapping[str, Any]) -> None:
+    """What a run without pods would lack is refused, not left out in silence."""
+    volumes = [v["name"] for v in pod.get("volumes", []) if v["name"] not in OWN_VOLUMES]
+    for key, names in (
+        ("volumes", volumes),
+        ("initContainers", [c["name"] for c in pod.get("initContainers", [])]),
+    ):
+        if names:
+            raise UserError(
+                f"{name}: run.pod.{key} has {', '.join(names)}, which only a cluster has: "
+                f"leave the cluster's values file out, or --set run.pod.{key}=null"
+            )
 
 
 def _read_env(container: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:

@@ -131,6 +131,7 @@ def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
         elif kind != "projected":
             raise UserError(
                 f"pod {pod}: volume {volume['name']} is a {kind}, "
-                "a rehearsal knows persistentVolumeClaim, emptyDir and projected"
+                "a rehearsal knows persistentVolumeClaim, emptyDir and projected: "
+                "leave the cluster's values file out, or --set run.pod.volumes=null"
             )
     return tuple(claims)

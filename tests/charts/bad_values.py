@@ -107,6 +107,16 @@ BAD_FOR_THE_CLUSTER: list[Case] = [
     ("resources.limits", {f"vendor.com/{'c' * 64}": 1}),
     ("accelerator", f"vendor.com/{'c' * 64}"),
     ("rdma.resource", f"rdma/{'h' * 64}"),
+    ("tmp.sizeLimit", ""),
+    ("podSecurity.level", "open"),
+    ("pod.labels", {"a b": "c"}),
+    ("pod.annotations", {"a b": "c"}),
+    ("pod.hostNetwork", "true"),
+    ("pod.serviceAccount", "A"),
+    ("pod.securityContext.runAsUser", -1),
+    ("pod.securityContext.runAsUser", "root"),
+    ("pod.securityContext.runAsUser", 2**31),
+    ("pod.securityContext.seccompProfile", "Localhost"),
     ("results.mountPath", "results"),
     ("results.mountPath", "/a:b"),
     ("results.mountPath", "/a//b"),
@@ -130,6 +140,9 @@ GOOD: list[Case] = [
     ("analysis.ttlSecondsAfterFinished", 0),
     ("scheduling.nodeSelector", {f"{'p' * 253}/{'k' * 63}": "a"}),
     ("accelerator", f"vendor.com/{'c' * 63}"),
+    ("pod.annotations", {"a.b/c": "x\n" * 1000}),
+    ("pod.securityContext.runAsUser", ""),
+    ("pod.securityContext.runAsUser", 1000650000),
     *(
         ("results.mountPath", path)
         for path in (

@@ -100,6 +100,38 @@ def restricted_problems(pod: Spec) -> list[str]:
     return found
 
 
+LEVELS = ("restricted", "baseline", "privileged")
+BASELINE_CAPABILITIES = {
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
+    *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+}
+RESTRICTED_ALONE = (
+    *("allowPrivilegeEscalation", "capabilities.drop", "runAsNonRoot", "runAsUser 0"),
+    *("volume type", "capabilities.add", "seccompProfile"),
+)
+"""Controls of `restricted` that `baseline` does not have, or has with more allowed."""
+
+
+def baseline_problems(pod: Spec) -> list[str]:
+    """As restricted_problems, of the level below."""
+    found = [each for each in restricted_problems(pod) if not each.endswith(RESTRICTED_ALONE)]
+    found += [f"volume {v['name']}: hostPath" for v in pod.get("volumes", []) if "hostPath" in v]
+    for container in [*pod.get("initContainers", []), *pod["containers"]]:
+        added = security(container).get("capabilities", {}).get("add", [])
+        if not set(added) <= BASELINE_CAPABILITIES:
+            found.append(f"{container['name']}: capabilities.add")
+        if (inherited(pod, container, "seccompProfile") or {}).get("type") == "Unconfined":
+            found.append(f"{container['name']}: seccompProfile")
+    return found
+
+
+def find_level(pod: Spec) -> str:
+    """The strictest level that the pod passes."""
+    if not restricted_problems(pod):
+        return "restricted"
+    return "privileged" if baseline_problems(pod) else "baseline"
+
+
 def find_pods(node: Any) -> Iterator[Spec]:
     """The spec of every pod template, wherever an object of any kind hides it."""
     if isinstance(node, list):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,13 +29,16 @@ class StringValue:
 
 
 def find_string_values(schema: Schema) -> list[StringValue]:
+    """Where a list takes one of several records, each has an item of its own. What only allows others is no place."""
     found = []
-    for number, (path, text_schema) in enumerate(_walk(schema, ())):
+    places = [place for place in _walk(schema, ()) if place[0] != ALLOWED]
+    for number, (path, text_schema) in enumerate(places):
         texts = (
             f"mark{number}x",
             f"/mark{number}x",
             f"http://mark{number}x",
             f"mark.x/{number}x",
+            f"MARK_{_letters(number)}",
             f"7{number:03}77",
             f"0.7{number:03}77",
             f"every_{number + 100}",
@@ -46,15 +49,43 @@ def find_string_values(schema: Schema) -> list[StringValue]:
     return found
 
 
-# Without these some texts would reach nothing.
-SWITCHES: dict[str, Any] = {"rdma": {"enabled": True}, "allowFaults": True, "scheduling": {"gang": "kueue"}}
+ALLOWED = ("podSecurity", "hostPaths", 0)
+HOST_PATH = "hostPath.path"
+EXPRESSIONS = {"matchExpressions": [{"operator": "In"}]}
+NEAR = {"labelSelector": EXPRESSIONS}
+TERMS = {
+    "requiredDuringSchedulingIgnoredDuringExecution": [NEAR],
+    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": NEAR}],
+}
+# Without these some texts would reach nothing, or not be allowed.
+SWITCHES: dict[str, Any] = {
+    "rdma": {"enabled": True},
+    "allowFaults": True,
+    "scheduling": {"gang": "kueue"},
+    "podSecurity": {"level": "privileged"},
+    "pod": {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [EXPRESSIONS]},
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": EXPRESSIONS}],
+            },
+            "podAffinity": TERMS,
+            "podAntiAffinity": TERMS,
+        },
+        "topologySpread": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}],
+    },
+}
 
 
 def build_values(texts: Mapping[StringValue, str], api: str = "pytorchjob") -> dict[str, Any]:
     """A values file that says these texts, below `run`."""
-    values: dict[str, Any] = {"workload": {"api": api}, **copy.deepcopy(SWITCHES)}
+    values: dict[str, Any] = {"workload": {"api": api}, **json.loads(json.dumps(SWITCHES))}
     for place, text in texts.items():
         _put(values, place.path, text)
+        if str(place).endswith(HOST_PATH):
+            _put(values, ALLOWED, text)
+            volume = values["pod"]["volumes"][place.path[2]]
+            volume["readOnly"] = True
     return {"run": values}
 
 
@@ -76,12 +107,24 @@ def _walk(schema: Schema, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[s
     if isinstance(schema.get("additionalProperties"), dict):
         yield from _walk(schema["additionalProperties"], (*path, "memory"))
     if "items" in schema:
-        yield from _walk(schema["items"], (*path, 0))
+        for index, item in enumerate(schema["items"].get("anyOf", [schema["items"]])):
+            yield from _walk(item, (*path, index))
 
 
 def _put(values: dict[str, Any], path: tuple[str | int, ...], text: str) -> None:
     where: Any = values
     for key, following in pairwise(path):
-        empty: Any = [{}] if isinstance(following, int) else {}
-        where = where[key] if isinstance(key, int) else where.setdefault(key, empty)
+        empty: Any = [] if isinstance(following, int) else {}
+        where = _reach(where, key) if isinstance(key, int) else where.setdefault(key, empty)
+    if isinstance(path[-1], int):
+        _reach(where, path[-1])
     where[path[-1]] = text
+
+
+def _reach(items: list[Any], index: int) -> Any:
+    items.extend({} for _ in range(index + 1 - len(items)))
+    return items[index]
+
+
+def _letters(number: int) -> str:
+    return "".join("ABCDEFGHIJ"[int(digit)] for digit in str(number))

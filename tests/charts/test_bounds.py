@@ -113,6 +113,9 @@ def values_with_a_default(node: dict[str, Any], prefix: str = "") -> Iterator[st
 
 EMPTY = (
     *("env", "secrets", "image.pullSecrets", "scheduling.nodeSelector", "scheduling.tolerations"),
+    *("pod.labels", "pod.annotations", "pod.topologySpread", "pod.volumes", "pod.initContainers"),
+    *("pod.securityContext.supplementalGroups", "pod.securityContext.capabilities"),
+    "podSecurity.hostPaths",
     *("analysis.resources.requests", "analysis.resources.limits"),
 )
 """Lists and maps: null empties them."""

@@ -26,6 +26,89 @@ EVERYTHING = {
     },
     "rdma": {"enabled": True, "resource": "rdma/hca", "count": 2},
     "suspend": True,
+    "tmp": {"sizeLimit": "9Gi"},
+    "pod": {
+        "labels": {"team": "vision", "sidecar.istio.io/inject": "false"},
+        "annotations": {"k8s.v1.cni.cncf.io/networks": "ib,ib", "long": '[\n  {"a": "b"}\n]\n'},
+        "serviceAccount": "trainer",
+        "runtimeClass": "nvidia",
+        "hostNetwork": True,
+        "hostIPC": True,
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]
+                },
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 1,
+                        "preference": {
+                            "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]
+                        },
+                    }
+                ],
+            },
+            "podAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 100, "podAffinityTerm": {"topologyKey": "rack"}}
+                ]
+            },
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "topologyKey": "kubernetes.io/hostname",
+                        "labelSelector": {"matchLabels": {"app": "noisy"}},
+                    }
+                ]
+            },
+        },
+        "topologySpread": [
+            {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+        ],
+        "volumes": [
+            {"name": "scratch", "mountPath": "/scratch", "emptyDir": {"sizeLimit": "99Gi", "medium": ""}},
+            {
+                "name": "data",
+                "mountPath": "/data/sets",
+                "subPath": "a/b",
+                "readOnly": True,
+                "persistentVolumeClaim": {"claimName": "sets"},
+            },
+            {"name": "topology", "mountPath": "/etc/nccl", "configMap": {"name": "topology"}},
+            {"name": "login", "mountPath": "/login", "secret": {"secretName": "login", "optional": True}},
+            {
+                "name": "bucket",
+                "mountPath": "/bucket",
+                "csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "b"}},
+            },
+            {
+                "name": "gib",
+                "mountPath": "/usr/local/gib",
+                "readOnly": True,
+                "hostPath": {"path": "/home/kubernetes/bin/gib", "type": "Directory"},
+            },
+        ],
+        "initContainers": [
+            {
+                "name": "unpack",
+                "image": "host:5000/tools@sha256:" + "c" * 64,
+                "pullPolicy": "Always",
+                "command": ["cp", "-r", "/opt/x", "/scratch"],
+                "env": [{"name": "A", "value": "$(B)"}],
+                "resources": {"limits": {"memory": "1Gi"}},
+            },
+            {"name": "second", "image": "tools:1", "command": ["true"]},
+        ],
+        "securityContext": {
+            "runAsGroup": "",
+            "fsGroup": 2000,
+            "supplementalGroups": [44, 1000650000],
+            "seLinuxType": "container_t",
+            "readOnlyRootFilesystem": False,
+            "capabilities": ["SYS_PTRACE"],
+        },
+    },
+    "podSecurity": {"level": "privileged", "hostPaths": ["/home/kubernetes/bin/"]},
     "scheduling": {
         "gang": "volcano",
         "queue": "team-a",

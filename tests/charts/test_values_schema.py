@@ -91,10 +91,13 @@ def test_the_defaults_are_allowed_and_every_value_has_one() -> None:
     assert missing == set()
 
 
+NO_VALUES_BELOW = ("config", "resources", "analysis.resources", "pod.affinity")
+
+
 def paths(schema: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Dotted names of the values, down to what is no record; `global` is no value of ours."""
     for name, part in schema["properties"].items():
-        if part.get("properties") and f"{prefix}{name}" not in ("config", "resources", "analysis.resources"):
+        if part.get("properties") and f"{prefix}{name}" not in NO_VALUES_BELOW:
             yield from paths(part, f"{prefix}{name}.")
         elif name != "global":
             yield f"{prefix}{name}"

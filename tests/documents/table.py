@@ -83,7 +83,22 @@ EXPERIMENTS = (
 TUTORIAL = "tests/nightly/rehearsals/test_tutorial.py::test_the_tutorial_as_it_stands"
 READS_PODS = "kubectl's own words; what they show is what `stratlab watch` reads on the cluster"
 
+CLOUDS = "tests/charts/test_clouds.py::test_charts_of_several_nodes_render_valid_objects"
+ADMISSION = "tests/cluster/parts/test_clouds.py::test_the_admission_is_what_the_page_says"
+HAS_NO_CLOUD = "needs that cluster; the real admission, and the parts that any cluster has, are tried on ours"
+LABEL = "kubectl label namespace stratlab --overwrite pod-security.kubernetes.io/enforce=privileged"
+
 TABLE: dict[str, Row] = {
+    **{
+        f"helm install fsdp charts/fsdp -n stratlab --values examples/cluster-{name}.yaml "
+        "--set run.config.micro_batch_size=4": row(RENDERS, CLOUDS, instead=HAS_NO_CLOUD)
+        for name in ("eks-efa", "gke-a3-ultra", "infiniband")
+    },
+    LABEL: row(ADMISSION),
+    "helm template fsdp charts/fsdp -n stratlab --values examples/cluster-gke-a3-ultra.yaml "
+    "--set run.podSecurity.level=restricted": row(
+        "tests/charts/test_clouds.py::test_its_level_is_the_lowest_that_will_do"
+    ),
     ".venv/bin/stratlab list demo-results/runs": row(TUTORIAL),
     ".venv/bin/stratlab analyze demo-results/runs/demo/fsdp": row(TUTORIAL),
     ".venv/bin/stratlab rehearse charts/ddp charts/zero2 --values examples/digits.yaml "
@@ -449,6 +464,10 @@ TABLE: dict[str, Row] = {
 }
 
 FILES: dict[str, tuple[str, ...]] = {
+    **{
+        f"cluster-{name}.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", CLOUDS, ADMISSION)
+        for name in ("eks-efa", "gke-a3-ultra", "infiniband")
+    },
     "cpu.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", INSTALL),
     "digits.yaml": (f"{EXAMPLES_HERE}test_the_trainer_takes_it", COMPARES, DEMO),
     "training.yaml": (START,),

@@ -22,6 +22,12 @@
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
+{{- if $run.pod.hostNetwork }}
+- name: HOSTNAME # else the node's: pods are told apart by it
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+{{- end }}
 - name: TRAINER_IMAGE
   value: {{ include "run.image" $run.image | quote }}
 - name: TRAINER_WAIT_S
@@ -75,7 +81,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* run.environment.env: folders that can be written, unless run.env says otherwise, then run.env. */}}
+{{/* run.environment.env: folders that can be written, and a user's name, unless run.env says otherwise, then run.env. */}}
 {{- define "run.environment.env" -}}
 {{- $folders := dict
     "HOME" "/tmp"
@@ -84,6 +90,9 @@
     "TORCH_EXTENSIONS_DIR" "/tmp/torch_extensions"
     "TRITON_CACHE_DIR" "/tmp/triton"
 -}}
+{{- if ne (include "run.scalar" .Values.run.pod.securityContext.runAsUser) "10001" -}}
+  {{- $_ := set $folders "USER" "trainer" -}}{{/* the image knows no other user, and some libraries ask for a name */}}
+{{- end -}}
 {{- $given := dict -}}
 {{- range .Values.run.env -}}
   {{- include "run.environment.check" (dict "list" "run.env" "name" .name "given" $given) -}}
@@ -118,6 +127,8 @@
   {{- fail (printf "%s: for %s write run.mlflow.existingSecret, the analysis needs it too" .list .name) -}}
 {{- else if has .name (list "PET_NNODES" "PET_NPROC_PER_NODE" "PET_NODE_RANK" "PET_MAX_RESTARTS" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_BACKEND" "PET_RDZV_CONF" "PET_RDZV_ENDPOINT" "PET_RDZV_ID") -}}
   {{- fail (printf "%s: %s follows from run.nodes, run.processesPerNode and run.workload" .list .name) -}}
+{{- else if eq "HOSTNAME" .name -}}
+  {{- fail (printf "%s: %s is the name of the pod" .list .name) -}}
 {{- else if eq "STRATLAB_NODE" .name -}}
   {{- fail (printf "%s: %s is the node that the pod is on" .list .name) -}}
 {{- else if hasKey .given .name -}}

@@ -20,6 +20,12 @@ app.kubernetes.io/instance: {{ .context.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component | quote }}
 app.kubernetes.io/part-of: stratlab
 app.kubernetes.io/managed-by: {{ .context.Release.Service | quote }}
+{{- range $name, $value := .context.Values.run.pod.labels }}
+{{- if or (hasPrefix "app.kubernetes.io/" $name) (hasPrefix "training.kubeflow.org/" $name) (hasPrefix "trainer.kubeflow.org/" $name) (eq "kueue.x-k8s.io/queue-name" $name) }}
+{{- fail (printf "run.pod.labels: %s is set by the chart or an operator; Kueue's queue is run.scheduling.queue" $name) }}
+{{- end }}
+{{ $name | quote }}: {{ $value | quote }}
+{{- end }}
 {{- end }}
 
 {{/* run.image: the reference of an image{repository, tag}. */}}

@@ -83,7 +83,7 @@ Suspended: there are no pods until `helm upgrade {{ .Release.Name }} CHART --reu
 The namespace may enforce Pod Security `baseline`, not `restricted`: the operator adds an init container without a
 security context. Otherwise no pod comes, and only the events of the resource say why.
 {{- end }}
-{{- if $run.rdma.enabled }}
-run.rdma needs a namespace with Pod Security `privileged`, because it adds the capability IPC_LOCK.
+{{- range $key, $level := include "run.security.needs" . | fromYaml }}
+{{ $key }} needs a namespace with Pod Security `{{ $level }}`.
 {{- end }}
 {{- end }}

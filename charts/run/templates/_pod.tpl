@@ -1,5 +1,5 @@
 {{/*
-run.pod: what all pods of a run share. Pod Security `restricted`.
+run.pod: what all pods of a run share. Pod Security `restricted`, unless run.podSecurity allows more (_security.tpl).
 
 Service links would put TRAINER_WORKER_0_PORT and the like into a pod beside a release `trainer`: an unknown setting.
 */}}
@@ -11,20 +11,30 @@ imagePullSecrets:
   - name: {{ . | quote }}
   {{- end }}
 {{- end }}
+{{- $security := .Values.run.pod.securityContext }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  fsGroup: 10001
+  runAsNonRoot: {{ ne (include "run.scalar" $security.runAsUser) "0" }}
+  {{- range $name := list "runAsUser" "runAsGroup" "fsGroup" }}
+  {{- with include "run.scalar" (get $security $name) }}{{/* "" = the cluster chooses */}}
+  {{ $name }}: {{ . }}
+  {{- end }}
+  {{- end }}
   fsGroupChangePolicy: OnRootMismatch
+  {{- with $security.supplementalGroups }}
+  supplementalGroups: {{ toJson . }}
+  {{- end }}
+  {{- with $security.seLinuxType }}
+  seLinuxOptions:
+    type: {{ . | quote }}
+  {{- end }}
   seccompProfile:
-    type: RuntimeDefault
+    type: {{ $security.seccompProfile }}
 {{- end }}
 
 {{- define "run.container" -}}
 securityContext:
   allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
+  readOnlyRootFilesystem: {{ .Values.run.pod.securityContext.readOnlyRootFilesystem }}
   capabilities:
     drop: [ALL]
 {{- end }}
@@ -35,7 +45,8 @@ securityContext:
   persistentVolumeClaim:
     claimName: {{ .Values.run.results.claim | quote }}
 - name: tmp
-  emptyDir: {}
+  emptyDir:
+    sizeLimit: {{ .Values.run.tmp.sizeLimit | quote }}
 {{- end }}
 
 {{- define "run.mounts" -}}

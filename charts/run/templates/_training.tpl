@@ -4,7 +4,7 @@ context      the chart's context
 name         of the container; the operators of PyTorchJob and TrainJob insist on theirs
 command      list; none = `python -m trainer`
 extra        further variables, as YAML: what an operator does not inject by itself
-accelerated  whether it gets its accelerators; false for the launcher of an MPIJob
+accelerated  whether it trains, with its accelerators and what run.pod says; false for the launcher of an MPIJob
 token        whether the API server's token is there
 restartPolicy  of the pod, where no operator sets it
 */}}
@@ -13,6 +13,11 @@ restartPolicy  of the pod, where no operator sets it
 {{- include "run.pod" .context }}
 {{- with .restartPolicy }}
 restartPolicy: {{ . }}
+{{- end }}
+{{- with $run.pod.serviceAccount }}
+{{- if not $.token }}{{/* a launcher with a token has an account that its operator makes */}}
+serviceAccountName: {{ . | quote }}
+{{- end }}
 {{- end }}
 automountServiceAccountToken: {{ .token | default false }}
 {{- with $run.scheduling.priorityClass }}
@@ -34,6 +39,11 @@ tolerations:
   {{- end }}
 {{- end }}
 terminationGracePeriodSeconds: {{ int64 $run.graceSeconds }} # for a last checkpoint
+{{- if .accelerated }}
+{{- with include "run.cluster.pod" .context }}
+{{ . | trim }}
+{{- end }}
+{{- end }}
 containers:
   - name: {{ .name }}
     {{- include "run.training.container" . | nindent 4 }}
@@ -43,6 +53,11 @@ volumes:
     emptyDir:
       medium: Memory
       sizeLimit: {{ $run.sharedMemory.sizeLimit | quote }}
+  {{- if .accelerated }}
+  {{- with include "run.cluster.volumes" .context }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- end }}
 {{- end }}
 
 {{- define "run.training.container" -}}
@@ -63,13 +78,18 @@ resources:
   {{- . | nindent 2 }}
 {{- end }}
 {{ include "run.container" .context }}
-    {{- if and $run.rdma.enabled .accelerated }}
-    add: [IPC_LOCK] # to pin memory for the network card; outside of Pod Security `baseline`
+    {{- with include "run.cluster.capabilities" . }}
+    add: {{ . }}
     {{- end }}
 volumeMounts:
   {{- include "run.mounts" .context | nindent 2 }}
   - name: shm
     mountPath: /dev/shm
+  {{- if .accelerated }}
+  {{- with include "run.cluster.mounts" .context }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- end }}
 {{- end }}
 
 {{/*
@@ -133,6 +153,12 @@ memory: {amount: 1, unit: Gi}
 metadata:
   labels:
     {{- include "run.labels" (dict "context" .context "component" "training") | nindent 4 }}
+  {{- if and .accelerated .context.Values.run.pod.annotations }}
+  annotations:
+    {{- range $name, $value := .context.Values.run.pod.annotations }}
+    {{ $name | quote }}: {{ $value | quote }}
+    {{- end }}
+  {{- end }}
 spec:
   {{- include "run.training.pod" . | nindent 2 }}
 {{- end }}

@@ -76,6 +76,9 @@ metadata:
 {{- end -}}
 {{- $_ := set (first $pod.containers) "env" $environment -}}
 {{- $workload := list $run.workload.api $run.workload.topology (int $run.nodes) (int $run.processesPerNode) -}}
+{{- if or $run.pod.annotations $run.pod.labels -}}
+  {{- $workload = concat $workload (list $run.pod.annotations $run.pod.labels) -}}
+{{- end -}}
 {{- dict "pod" $pod "workload" $workload | toJson | sha256sum -}}
 {{- end }}
 

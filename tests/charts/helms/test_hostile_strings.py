@@ -65,6 +65,8 @@ SECRET = re.compile(
     re.findall(r'regexMatch "(.+)" .name', (CHARTS / "run/templates/_environment.tpl").read_text())[0]
 )
 """What the chart takes for the name of a secret, and refuses in run.env."""
+ONE_OF_ITS_KIND = re.compile(r"^pod\.(volumes|initContainers)\.\d+\.(name|mountPath)$")
+"""The chart refuses the same text in two of these."""
 
 
 def choose_texts(hostile: str) -> dict[StringValue, str]:
@@ -72,6 +74,9 @@ def choose_texts(hostile: str) -> dict[StringValue, str]:
     variants = (hostile, f"/{hostile}", f"http://{hostile}")
     texts = {place: next(filter(place.accepts, variants), place.marker) for place in PLACES}
     accelerator = next(text for place, text in texts.items() if str(place) == "accelerator")
+    for place in PLACES:
+        if ONE_OF_ITS_KIND.search(str(place)):
+            texts[place] = next(filter(place.accepts, [f"{place.marker}{hostile}"]), place.marker)
     return texts | {
         place: place.marker
         for place in PLACES

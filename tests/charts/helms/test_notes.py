@@ -80,7 +80,10 @@ def test_a_server_outside_of_the_cluster_is_not_forwarded(helm: Path, notes_char
     [
         ("run.workload.api=mpijob-v1", "`baseline`, not `restricted`"),
         ("run.workload.topology=master-worker", "`baseline`, not `restricted`"),
-        ("run.rdma.enabled=true", "Pod Security `privileged`"),
+        (
+            "run.rdma.enabled=true,run.podSecurity.level=privileged",
+            "run.rdma.lockMemory=true (the capability IPC_LOCK) needs a namespace with Pod Security `privileged`",
+        ),
         ("run.suspend=true", f"helm upgrade {RELEASE} CHART --reuse-values --set run.suspend=false"),
         ("run.workload.api=mpijob-v1", f"logs pod/{RELEASE}-launcher"),
         ("run.workload.api=mpijob-v2beta1", f"logs job/{RELEASE}-launcher"),

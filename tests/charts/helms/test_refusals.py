@@ -47,9 +47,18 @@ TYPOS = [
         "no run.mlflow.trackingUri",
         "no run.mlflow.tracking",
     ),
-    ("run.rdma.enabled=true,run.resources.limits.rdma/hca=1", "is given by run.rdma", "is given by run.rdma"),
     (
-        "run.rdma.enabled=true,run.rdma.resource=nvidia.com/gpu",
+        "run.rdma.enabled=true",
+        "run.rdma.lockMemory=true (the capability IPC_LOCK) needs `privileged`",
+        "needs `p",
+    ),
+    (
+        "run.rdma.enabled=true,run.rdma.lockMemory=false,run.resources.limits.rdma/hca=1",
+        "is given by run.rdma",
+        "is given by run.rdma",
+    ),
+    (
+        "run.rdma.enabled=true,run.rdma.lockMemory=false,run.rdma.resource=nvidia.com/gpu",
         "is the accelerator's resource",
         "is the accelerator's",
     ),

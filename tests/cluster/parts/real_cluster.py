@@ -138,12 +138,12 @@ def use_cluster() -> Iterator[RealCluster]:
         {"metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     )
     try:
-        yield RealCluster(connection, name, _find_image(connection))
+        yield RealCluster(connection, name, find_image(connection))
     finally:
         core.delete_namespace(name)
 
 
-def _find_image(connection: Connection) -> str:
+def find_image(connection: Connection) -> str:
     """An image with a shell that every cluster with the operator has: that of its init containers."""
     try:
         deployments = connection.get("/apis/apps/v1/namespaces/kubeflow/deployments")["items"]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from stratlab.rehearse.operator import build_training_pods
+from stratlab.user_error import UserError
 
 CONTAINER = {"name": "pytorch", "command": ["python"], "env": [{"name": "PET_NNODES", "value": "9"}]}
 
@@ -91,3 +92,19 @@ def test_the_container_must_have_the_name_that_the_operator_insists_on() -> None
     ]
     with pytest.raises(ValueError, match="with the name pytorch"):
         build_training_pods(other, 1)
+
+
+def test_an_init_container_in_an_image_of_its_own_is_refused() -> None:
+    asked = job({"minReplicas": 1, "maxReplicas": 1}, Worker=1)
+    pod = asked["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["initContainers"] = [{"name": "unpack", "image": "tools:1", "command": ["tar"]}]
+    with pytest.raises(UserError, match=r"init container unpack .* --set run\.pod\.initContainers=null"):
+        build_training_pods(asked, 4711)
+
+
+def test_a_folder_of_the_node_is_refused_with_what_to_do() -> None:
+    asked = job({"minReplicas": 1, "maxReplicas": 1}, Worker=1)
+    pod = asked["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["volumes"] = [{"name": "gib", "hostPath": {"path": "/home/kubernetes/bin/gib"}}]
+    with pytest.raises(UserError, match=r"volume gib is a hostPath.*--set run\.pod\.volumes=null"):
+        build_training_pods(asked, 4711)

@@ -101,7 +101,13 @@ def test_a_batch_script_asks_for_what_the_values_ask_for() -> None:
 
 def test_docker_gives_what_a_pod_gets() -> None:
     text = script(
-        "docker", request("run.processesPerNode=2", "run.rdma.enabled=true", "run.sharedMemory.sizeLimit=3Gi")
+        "docker",
+        request(
+            "run.processesPerNode=2",
+            "run.rdma.enabled=true",
+            "run.podSecurity.level=privileged",
+            "run.sharedMemory.sizeLimit=3Gi",
+        ),
     )
     for words in (
         "--gpus 2",
@@ -185,3 +191,24 @@ def test_amounts() -> None:
     assert count_mib("64Gi") == 65536
     with pytest.raises(ValueError, match="'lots' is no amount"):
         read_amount("lots")
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ("cluster-gke-a3-ultra", "run.pod.volumes has nvidia, gib"),
+        ("", "run.pod.initContainers has unpack"),
+    ],
+)
+def test_what_only_a_cluster_has_is_refused_by_its_key(values: str, key: str) -> None:
+    first = "run.pod.initContainers[0]"
+    settings = f"{first}.name=unpack,{first}.image=tools:1,{first}.command={{tar}}"
+    files = [ROOT / "examples" / f"{values}.yaml"] if values else []
+    with pytest.raises(UserError) as refused:
+        script("torchrun", request(*([] if values else [settings]), values=files))
+    assert key in str(refused.value) and "only a cluster has" in str(refused.value)
+
+
+def test_a_capability_that_is_no_card_gives_no_device() -> None:
+    text = script("docker", request("run.pod.securityContext.capabilities={NET_BIND_SERVICE}"))
+    assert "infiniband" not in text

@@ -1,0 +1,111 @@
+{{/*
+run.security.needs: the values that leave Pod Security `restricted`, as YAML: what is said about each -> the level that allows it.
+https://kubernetes.io/docs/concepts/security/pod-security-standards/
+*/}}
+{{- define "run.security.needs" -}}
+{{- $run := .Values.run -}}
+{{- $security := $run.pod.securityContext -}}
+{{- $needs := dict -}}
+{{- range $key := list "hostNetwork" "hostIPC" -}}
+  {{- if get $run.pod $key }}{{ $_ := set $needs (printf "run.pod.%s=true" $key) "privileged" }}{{ end -}}
+{{- end -}}
+{{- if and $run.rdma.enabled $run.rdma.lockMemory -}}
+  {{- $_ := set $needs "run.rdma.lockMemory=true (the capability IPC_LOCK)" "privileged" -}}
+{{- end -}}
+{{- range $run.pod.volumes -}}
+  {{- if .hostPath }}{{ $_ := set $needs (printf "run.pod.volumes: %s (hostPath %s)" .name .hostPath.path) "privileged" }}{{ end -}}
+{{- end -}}
+{{- range $security.capabilities -}}
+  {{- if has . (list "AUDIT_WRITE" "CHOWN" "DAC_OVERRIDE" "FOWNER" "FSETID" "KILL" "MKNOD" "SETFCAP" "SETGID" "SETPCAP" "SETUID" "SYS_CHROOT") -}}
+    {{- $_ := set $needs (printf "run.pod.securityContext.capabilities: %s" .) "baseline" -}}
+  {{- else if ne . "NET_BIND_SERVICE" -}}
+    {{- $_ := set $needs (printf "run.pod.securityContext.capabilities: %s" .) "privileged" -}}
+  {{- end -}}
+{{- end -}}
+{{- if eq (include "run.scalar" $security.runAsUser) "0" -}}
+  {{- $_ := set $needs "run.pod.securityContext.runAsUser=0" "baseline" -}}
+{{- end -}}
+{{- if eq $security.seccompProfile "Unconfined" -}}
+  {{- $_ := set $needs "run.pod.securityContext.seccompProfile=Unconfined" "privileged" -}}
+{{- end -}}
+{{- if not (has $security.seLinuxType (list "" "container_t" "container_init_t" "container_kvm_t" "container_engine_t")) -}}
+  {{- $_ := set $needs (printf "run.pod.securityContext.seLinuxType=%s" $security.seLinuxType) "privileged" -}}
+{{- end -}}
+{{- toYaml $needs -}}
+{{- end }}
+
+{{/*
+run.security.check: refuses by name what the namespace would refuse, as far as run.podSecurity says what it allows: the API
+server takes a run whose pods it refuses, and only events say why no pod comes.
+*/}}
+{{- define "run.security.check" -}}
+{{- $run := .Values.run -}}
+{{- $ranks := dict "restricted" 0 "baseline" 1 "privileged" 2 -}}
+{{- $level := $run.podSecurity.level -}}
+{{- $highest := $level -}}
+{{- $beyond := list -}}
+{{- range $key, $needed := include "run.security.needs" . | fromYaml -}}
+  {{- if gt (get $ranks $needed | int) (get $ranks $level | int) -}}
+    {{- $beyond = append $beyond (printf "%s needs `%s`" $key $needed) -}}
+    {{- if gt (get $ranks $needed | int) (get $ranks $highest | int) }}{{ $highest = $needed }}{{ end -}}
+  {{- end -}}
+{{- end -}}
+{{- with $beyond -}}
+{{- fail (printf "%s; run.podSecurity.level is %s. Leave it out, or, where the namespace allows it, say so: run.podSecurity.level=%s" (join "; " .) $level $highest) -}}
+{{- end -}}
+{{- include "run.security.check.volumes" . -}}
+{{- include "run.security.check.containers" . -}}
+{{- end }}
+
+{{- define "run.security.check.volumes" -}}
+{{- $run := .Values.run -}}
+{{- $names := list "results" "tmp" "shm" "token" -}}
+{{- $paths := list (trimSuffix "/" $run.results.mountPath) "/tmp" "/dev/shm" -}}
+{{- $claims := list $run.results.claim -}}
+{{- range $volume := $run.pod.volumes -}}
+  {{- $path := trimSuffix "/" $volume.mountPath -}}
+  {{- if has $volume.name $names -}}
+    {{- fail (printf "run.pod.volumes: %s is there twice, or a volume of the chart's own (results, tmp, shm, token)" $volume.name) -}}
+  {{- else if has $path $paths -}}
+    {{- fail (printf "run.pod.volumes: %s is mounted at %s, where another volume is" $volume.name $path) -}}
+  {{- end -}}
+  {{- with $volume.persistentVolumeClaim -}}
+    {{- if has .claimName $claims -}}{{/* seen on a cluster: the kubelet waits for ever, without an event */}}
+      {{- fail (printf "run.pod.volumes: %s is the claim %s, which the pods have already; a pod with one claim in two volumes never starts" $volume.name .claimName) -}}
+    {{- end -}}
+    {{- $claims = append $claims .claimName -}}
+  {{- end -}}
+  {{- $names = append $names $volume.name -}}
+  {{- $paths = append $paths $path -}}
+  {{- with $volume.hostPath -}}
+    {{- if not $volume.readOnly -}}
+      {{- fail (printf "run.pod.volumes: %s is a folder of the node, %s, which may only be read: readOnly must be true" $volume.name .path) -}}
+    {{- end -}}
+    {{- $listed := false -}}
+    {{- range $allowed := $run.podSecurity.hostPaths -}}
+      {{- $allowed = trimSuffix "/" $allowed -}}
+      {{- if or (eq $allowed (trimSuffix "/" $volume.hostPath.path)) (hasPrefix (printf "%s/" $allowed) $volume.hostPath.path) }}{{ $listed = true }}{{ end -}}
+    {{- end -}}
+    {{- if not $listed -}}
+      {{- fail (printf "run.pod.volumes: %s is the folder %s of the node, which run.podSecurity.hostPaths does not list" $volume.name .path) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "run.security.check.containers" -}}
+{{- $names := list "pytorch" "node" "init-pytorch" "kubectl-delivery" -}}
+{{- range .Values.run.pod.initContainers -}}
+  {{- if has .name $names -}}
+    {{- fail (printf "run.pod.initContainers: %s is there twice, or a container of the chart's or an operator's own" .name) -}}
+  {{- end -}}
+  {{- if not .command -}}
+    {{- fail (printf "run.pod.initContainers: %s has no command" .name) -}}
+  {{- end -}}
+  {{- $names = append $names .name -}}
+{{- end -}}
+{{- $user := include "run.scalar" .Values.run.pod.securityContext.runAsUser -}}
+{{- if and (eq .Values.run.workload.api "mpijob-v2beta1") (ne $user "10001") -}}
+{{- fail (printf "run.pod.securityContext.runAsUser=%s: sshd of an mpijob-v2beta1 knows the user 10001 of the image alone" $user) -}}
+{{- end -}}
+{{- end }}
