@@ -30,6 +30,8 @@ GPU_ALONE: Mapping[str, str] = {
     "run.config.zeropp": "qwz and qgz need a GPU: the quantizer of DeepSpeed is CUDA",
 }
 """Of the values that the full form has in its matrix, the small one has those that a CPU can do."""
+CLUSTER = "examples/cluster-"
+"""In the path of a values file that says what a cluster asks of its pods: the full form's alone."""
 
 
 def find_differences(full: Mapping[str, Any], small: Mapping[str, Any]) -> list[str]:
@@ -47,8 +49,19 @@ def find_differences(full: Mapping[str, Any], small: Mapping[str, Any]) -> list[
 
 
 def _compare_rest(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
-    for key in sorted({*full, *small} - {"set", "matrix", "exclude"}):
+    for key in sorted({*full, *small} - {"set", "matrix", "exclude", "values"}):
         yield from _compare(key, full.get(key), small.get(key))
+    wanted = [file for file in _list(full.get("values")) if CLUSTER not in file]
+    yield from _compare("values", wanted, _list(small.get("values")))
+
+
+def find_clusters(sweep: Mapping[str, Any]) -> list[str]:
+    """The values files of a cluster that a sweep names."""
+    return [file for file in _list(sweep.get("values")) if CLUSTER in file]
+
+
+def _list(given: Any) -> list[str]:
+    return [given] if isinstance(given, str) else list(given or [])
 
 
 def _compare_set(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.differences import find_differences
+from experiments.differences import find_clusters, find_differences
 
 FULL: dict[str, Any] = {
     "comparison": "a",
@@ -50,6 +50,7 @@ def test_smaller_numbers_are_allowed() -> None:
     [
         (("comparison",), "b", "comparison is 'a' in the full form and 'b'"),
         (("values",), "other.yaml", "values is"),
+        (("values",), ["../values.yaml", "../examples/cluster-a.yaml"], "values is"),
         (("tune",), {"steps": 3}, "tune is None in the full form"),
         (("set", "run.config.lr"), 0.01, "set: run.config.lr is 0.1 in the full form and 0.01"),
         (("set", "run.config.epochs"), 4, "set: run.config.epochs is 4 in the small form, more than 3"),
@@ -81,3 +82,10 @@ def test_a_key_that_the_small_form_lacks_is_a_difference() -> None:
     small = smaller()
     del small["set"]["run.nodes"]
     assert find_differences(FULL, small) == ["set: run.nodes is 2 in the full form and None in the small one"]
+
+
+def test_the_file_of_a_cluster_is_the_full_forms_alone() -> None:
+    full = FULL | {"values": ["../values.yaml", "../../../examples/cluster-a.yaml"]}
+    assert find_differences(full, smaller()) == []
+    assert find_clusters(full) == ["../../../examples/cluster-a.yaml"] and find_clusters(smaller()) == []
+    assert find_differences(full | {"values": ["../../../examples/cluster-a.yaml"]}, smaller())

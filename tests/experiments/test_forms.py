@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from experiments.catalogue import PREPARED, Part, list_experiments, read_yaml
-from experiments.differences import find_differences
+from experiments.differences import find_clusters, find_differences
 from experiments.prepared import PREPARED as SOURCES
-from stratlab.rehearse.operator import build_training_pods
 from stratlab.rendering.helm import find_helm
 from stratlab.sweep.definition import read_sweep
 from stratlab.sweep.matrix import expand
@@ -51,8 +52,28 @@ def test_both_say_how_they_are_started(part: Part) -> None:
 def test_the_full_form_renders_and_the_trainer_takes_it(part: Part) -> None:
     """As `stratlab sweep FILE --dry-run` does, in this process."""
     for planned in plan(part.full):
-        env = build_training_pods(planned.workload.object, 29500)[0].commands[-1].env
-        check_elsewhere(Config.from_env(env), read_pods(env))
+        check_elsewhere(Config.from_env(planned.env), read_pods(planned.env))
+
+
+@each_part
+def test_what_runs_on_several_nodes_names_the_file_of_its_cluster(part: Part) -> None:
+    """And the README says which, and how to take another."""
+    sweep = read_yaml(part.full)
+    nodes = max([sweep["set"].get("run.nodes", 1), *sweep["matrix"].get("run.nodes", [])])
+    files = find_clusters(sweep)
+    assert len(files) == (nodes > 1)
+    readme = (part.full.parents[1] / "README.md").read_text()
+    for file in files:
+        assert (part.full.parent / file).is_file()
+        name = Path(file).name
+        assert f"examples/{name}" in readme
+        asked = yaml.safe_load((part.full.parent / file).read_text())["run"]["pod"].get("annotations", {})
+        for planned in plan(part.full):
+            assert template(planned.workload.object)["metadata"].get("annotations", {}) == asked
+
+
+def template(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    return job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
 
 
 @each_part
