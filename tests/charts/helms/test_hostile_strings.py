@@ -65,7 +65,9 @@ SECRET = re.compile(
     re.findall(r'regexMatch "(.+)" .name', (CHARTS / "run/templates/_environment.tpl").read_text())[0]
 )
 """What the chart takes for the name of a secret, and refuses in run.env."""
-ONE_OF_ITS_KIND = re.compile(r"^pod\.(volumes|initContainers)\.\d+\.(name|mountPath|persistentVolumeClaim\.claimName)$")
+ONE_OF_ITS_KIND = re.compile(
+    r"^pod\.(volumes|initContainers)\.\d+\.(name|mountPath|persistentVolumeClaim\.claimName)$"
+)
 """The chart refuses the same text in two of these."""
 
 
