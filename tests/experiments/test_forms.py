@@ -52,7 +52,7 @@ def test_both_say_how_they_are_started(part: Part) -> None:
 def test_the_full_form_renders_and_the_trainer_takes_it(part: Part) -> None:
     """As `stratlab sweep FILE --dry-run` does, in this process."""
     for planned in plan(part.full):
-        check_elsewhere(Config.from_env(planned.env), read_pods(planned.env))
+        check_elsewhere(Config.from_env(planned.environment), read_pods(planned.environment))
 
 
 @each_part
