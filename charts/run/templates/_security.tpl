@@ -70,7 +70,7 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
     {{- fail (printf "run.pod.volumes: %s is mounted at %s, where another volume is" $volume.name $path) -}}
   {{- end -}}
   {{- with $volume.persistentVolumeClaim -}}
-    {{- if has .claimName $claims -}}{{/* seen on a cluster: the kubelet waits for ever, without an event */}}
+    {{- if has .claimName $claims -}}{{/* seen on a cluster: scheduled, and then no start and no event */}}
       {{- fail (printf "run.pod.volumes: %s is the claim %s, which the pods have already; a pod with one claim in two volumes never starts" $volume.name .claimName) -}}
     {{- end -}}
     {{- $claims = append $claims .claimName -}}
