@@ -10,12 +10,14 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stratlab.analysis.advice.recommendations import build_recommendations
 from stratlab.analysis.hta.bridge import HTA_LIMITS, HtaLimits, run_hta
-from stratlab.analysis.measuring.measure import Progress, measure_traces
+from stratlab.analysis.measuring.measure import Progress, join_readings, measure_traces
+from stratlab.analysis.measuring.shares import Share, find_shares, remove_shares, write_share
 from stratlab.analysis.mlflow_upload import log_analysis
 from stratlab.analysis.pages.html import build_html
 from stratlab.analysis.pages.markdown import build_markdown
@@ -49,6 +51,7 @@ def analyze_run(
     progress: Progress = lambda sentence: None,
     limits: Limits = LIMITS,
     hta_limits: HtaLimits = HTA_LIMITS,
+    shares: int = 0,
 ) -> dict[str, Any]:
     """Analyses the traces of one run, also partial ones, and writes report.json, report.html and tables.
 
@@ -58,19 +61,20 @@ def analyze_run(
         run_dir: `<results>/<comparison>/<run>`; an earlier analysis in it is replaced.
         tracking_uri: MLflow server that gets the result too; None = none.
         progress: gets one sentence per stage; those of a problem start with `warning:`.
+        shares: in how many `analyze_share` has read the traces; 0 = they are read here.
 
     Returns:
         The content of report.json.
 
     Raises:
         NoRun: `run_dir` is not a run directory.
-        UserError: `run_dir` has a folder analysis/ that somebody else has put something into.
+        UserError: `run_dir` has a folder analysis/ that somebody else has put something into, or a share is missing.
         NoTraces: there are traces, or the run did not finish, and nothing can be analysed; an earlier analysis stays.
     """
     facts = read_facts(run_dir)
     check_replaceable(run_dir / "analysis")
     found = find_traces(run_dir / "traces", facts.world_size, limits)
-    return analyze_found(
+    report = analyze_found(
         facts,
         found,
         str(run_dir / "traces"),
@@ -78,7 +82,24 @@ def analyze_run(
         progress=progress,
         limits=limits,
         hta_limits=hta_limits,
+        readings=find_shares(run_dir, shares, found.files, facts.axes) if shares else None,
     )
+    if shares:
+        remove_shares(run_dir)
+    return report
+
+
+def analyze_share(
+    run_dir: Path, share: Share, *, progress: Progress = lambda sentence: None, limits: Limits = LIMITS
+) -> Path:
+    """Reads a share of the traces of one run and leaves what was read for `analyze_run`; returns its folder.
+
+    Raises:
+        NoRun: `run_dir` is not a run directory.
+    """
+    facts = read_facts(run_dir)
+    found = find_traces(run_dir / "traces", facts.world_size, limits)
+    return write_share(run_dir, share, found.files, facts.axes, limits=limits, progress=progress)
 
 
 def analyze_found(
@@ -90,14 +111,19 @@ def analyze_found(
     progress: Progress,
     limits: Limits = LIMITS,
     hta_limits: HtaLimits = HTA_LIMITS,
+    readings: Mapping[int, Path | str] | None = None,
 ) -> dict[str, Any]:
     """The same of traces that are found already; the analysis goes into `facts.folder`.
 
     Args:
         place: where the traces lie, for sentences.
+        readings: what was read already, of `find_shares`; None = the traces are read here.
     """
     run_dir = facts.folder
-    measures = measure_traces(found.files, facts.axes, limits=limits, progress=progress)
+    if readings is None:
+        measures = measure_traces(found.files, facts.axes, limits=limits, progress=progress)
+    else:
+        measures = join_readings(found.files, facts.axes, sorted(readings.items()))
     ranks, mixed = keep_one_source(measures.ranks)
     remarks = [finding for rank in ranks for finding in rank.findings]
     findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]

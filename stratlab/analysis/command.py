@@ -40,8 +40,21 @@ def analyze(
     ] = "",
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="As JSON: the report; of another program's traces a list of them."),
+        typer.Option(
+            "--json",
+            help="As JSON: the report; of another program's traces a list of them; of a share its folder.",
+        ),
     ] = False,
+    share: Annotated[
+        str,
+        typer.Option(
+            metavar="INDEX/COUNT", help="Of a run of many ranks: only read this share of them, 0/2."
+        ),
+    ] = "",
+    shares: Annotated[
+        int,
+        typer.Option(metavar="COUNT", min=0, help="Of a run: how many shares have read it; they are merged."),
+    ] = 0,
 ) -> None:
     """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
 
@@ -63,25 +76,32 @@ def analyze(
             emit = _emit_to(sys.stdout)
             until_the_end.enter_context(redirect_stdout(sys.stderr))
         if is_foreign(run_dir):
+            if share or shares:
+                raise UserError(
+                    f"--{'share' if share else 'shares'} is for a run of this lab; {run_dir} is none"
+                )
             _analyze_foreign(run_dir, output, rank_pattern, emit)
-        else:
-            _analyze_run(run_dir, tracking_uri, output, rank_pattern, emit)
+            return
+        if output or rank_pattern:
+            option = "--output" if output else "--rank-pattern"
+            raise UserError(
+                f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'}"
+            )
+        if share and shares:
+            raise UserError("give either --share INDEX/COUNT, to read, or --shares COUNT, to merge")
+        if share:
+            _read_share(run_dir, share, emit)
+            return
+        _analyze_run(run_dir, tracking_uri, shares, emit)
 
 
-def _analyze_run(
-    run_dir: Path, tracking_uri: str, output: Path | None, rank_pattern: str, emit: Callable[[Any], None]
-) -> None:
-    if output or rank_pattern:
-        option = "--output" if output else "--rank-pattern"
-        raise UserError(
-            f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'}"
-        )
+def _analyze_run(run_dir: Path, tracking_uri: str, shares: int, emit: Callable[[Any], None]) -> None:
     from stratlab.analysis.analyze import NoTraces, analyze_run
     from stratlab.analysis.reporting.run_facts import NoRun
     from stratlab.tracking.mlflow_run import close_ended_run
 
     try:
-        report = analyze_run(run_dir, tracking_uri=tracking_uri or None, progress=_say)
+        report = analyze_run(run_dir, tracking_uri=tracking_uri or None, progress=_say, shares=shares)
     except (NoTraces, NoRun) as missing:
         _fail(str(missing), MISSING)
     finally:  # the analysis comes last: a run that is still open in MLflow would stay so
@@ -96,6 +116,20 @@ def _analyze_run(
         return
     if not _show(report, run_dir):
         _fail(NO_HTA, 1)
+
+
+def _read_share(run_dir: Path, text: str, emit: Callable[[Any], None]) -> None:
+    from stratlab.analysis.analyze import analyze_share
+    from stratlab.analysis.measuring.shares import parse_share
+    from stratlab.analysis.reporting.run_facts import NoRun
+
+    share = parse_share(text)
+    try:
+        folder = analyze_share(run_dir, share, progress=_say)
+    except NoRun as missing:
+        _fail(str(missing), MISSING)
+    emit({"share": str(folder), "shares": share.count})
+    _say(f"read: {folder}; when all are: stratlab analyze {run_dir} --shares {share.count}")
 
 
 def _analyze_foreign(

@@ -284,6 +284,12 @@ TABLE: dict[str, Row] = {
     "python -m trainer --config FILE --set key=value": row(
         START, "tests/trainer/ranks/test_api.py::*", instead=PLACEHOLDER
     ),
+    **{
+        f"stratlab analyze RUN {rest}": row(
+            "tests/stratlab/analysis/processes/test_shares_document.py::test_the_commands_give_what_one_process_gives"
+        )
+        for rest in ("--share 0/2", "--share 1/2", "--shares 2")
+    },
     "stratlab analyze traces.zip": row(f"{OTHERS}test_real_traces_are_analysed_and_compared"),
     "stratlab compare traces-analysis": row(f"{OTHERS}test_real_traces_are_analysed_and_compared"),
     'stratlab analyze traces.zip --rank-pattern "gpu(\\d+)" --output by-gpu': row(

@@ -111,7 +111,8 @@ def test_analyze_shows_where_its_numbers_come_from(
 
     asked: list[tuple[Path, str | None]] = []
 
-    def analyze_run(run_dir: Path, *, tracking_uri: str | None, progress: Any) -> dict[str, Any]:
+    def analyze_run(run_dir: Path, *, tracking_uri: str | None, progress: Any, shares: int) -> dict[str, Any]:
+        assert shares == 0
         asked.append((run_dir, tracking_uri))
         if not run_dir.is_dir():
             raise NoRun(f"{run_dir}: not a run")

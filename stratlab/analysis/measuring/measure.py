@@ -8,14 +8,13 @@ number of collectives and of rows, not with the number of events.
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -24,6 +23,7 @@ import numpy as np
 from stratlab.analysis.dividing.calls import CallKind
 from stratlab.analysis.dividing.matching import Matching
 from stratlab.analysis.measuring.rank import RankAnalysis, Reading, finish_rank, read_rank_trace
+from stratlab.analysis.measuring.readings import load_reading, write_reading
 from stratlab.traces.chunks import LIMITS, Limits, TraceError
 from stratlab.traces.discover import Finding
 from stratlab.traces.intervals import Times
@@ -60,25 +60,57 @@ def measure_traces(
     """
     axes = dict(axes or {})
     with tempfile.TemporaryDirectory(prefix="stratlab-analysis-") as scratch:
-        findings: list[Finding] = []
-        kept: dict[int, Path] = {}
-        matching = Matching(one_group=sum(size > 1 for size in axes.values()) <= 1)
-        work = {rank: (rank, file, axes, limits, Path(scratch)) for rank, file in files.items()}
-        for number, (rank, outcome) in enumerate(_outcomes(work, _count_processes(files, processes)), 1):
-            progress(f"rank {rank}: {files[rank].name} ({number} of {len(files)})")
-            if isinstance(outcome, Path):
-                kept[rank] = outcome
-                matching.apply(_load(outcome).measured.calls)
-            else:
-                findings.append(Finding("skipped", outcome, files[rank].name, rank))
-        matches = matching.take()
-        ranks, ends = [], {}
-        shared = [kind for kind, match in matches.items() if match.ranks == len(kept)]
-        for rank in sorted(kept):
-            reading = _load(kept[rank])
-            ends[rank] = _call_ends(reading, shared)
-            ranks.append(finish_rank(reading, matches, axes.get("pp", 1) > 1))
-        return Measures(ranks, findings, ends)
+        outcomes = read_traces(
+            files, axes, Path(scratch), limits=limits, progress=progress, processes=processes
+        )
+        return join_readings(files, axes, outcomes)
+
+
+def read_traces(
+    files: Mapping[int, Path],
+    axes: Mapping[str, int],
+    folder: Path,
+    *,
+    limits: Limits = LIMITS,
+    progress: Progress = lambda sentence: None,
+    processes: int | None = None,
+) -> Iterator[tuple[int, Path | str]]:
+    """Every rank alone, as `measure_traces`: (rank, its reading in `folder` or why there is none), in their order."""
+    work = {rank: (rank, file, dict(axes), limits, folder) for rank, file in files.items()}
+    for number, (rank, outcome) in enumerate(_outcomes(work, _count_processes(files, processes)), 1):
+        progress(f"rank {rank}: {files[rank].name} ({number} of {len(files)})")
+        yield rank, outcome
+
+
+def join_readings(
+    files: Mapping[int, Path], axes: Mapping[str, int], outcomes: Iterable[tuple[int, Path | str]]
+) -> Measures:
+    """Brings the ranks together.
+
+    Args:
+        files: where the traces lie here; whoever read them may have seen them elsewhere.
+        outcomes: of `read_traces`, in the order of the ranks.
+
+    Raises:
+        UserError: a reading is none of this version.
+    """
+    findings: list[Finding] = []
+    kept: dict[int, Path] = {}
+    matching = Matching(one_group=sum(size > 1 for size in axes.values()) <= 1)
+    for rank, outcome in outcomes:
+        if isinstance(outcome, Path):
+            kept[rank] = outcome
+            matching.apply(load_reading(outcome).measured.calls)
+        else:
+            findings.append(Finding("skipped", outcome, files[rank].name, rank))
+    matches = matching.take()
+    ranks, ends = [], {}
+    shared = [kind for kind, match in matches.items() if match.ranks == len(kept)]
+    for rank in sorted(kept):
+        reading = replace(load_reading(kept[rank]), file=files[rank])
+        ends[rank] = _call_ends(reading, shared)
+        ranks.append(finish_rank(reading, matches, axes.get("pp", 1) > 1))
+    return Measures(ranks, findings, ends)
 
 
 def _count_processes(files: Mapping[int, Path], processes: int | None) -> int:
@@ -136,18 +168,11 @@ def _read_rank(item: Work) -> Path | str:
         traceback.print_exc(file=sys.stderr)
         return f"a bug of stratlab met something new in it ({type(bug).__name__}: {bug})"
     path = scratch / f"rank{rank}"
-    with open(path, "wb") as out:
-        pickle.dump(reading, out, protocol=5)
+    write_reading(reading, path)
     return path
 
 
 READ = _read_rank  # what a process is sent; a test sends one that dies
-
-
-def _load(path: Path) -> Reading:
-    with open(path, "rb") as file:
-        reading: Reading = pickle.load(file)  # ours: written by this very analysis into a folder of its own
-    return reading
 
 
 def _call_ends(reading: Reading, shared: list[CallKind]) -> Times:
