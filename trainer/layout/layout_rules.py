@@ -131,7 +131,7 @@ def _batch(config: Config, axes: Axes) -> Iterator[str]:
         )
         return
     count = rows // per_micro
-    yield from replica_problems(config, axes.dp_replicate, count, axes.pp)
+    yield from replica_problems(config, axes.dp_replicate, axes.dp_shard * axes.cp, count, axes.pp)
     if axes.pp == 1:
         return
     if count < axes.pp:

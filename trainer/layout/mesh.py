@@ -61,7 +61,9 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
         )
         return problems
     if "accumulate" in STRATEGIES[config.strategy].knobs:
-        problems += replica_problems(config, sizes.dp_replicate, config.global_batch_size // per_step)
+        problems += replica_problems(
+            config, sizes.dp_replicate, sizes.dp_shard, config.global_batch_size // per_step
+        )
     if config.static_graph and config.global_batch_size > per_step:
         problems.append(
             "TRAINER_STATIC_GRAPH=true: DDP learns the graph in its first backward pass, which reduces nothing while a "

@@ -106,6 +106,11 @@ def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bo
                 f"TRAINER_ZEROPP={config.zeropp!r}: {part} needs DeepSpeed's CUDA quantizer and there is no GPU "
                 "here; use hpz"
             )
+    if "qgz" in parts and config.reduce_dtype != "fp32":
+        yield (
+            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: qgz reduces in 4 bits whatever this says; leave it out, or "
+            f"qgz out of TRAINER_ZEROPP={config.zeropp!r}"
+        )
     if "qgz" in parts and world_size % processes_per_node:
         yield (
             f"TRAINER_ZEROPP={config.zeropp!r}: qgz reduces inside the nodes first, but {processes_per_node} processes "

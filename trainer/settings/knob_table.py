@@ -105,12 +105,19 @@ def pipeline_problems(config: Settings) -> Iterator[str]:
         )
 
 
-def replica_problems(config: Settings, replicas: int, micro_batches: int, stages: int = 1) -> Iterator[str]:
-    """Knobs that replicas of shards cannot have together.
+def replica_problems(
+    config: Settings, replicas: int, shards: int, micro_batches: int, stages: int = 1
+) -> Iterator[str]:
+    """Knobs that replicas of shards cannot have together, or one shard alone.
 
     torch keeps the sum of the micro-batches' shards that the replicas have yet to add up in the type of the reduction
     (torch 2.13, _fsdp_collectives.py, `partial_reduce_output`); without replicas it adds to fp32 gradients.
     """
+    if replicas * shards == 1 and config.reduce_dtype == "bf16":
+        yield (
+            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would round the gradients all the "
+            "same (torch 2.13); take fp32"
+        )
     sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
     if sums and config.reduce_dtype == "bf16":
         yield (

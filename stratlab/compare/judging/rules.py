@@ -30,7 +30,6 @@ IMPLIED = {
     "dp_replicate",
     "dp_shard",
     "axes",
-    "offload",
     "zeropp",
     *("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel"),
 }
@@ -348,6 +347,11 @@ RULES: tuple[Rule, ...] = (
         "target_perplexity", "until when training is timed, not how it goes", matters=False, task="text"
     ),
     _setting("log_every", "how often lines are written", matters=False),
+    _setting(
+        "offload",
+        "where the state lies, part of what is compared: the host works and sends more",
+        matters=False,
+    ),
     _setting("tensorboard", "a copy of the metrics, written by the launcher", matters=False),
     _setting("checkpoint_every", "taken between the steps, written beside them", matters=False),
     _setting("checkpoint_minutes", "taken between the steps, written beside them", matters=False),

@@ -23,6 +23,18 @@ def test_a_loss_scale_that_cannot_fall_any_further_ends_the_run_with_a_sentence(
     assert unscaled.scale == 1.0
 
 
+def test_the_scale_grows_after_so_many_good_steps_and_no_earlier() -> None:
+    scale = LossScale(True)
+    first = scale.scale
+    for _ in range(LossScale.INTERVAL - 1):
+        scale.update(False)
+    assert scale.scale == first
+    scale.update(False)
+    assert (scale.scale, scale.good_steps) == (2 * first, 0)
+    scale.update(True)
+    assert scale.scale == first
+
+
 def test_the_scale_is_taken_out_of_gradients_and_norm_and_not_looked_for_where_there_is_none() -> None:
     scale, gradient = LossScale(True), torch.full((3,), 2.0**17)
     norm, skip = scale.take_out(iter([gradient]), torch.tensor(2.0**18))

@@ -74,6 +74,16 @@ def test_no_chunk_is_left_behind_at_a_write():
             assert len(taken) <= MOST_CHUNKS and taken[-1].step > step - 2 * CHUNK
 
 
+def test_the_worst_is_the_one_for_whom_the_others_wait_longest_not_the_one_with_the_largest_ratio():
+    """Rank 1 takes five times as long for its data, rank 2 twice as long for its forward pass, which is longer."""
+    _, judge = feed(
+        4,
+        data=lambda rank, step: 5.0 if rank != 1 else 25.0,
+        forward=lambda rank, step: 40.0 if rank != 2 else 80.0,
+    )
+    assert judge.worst and judge.worst.rank == 2
+
+
 def test_slow_data_are_found_though_nothing_is_known_of_the_forward_pass():
     found, _ = feed(2, data=lambda rank, step: 60.0 if rank == 0 else 10.0, known=False)
     assert [slow.rank for _, slow in found] == [0] and found[0][0] == CHUNK * IN_A_ROW

@@ -55,6 +55,13 @@ RANKS = [
         peak_memory_gib=7.0,
         peak_host_memory_gib=9.0,
         data_set_memory_gib=0.75,
+        dtypes={
+            "parameters": ["float32"],
+            "gradients": ["bfloat16"],
+            "optimizer": ["float32"],
+            "reductions": ["bfloat16", "float32"],
+            "products": ["float32"],
+        },
         training_memory={"peak_gib": 7.75, "peak_steps": [11, 20], "peak_phase": "backward"},
         wire_bytes_per_step=30.0,
         wire_bytes_per_axis={"dp_replicate": 4.0, "tp": 26.0},
@@ -90,6 +97,12 @@ def test_utilisation_counts_every_device():
     assert found["samples_per_s"] == pytest.approx(100)
     assert found["peak_flops_per_device"] == 989e12
     assert found["mfu_pct"] == pytest.approx(100 / 3)
+
+
+def test_an_element_type_that_one_rank_alone_has_is_told():
+    found = summarise(steps(500, 1000, 1000), Work(samples=250))
+    assert (found["dtype_gradients"], found["dtype_reductions"]) == ("bfloat16+float32",) * 2
+    assert found["dtype_products"] == "float32"
 
 
 def test_text_has_two_counts_of_attention():

@@ -45,7 +45,7 @@ def test_a_bug_in_a_rule_is_no_answer_to_the_user(monkeypatch, place):
 
     monkeypatch.setattr(place, broken)
     with pytest.raises(ValueError, match="a bug of ours") as failure:
-        read()
+        read(TRAINER_RESULTS="/results")
     assert not isinstance(failure.value, ConfigError)
 
 

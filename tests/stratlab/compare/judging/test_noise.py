@@ -19,6 +19,8 @@ def test_a_band_by_hand() -> None:
     assert band.relative == pytest.approx(12.706 * (2 * 0.01**2) ** 0.5)
     assert band.of_difference(3.0, 4.0) == pytest.approx(5 * band.relative)
     assert band.of_difference(3.0, 4.0, 4, 4) == pytest.approx(2.5 * band.relative)
+    assert band.of_difference(3.0, 4.0, 9, 1) == pytest.approx(17**0.5 * band.relative)
+    assert band.of_difference(3.0, 4.0, 1, 4) == pytest.approx(13**0.5 * band.relative)
 
 
 def test_without_repeats_there_is_no_band() -> None:

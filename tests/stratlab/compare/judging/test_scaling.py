@@ -165,6 +165,17 @@ def test_weak_scaling_from_single(tmp_path: Path) -> None:
     assert series["kind"] == "weak" and series["points"][0]["efficiency_vs_single_pct"] == pytest.approx(90.0)
 
 
+def test_more_repeats_of_one_size_than_of_the_other(tmp_path: Path) -> None:
+    """Three runs at the smallest size, one at the larger: the larger one's band is that of one run."""
+    for i, factor in enumerate((0.99, 1.0, 1.01)):
+        build(tmp_path, 2, 1000.0 / factor, run=f"ddp-2{'abc'[i]}", seed=i, grad_accum_steps=8)
+    build(tmp_path, 4, 1600.0, run="ddp-4", grad_accum_steps=4)
+    (series,) = scale(tmp_path)
+    last = series["points"][-1]
+    # s = 1 % with two degrees of freedom: t = 4.303
+    assert last["speedup_noise"] == pytest.approx(1.6 * 4.303 * 0.01 * (1 / 1 + 1 / 3) ** 0.5, rel=0.01)
+
+
 def test_repeats_give_the_speed_up_its_noise(tmp_path: Path) -> None:
     """Step times 2 % around their mean, twice at each size: s = 1.414 %, t(2) = 4.303, of means of two."""
     for world_size, speed in ((2, 1000.0), (4, 1600.0)):
