@@ -222,6 +222,24 @@ def test_ddp_hears_of_its_static_graph():
     run_ranks(run, 1)
 
 
+def test_ddp_hears_of_its_buckets_and_fully_shard_of_what_to_gather_ahead():
+    def run() -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        from tests.trainer.strategies.small import make_config, start
+
+        for mib in (1, 7):
+            assert start(make_config("ddp", 1, reduce_bucket_mib=mib)).module.bucket_bytes_cap == mib * 2**20
+        for ahead in (1, 2):
+            engine = start(make_config("fsdp", 1, prefetch_blocks=ahead))
+            states = [m._get_fsdp_state() for m in engine.module.modules() if isinstance(m, FSDPModule)]
+            # torch's own way, one ahead, is left alone
+            told = [len(state._states_to_forward_prefetch) for state in states]
+            assert max(told) == (0 if ahead == 1 else 2), told
+
+    run_ranks(run, 1)
+
+
 def test_every_engine_judges_in_evaluation_mode_and_goes_on_training_in_the_same_precision():
     def run() -> None:
         import torch
