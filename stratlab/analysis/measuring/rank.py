@@ -99,12 +99,13 @@ def read_rank_trace(
         )
     calls = find_calls(rank, trace, lanes, segments.hosts, dict(axes or {}))
     numbers = [windows.index(host) for host in segments.hosts]
+    backend = trace.distributed.get("backend")
     told: dict[str, Any] = {
         "rank": rank,
         "file": file,
         "source": lanes.source,
         "steps_from": steps_from,
-        "backend": trace.distributed.get("backend"),
+        "backend": backend if isinstance(backend, str) else None,
         "host": str(trace.head["host_name"]) if "host_name" in trace.head else None,
         "phases": find_phases(trace),
         "labels": build_label_times(lanes, segments, numbers, labels),

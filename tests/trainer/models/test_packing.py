@@ -225,7 +225,9 @@ def test_compiled_layers_hold_the_kernel_in_one_graph_each(monkeypatch):
     decoder.blocks()[0].compile(backend=stop, fullgraph=True)
     with pytest.raises(Exception, match="Seen"):
         decoder(*row_of([document(length, length) for length in LENGTHS]))
-    called = [str(node.target) for node in graphs[0].graph.nodes if node.op in ("call_function", "call_method")]
+    called = [
+        str(node.target) for node in graphs[0].graph.nodes if node.op in ("call_function", "call_method")
+    ]
     assert [name for name in called if "varlen" in name] == ["torch_attn._varlen_attn"]
     assert not any("repeat" in name or "arange" in name for name in called)
 

@@ -157,7 +157,7 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path):
 
 
 def test_a_teacher_is_whole_where_the_loss_is(tmp_path):
-    from tests.trainer.shapes.test_teacher import WORDS
+    from tests.trainer.shapes.test_teacher_rules import WORDS
     from trainer.shapes.teacher_rules import count_teacher_bytes
 
     (tmp_path / "config.json").write_text(json.dumps(WORDS))
