@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -116,3 +117,17 @@ def test_a_name_is_the_name_of_one_module(package: str) -> None:
 
 def test_on_top_of_the_trainer_is_what_a_reader_needs_first() -> None:
     assert len([path for path in Path("trainer").glob("*.py") if path.stem != "__init__"]) <= 12
+
+
+def test_no_argument_list_is_cut_into_pieces() -> None:
+    """`f(*(a, b), c)`: where a list of arguments is too long, the design is mended, not the line."""
+    cut = [
+        f"{path}:{node.lineno}"
+        for package in ("trainer", "stratlab", "benchmarks", "tests")
+        for path in Path(package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        for given in node.args
+        if isinstance(given, ast.Starred) and isinstance(given.value, ast.Tuple | ast.List)
+    ]
+    assert cut == []

@@ -22,9 +22,11 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the one that is named first; what it is given and returns is its own matter."""
     name, given = (arguments[0], list(arguments[1:])) if arguments else ("", [])
     if name not in PROGRAMS:
+        asked = name in ("-h", "--help")
         lines = [f"  {each:14}{what}" for each, what in PROGRAMS.items()]
-        print("\n".join(["usage: python -m trainer.program NAME ...", "", *lines]), file=sys.stderr)
-        return 0 if name in ("-h", "--help") else 2
+        usage = "\n".join(["usage: python -m trainer.program NAME ...", "", *lines])
+        print(usage, file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
     if name == "worker_pod":
         listen_early()
     with packages_needed():

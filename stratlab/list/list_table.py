@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from stratlab.list.run_list import AT_WORK, ListedRun
+from stratlab.list.run_list import ListedRun
 from stratlab.number import format_number
+from stratlab.run_directory.record import AT_WORK
 
 COLOURS = {"finished": "green", "failed": "red", "unfinished": "yellow", AT_WORK: "cyan"}
 

@@ -11,7 +11,6 @@ from typing import Any
 from stratlab.run_directory.files import (
     ATTEMPT,
     has_marks,
-    is_alive,
     is_number,
     read_config,
     read_line,
@@ -19,10 +18,9 @@ from stratlab.run_directory.files import (
     read_object,
     read_world_size,
 )
-from stratlab.run_directory.record import read_status
+from stratlab.run_directory.record import read_standing
 from stratlab.user_error import UserError
 
-AT_WORK = "at work"
 TAIL_BYTES = 65_536
 
 
@@ -88,13 +86,11 @@ def _read(folder: Path) -> ListedRun:
     asked, resolved = config.get("config", {}), config.get("resolved", {})
     summary = read_object(folder / "summary.json", nothing)
     attempts = read_lines(folder / "attempts.jsonl", nothing, ATTEMPT)
-    status, ending = read_status(attempts, bool(summary))
-    if asked.get("mode") == "evaluate":
-        status = "finished" if attempts and attempts[-1].get("exit_code") == 0 else status
+    status, ending = read_standing(folder, asked.get("mode"), attempts, bool(summary))
     return ListedRun(
         comparison=folder.absolute().parent.name,
         run=folder.name,
-        status=AT_WORK if status == "unfinished" and is_alive(folder) else status,
+        status=status,
         strategy=_text(summary.get("strategy") or asked.get("strategy")),
         model=_text(asked.get("model")),
         world_size=read_world_size(resolved, attempts) if config else None,

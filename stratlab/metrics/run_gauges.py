@@ -17,19 +17,18 @@ from prometheus_client.registry import Collector
 from stratlab.run_directory.files import (
     ATTEMPT,
     has_marks,
-    is_alive,
     is_number,
     read_config,
     read_line,
     read_lines,
     read_world_size,
 )
-from stratlab.run_directory.record import read_status
+from stratlab.run_directory.record import AT_WORK, read_standing
 
 TAIL_BYTES = 262_144
 GIB = 2**30
 MS, PCT = 1e-3, 1e-2
-STATUSES = ("finished", "failed", "unfinished", "at work")
+STATUSES = ("finished", "failed", "unfinished", AT_WORK)
 LABELS = ("comparison", "run")
 RANK = re.compile(r"rank(\d+)_(\w+)")
 
@@ -110,8 +109,7 @@ class RunGauges(Collector):
             config = read_config(folder, [])
             asked, resolved = config.get("config", {}), config.get("resolved", {})
             attempts = read_lines(folder / "attempts.jsonl", [], ATTEMPT)
-            ended, _ = read_status(attempts, (folder / "summary.json").is_file())
-            now = "at work" if ended == "unfinished" and is_alive(folder) else str(ended)
+            now, _ = read_standing(folder, asked.get("mode"), attempts, (folder / "summary.json").is_file())
             info.add_metric([*labels, str(asked.get("strategy", "")), str(asked.get("model", ""))], 1)
             for each in STATUSES:
                 status.add_metric([*labels, each], float(each == now))

@@ -15,6 +15,7 @@ from stratlab.run_directory.files import (
     METRIC,
     RANK,
     has_marks,
+    is_alive,
     is_number,
     read_config,
     read_lines,
@@ -191,3 +192,20 @@ def read_status(attempts: list[dict[str, Any]], has_summary: bool) -> tuple[Stat
     if last.get("event") == "started":
         return "unfinished", f"attempt {last.get('attempt')} has started and not ended"
     return ("finished", "no record of attempts") if has_summary else ("unfinished", "no record of attempts")
+
+
+AT_WORK = "at work"
+
+
+def read_standing(
+    folder: Path, mode: object, attempts: list[dict[str, Any]], has_summary: bool
+) -> tuple[str, str]:
+    """As `read_status`, and AT_WORK where it has written something just now.
+
+    Args:
+        mode: as asked; an evaluation writes no summary, and is finished where it has ended well.
+    """
+    status, ending = read_status(attempts, has_summary)
+    if mode == "evaluate" and attempts and attempts[-1].get("exit_code") == 0:
+        return "finished", ending
+    return (AT_WORK if status == "unfinished" and is_alive(folder) else status), ending

@@ -54,6 +54,18 @@ def test_the_last_line_of_each_kind_in_base_units(results: Path) -> None:
     assert not [key for key in found if "nobody" in key[1]]
 
 
+def test_an_evaluation_that_ended_well_is_finished_without_a_summary(results: Path) -> None:
+    run = results / "demo" / "ddp"
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["mode"] = "evaluate"
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "summary.json").unlink()
+    ended = {"event": "ended", "attempt": 1, "exit_code": 0, "reason": "finished", "t": 1.7e9}
+    with open(run / "attempts.jsonl", "a") as file:
+        file.write(json.dumps(ended) + "\n")
+    assert ask(results)["stratlab_run_status", "ddp finished"] == 1
+
+
 def test_ranks_have_a_label(results: Path) -> None:
     line = {"t": 1.7e9, "attempt": 1, "step": 60, "kind": "system", "rank0_host_memory_gib": 0.5}
     line |= {"rank11_gpu_power_w": 540.0, "rank11_gpu_utilisation_pct": 97.0, "checkpoint_ms": 3.0}
