@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ def replay(
     image: Annotated[
         str, typer.Option(help="With --on-cluster: image of the trainer; the run's own if left out.")
     ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with run and said.")] = False,
 ) -> None:
     """Send to MLflow what it does not have yet of a run whose server was away. Each point arrives once.
 
@@ -50,7 +52,7 @@ def replay(
         said = _replay_there(run, tracking_uri, namespace, context, {"claim": claim, "mount": mount}, image)
     else:
         said = replay_here(Path(run), tracking_uri, os.environ)
-    print(said, flush=True)
+    print(json.dumps({"run": run, "said": said}) if as_json else said, flush=True)
 
 
 @metrics.command(short_help="Serve the newest numbers of runs to Prometheus.")

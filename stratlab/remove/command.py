@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +29,7 @@ def remove(
     mount: Mount = "",
     image: LabImage = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with removed.")] = False,
 ) -> None:
     """Remove the folder of a run for good: traces, checkpoints, metrics and report. What MLflow has stays.
 
@@ -45,7 +47,7 @@ def remove(
         folder = find_run(Path(run))
         _ask(str(folder), yes)
         remove_run(folder)
-    print(f"{run}: removed", flush=True)
+    print(json.dumps({"removed": run}) if as_json else f"{run}: removed", flush=True)
 
 
 def _remove_there(

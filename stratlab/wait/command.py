@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +47,10 @@ def wait(
             help="After a failure that may be tried again, where no resource tells: silence that means the end.",
         ),
     ] = 120.0,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="As JSON, at the end: an object with ended, exit_code and sentence."),
+    ] = False,
 ) -> None:
     """Wait until the run in RUN_DIR has ended, well or not. Exit code 1: not before the deadline.
 
@@ -53,40 +60,41 @@ def wait(
     """
     from stratlab.wait.ended import wait_for_run
 
-    watched = _start_resource(resource, namespace) if resource else None
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    watched = _start_resource(resource, namespace, say) if resource else None
     outcome = wait_for_run(
-        run_dir, resource=watched, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=_say
+        run_dir, resource=watched, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=say
     )
     if watched:
         watched.stop()
+    if as_json:
+        print(json.dumps(dataclasses.asdict(outcome)), flush=True)
     if not outcome.ended:
         print(f"error: not ended after {deadline_s:g} s: {outcome.sentence}", file=sys.stderr)
         raise typer.Exit(NOT_ENDED)
-    _say(outcome.sentence)
+    say(outcome.sentence)
     if (
         tracking_uri and outcome.exit_code != 0
     ):  # of a run that went well the metrics may still be on their way
         from stratlab.tracking.mlflow_run import close_run
 
         if done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code):
-            _say(done)
+            say(done)
 
 
-def _start_resource(text: str, namespace: str) -> Resource | None:
+def _start_resource(text: str, namespace: str, say: Callable[[str], None]) -> Resource | None:
     from stratlab.cluster.connection import connect_in_cluster
     from stratlab.wait.resource import Resource, parse_resource
 
     api, name = parse_resource(text)
     connection = connect_in_cluster()
     if connection is None:
-        _say(
+        say(
             f"no Kubernetes API here (not in a pod, or no token): {api.kind} {name} is not asked, the files decide"
         )
         return None
     watched = Resource(connection, api, namespace or connection.namespace, name)
     watched.start()
     return watched
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -19,6 +21,9 @@ def watch(
     namespace: Namespace = "",
     context: Context = "",
     analysis: Annotated[bool, typer.Option(help="Stay until the analysis has ended too.")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON, at the end: an object with what became of the run.")
+    ] = False,
 ) -> None:
     """Watch a run on the cluster until it ends: pods, step, loss, speed, time left, what goes wrong.
 
@@ -32,17 +37,20 @@ def watch(
     from stratlab.cluster.connection import connect
     from stratlab.machine.interruption import Interrupted, signals_raise
     from stratlab.watch.appearance import await_workload
-    from stratlab.watch.farewell import build_farewell
+    from stratlab.watch.farewell import build_ending, build_farewell
     from stratlab.watch.lines import Lines
     from stratlab.watch.session import Display, watch_run
 
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
     connection = connect(context=context or None, namespace=namespace or None)
-    console = Console()
+    console = Console(stderr=as_json)
     with ExitStack() as stack:
         stack.enter_context(signals_raise())
         try:
-            workload = await_workload(connection, connection.namespace, release, _say)
-            display: Display = Lines(_say)
+            workload = await_workload(connection, connection.namespace, release, say)
+            display: Display = Lines(say)
             if console.is_terminal and not console.is_dumb_terminal:
                 from stratlab.watch.run_table import LiveTable
 
@@ -50,12 +58,10 @@ def watch(
             code, picture = watch_run(connection, workload, display, analysis=analysis)
         except Interrupted as stop:
             stack.close()
-            _say(f"left; the run goes on: stratlab watch {release} -n {connection.namespace}")
+            say(f"left; the run goes on: stratlab watch {release} -n {connection.namespace}")
             raise typer.Exit(stop.code) from None
     for line in build_farewell(picture):
-        _say(line)
+        say(line)
+    if as_json:
+        print(json.dumps(build_ending(picture, code), indent=1), flush=True)
     raise typer.Exit(code)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

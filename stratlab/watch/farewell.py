@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from stratlab.cluster.pods import node_rank
 from stratlab.cluster.workloads import SUCCEEDED
 from stratlab.watch.ending import ADVICE
@@ -37,6 +40,24 @@ def build_farewell(picture: Picture) -> list[str]:
         comparison = directory.split("/")[-2]
         lines.append(f"next: stratlab compare {comparison} --on-cluster -n {workload.namespace}")
     return lines
+
+
+def build_ending(picture: Picture, exit_code: int) -> dict[str, Any]:
+    """The same for programs. `analysis` is the state of its Job, null without one; `culprit` who made the run fail."""
+    workload, job, end, progress = picture.workload, picture.analysis, picture.culprit, picture.progress
+    return {
+        "release": workload.release,
+        "namespace": workload.namespace,
+        "state": picture.state,
+        "exit_code": exit_code,
+        "attempts": picture.attempt,
+        "step": progress.step if progress else None,
+        "steps": progress.steps if progress else None,
+        "culprit": dataclasses.asdict(end) if end and exit_code else None,
+        "analysis": job_state(job, picture.analysis_pods) if job else None,
+        "run_directory": workload.facts.run_directory,
+        "results_claim": workload.facts.results_claim,
+    }
 
 
 def _explain_failure(picture: Picture) -> list[str]:

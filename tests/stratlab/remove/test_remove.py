@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def test_a_run_here(call, results: Path) -> None:
     (results / "demo" / ".logs" / "ddp").mkdir(parents=True)
     assert call(results / "demo" / "ddp", "--yes")[0] == 0
     assert names(results / "demo") == [".logs", "fsdp"] and names(results / "demo" / ".logs") == []
+    code, shown = call(results / "demo" / "fsdp", "--yes", "--json")
+    assert code == 0 and json.loads(shown) == {"removed": str(results / "demo" / "fsdp")}
 
 
 @pytest.mark.parametrize(

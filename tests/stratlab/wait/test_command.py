@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from stratlab.cluster import connection as connecting
 from stratlab.wait import resource as resource_module
 from tests.stratlab.cluster.fake_api import FakeApi, serve
-from tests.stratlab.wait.waiting import call, enter_pod
+from tests.stratlab.wait.waiting import call, enter_pod, write_attempt
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
 
@@ -47,6 +48,22 @@ def test_without_a_token_the_files_decide(
         "no Kubernetes API here (not in a pod, or no token): PyTorchJob demo is not asked"
     )
     assert shown[-1].endswith("ended with exit code 10")
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(10, 0), (None, 1)])
+def test_as_json_the_end_stands_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    code: int | None,
+    exit_code: int,
+) -> None:
+    write_attempt(tmp_path, code)
+    assert call(monkeypatch, str(tmp_path), "--json", "--deadline-s", "0.2") == exit_code
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert (found["ended"], found["exit_code"]) == (code is not None, code)
+    assert found["sentence"] in shown.err
 
 
 def test_a_misspelt_resource_is_refused(

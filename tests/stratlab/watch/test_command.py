@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,3 +36,6 @@ def test_a_table_is_drawn_on_a_terminal_and_nowhere_else(
     done = CliRunner().invoke(app, ["watch", "ddp"], env=env)
     assert done.exit_code == 3 and done.output.endswith("gone\n")
     assert [type(display) for display in seen] == [kind]
+    monkeypatch.setattr("stratlab.watch.farewell.build_ending", lambda picture, code: {"exit_code": code})
+    done = CliRunner().invoke(app, ["watch", "ddp", "--json"], env=env)
+    assert done.exit_code == 3 and json.loads(done.stdout) == {"exit_code": 3} and "gone" in done.stderr

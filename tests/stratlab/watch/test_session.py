@@ -14,7 +14,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import find_workload
 from stratlab.watch import session, sources
 from stratlab.watch.appearance import await_workload
-from stratlab.watch.farewell import build_farewell
+from stratlab.watch.farewell import build_ending, build_farewell
 from stratlab.watch.lines import Lines
 from stratlab.watch.picture import Picture
 from stratlab.watch.session import watch_run
@@ -106,6 +106,19 @@ def test_a_run_that_succeeds(api: FakeApi, connection: Connection) -> None:
         "report: /results/c/demo/analysis/report.html on the claim volume",
         "next: stratlab compare c --on-cluster -n lab",
     ]
+    assert json.loads(json.dumps(build_ending(picture, code))) == {
+        "release": "demo",
+        "namespace": "lab",
+        "state": "Succeeded",
+        "exit_code": 0,
+        "attempts": 1,
+        "step": 600,
+        "steps": 600,
+        "culprit": None,
+        "analysis": "Complete",
+        "run_directory": "/results/c/demo",
+        "results_claim": "volume",
+    }
 
 
 def test_a_slow_rank_is_said_once_and_stands_in_the_table(api: FakeApi, connection: Connection) -> None:
@@ -180,6 +193,9 @@ def test_a_run_that_fails_ends_with_the_trainers_code(api: FakeApi, connection: 
         "  rank 2: boom",
     ]
     assert "next: stratlab logs demo -n lab --rank 2" in farewell
+    ending = build_ending(picture, code)
+    assert (ending["state"], ending["exit_code"], ending["analysis"]) == ("Failed", 10, None)
+    assert (ending["culprit"]["pod"], ending["culprit"]["message"]) == ("demo-worker-1", "rank 2: boom")
 
 
 def test_a_run_that_was_given_up_points_to_the_log_of_all_attempts(

@@ -66,8 +66,10 @@ def test_a_server_that_came_back_too_late_gets_every_point_once(tmp_path):
         assert "lines sent to" in done.stdout and "it is FINISHED now" in done.stdout
         assert stored(uri, run_id) == written(folder), "none lost, none doubled"
         ended = client.get_run(run_id).info.end_time
-        again = replay(folder.path, "--tracking-uri", uri)
-        assert again.returncode == 0 and ": 0 lines sent to" in again.stdout
+        again = replay(folder.path, "--tracking-uri", uri, "--json")
+        assert again.returncode == 0
+        told = json.loads(again.stdout)
+        assert told["run"] == str(folder.path) and ": 0 lines sent to" in told["said"]
         assert stored(uri, run_id) == written(folder) and client.get_run(run_id).info.end_time == ended
 
 
