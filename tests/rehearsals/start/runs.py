@@ -7,8 +7,11 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from stratlab.machine.processes import free_port
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts/ddp"
@@ -54,6 +57,23 @@ def render(starter: str, results: Path, script: Path, *more: str) -> Path:
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return script
+
+
+def run_shells(script: Path, env: Mapping[str, str]) -> None:
+    """The script for torchrun, started in two shells as on two machines; both end well."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PET_LOCAL_ADDR": "127.0.0.1"}
+    shells = [
+        subprocess.Popen(
+            ["bash", script],
+            env={**env, **meeting, "NODE_RANK": str(index)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    told = [shell.communicate(timeout=240)[0] for shell in shells]
+    assert [shell.returncode for shell in shells] == [0, 0], told
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:

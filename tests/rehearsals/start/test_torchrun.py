@@ -4,32 +4,13 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from stratlab.machine.processes import free_port
-from tests.rehearsals.start.runs import assert_same, environment, render
+from tests.rehearsals.start.runs import assert_same, environment, render, run_shells
 
 
 def test_two_shells_give_the_run_of_the_rehearsal(rehearsed: Path, tmp_path: Path) -> None:
     script = render("torchrun", tmp_path / "runs", tmp_path / "ddp.sh")
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     old = {"TRAINER_LR": "9", "PET_NNODES": "7"}  # of the shell's past
-    shells = [
-        subprocess.Popen(
-            ["bash", script],
-            env={
-                **environment(tmp_path),
-                **meeting,
-                **old,
-                "NODE_RANK": str(index),
-                "PET_LOCAL_ADDR": "127.0.0.1",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    told = [shell.communicate(timeout=240)[0] for shell in shells]
-    assert [shell.returncode for shell in shells] == [0, 0], told
+    run_shells(script, environment(tmp_path) | old)
     assert_same(tmp_path / "runs/demo/ddp", rehearsed)
 
 
