@@ -17,12 +17,19 @@ NAMES = ("node0", "node1")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 
+UNSHARE = ("unshare", "--net", "--uts", "--mount", "--propagation", "private")
+PROBE = ("sh", "-c", "hostname probe && ip link add probe0 type veth peer name probe1")
+
+
 def find_lack(*programs: str) -> str:
     """Why there can be no machines here, or none with these programs; "" if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     lacking = [program for program in ("ip", "unshare", "nsenter", *programs) if not find_program(program)]
-    return f"not installed: {', '.join(lacking)}" if lacking else ""
+    if lacking:
+        return f"not installed: {', '.join(lacking)}"
+    tried = subprocess.run([*UNSHARE, *PROBE], capture_output=True, text=True)
+    return f"no machines with networks here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 def find_program(name: str) -> str | None:
@@ -74,9 +81,7 @@ def two_machines(folder: Path, env: Mapping[str, str]) -> Iterator[list[Machine]
                 f"hostname {name}; ip link set lo up; mount --bind {hosts} /etc/hosts; touch {folder}/{name}.up;"
                 " exec sleep infinity"
             )
-            holder = subprocess.Popen(
-                ["unshare", "--net", "--uts", "--mount", "--propagation", "private", "sh", "-c", script]
-            )
+            holder = subprocess.Popen([*UNSHARE, "sh", "-c", script])
             holders.append(holder)
             wait_until(lambda name=name: (folder / f"{name}.up").exists(), f"{name} is up")  # type: ignore[misc]
             machines.append(Machine(name, address, holder.pid, dict(env)))
