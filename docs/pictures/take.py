@@ -11,21 +11,21 @@ import argparse
 import json
 import sys
 import time
-import urllib.parse
 from pathlib import Path
 
 from docs.pictures.devtools import Page, open_browser
+from stratlab.tracking.runs_page import find_places
 from stratlab.tracking.server import run_server
 
 FOLDER = Path(__file__).parent
-# on MLflow's page: only what differs, without the panel at the right
-SWITCHES = "[...document.querySelectorAll('button[role=switch]')]"
-CLOSE = "document.querySelector('button[aria-label=\"Close\"]')"
-# its table of metrics has a window of its own, in which labels and values scroll apart: both are moved
-TABLES = """[...document.querySelectorAll('div')].filter(
-  d => d.scrollHeight > d.clientHeight + 5 && d.clientHeight > 100 && d.clientHeight < 600)"""
-LABELS = "[...document.querySelectorAll('a')].filter(e => e.textContent.startsWith('trace/'))"
-ROW_PX = 45
+# on MLflow's page: the panel at the right, its note about views, and the tools that every chart shows without a mouse
+IN_THE_WAY = (
+    """[...document.querySelectorAll('button[aria-label="Close"], button[aria-label="Hide banner"]')]"""
+)
+NO_TOOLS = (
+    "document.head.insertAdjacentHTML('beforeend', '<style>.modebar {display: none !important}</style>')"
+)
+DRAWN = "document.querySelectorAll('.js-plotly-plot').length"
 
 
 def take_page(page: Page, url: str, path: Path) -> None:
@@ -35,38 +35,18 @@ def take_page(page: Page, url: str, path: Path) -> None:
     save(page, path)
 
 
-def take_compare(page: Page, url: str, path: Path) -> None:
-    """MLflow's comparison, where the numbers of the traces are."""
+def take_charts(page: Page, url: str, path: Path) -> None:
+    """MLflow's page of runs, with the charts that a comparison has chosen."""
     page.open(url)
-    page.wait(f"{SWITCHES}.length > 1 && {CLOSE} !== null")
-    page.run(f"{CLOSE}.click(); {SWITCHES}.forEach(b => b.click()); 0")
-    time.sleep(2)  # its own animations
-    tops = f"{LABELS}.map(e => Math.round(e.getBoundingClientRect().top))"
-    at, window = 0, page.run(f"{TABLES}[0].getBoundingClientRect().top")
-    while not (found := page.run(tops)) or min(found) > window + ROW_PX:  # until they are at the top of it
-        at += ROW_PX
-        assert at < 10_000, "no metric of the traces on the page"
-        for _ in range(3):  # moving one moves the other, a little late
-            page.run(f"{TABLES}.forEach(d => {{d.scrollTop = {at}}}); 0")
-            time.sleep(0.2)
-    page.run(f"{SWITCHES}[0].scrollIntoView({{block: 'start'}}); 0")
-    time.sleep(1)
+    page.wait(f"{DRAWN} >= 4 && {IN_THE_WAY}.length > 0")
+    page.run(f"{NO_TOOLS}; {IN_THE_WAY}.forEach(b => b.click()); 0")
+    time.sleep(5)  # its own animations, and the charts again in the width that is free now
     save(page, path)
 
 
 def save(page: Page, path: Path) -> None:
     page.take(path)
     print(f"{path.name}: {path.stat().st_size >> 10} KiB")
-
-
-def build_compare_url(server: str, runs: list[Path]) -> str:
-    """The page on which MLflow shows the runs side by side."""
-    found = [json.loads((run / "mlflow.json").read_text()) for run in runs]
-    query = {
-        "runs": json.dumps([entry["run_id"] for entry in found]),
-        "experiments": json.dumps(sorted({str(entry["experiment_id"]) for entry in found})),
-    }
-    return f"{server}/#/compare-runs?{urllib.parse.urlencode(query)}"
 
 
 def main() -> int:
@@ -83,8 +63,9 @@ def main() -> int:
     with open_browser(1120, 1900) as page:
         take_page(page, (demo / "report.html").as_uri(), FOLDER / "comparison.png")
         take_page(page, (slowest / "analysis/report.html").as_uri(), FOLDER / "report.png")
-    with run_server(demo / "mlflow") as server, open_browser(1400, 1300) as page:
-        take_compare(page, build_compare_url(server, runs), FOLDER / "mlflow.png")
+    with run_server(demo / "mlflow") as server, open_browser(1400, 1560) as page:
+        (place,) = (place for experiment, place in find_places(server) if experiment == "demo")
+        take_charts(page, f"{server}/{place}", FOLDER / "mlflow.png")
     return 0
 
 

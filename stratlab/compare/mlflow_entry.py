@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import urllib.error
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.experiment import KIND, KIND_TAG
 from stratlab.compare.showing.report_files import FILES
 from stratlab.run_directory.record import RunRecord
+from stratlab.tracking import runs_page
 from stratlab.tracking.address import is_of_this_machine
 from stratlab.tracking.mlflow_run import impatient
 from stratlab.tracking.redirect import describe_redirect, find_redirect, open_directly
@@ -54,36 +56,41 @@ def log_for_user(
         if not (store / "mlflow.db").is_file():
             raise UserError(f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
         with run_server(store, progress=lambda text: print(text, file=sys.stderr, flush=True)) as uri:
-            place = _try(report, folder, uri, name)
-        return (
-            place
-            if place.startswith(NOT_THERE)
-            else f"report in MLflow: stratlab mlflow {store}, experiment {name}"
-        )
+            places = _try(report, folder, uri, name)
+        if isinstance(places, str):
+            return places
+        return f"report and charts in MLflow: stratlab mlflow {store}, experiment {name}"
     known = {run.tracking_uri for run in runs if run.tracking_uri}
     uri = tracking_uri or (known.pop() if len(known) == 1 else "")
     if not uri:
         return ""
-    place = _try(report, folder, uri, name)
-    return place if place.startswith(NOT_THERE) else f"report in MLflow: {uri}/{place}"
+    places = _try(report, folder, uri, name)
+    if isinstance(places, str):
+        return places
+    return f"report in MLflow: {uri}/{places.report}\ncharts in MLflow: {uri}/{places.charts}"
 
 
-def _try(report: Mapping[str, Any], folder: Path, uri: str, experiment: str) -> str:
+def _try(report: Mapping[str, Any], folder: Path, uri: str, experiment: str) -> Places | str:
     try:
         return log_comparison(report, folder, uri, experiment)
     except NotLogged as reason:
         return f"{NOT_THERE}: {reason}"
 
 
+@dataclass(frozen=True)
+class Places:
+    """Pages of a server, behind its address."""
+
+    report: str
+    charts: str
+
+
 class NotLogged(Exception):
     """Why a report is not in MLflow. It is on the disk all the same."""
 
 
-def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, experiment: str) -> str:
+def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, experiment: str) -> Places:
     """Logs the files in `folder`; a second comparison replaces them in the same run.
-
-    Returns:
-        the page of the run, behind the server's address.
 
     Raises:
         NotLogged: the server does not answer, refuses, or has no such experiment.
@@ -101,7 +108,8 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
             run_id = _log(client, found.experiment_id, report, folder)
         except (MlflowException, OSError) as failure:
             raise NotLogged(f"{tracking_uri}: {str(failure)[:300]}") from failure
-    return f"#/experiments/{found.experiment_id}/runs/{run_id}/artifacts"
+    report_page = f"#/experiments/{found.experiment_id}/runs/{run_id}/artifacts"
+    return Places(report_page, runs_page.build_place(found.experiment_id))
 
 
 def describe(report: Mapping[str, Any]) -> str:
@@ -139,6 +147,9 @@ def _log(client: MlflowClient, experiment_id: str, report: Mapping[str, Any], fo
     for name in FILES:
         client.log_artifact(run_id, str(folder / name), KIND)
     client.set_experiment_tag(experiment_id, NOTE, tags[NOTE])
+    client.set_experiment_tag(experiment_id, *runs_page.KIND_TAG)
+    metrics = {name for run in client.search_runs([experiment_id]) for name in run.data.metrics}
+    client.set_experiment_tag(experiment_id, runs_page.TAG, runs_page.build_view(metrics))
     client.set_terminated(run_id)
     return run_id
 

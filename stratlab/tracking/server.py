@@ -19,6 +19,7 @@ from pathlib import Path
 
 from stratlab.machine.environment import build_machine_env
 from stratlab.machine.processes import Processes, free_port, tail
+from stratlab.tracking.runs_page import find_places
 from stratlab.user_error import UserError
 
 HOST = "127.0.0.1"
@@ -68,6 +69,8 @@ def serve_store(folder: Path, port: int | None, say: Callable[[str], None]) -> i
         raise UserError(f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
     with _running_server(folder, port, say) as (uri, process):
         say(f"MLflow is ready: {uri} (Ctrl-C ends it)")
+        for experiment, place in find_places(uri):
+            say(f"charts of {experiment}: {uri}/{place}")
         return process.wait()
 
 

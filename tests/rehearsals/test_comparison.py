@@ -57,7 +57,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = stratlab("compare", folder / "runs" / "demo", "--output", folder, "--mlflow", folder / "mlflow")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "View run" not in done.stdout, "the link leads to a server that has ended"
-    assert f"report in MLflow: stratlab mlflow {folder / 'mlflow'}, experiment demo" in done.stdout
+    assert f"report and charts in MLflow: stratlab mlflow {folder / 'mlflow'}, experiment demo" in done.stdout
     assert str(folder / "report.html") in done.stdout
     return folder
 

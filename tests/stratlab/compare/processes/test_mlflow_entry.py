@@ -14,6 +14,7 @@ from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.experiment import load_experiment
 from stratlab.compare.showing.report_files import FILES, write_report
 from stratlab.machine.processes import free_port
+from stratlab.tracking.runs_page import find_places
 from stratlab.user_error import UserError
 from tests.redirecting_server import run_redirect
 from tests.stratlab.example_run import build_run_dir, write_json
@@ -30,6 +31,9 @@ def build_comparison(root: Path, uri: str) -> None:
         run_id = client.create_run(experiment, run_name=strategy).info.run_id
         server = {"tracking_uri": uri, "experiment_id": experiment, "run_id": run_id}
         write_json(folder / "mlflow.json", server)
+        client.log_metric(run_id, "loss", 1.5)
+        client.log_metric(run_id, "samples_per_s", 100.0)
+        client.log_metric(run_id, "nobody_asked", 1.0)
         for name in ("config.json", "summary.json", "attempts.jsonl", "metrics.jsonl"):
             client.log_artifact(run_id, str(folder / name), "run")
 
@@ -56,6 +60,13 @@ def test_the_report_lies_beside_its_runs_once(mlflow_server: str, tmp_path: Path
     assert files == {f"comparison/{name}" for name in FILES}
     stored = client.download_artifacts(run.info.run_id, "comparison/report.json", str(tmp_path))
     assert json.loads(Path(stored).read_text()) == json.loads((root / "report/report.json").read_text())
+    view = json.loads(experiment.tags["mlflow.sharedViewState.stratlab"])
+    charts = [(chart["type"], chart["uuid"]) for chart in view["compareRunCharts"]]
+    assert charts == [("BAR", "samples_per_s"), ("LINE", "loss")], "what the runs have, in this order"
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    page = f"#/experiments/{experiment.experiment_id}/runs?compareRunsMode=CHART&viewStateShareKey=stratlab"
+    assert said[0].splitlines()[1] == f"charts in MLflow: {mlflow_server}/{page}"
+    assert (root.name, page) in find_places(mlflow_server)
     # and is no run of the next comparison
     names = [r.name for r in load_experiment(root.name, mlflow_server, tmp_path / "into")]
     assert names == ["ddp", "fsdp"]

@@ -1,0 +1,29 @@
+"""The view of MLflow's page of runs: what is in it, and that it fits. Its picture: docs/pictures/take.py."""
+
+from __future__ import annotations
+
+import json
+
+from stratlab.tracking.runs_page import COLUMNS, LONGEST_TAG, SECTIONS, build_view
+
+ALL = {name for charts in SECTIONS.values() for names in charts for name in names}
+ALL |= {column.split("`")[1] for column in COLUMNS if column.startswith("metrics.")}
+
+
+def test_all_of_it_fits_into_a_tag():
+    view = build_view(ALL)
+    assert len(view) <= LONGEST_TAG
+    charts = json.loads(view)["compareRunCharts"]
+    assert [chart["type"] for chart in charts].count("SCATTER") == 1
+    assert len({chart["uuid"] for chart in charts}) == len(charts) == sum(map(len, SECTIONS.values()))
+    assert {chart["metricSectionId"] for chart in charts} == set(SECTIONS)
+
+
+def test_a_chart_without_numbers_is_left_out():
+    view = json.loads(build_view({"samples_per_s", "something/else"}))
+    assert [chart["metricKey"] for chart in view["compareRunCharts"]] == ["samples_per_s"]
+    assert view["selectedColumns"] == [
+        "params.`strategy`",
+        "metrics.`samples_per_s`",
+        "tags.`trace_main_loss`",
+    ]
