@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 WIDTH = 920.0
 COLOURS = 8  # Okabe and Ito's palette, in page.css
+FILLS = 2 * COLOURS  # the second eight are the first, lighter
 DASHES = 4
 LETTER = 6.6  # px of one letter at 12 px, on average
 
@@ -77,8 +78,8 @@ def row_label(label: str, y: float, width: float) -> Markup:
 
 
 def colour_of(names: Sequence[str], colours: Mapping[str, int]) -> list[int]:
-    """Index into the palette of each name: the given one, else its position."""
-    return [colours.get(name, i) % COLOURS for i, name in enumerate(names)]
+    """Index into the fills of each name: the given one, else its position."""
+    return [colours.get(name, i) % FILLS for i, name in enumerate(names)]
 
 
 def legend(

@@ -106,9 +106,9 @@ def stacked_bars(
 
     Args:
         rows: label -> {part: value in `unit`}; a value None is not drawn. Small sizes in GiB get a smaller unit.
-        colours: part -> place in the palette.
+        colours: part -> place in the palette; behind its eight colours come the same ones, lighter.
     """
-    names = list(dict.fromkeys(part for row in rows.values() for part in row))
+    names = list(dict.fromkeys(part for row in rows.values() for part, value in row.items() if value))
     rows = {
         label: {k: v if v is not None and math.isfinite(v) else None for k, v in row.items()}
         for label, row in rows.items()

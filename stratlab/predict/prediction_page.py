@@ -17,6 +17,12 @@ from stratlab.predict.prediction_table import explain_lines
 
 KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}
 BESIDE = "context, communicators, reserve"
+COLOURS = {
+    "parameters": 0, "gathered": 8, "low-precision copies": 13, "gradients": 1, "gradient buckets": 9,
+    "optimizer state": 2, "master copies": 10, "activations": 3, "masks": 11, "logits and loss": 5, "teacher": 4,
+    "data": 6, "other": 7, BESIDE: 15,
+}  # fmt: skip
+"""What belongs together has one colour, dark and light."""
 COLUMNS = (
     *("run", "ranks", Column("rows", "micro-batch"), "verdict", Column("needs", "on the device", "GiB", 2)),
     *(
@@ -41,7 +47,7 @@ def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: f
     origin = " ".join(f"{line}." for line in explain_lines(answers, device_gib))
     sections = [
         Section("Will it fit?", html_table([_row(one) for one in answers], COLUMNS)),
-        Section("What the memory is for", paragraph(limit) + stacked_bars(bars, "GiB")),
+        Section("What the memory is for", paragraph(limit) + stacked_bars(bars, "GiB", COLOURS)),
     ]
     return build_page("Memory before the run", origin, sections)
 
