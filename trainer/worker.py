@@ -36,6 +36,7 @@ from trainer.launch.visibility import refuse
 from trainer.layout.process_group import open_process_group
 from trainer.layout.world import World, read_world
 from trainer.loop import train
+from trainer.measuring.census import open_census
 from trainer.measuring.gpu import Meter
 from trainer.measuring.memory_counters import open_counters
 from trainer.measuring.phases import Phases
@@ -55,6 +56,7 @@ from trainer.settings.knob_table import resolve_knobs
 from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
 from trainer.settings.quantized_shares import describe_quantized
 from trainer.settings.schedule import profile_first_from
+from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import count_batch_norm_samples
 from trainer.strategies import build_engine, builds_empty
 from trainer.tasks import Task, open_task
@@ -83,7 +85,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     resolved = describe_resolved(run, task, model)
     if rungs := read_own_rungs(os.environ):
         resolved[RUNGS] = rungs
-    if forecast := forecast_memory(config, world.size, world.local_size):
+    if forecast := forecast_memory(config, world.size, world.local_size, rules=world.device_type):
         resolved[FORECAST] = forecast.as_dict()
     disk = open_disk_group(config.collective_timeout_s)
     attempt = open_attempt(run, resolved, launcher, disk)
@@ -93,7 +95,11 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     engine = build_engine(run, model, phases)
     if model.teacher:
         engine.observed.add("teacher", model.teacher.tensors())
-    memory = TrainingMemory(open_counters(world), phases, attempt.from_step + 1, run.plan.steps)
+    counters = open_counters(world)
+    census = None
+    if forecast:
+        census = open_census(counters, engine.observed, world.device_type, _logit_widths(run, task))
+    memory = TrainingMemory(counters, phases, attempt.from_step + 1, run.plan.steps, census)
     meter = Meter(world, memory)
     recorder = Recorder(
         run.folder.metrics if run.writes else None,
@@ -222,6 +228,12 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "device_name": world.device_name,
         "backend": world.backend,
     }
+
+
+def _logit_widths(run: Run, task: Task) -> set[int]:
+    """How many classes, or words, a row of logits has on this rank: all, or its part of them."""
+    classes = read_shape(run.config).vocab if run.config.is_text else int(task.facts["num_labels"])
+    return {classes, -(-classes // run.axes.tp)}
 
 
 def _describe_batch_norm(run: Run) -> dict[str, int]:

@@ -91,6 +91,11 @@ SUITES: tuple[Suite, ...] = (
         smallest=("--smallest",), minutes=25, facts="memory.json",
     ),
     Suite(
+        "memory-faults", "a run names what somebody holds twice: weights, gradients, logits; no clean one is marked",
+        command=("{python}", "-m", "tests.memory_faults"), smallest=("fsdp weights", "single images"), minutes=20,
+        facts="memory-faults.json",
+    ),
+    Suite(
         "backtest", "the model of memory against published measurements of foreign engines, with the bars of each",
         command=("{python}", "-m", "benchmarks.backtest", "--output", "reports/raw/backtest.json",
                  "--page", "reports/backtest.md"),

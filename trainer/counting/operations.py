@@ -55,7 +55,13 @@ class _Corner:
 
 
 def build_operations(
-    env: Mapping[str, str], ranks: int, per_node: int, labels: int = 0, channels: int = 0, say: Say = print
+    env: Mapping[str, str],
+    ranks: int,
+    per_node: int,
+    labels: int = 0,
+    channels: int = 0,
+    say: Say = print,
+    cuda: bool = True,
 ) -> dict[str, Any]:
     """The content of the file for these settings.
 
@@ -64,6 +70,7 @@ def build_operations(
         per_node: ranks that share a node.
         labels, channels: of an image data set; 0 = as known.
         say: hears of each count before it begins.
+        cuda: with CUDA's autocast and attention; else a CPU's, for runs on one.
 
     Raises:
         ConfigError, DataMissing: as for a count.
@@ -85,7 +92,8 @@ def build_operations(
         same = corner.ranks == ranks
         settings = _settings_of(env, corner, dp if same else corner.ranks, _several(micro_batches, stages))
         at = read_countable(settings, corner.ranks, corner.rank, per_node if same else corner.ranks)
-        found = count(at, corner.ranks, corner.rank, pictures, per_node=per_node if same else corner.ranks)
+        nodes = per_node if same else corner.ranks
+        found = count(at, corner.ranks, corner.rank, pictures, per_node=nodes, cuda=cuda)
         samples.append(_sample(corner, own, found))
     scaled = ("model_layers",) if len(depths) > 1 else ()
     settings = settings_that_matter(config, scaled)
@@ -98,6 +106,7 @@ def build_operations(
         "labels": 0 if config.is_text else pictures.labels,
         "channels": 0 if config.is_text else pictures.channels,
         "versions": {name: version(name) for name in LIBRARIES},
+        **({} if cuda else {"rules": "cpu"}),
     }
     return {
         **matters,
@@ -109,7 +118,7 @@ def build_operations(
         "scales_depth": len(depths) > 1,
         "scales_ranks": len(matters["ranks"]) > 1,
         "why_not_scaled": "" if len(depths) > 1 else _why_whole(config),
-        "rules": "cuda",
+        "rules": "cuda" if cuda else "cpu",
         "block_bytes": BLOCK_BYTES,
         "samples": samples,
         "seconds": round(time.monotonic() - began, 1),

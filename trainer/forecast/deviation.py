@@ -1,4 +1,9 @@
-"""The forecast beside what a run has measured: by how much they differ, and which part it is."""
+"""The forecast beside what a run has measured: by how much they differ, and which part it is.
+
+peak of the device ──────────────┐
+engine's state, as walked ───────┼─▶ foreseen less measured, by part ─▶ outside of the band: the part furthest off
+what else is kept between steps ─┘
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,13 @@ BAND_PCT = 5.0
 """A peak outside of it is marked. Of counts by operators (docs/memory.md), with the allocator's rounding."""
 PARTS = {
     "parameters": ("parameters", "master copies"),
-    "gradients": ("gradients",),
+    "gradients": ("gradients", "gradient buckets"),
     "optimizer": ("optimizer state",),
-    "buckets": ("gradient buckets",),
     "teacher": ("teacher",),
 }
-"""What a run tells apart -> causes of a count; `rest` is all others."""
+"""What a run tells apart of an engine's state -> causes of a count. Buckets of DDP hold the gradients themselves."""
+MEASURED = {"gradients": ("gradients", "buckets")}
+"""Parts that a run measures under several names; others have their own."""
 REST = "rest"
 
 
@@ -34,7 +40,7 @@ def compare_forecast(
     if measured_gib is None:
         return found
     error_pct = 100.0 * (forecast["peak_gib"] / measured_gib - 1.0)
-    by_part = _errors(forecast["causes_gib"], ranks)
+    by_part = _errors(forecast, measured_gib, ranks)
     marked = find_deviating(error_pct, by_part, forecast["at_most"])
     return {
         **found,
@@ -45,7 +51,7 @@ def compare_forecast(
 
 
 def find_deviating(error_pct: float, errors: Mapping[str, float], at_most: bool = False) -> str | None:
-    """The part that is furthest off, of a peak outside of its band; None inside.
+    """The part that is furthest off in the peak's direction, of a peak outside of its band; None inside.
 
     Args:
         errors: part -> foreseen less measured.
@@ -53,15 +59,31 @@ def find_deviating(error_pct: float, errors: Mapping[str, float], at_most: bool 
     """
     if -BAND_PCT <= error_pct <= BAND_PCT or (error_pct > BAND_PCT and at_most):
         return None
-    return max(errors, key=lambda name: abs(errors[name]), default=REST)
+    sign = 1.0 if error_pct > 0 else -1.0
+    return max(errors, key=lambda name: sign * errors[name], default=REST)
 
 
-def _errors(causes: Mapping[str, float], ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Foreseen less measured, GiB, of each part of the rank that held most."""
+def _errors(
+    forecast: Mapping[str, Any], measured_gib: float, ranks: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Foreseen less measured, GiB, of each part of the rank that held most; they add up to the peak's.
+
+    The engine's state is compared as it is at the update, where it is whole: at the peak a part of the gradients may
+    not be there yet. What is not state, nor kept beside it, is the rest.
+    """
     known = [rank["training_memory"] for rank in ranks if rank["training_memory"] is not None]
     if not known:
         return {}
-    held = max(known, key=lambda memory: float(memory["peak_gib"]))["held_gib"]
-    foreseen = {part: sum(causes.get(name, 0.0) for name in names) for part, names in PARTS.items()}
-    foreseen[REST] = sum(causes.values()) - sum(foreseen.values())
-    return {part: gib - held.get(part, 0.0) for part, gib in foreseen.items() if gib or held.get(part)}
+    fullest = max(known, key=lambda memory: float(memory["peak_gib"]))
+    state, kept = fullest["state_gib"], fullest["kept_gib"] or {}
+    update = forecast["update_gib"]
+    errors = {}
+    for part, causes in PARTS.items():
+        foreseen = sum(update.get(name, 0.0) for name in causes)
+        measured = sum(state.get(name, 0.0) for name in MEASURED.get(part, (part,)))
+        if foreseen or measured:
+            errors[part] = foreseen - measured
+    for part, gib in kept.items():
+        errors[part] = errors.get(part, 0.0) - gib
+    errors[REST] = forecast["peak_gib"] - measured_gib - sum(errors.values())
+    return errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.forecast.operations_file import OperationsFile, find_operations
+from trainer.forecast.operations_file import CUDA, OperationsFile, find_operations
 from trainer.forecast.scaling import Peak
 from trainer.settings.config import Config
 from trainer.settings.memory_remedies import describe_remedies, find_remedies
@@ -20,6 +20,8 @@ GATE = 0.85
 FORECAST = "memory_forecast"
 """Its place in `resolved` of config.json."""
 SMALLEST_GIB = 0.005
+UPDATE = "optimizer"
+"""A window of a count (trainer/counting/timeline.py)."""
 AXES_BESIDE_DATA = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 
 
@@ -29,6 +31,8 @@ class Forecast:
 
     file: OperationsFile
     peak: Peak
+    update: Peak
+    """While the optimizer updates: parameters, gradients and its state are all there."""
     fixed_gib: float
     at_most: bool
 
@@ -57,6 +61,7 @@ class Forecast:
             "window": self.peak.window,
             "rank": self.peak.rank,
             "causes_gib": {name: size / GIB for name, size in self.peak.causes.items()},
+            "update_gib": {name: size / GIB for name, size in self.update.causes.items()},
         }
 
     def describe(self) -> str:
@@ -66,19 +71,22 @@ class Forecast:
         return f"{self.on_device_gib:.2f} GiB on the device, {self.peak_gib:.2f} of them the engine's: {told}"
 
 
-def forecast_memory(config: Config, ranks: int, per_node: int) -> Forecast | None:
+def forecast_memory(config: Config, ranks: int, per_node: int, rules: str = CUDA) -> Forecast | None:
     """What a rank of this run will hold; None where it is not asked for, or no operations file answers.
 
     Args:
         per_node: ranks that share a node.
+        rules: of which device; files that were counted by those of another one go last.
     """
     if not config.memory_forecast or config.mode != "train":
         return None
-    file = find_operations(config, ranks, per_node)
+    file = find_operations(config, ranks, per_node, rules)
     if file is None:
         return None
     at_most = file.accumulates and file.micro_batches(config, ranks) == 1
-    return Forecast(file, file.peak(config, ranks), _fixed_gib(file, ranks), at_most)
+    peak = file.peak(config, ranks)
+    update = file.window(UPDATE, peak, config, ranks)
+    return Forecast(file, peak, update, _fixed_gib(file, ranks), at_most)
 
 
 def advise(config: Config, ranks: int, file: OperationsFile, device_gib: float) -> str:

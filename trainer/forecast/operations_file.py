@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.forecast.scaling import Peak, Sample, find_peak
+from trainer.forecast.scaling import Peak, Sample, find_peak, find_window
 from trainer.settings.config import Config
 
 SCHEMA = 1
+CUDA, CPU = "cuda", "cpu"
+"""By whose rules of autocast and attention a file was counted."""
 FOLDER = "_operations"
 """Below the results; no comparison can have this name."""
 IN_IMAGE = Path(__file__).with_name("operations")
@@ -37,6 +39,7 @@ class OperationsFile:
     """Ranks that share a node, where the axes follow from that; 0 = it makes no difference."""
     known: Sequence[str] = ()
     """Every setting there was when it was counted. One that came later may matter once it is not at its default."""
+    rules: str = CUDA
 
     def micro_batches(self, config: Config, ranks: int) -> int:
         """Of a step of this run: the axes that share a sample are those of the count."""
@@ -67,14 +70,29 @@ class OperationsFile:
     def peak(self, config: Config, ranks: int) -> Peak:
         return find_peak(self.samples, config.model_layers or self.layers, config.micro_batch_size, ranks)
 
+    def window(self, name: str, peak: Peak, config: Config, ranks: int) -> Peak:
+        """What the rank of `peak` holds in another window."""
+        layers = config.model_layers or self.layers
+        return find_window(self.samples, name, peak, layers, config.micro_batch_size, ranks)
 
-def find_operations(config: Config, ranks: int, per_node: int) -> OperationsFile | None:
-    """The file that answers for this run; None = there is none. Those of the volume go first."""
+
+def find_operations(config: Config, ranks: int, per_node: int, rules: str = CUDA) -> OperationsFile | None:
+    """The file that answers for this run; None = there is none. Those of the volume go first.
+
+    A CPU takes one of CUDA's rules where there is no other: what was foreseen is told there too.
+    """
     folders = (Path(config.results) / FOLDER, IN_IMAGE)
-    able = [file for file in _read(folders) if file.answers(config, ranks, per_node)]
+    able = [
+        file
+        for file in _read(folders)
+        if file.rules in (CUDA, rules) and file.answers(config, ranks, per_node)
+    ]
     return min(
         able,
-        key=lambda file: file.accumulates is not (file.micro_batches(config, ranks) > 1),
+        key=lambda file: (
+            file.rules != rules,
+            file.accumulates is not (file.micro_batches(config, ranks) > 1),
+        ),
         default=None,
     )
 
@@ -87,7 +105,7 @@ def _read(folders: Sequence[Path]) -> Iterator[OperationsFile]:
             content = json.loads(path.read_text())
             if content["schema_version"] != SCHEMA:
                 raise ValueError(f"schema {content['schema_version']}, expected {SCHEMA}")
-            more = {name: content[name] for name in ("per_node", "known") if name in content}
+            more = {name: content[name] for name in ("per_node", "known", "rules") if name in content}
             yield OperationsFile(path, **{name: content[name] for name in names}, **more)
         except (OSError, ValueError, LookupError, TypeError) as failure:
             log.warning("%s: no operations file, left out: %s", path, failure)

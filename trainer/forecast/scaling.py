@@ -33,6 +33,15 @@ def find_peak(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> 
     return max(_peaks(samples, layers, rows, ranks), key=lambda peak: peak.total)
 
 
+def find_window(
+    samples: Sequence[Sample], window: str, like: Peak, layers: int, rows: int, ranks: int
+) -> Peak:
+    """What the rank of `like` holds in the fullest moment of one window; of no bytes where that was not counted."""
+    peaks = _peaks(samples, layers, rows, ranks)
+    mine = (peak for peak in peaks if (peak.window, peak.rank) == (window, like.rank))
+    return next(mine, Peak(window, like.rank, {}))
+
+
 def _peaks(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Iterator[Peak]:
     for rank in dict.fromkeys(sample["rank"] for sample in samples):
         mine = [sample for sample in samples if sample["rank"] == rank]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +22,12 @@ class Observed:
     dtypes: dict[str, list[str]] = field(default_factory=dict)
     on_host: dict[str, int] = field(default_factory=dict)
     """Of `bytes_held`, those in the host's memory: all on a CPU, and what is offloaded."""
+    _tensors: dict[str, list[weakref.ref[Tensor]]] = field(default_factory=dict)
 
     def add(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """Counts the floating-point tensors of `kind` (those of STATE, and buckets), each storage once."""
+        tensors = list(tensors)
+        self._tensors[kind] = [weakref.ref(tensor) for tensor in tensors]
         storages: dict[int, int] = {}
         on_host: dict[int, int] = {}
         dtypes = set()
@@ -39,6 +43,12 @@ class Observed:
         self.bytes_held[kind] = sum(storages.values())
         self.on_host[kind] = sum(on_host.values())
         self.dtypes[kind] = sorted(dtypes)
+
+    def alive(self, kind: str) -> Iterator[Tensor]:
+        """Those tensors of `kind` that are still there: nothing is kept alive from here."""
+        for reference in self._tensors.get(kind, ()):
+            if (tensor := reference()) is not None:
+                yield tensor
 
     def memory_gib(self) -> dict[str, float]:
         """GiB per kind of `STATE`."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from trainer.measuring.census import Census
 from trainer.measuring.memory_counters import GIB, Counters, Reading
 from trainer.measuring.observation import Observed
 
@@ -39,10 +40,20 @@ class TrainingMemory:
     Args:
         first_step: of this attempt.
         last_step: counts in any case, however short the run.
+        census: asked behind each step that is taken apart; None = nobody looks.
     """
 
-    def __init__(self, counters: Counters, phases: Watched, first_step: int, last_step: int) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        phases: Watched,
+        first_step: int,
+        last_step: int,
+        census: Census | None = None,
+    ) -> None:
         self.counters = counters
+        self._census = census
+        self._kept: dict[str, int] | None = None  # behind the step that held most
         self._phases = phases
         self._first = self._due = min(first_step + WARM_UP_STEPS, last_step)
         self._step = 0
@@ -102,6 +113,9 @@ class TrainingMemory:
         parts, self._parts = self._parts, None
         if max(parts.values()) > max(self._known.values(), default=0):
             self._known, self._known_step = parts, step
+            if self._census is not None:
+                self._kept = self._census()
+                self.counters.reset()  # what it has taken itself is no peak of training's
 
     def end_window(self) -> Reading:
         """At a write of the metrics, before it takes anything; the peak is that of the steps since the last one."""
@@ -139,11 +153,8 @@ class TrainingMemory:
         # gradients are not there yet in the forward pass of a step's only micro-batch
         left_out = () if phase in AFTER_FORWARD or micro_batches > 1 else ("gradients", "buckets")
         elsewhere = observed.on_host if self.counters.on_device else {}
-        held |= {
-            kind: size - elsewhere.get(kind, 0)
-            for kind, size in observed.bytes_held.items()
-            if kind not in left_out
-        }
+        state = {kind: size - elsewhere.get(kind, 0) for kind, size in observed.bytes_held.items()}
+        held |= {kind: size for kind, size in state.items() if kind not in left_out}
         held["rest"] = self._peak - sum(held.values())
         return {
             "source": self.counters.source,
@@ -157,4 +168,8 @@ class TrainingMemory:
             "phases_step": self._known_step,
             "phases_gib": {name: size / GIB for name, size in self._known.items()},
             "held_gib": {kind: size / GIB for kind, size in held.items()},
+            "state_gib": {kind: size / GIB for kind, size in state.items()},
+            "kept_gib": None
+            if self._kept is None
+            else {kind: size / GIB for kind, size in self._kept.items()},
         }

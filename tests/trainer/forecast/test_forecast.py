@@ -122,6 +122,29 @@ def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCap
     assert "a.json: no operations file, left out" in caplog.text
 
 
+def test_a_file_of_a_cpu_s_rules_answers_on_a_cpu_alone(results: Path):
+    """There it goes first; where there is none, one of CUDA's tells what was foreseen."""
+    ours = forecast_memory(config(results), 8, 8)
+    assert ours and ours.file.rules == "cuda"
+    found = forecast_memory(config(results), 8, 8, rules="cpu")
+    assert found and found.file.path == ours.file.path
+    content = json.loads(ours.file.path.read_text())
+    (results / FOLDER / "a.json").write_text(json.dumps({**content, "rules": "cpu"}))
+    found = forecast_memory(config(results), 8, 8, rules="cpu")
+    assert found and found.file.path.name == "a.json"
+    found = forecast_memory(config(results), 8, 8)
+    assert found and found.file.path == ours.file.path
+
+
+def test_the_state_at_the_update_is_that_of_the_fullest_rank(results: Path):
+    found = forecast_memory(config(results, micro_batch_size=7), 8, 8)
+    assert found
+    kept, causes = found.as_dict(), found.update.causes
+    assert found.update.rank == found.peak.rank and found.update.window == "optimizer"
+    assert causes["optimizer state"] == pytest.approx(2 * causes["parameters"], rel=0.01)
+    assert kept["update_gib"]["parameters"] * memory.GIB == causes["parameters"] < found.peak.total
+
+
 def test_a_setting_that_came_after_the_count_may_matter(results: Path):
     """Here no file has heard of the seed, whose name stands for a setting of tomorrow."""
     assert forecast_memory(config(results, seed=3), 8, 8)
@@ -234,8 +257,9 @@ def test_a_pod_ends_with_10_before_any_rank_starts(tmp_path: Path):
     assert Ledger(folder, pod.stem)
 
 
-def ranks(peak_gib: float, **held: float) -> list[dict]:
-    facts = {"peak_gib": peak_gib, "held_gib": {**STATE, **held}}
+def ranks(peak_gib: float, kept: dict | None = None, **held: float) -> list[dict]:
+    state = {name: gib for name, gib in {**STATE, **held}.items() if name not in ("data_set", "rest")}
+    facts = {"peak_gib": peak_gib, "state_gib": state, "kept_gib": kept}
     return [{"training_memory": None}, {"training_memory": facts}]
 
 
@@ -249,6 +273,14 @@ FORESEEN = {
         "optimizer state": 4.0,
         "activations": 1.5,
         "other": 0.5,
+    },
+    "update_gib": {
+        "parameters": 1.5,
+        "master copies": 0.5,
+        "gradients": 0.5,
+        "gradient buckets": 1.5,
+        "optimizer state": 4.0,
+        "other": 0.2,
     },
 }
 
@@ -268,13 +300,25 @@ def test_a_run_as_foreseen_is_not_marked():
         (12.0, {"parameters": 4.0}, "parameters"),
         (12.0, {"gradients": 4.0}, "gradients"),
         (12.0, {"rest": 4.0}, "rest"),
-        (12.0, {"buckets": 2.0}, "buckets"),
+        (12.0, {"buckets": 2.0}, "gradients"),
+        (12.0, {"optimizer": 3.5, "gradients": 4.0}, "gradients"),
+        (12.0, {"kept": {"parameters": 2.0}}, "parameters"),
+        (12.0, {"kept": {"gradients": 2.0, "logits": 0.1}}, "gradients"),
+        (12.0, {"kept": {"logits": 2.0}}, "logits"),
         (8.0, {"optimizer": 2.0}, "optimizer"),
     ],
 )
 def test_a_run_outside_of_the_band_is_marked_with_its_part(peak: float, held: dict, part: str):
     found = compare_forecast(FORESEEN, peak, ranks(peak + 0.5, **held))
     assert abs(found["forecast_memory_error_pct"]) > BAND_PCT and found["forecast_memory_deviates"] == part
+
+
+def test_what_was_not_there_yet_at_the_peak_is_no_deviation_of_the_gradients():
+    """The peak lies where the loss is computed: nearly no gradients then, all of them at the update."""
+    at_the_loss = {**FORESEEN, "causes_gib": {**FORESEEN["causes_gib"], "gradients": 0.1, "activations": 3.4}}
+    found = compare_forecast(at_the_loss, 12.0, ranks(12.5))
+    assert found["forecast_gradients_error_gib"] == 0 and found["forecast_memory_deviates"] == "rest"
+    assert found["forecast_rest_error_gib"] == pytest.approx(-2.0)
 
 
 def test_less_than_an_upper_bound_is_no_deviation():

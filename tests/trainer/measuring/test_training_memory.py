@@ -61,11 +61,17 @@ class Allocator:
 class Training:
     """Steps with phases, as the loop and an engine take them; a write every `log_every` steps."""
 
-    def __init__(self, first=1, last=100, log_every=4):
+    def __init__(self, first=1, last=100, log_every=4, census=None):
         self.allocator, self.phases, self.log_every = Allocator(), Phases("cpu"), log_every
-        self.memory = TrainingMemory(self.allocator, self.phases, first, last)
+        self.memory = TrainingMemory(self.allocator, self.phases, first, last, census and self.look)
+        self.census, self.looked = census, 0
         self.step = first - 1
         self.readings = []
+
+    def look(self):
+        self.looked += 1
+        self.allocator.use(7000)  # what it compares with
+        return dict(self.census)
 
     def run(self, steps, forward=30, backward=40, optimizer=10):
         for _ in range(steps):
@@ -211,6 +217,24 @@ def test_what_holds_the_peak_adds_up_to_it():
     assert held(0, 1) == state | {"gradients": 10, "buckets": 5, "rest": 100 - 43}
     assert held(90, 1) == state | {"rest": 150 - 28}, "no gradients in the only forward pass"
     assert held(90, 2) == state | {"gradients": 10, "buckets": 5, "rest": 150 - 43}
+
+
+@pytest.mark.parametrize("steps", [8, 6])  # taken apart in the middle of a window, and at its end
+def test_who_looks_for_copies_is_asked_once_and_counts_for_nothing(steps):
+    training = Training(log_every=steps, census={"parameters": 20})
+    training.run(steps)
+    training.run(8)
+    training.memory.end_window()
+    found = training.describe(Observed(bytes_held={"parameters": 20, "gradients": 10}))
+    assert training.looked == 1 and training.memory.peak_bytes() == 40
+    assert found["kept_gib"] == pytest.approx({"parameters": 20 / GIB})
+    assert found["state_gib"] == pytest.approx({"parameters": 20 / GIB, "gradients": 10 / GIB})
+
+
+def test_where_nobody_looks_nothing_is_known_of_copies():
+    training = Training()
+    training.run(8)
+    assert training.describe()["kept_gib"] is None
 
 
 def touch(size):

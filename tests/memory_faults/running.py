@@ -1,0 +1,88 @@
+"""Runs a case: its memory is counted beforehand as for any run, then the real worker trains, with the stand-in."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.memory_faults.case import Case
+from tests.ranks import fork_ranks
+from trainer.forecast.operations_file import CPU, FOLDER, find_operations
+from trainer.prepare.before_ranks import ensure_cache
+from trainer.record.run_directory import RunDirectory, write_json
+
+LIMIT_S = 600.0
+
+
+def run_case(case: Case, results: Path) -> dict[str, Any]:
+    """{summary, forecast, training_memory of the fullest rank, seconds}, or {failure, seconds}.
+
+    Args:
+        results: of all runs; operations files and tokens that an earlier case has left there are used again.
+    """
+    began = time.perf_counter()
+    config = case.config(results)
+    if config.is_text:
+        ensure_cache(config, lambda text: None)
+    failure = _count(case, results) or _train(case, results)
+    row = {"failure": failure} if failure else _read(RunDirectory(results, config.comparison, config.run))
+    return row | {"seconds": round(time.perf_counter() - began, 1)}
+
+
+def _count(case: Case, results: Path) -> str:
+    """Writes the operations file of its settings, by a CPU's rules, unless one answers already."""
+    found = find_operations(case.config(results), case.ranks, case.ranks, CPU)
+    if found and found.accumulates == (case.micro_batches > 1):
+        return ""
+    path = results / FOLDER / f"{len(list((results / FOLDER).glob('*.json'))):02d}.json"
+    path.parent.mkdir(exist_ok=True)
+
+    def count() -> None:
+        from trainer.counting.operations import build_operations
+
+        asked = case.variables(results)
+        write_json(path, build_operations(asked, case.ranks, case.ranks, say=lambda text: None, cuda=False))
+
+    return _failures(fork_ranks(count, 1, timeout_s=LIMIT_S))
+
+
+def _train(case: Case, results: Path) -> str:
+    fault = case.fault
+    env = case.variables(results) | {"STRATLAB_LAUNCHER": "test"}
+    return _failures(fork_ranks(lambda: be_watched_worker(fault), case.ranks, env=env, timeout_s=LIMIT_S))
+
+
+def be_watched_worker(fault: str) -> None:
+    """The worker's own way, with the stand-in's counters in the place of the device's."""
+    from tests.memory_faults.plant import plant
+    from tests.memory_faults.stand_in import StorageCounters
+    from trainer import worker
+
+    build, counters = worker.build_engine, StorageCounters()
+
+    def build_watched(*given: Any) -> Any:
+        counters.begin()
+        engine = build(*given)
+        counters.take_up(engine)
+        plant(fault, engine)
+        return engine
+
+    mock.patch.object(worker, "build_engine", build_watched).start()
+    mock.patch.object(worker, "open_counters", lambda world: counters).start()
+    raise SystemExit(worker.main())
+
+
+def _failures(ranks: list[Any]) -> str:
+    return "\n".join(rank.output[-3000:] for rank in ranks if rank.exit_code)
+
+
+def _read(folder: RunDirectory) -> dict[str, Any]:
+    resolved = json.loads(folder.config.read_text())["resolved"]
+    summary = json.loads(folder.summary.read_text())
+    facts = [json.loads(path.read_text()) for path in sorted(folder.rank_facts(0).parent.glob("rank*.json"))]
+    fullest = max((each["training_memory"] for each in facts), key=lambda memory: memory["peak_gib"])
+    told = {name: value for name, value in summary.items() if name.startswith(("forecast_", "peak_memory"))}
+    return {"summary": told, "forecast": resolved.get("memory_forecast"), "training_memory": fullest}
