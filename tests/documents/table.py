@@ -402,6 +402,9 @@ TABLE: dict[str, Row] = {
         instead="told only to warn of what it leaves",
     ),
     "python -m tests.mutants.drawing": row("tests/mutants/test_drawing.py::*"),
+    "python -m tests.memory_faults": row(
+        "tests/memory_faults/test_verdict.py::*", instead="minutes; it is the suite `memory-faults`"
+    ),
     "kubectl apply -k manifests/overlays/kind": row(MANIFESTS, INSTALL),
     "kubectl -n stratlab rollout status deployment/mlflow": row(INSTALL),
     "stratlab check -n stratlab": row(PARSES, INSTALL),
