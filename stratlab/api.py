@@ -1,13 +1,20 @@
-"""Runs and comparisons from Python, for scripts and notebooks: what `stratlab compare` reads and says, as values.
+"""Runs and comparisons from Python, for scripts and notebooks: what the commands do, as values.
 
-from stratlab.api import compare, open_run
+    from stratlab.api import compare, open_run, run_experiment
 
-run = open_run("results/runs/demo/ddp")
-report = compare("results/runs/demo")
+    folder = run_experiment(strategy="ddp", comparison="mine", run="ddp")
+    run = open_run(folder)
+    report = compare(folder.parent)
+
+`open_run` and `compare` are this package's. `run_experiment`, `load_model`, `load_data` and `deepspeed_config` are the
+trainer's own functions (trainer.api), handed on where the trainer is installed.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +24,29 @@ from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.kept_tuning import read_tuning
 from stratlab.compare.reading.kept_varied import read_varied
 from stratlab.compare.showing.report_files import write_report
+from stratlab.rendering.installation import explain_trainer
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.user_error import UserError
 
 __all__ = ["RunRecord", "UserError", "compare", "open_run"]
+
+OF_THE_TRAINER = ("ExperimentFailed", "deepspeed_config", "load_data", "load_model", "run_experiment")
+
+
+def __getattr__(name: str) -> Any:
+    """The trainer's functions, found when somebody asks for them: these tools never import the trainer themselves.
+
+    Raises:
+        UserError: the trainer is not installed here, or another `trainer` is.
+    """
+    if name not in OF_THE_TRAINER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module("trainer.api"), name)
+    except ModuleNotFoundError as missing:
+        if why := explain_trainer(sys.executable, os.environ):
+            raise UserError(f"{name}: {why}") from missing
+        raise
 
 
 def open_run(folder: str | Path) -> RunRecord:

@@ -59,6 +59,7 @@ STUDIES = "--values examples/digits.yaml --results distil-results/runs"
 STUDENT = (
     "--set run.config.comparison=students --set run.config.model=vit_tiny --set run.config.model_layers=2"
 )
+API = "tests/trainer/ranks/test_api_loading.py::"
 START = "tests/trainer/ranks/test_start_document.py::test_the_command_trains"
 STOPS = "tests/nightly/trainer/test_stops_document.py::"
 STOPPED = "python -m trainer --config examples/faults.yaml --processes 2 --set"
@@ -306,6 +307,14 @@ TABLE: dict[str, Row] = {
     "stratlab render charts/single --for docker --values examples/digits.yaml --processes 1 "
     "--output single.sh": row(PARSES, RENDERED),
     "apt-get install slurm-wlm openssh-server iproute2": row(instead=SYSTEM),
+    **{
+        f"python -m trainer.settings deepspeed{options}": row(f"{API}test_the_documents_command")
+        for options in (
+            "",
+            " --set strategy=zero3 --set model=vit_huge --processes 2",
+            " --config examples/digits.yaml --set strategy=zeropp --set micro_batch_size=16 --processes 2 --nodes 2",
+        )
+    },
     "python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.settings --schema": row(f"{HERE}test_programs_without_torch_do_as_told"),
     ".venv/bin/python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3": row(

@@ -1,4 +1,4 @@
-"""`python -m trainer.settings`: the settings that the environment resolves to, or their schema."""
+"""`python -m trainer.settings`: the settings that the environment resolves to, their schema, or DeepSpeed's of them."""
 
 import sys
 
@@ -6,6 +6,10 @@ from trainer.settings.installation import packages_needed
 
 if __name__ == "__main__":
     with packages_needed():
+        if sys.argv[1:2] == ["deepspeed"]:
+            from trainer.api.command import main as print_deepspeed
+
+            sys.exit(print_deepspeed(sys.argv[2:]))
         from trainer.settings.schema import main
 
         sys.exit(main(sys.argv[1:]))

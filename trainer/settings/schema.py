@@ -13,6 +13,7 @@ from trainer.settings.number_bounds import text_pattern, with_bounds
 USAGE = """\
   TRAINER_STRATEGY=ddp TRAINER_RUN=try python -m trainer.settings            # show the resolved settings
   python -m trainer.settings --schema                                        # JSON schema of `run.config`
+  python -m trainer.settings deepspeed --set strategy=zero3 --processes 8    # what DeepSpeed would get
 
 What is checked is what can be said of the settings alone. What depends on the number of processes and on the device is
 checked where the run starts: python -m trainer.program check, or python -m trainer.layout for nd."""

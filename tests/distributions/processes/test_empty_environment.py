@@ -116,6 +116,13 @@ def test_what_trains_says_in_one_sentence_what_to_install_besides(stratlab: Stra
     assert (done.returncode, done.stderr) == (2, f"error: the demo trains on this machine: {MISSING}")
 
 
+def test_python_says_it_too(python: Path, tmp_path: Path) -> None:
+    for name in ("run_experiment", "load_model", "load_data", "deepspeed_config"):
+        code = f"from stratlab.api import compare, open_run, {name}"
+        done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.endswith(f"UserError: {name}: {MISSING}"), done.stderr
+
+
 def test_without_helm_it_says_where_helm_is_looked_for(stratlab: Stratlab, package: Path) -> None:
     done = stratlab("predict", package)
     assert done.returncode == 2 and done.stderr.count("\n") == 1

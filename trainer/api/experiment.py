@@ -1,15 +1,7 @@
-"""Runs from Python, for scripts and notebooks: `python -m trainer` with its options, and nothing beside it.
-
-    from trainer.api import run_experiment
-
-    folder = run_experiment(strategy="ddp", model="cnn", image_size=16, epochs=2, processes=2)
-
-The run is a process of its own, as on a cluster: it leaves the same run directory, and no state in the notebook.
-"""
+"""`run_experiment`: a run as a process of its own, as on a cluster; no state of it stays in the notebook."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,12 +9,9 @@ from collections import deque
 from pathlib import Path
 
 from trainer import failures
-from trainer.launch.options import build_environment
-from trainer.settings.config import Config
+from trainer.api.keywords import Scalar, build_options, read_settings
 
 LAST_LINES = 20
-
-Scalar = str | int | float | bool | None
 
 
 class ExperimentFailed(RuntimeError):
@@ -55,26 +44,14 @@ def run_experiment(
         ConfigError: naming everything that is wrong with the settings, before anything is started.
         ExperimentFailed: the run ended otherwise than with 0.
     """
-    arguments = ["--config", str(config)] if config else []
-    arguments += ["--processes", str(processes)] if processes else []
-    for name, value in settings.items():
-        arguments += ["--set", f"{name}={_as_text(value)}"]
-    if not arguments:
-        arguments = ["--set", "strategy=single"]
-    found, _ = build_environment(arguments, os.environ)
-    asked = Config.from_env(found)
-    arguments += ["--set", f"run={asked.run}"]
+    options = build_options(config, processes, settings)
+    asked, _ = read_settings(options)
+    options += ["--set", f"run={asked.run}"]
     folder = Path(asked.results, asked.comparison, asked.run)
-    code, text = _follow([sys.executable, "-m", "trainer", *arguments], echo)
+    code, text = _follow([sys.executable, "-m", "trainer", *options], echo)
     if code:
         raise ExperimentFailed(code, folder, text)
     return folder
-
-
-def _as_text(value: Scalar) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _follow(command: list[str], echo: bool) -> tuple[int, str]:

@@ -1,0 +1,168 @@
+"""`load_data` and `load_model`: the data and the model of a run, as a rank has them, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.api.keywords import Scalar, build_options, read_settings
+from trainer.settings.config import Config, ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.data.batches import Batch
+    from trainer.data.images import ImageData
+    from trainer.data.text.rows import TextData
+    from trainer.models.learner import Learner
+    from trainer.tasks import Split
+
+OF_A_RUN = ("dataset_path",)
+"""Settings that may be given beside a run directory: where things lie here."""
+
+
+@dataclass(frozen=True)
+class LoadedData:
+    """The data set of these settings.
+
+    Attributes:
+        config: the settings as resolved.
+        splits: with `train`, `validation` and `test`. Of images each has `pixels(indices)`, uint8 [sample, channel,
+            height, width] as stored, and `labels`, int64 [sample]; of text `rows(indices)`: int64 [row, 2, token]
+            (ids and positions within the document) and int64 [row, token], the next token or -100 where none is learnt.
+    """
+
+    config: Config
+    splits: ImageData | TextData
+
+    @property
+    def class_names(self) -> list[str]:
+        """Of images, in the order of the labels; empty for text."""
+        return [] if self.config.is_text else self.splits.class_names  # type: ignore[union-attr]
+
+    def batches(self, first_step: int = 1, device: str = "cpu") -> Iterator[Batch]:
+        """The batches of a run in one process, from this step to its last one: in its order, augmented, normalised.
+
+        Raises:
+            ConfigError, DataMissing: data that does not fit.
+        """
+        from trainer.data.batches import Share
+        from trainer.settings.schedule import build_plan
+        from trainer.tasks import open_task
+
+        task = open_task(self.config, Share(0, 1), device)
+        task.start(first_step - 1)
+        for step in range(first_step, build_plan(self.config, task.train_samples).steps + 1):
+            yield task.next_batch(step)
+
+    def evaluation_batches(
+        self, split: Split = "test", device: str = "cpu"
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """(inputs, labels) of a whole split in its order, `micro_batch_size` at a time, normalised, not augmented. The
+        label -100 fills up the last one, and stands where text is not learnt."""
+        from trainer.data.batches import Share, evaluation_batches
+        from trainer.data.text.row_batches import text_evaluation_batches
+
+        part, alone = getattr(self.splits, split), Share(0, 1)
+        if self.config.is_text:
+            return text_evaluation_batches(part, self.config.micro_batch_size, alone, device)
+        from trainer.tasks.normalization import find_preprocessing
+
+        return evaluation_batches(part, self.config, alone, device, find_preprocessing(self.config))
+
+
+def load_data(
+    run: str | Path | None = None, *, config: str | Path | None = None, **settings: Scalar
+) -> LoadedData:
+    """The three splits of a data set, and its batches. What a rank opens with the same settings.
+
+    Args:
+        run: a run directory, whose settings are taken; beside it only `dataset_path` may be given.
+        config: a file of settings, or of a chart's values; `settings` win over it.
+        settings: by their names, as of `run_experiment`.
+
+    Raises:
+        ConfigError: settings that are wrong, or do not fit the data.
+        DataMissing: no such data set.
+    """
+    from trainer.data import open_data
+    from trainer.data.text.rows import open_text
+    from trainer.shapes.model_shapes import default_image_size
+
+    asked = _read(run, "", config, settings)
+    if asked.is_text:
+        return LoadedData(asked, open_text(asked))
+    from trainer.tasks.normalization import find_preprocessing
+
+    edge = asked.image_size or find_preprocessing(asked).image_size or default_image_size(asked)
+    return LoadedData(asked, open_data(asked, edge))
+
+
+def load_model(
+    run: str | Path | None = None,
+    *,
+    weights: str = "final",
+    config: str | Path | None = None,
+    **settings: Scalar,
+) -> Learner:
+    """A model on the CPU, ready to be called: inputs -> logits.
+
+    With `run` the weights that it has left, in evaluation mode; else those that a run with these settings starts from,
+    in training mode. An image model takes float [batch, channel, height, width], a language model int64
+    [batch, 2, token], ids and positions, as `LoadedData.batches` gives them.
+
+    Args:
+        run: a run directory with exported weights, of a run whose `checkpoint_every` was above 0.
+        weights: of the run: `final`, `best`, or a folder in Hugging Face format.
+        config, settings: as of `load_data`.
+
+    Raises:
+        ConfigError: settings that are wrong, or no run directory.
+        DataMissing: no weights, or no data: what tells how many classes there are.
+    """
+    asked = _read(run, weights, config, settings)
+    from trainer.data.batches import Share
+    from trainer.tasks import open_task
+
+    model = open_task(asked, Share(0, 1), "cpu").build_model(empty=False)
+    return model if run is None else model.eval()  # type: ignore[return-value]
+
+
+def _read(
+    run: str | Path | None, weights: str, config: str | Path | None, settings: dict[str, Scalar]
+) -> Config:
+    """The settings, with the token cache of a language model made where it is not there.
+
+    Args:
+        weights: of the run, to start from; empty = as it did.
+    """
+    if run is None:
+        found, _ = read_settings(build_options(config, 1, settings))
+    else:
+        found = _read_run(Path(run), weights, config, settings)
+    if found.is_text:
+        from trainer.prepare.before_ranks import ensure_cache
+
+        ensure_cache(found, _say_nothing)
+    return found
+
+
+def _read_run(run: Path, weights: str, config: str | Path | None, settings: dict[str, Scalar]) -> Config:
+    from trainer.data.exported import evaluated
+    from trainer.evaluation.command import choose_weights, read_config
+
+    more = [*(["config"] if config else []), *(name for name in settings if name not in OF_A_RUN)]
+    if more:
+        raise ConfigError(
+            [
+                f"{', '.join(more)}: not beside a run directory, whose settings hold; expected {', '.join(OF_A_RUN)}"
+            ]
+        )
+    found = read_config(run).model_copy(update=settings)
+    return evaluated(found, choose_weights(run, weights)) if weights else found
+
+
+def _say_nothing(_: str) -> None:
+    """Whoever loads is not told of the cache."""
