@@ -64,6 +64,9 @@ faults: setup ## runs that are killed, stopped, cut off, filled up: make faults 
 experiments: setup ## small forms of the experiments: make experiments NAMES="offload two-t4"; results in experiments/*/result
 	@$(BIN)/python -m experiments $(NAMES)
 
+notebooks: setup ## execute the notebooks again and keep their outputs: make notebooks NAMES="api predicting"
+	@$(BIN)/python -m notebooks $(NAMES)
+
 convergence: setup ## hundreds of steps of every strategy from three seeds, compared with one process: make convergence WORDS="vit_tiny bf16"
 	@$(BIN)/python -m tests.convergence $(WORDS)
 
@@ -209,4 +212,4 @@ clean: ## remove the results of demo and experiments, and the layers of images t
 
 FORCE:
 
-.PHONY: FORCE help packages demo test test-fast nightly smallest status parity parity-llm mutants faults experiments convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help packages demo test test-fast nightly smallest status parity parity-llm mutants faults experiments notebooks convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare

@@ -165,6 +165,9 @@ TABLE: dict[str, Row] = {
         "tests/experiments/test_results.py::test_each_part_has_the_result_of_its_small_form",
         instead="forty minutes; it is the suite `experiments`",
     ),
+    'make notebooks NAMES="api"': row(
+        TARGET, "tests/notebooks/processes/test_api_notebook.py::*", instead="writes into the repository"
+    ),
     "make status": row(TARGET, "tests/suites/test_runner.py::test_status_tells_result_and_age"),
     "make parity": row(
         TARGET, "tests/suites/test_runner.py::test_each_suite_leaves_its_result", instead=RUNS_TESTS

@@ -21,3 +21,12 @@ def find_cell(notebook: Path, text: str) -> str:
     """The one code cell with this text."""
     (cell,) = [source for source in read_cells(notebook) if text in source]
     return cell
+
+
+def read_texts(content: Any) -> str:
+    """All that the cells have said as text."""
+    outputs = [
+        output for cell in content["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]
+    ]
+    said = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
+    return "\n".join(text if isinstance(text, str) else "".join(text) for text in said)

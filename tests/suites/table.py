@@ -75,6 +75,11 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/nightly/rehearsals",),
     ),
     Suite(
+        "notebooks", "every notebook runs from its first cell to its last, as it is committed",
+        command=(*PYTEST, "tests/nightly/notebooks"), smallest=None, minutes=15,
+        folders=("tests/nightly/notebooks",), facts="notebooks.json",
+    ),
+    Suite(
         "experiments", "the small form of every experiment runs to its report: every run finished and complete",
         command=("{python}", "-m", "experiments", "--out", RAW_EXPERIMENTS, "--keep", f"{RAW_EXPERIMENTS}/kept"),
         smallest=("guide-examples/mobilenet-ddp", "zeropp-two-nodes/quantized"), minutes=40,

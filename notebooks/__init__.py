@@ -1,0 +1,1 @@
+"""The lab from Python, with outputs; `python -m notebooks` executes them again."""
