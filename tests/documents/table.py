@@ -129,6 +129,7 @@ TABLE: dict[str, Row] = {
             "stratlab list --on-cluster",
             "stratlab logs RELEASE",
             "stratlab logs RELEASE -n NAMESPACE --rank 1",
+            "stratlab mlflow FOLDER",
             "stratlab remove COMPARISON/RUN --on-cluster",
             "stratlab verify RUN_DIR",
             "stratlab watch RELEASE -n NAMESPACE",
