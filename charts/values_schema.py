@@ -30,6 +30,7 @@ def _analysis() -> Schema:
             ),
             "queue": parts.optional_name("Kueue's LocalQueue, where Kueue holds back Jobs without one.", 63),
             "resources": parts.resources("Requests and limits of its containers."),
+            "shares": parts.whole("Pods that each read a share of the ranks' traces.", maximum=1000),
             "ttlSecondsAfterFinished": parts.seconds("When the ended Job goes; its results stay."),
         },
     )

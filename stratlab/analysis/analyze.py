@@ -17,7 +17,7 @@ from typing import Any
 from stratlab.analysis.advice.recommendations import build_recommendations
 from stratlab.analysis.hta.bridge import HTA_LIMITS, HtaLimits, run_hta
 from stratlab.analysis.measuring.measure import Progress, join_readings, measure_traces
-from stratlab.analysis.measuring.shares import Share, find_shares, remove_shares, write_share
+from stratlab.analysis.measuring.shares import SHARES, Share, find_shares, remove_shares, write_share
 from stratlab.analysis.mlflow_upload import log_analysis
 from stratlab.analysis.pages.html import build_html
 from stratlab.analysis.pages.markdown import build_markdown
@@ -99,7 +99,7 @@ def analyze_share(
     """
     facts = read_facts(run_dir)
     found = find_traces(run_dir / "traces", facts.world_size, limits)
-    return write_share(run_dir, share, found.files, facts.axes, limits=limits, progress=progress)
+    return write_share(run_dir / SHARES, share, found.files, facts.axes, limits=limits, progress=progress)
 
 
 def analyze_found(

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
@@ -42,7 +43,8 @@ def analyze(
         bool,
         typer.Option(
             "--json",
-            help="As JSON: the report; of another program's traces a list of them; of a share its folder.",
+            help="As JSON: the report; of another program's traces a list of them; of a share its folder; "
+            "in a Job null where another share merges.",
         ),
     ] = False,
     share: Annotated[
@@ -55,6 +57,13 @@ def analyze(
         int,
         typer.Option(metavar="COUNT", min=0, help="Of a run: how many shares have read it; they are merged."),
     ] = 0,
+    job: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Of a share: what it has in common with the others; the last one merges them.",
+        ),
+    ] = "",
 ) -> None:
     """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
 
@@ -76,10 +85,9 @@ def analyze(
             emit = _emit_to(sys.stdout)
             until_the_end.enter_context(redirect_stdout(sys.stderr))
         if is_foreign(run_dir):
-            if share or shares:
-                raise UserError(
-                    f"--{'share' if share else 'shares'} is for a run of this lab; {run_dir} is none"
-                )
+            for option, value in (("share", share), ("shares", shares), ("job", job)):
+                if value:
+                    raise UserError(f"--{option} is for a run of this lab; {run_dir} is none")
             _analyze_foreign(run_dir, output, rank_pattern, emit)
             return
         if output or rank_pattern:
@@ -89,25 +97,38 @@ def analyze(
             )
         if share and shares:
             raise UserError("give either --share INDEX/COUNT, to read, or --shares COUNT, to merge")
-        if share:
+        if job and not share:
+            raise UserError("--job is for a share: --share INDEX/COUNT")
+        if share and not job:
             _read_share(run_dir, share, emit)
             return
-        _analyze_run(run_dir, tracking_uri, shares, emit)
+        tracking = tracking_uri or None
+        if share:
+            _analyze_run(run_dir, tracking, partial(_analyze_in_job, share, job), emit)
+        else:
+            _analyze_run(run_dir, tracking, partial(_analyze_alone, shares), emit)
 
 
-def _analyze_run(run_dir: Path, tracking_uri: str, shares: int, emit: Callable[[Any], None]) -> None:
-    from stratlab.analysis.analyze import NoTraces, analyze_run
+def _analyze_run(
+    run_dir: Path,
+    tracking_uri: str | None,
+    analysis: Callable[[Path, str | None], dict[str, Any] | None],
+    emit: Callable[[Any], None],
+) -> None:
+    from stratlab.analysis.analyze import NoTraces
     from stratlab.analysis.reporting.run_facts import NoRun
     from stratlab.tracking.mlflow_run import close_ended_run
 
     try:
-        report = analyze_run(run_dir, tracking_uri=tracking_uri or None, progress=_say, shares=shares)
+        report = analysis(run_dir, tracking_uri)
     except (NoTraces, NoRun) as missing:
         _fail(str(missing), MISSING)
     finally:  # the analysis comes last: a run that is still open in MLflow would stay so
         if tracking_uri and (done := close_ended_run(run_dir, tracking_uri)):
             _say(done)
     emit(report)
+    if report is None:
+        return
     from stratlab.analysis.pages.untraced import say_untraced
 
     if report["source"] is None:
@@ -116,6 +137,19 @@ def _analyze_run(run_dir: Path, tracking_uri: str, shares: int, emit: Callable[[
         return
     if not _show(report, run_dir):
         _fail(NO_HTA, 1)
+
+
+def _analyze_alone(shares: int, run_dir: Path, tracking_uri: str | None) -> dict[str, Any]:
+    from stratlab.analysis.analyze import analyze_run
+
+    return analyze_run(run_dir, tracking_uri=tracking_uri, progress=_say, shares=shares)
+
+
+def _analyze_in_job(share: str, job: str, run_dir: Path, tracking_uri: str | None) -> dict[str, Any] | None:
+    from stratlab.analysis.measuring.shares import parse_share
+    from stratlab.analysis.share_job import analyze_in_job
+
+    return analyze_in_job(run_dir, parse_share(share), job, tracking_uri=tracking_uri, progress=_say)
 
 
 def _read_share(run_dir: Path, text: str, emit: Callable[[Any], None]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from stratlab.cluster.pods import node_rank
 from stratlab.cluster.workloads import SUCCEEDED
 from stratlab.watch.ending import ADVICE
-from stratlab.watch.picture import Picture, job_state
+from stratlab.watch.picture import Picture, count_shares, job_state
 
 NO_PROGRESS = 14  # of the trainer; the pods that failed are gone, this one only counted them
 
@@ -29,9 +29,10 @@ def build_farewell(picture: Picture) -> list[str]:
     state = job_state(job, picture.analysis_pods) if job else ""
     directory, claim = workload.facts.run_directory, workload.facts.results_claim or "of the results"
     if job and state == "Failed":
-        lines.append(
-            f"the analysis failed: kubectl logs job/{job['metadata']['name']} -n {workload.namespace}"
-        )
+        name = job["metadata"]["name"]
+        several = f"-l batch.kubernetes.io/job-name={name} --prefix --tail=-1"
+        pods = f"job/{name}" if count_shares(job) == 1 else several
+        lines.append(f"the analysis failed: kubectl logs {pods} -n {workload.namespace}")
     elif state == "Complete" and directory:
         lines.append(f"report: {directory}/analysis/report.html on the claim {claim}")
     elif directory and not picture.deleted:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from stratlab.cluster.pod_row import build_row
 from stratlab.cluster.resource_events import format_event
-from stratlab.watch.picture import Picture, job_state
+from stratlab.watch.picture import Picture, count_shares, job_state
 
 PROGRESS_EVERY_S = 5.0
 
@@ -37,8 +38,18 @@ def describe_analysis(picture: Picture) -> str:
     if job is None:
         return ""
     state = job_state(job, picture.analysis_pods)
+    if (shares := count_shares(job)) > 1:
+        return f"analysis: {state}" + _describe_shares(job, shares, picture)
     notes = [row.note for row in map(build_row, picture.analysis_pods[-1:]) if row.note]
     return f"analysis: {state}" + (f": {notes[0]}" if notes and state != "Complete" else "")
+
+
+def _describe_shares(job: Mapping[str, Any], shares: int, picture: Picture) -> str:
+    """How many of an Indexed Job's pods are done, and what keeps one of the others from running."""
+    if (done := int((job.get("status") or {}).get("succeeded") or 0)) == shares:
+        return f", {shares} shares"
+    rows = [row for row in map(build_row, picture.analysis_pods) if row.phase != "Failed" and row.note]
+    return f", {done} of {shares} shares done" + (f": {rows[0].name}: {rows[0].note}" if rows else "")
 
 
 class Lines:

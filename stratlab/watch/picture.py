@@ -169,6 +169,11 @@ def job_state(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
     return "pending"
 
 
+def count_shares(job: Mapping[str, Any]) -> int:
+    """In how many pods the analysis reads the traces (run.analysis.shares)."""
+    return int((job.get("spec") or {}).get("completions") or 1)
+
+
 def _apply(known: dict[str, Mapping[str, Any]], kind: str, changed: Mapping[str, Any]) -> None:
     uid = changed["metadata"]["uid"]
     if kind == DELETED:

@@ -5,7 +5,7 @@ Compared as parsed YAML, because Helm versions differ in blank lines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
@@ -13,6 +13,8 @@ import yaml
 from tests.charts.rendering import Document, discover_charts, read_documents, render
 
 GOLDEN = Path(__file__).parent / "golden"
+VARIANTS = {"ddp-shares": ("ddp", "run.nodes=2,run.analysis.shares=2")}
+"""Beside the charts' own: a name, its chart, and the settings that it shows."""
 ADVICE = "run `make golden` and review the diff"
 
 
@@ -27,9 +29,16 @@ def check_no_stale_goldens(folder: Path, charts: Sequence[str]) -> None:
     assert not stale, f"goldens without a chart: {', '.join(stale)}: {ADVICE}"
 
 
-def write_goldens(helm: Path, charts: Path, folder: Path) -> None:
+def render_variant(helm: Path, charts: Path, name: str) -> list[Document]:
+    """What a chart renders with the settings of a variant."""
+    chart, settings = VARIANTS[name]
+    return render(helm, charts / chart, ["--set", settings])
+
+
+def write_goldens(helm: Path, charts: Path, folder: Path, variants: Iterable[str] = ()) -> None:
     """One file per chart in `charts`. All are rendered first: a chart that does not render leaves every file alone."""
     rendered = {chart: render(helm, charts / chart) for chart in discover_charts(charts)}
+    rendered |= {name: render_variant(helm, charts, name) for name in variants}
     folder.mkdir(exist_ok=True)
     for chart, documents in rendered.items():
         unfinished = folder / f".{chart}.yaml"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from stratlab.analysis.measuring.shares import Share, parse_share
 from tests.charts.rendering import (
     CHARTS,
     Document,
     analysis_pod,
     container,
     environment,
+    expand,
     pick,
     render,
     training_pod,
@@ -48,6 +51,7 @@ def test_name_carries_the_hash_of_the_spec(shipped: str) -> None:
         "run.config.comparison=other",
         "run.mlflow.trackingUri=http://x",
         "run.analysis.ttlSecondsAfterFinished=0",
+        "run.processesPerNode=2,run.analysis.shares=2",
     ],
 )
 def test_another_spec_has_another_name(helm: Path, shipped: str, change: str) -> None:
@@ -145,3 +149,30 @@ def test_the_verification_is_a_hook_and_no_part_of_the_run(documents: list[Docum
         container(analysis_pod(documents), "analyze")["command"][2],
     ]
     assert environment(pod["spec"], "verify")["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+
+
+def test_of_shares_each_pod_reads_its_own(helm: Path) -> None:
+    rendered = render(helm, CHARTS / "ddp", ["--set", "run.nodes=4,run.analysis.shares=4"])
+    spec = pick(rendered, "Job")["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 4, 4)
+    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (2, 0) and "backoffLimit" not in spec
+    pod = spec["template"]["spec"]
+    env = environment(pod, "analyze") | {"JOB_COMPLETION_INDEX": "3"}
+    command = [expand(word, env) for word in container(pod, "analyze")["command"]]
+    directory = container(pod, "wait")["command"][2]
+    label = "<metadata.labels['batch.kubernetes.io/controller-uid']>"
+    assert command == ["stratlab", "analyze", directory, "--share", "3/4", "--job", label]
+    assert parse_share(command[4]) == Share(3, 4)
+
+
+def test_one_share_is_the_job_as_it_was(helm: Path, shipped: str) -> None:
+    assert job_name(helm, "run.analysis.shares=1") == shipped
+    text = json.dumps(pick(render(helm, CHARTS / "ddp"), "Job"))
+    assert not [word for word in ("Indexed", "share", "STRATLAB_JOB", "PerIndex") if word in text]
+
+
+def test_the_longest_release_still_names_the_pods_of_shares(helm: Path) -> None:
+    """63 characters: the API server refuses an Indexed Job whose last pod's host name is longer."""
+    settings = "run.nodes=1000,run.analysis.shares=1000"
+    first, second = (job_name(helm, settings, release="r" * 51 + end) for end in "ab")
+    assert len(f"{first}-999") == 63 and first != second

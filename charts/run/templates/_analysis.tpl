@@ -2,15 +2,18 @@
 run.analysis: waits for the run's end, then analyses it, also one that failed.
 
 A plain Job, no Helm hook: a hook would block `helm install` until the training ends. Its name carries the hash of its
-spec, because the spec of a Job cannot change: `helm upgrade` makes a new one.
+spec, because the spec of a Job cannot change: `helm upgrade` makes a new one. With run.analysis.shares it is an Indexed Job:
+each pod reads its share of the ranks, and the one that finds all shares there brings them together (docs/analysis.md).
 */}}
 {{- define "run.analysis" -}}
 {{- $spec := include "run.analysis.spec" . -}}
+{{- $shares := include "run.analysis.shares" . | int -}}
+{{- $longest := ternary 45 41 (eq $shares 1) -}}{{/* host names of an Indexed Job's pods end in -0 to -999, in 63 characters */}}
 {{- $hash := $spec | fromYaml | toJson | sha256sum | trunc 8 -}}
 apiVersion: batch/v1
 kind: Job
 metadata:
-  name: {{ printf "%s-analysis-%s" (include "run.name" . | trunc 45) $hash | quote }}
+  name: {{ printf "%s-analysis-%s" (include "run.name" . | trunc $longest) $hash | quote }}
   namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "run.labels" (dict "context" . "component" "analysis") | nindent 4 }}
@@ -26,7 +29,16 @@ spec:
 {{- $analysis := $run.analysis -}}
 {{- $directory := include "run.directory" . -}}
 {{- $deadlines := include "run.deadlines" . | fromYaml -}}
+{{- $shares := include "run.analysis.shares" . | int -}}
+{{- if gt $shares 1 -}}
+completionMode: Indexed
+completions: {{ $shares }}
+parallelism: {{ $shares }}
+backoffLimitPerIndex: 2
+maxFailedIndexes: 0 # a share that is missing is missing for all
+{{- else -}}
 backoffLimit: 2
+{{- end }}
 activeDeadlineSeconds: {{ int64 $deadlines.analysis }}
 ttlSecondsAfterFinished: {{ int $analysis.ttlSecondsAfterFinished }}
 podFailurePolicy:
@@ -64,7 +76,7 @@ template:
           {{- end }}
           - --deadline-s
           - {{ include "run.scalar" $deadlines.waiter | quote }}
-        {{- include "run.analysis.container" . | nindent 8 }}
+        {{- include "run.analysis.container" (dict "context" .) | nindent 8 }}
         volumeMounts:
           {{- include "run.mounts" . | nindent 10 }}
           {{- if $analysis.serviceAccount }}
@@ -78,7 +90,13 @@ template:
           - stratlab
           - analyze
           - {{ include "run.literal" $directory | quote }}
-        {{- include "run.analysis.container" . | nindent 8 }}
+          {{- if gt $shares 1 }}
+          - --share
+          - {{ printf "$(JOB_COMPLETION_INDEX)/%d" $shares | quote }}
+          - --job
+          - $(STRATLAB_JOB)
+          {{- end }}
+        {{- include "run.analysis.container" (dict "context" . "inJob" (gt $shares 1)) | nindent 8 }}
         volumeMounts:
           {{- include "run.mounts" . | nindent 10 }}
     volumes:
@@ -103,9 +121,9 @@ template:
       {{- end }}
 {{- end }}
 
-{{/* run.analysis.container: of the lab image, all but name, command and mounts. */}}
+{{/* run.analysis.container: of the lab image, all but name, command and mounts; `inJob`: it has to know which Job it belongs to. */}}
 {{- define "run.analysis.container" -}}
-{{- $analysis := .Values.run.analysis -}}
+{{- $analysis := .context.Values.run.analysis -}}
 image: {{ include "run.image" $analysis.image | quote }}
 imagePullPolicy: {{ $analysis.image.pullPolicy | quote }}
 env:
@@ -113,12 +131,29 @@ env:
     value: /tmp
   - name: MPLCONFIGDIR
     value: /tmp/matplotlib
-  {{- with include "run.environment.mlflow" . }}
+  {{- if .inJob }}
+  - name: STRATLAB_JOB
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.labels['batch.kubernetes.io/controller-uid']
+  {{- end }}
+  {{- with include "run.environment.mlflow" .context }}
   {{- . | nindent 2 }}
   {{- end }}
 {{- with include "run.resources" $analysis.resources | trim }}
 resources:
   {{- . | nindent 2 }}
 {{- end }}
-{{ include "run.container" . }}
+{{ include "run.container" .context }}
+{{- end }}
+
+{{/* run.analysis.shares: how many pods read the traces. */}}
+{{- define "run.analysis.shares" -}}
+{{- $run := .Values.run -}}
+{{- $shares := int $run.analysis.shares -}}
+{{- $ranks := mul $run.nodes $run.processesPerNode -}}
+{{- if gt $shares (int $ranks) -}}
+  {{- fail (printf "run.analysis.shares=%d: the run has %d ranks (run.nodes x run.processesPerNode), a share is one of them at least" $shares $ranks) -}}
+{{- end -}}
+{{- $shares -}}
 {{- end }}

@@ -27,7 +27,7 @@ spec:
         {{- if not .Values.run.analysis.enabled }}
         - --no-report
         {{- end }}
-      {{- include "run.analysis.container" . | nindent 6 }}
+      {{- include "run.analysis.container" (dict "context" .) | nindent 6 }}
       volumeMounts:
         {{- include "run.mounts" . | nindent 8 }}
   volumes:

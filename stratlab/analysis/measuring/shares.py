@@ -1,7 +1,7 @@
 """Shares of the ranks, each read by a process of its own, wherever that is; one more brings them together.
 
-A share leaves its readings below the run, `.analysis-shares/<index>-of-<count>/`, in one step. They are used only with
-the very traces that they were made from.
+A share leaves its readings in `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/`, or below the folder of
+its Job there (merger.py). They are used only with the very traces that they were made from.
 """
 
 from __future__ import annotations
@@ -31,12 +31,21 @@ class MissingShare(UserError):
     """A share is not there, or is not of the traces that are there now."""
 
 
+Readings = dict[int, Path | str]
+"""rank -> its reading, or why there is none."""
+
+
 @dataclass(frozen=True)
 class Share:
     """Every `count`-th rank with a trace, from the `index`-th on, counted from 0."""
 
     index: int
     count: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.index}-of-{self.count}"
 
     def choose(self, files: Mapping[int, Path]) -> dict[int, Path]:
         """Its part of the files."""
@@ -55,8 +64,13 @@ def parse_share(text: str) -> Share:
     return Share(int(found[1]), int(found[2]))
 
 
+def build_shares(count: int) -> list[Share]:
+    """All that belong together."""
+    return [Share(index, count) for index in range(count)]
+
+
 def write_share(
-    run_dir: Path,
+    place: Path,
     share: Share,
     files: Mapping[int, Path],
     axes: Mapping[str, int],
@@ -67,10 +81,11 @@ def write_share(
     """Reads the traces of a share and leaves what was read; an earlier one of the same share is replaced.
 
     Args:
+        place: the folder of the shares.
         files, axes: of the whole run, as for `measure_traces`.
     """
-    target = run_dir / SHARES / f"{share.index}-of-{share.count}"
-    folder = run_dir / SHARES / f".{target.name}-{uuid.uuid4().hex[:8]}"
+    target = place / share.name
+    folder = place / f".{share.name}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
     try:
         mine = share.choose(files)
@@ -88,32 +103,41 @@ def write_share(
     return target
 
 
-def find_shares(
-    run_dir: Path, count: int, files: Mapping[int, Path], axes: Mapping[str, int]
-) -> dict[int, Path | str]:
-    """What all shares have left: rank -> its reading, or why there is none.
+def find_shares(run_dir: Path, count: int, files: Mapping[int, Path], axes: Mapping[str, int]) -> Readings:
+    """What all shares of a run have left, those that were read one by one.
 
     Raises:
         MissingShare: one is not there, or was made from other traces or by another version.
     """
-    found: dict[int, Path | str] = {}
-    for share in (Share(index, count) for index in range(count)):
-        folder = run_dir / SHARES / f"{share.index}-of-{count}"
-        again = f"stratlab analyze {run_dir} --share {share.index}/{count}"
-        content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
-        if not content.get("ranks") and share.choose(files):
-            raise MissingShare(f"share {share.index} of {count} is not there: {again}")
-        if content and (content.get("version"), content.get("axes")) != (read_version(), dict(axes)):
-            raise MissingShare(
-                f"share {share.index} of {count} is of another version or of other settings: {again}"
-            )
-        for rank, file in share.choose(files).items():
-            told = content["ranks"].get(str(rank))
-            if not isinstance(told, dict) or _describe(file) != {k: v for k, v in told.items() if k != "why"}:
-                raise MissingShare(
-                    f"share {share.index} of {count} is of another trace of rank {rank}: {again}"
-                )
-            found[rank] = str(told["why"]) if told.get("why") else folder / f"rank{rank}"
+    found: Readings = {}
+    for share in build_shares(count):
+        try:
+            found |= find_share(run_dir / SHARES, share, files, axes)
+        except MissingShare as missing:
+            again = f"stratlab analyze {run_dir} --share {share.index}/{count}"
+            raise MissingShare(f"{missing}: {again}") from None
+    return found
+
+
+def find_share(place: Path, share: Share, files: Mapping[int, Path], axes: Mapping[str, int]) -> Readings:
+    """What one share has left.
+
+    Raises:
+        MissingShare: it is not there, or was made from other traces or by another version.
+    """
+    subject = f"share {share.index} of {share.count}"
+    folder = place / share.name
+    content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
+    if not content.get("ranks") and share.choose(files):
+        raise MissingShare(f"{subject} is not there")
+    if content and (content.get("version"), content.get("axes")) != (read_version(), dict(axes)):
+        raise MissingShare(f"{subject} is of another version or of other settings")
+    found: Readings = {}
+    for rank, file in share.choose(files).items():
+        told = content["ranks"].get(str(rank))
+        if not isinstance(told, dict) or _describe(file) != {k: v for k, v in told.items() if k != "why"}:
+            raise MissingShare(f"{subject} is of another trace of rank {rank}")
+        found[rank] = str(told["why"]) if told.get("why") else folder / f"rank{rank}"
     return found
 
 

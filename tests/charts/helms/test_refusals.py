@@ -34,6 +34,11 @@ TYPOS = [
     ("run.mlflow.trackingUri=mlflow:5000", "at '/mlflow/trackingUri'", "mlflow.trackingUri: Does not match"),
     ("run.resources.limit.cpu=1", "additional properties 'limit'", "Additional property limit "),
     ("run.resources.limits.memory=1Gb", "'1Gb' does not match", "resources.limits.memory: Does not match"),
+    (
+        "run.processesPerNode=3,run.analysis.shares=4",
+        "run.analysis.shares=4: the run has 3 ranks (run.nodes x run.processesPerNode)",
+        "run.analysis.shares=4: the run has 3 ranks",
+    ),
     ("run.workload.api=tfjob", "'pytorchjob', 'mpijob-v1'", 'following: "pytorchjob", "mpijob-v1"'),
     ("run.suspend=yes", "at '/suspend': got string", "suspend: Invalid type. Expected: boolean"),
     ("run.scheduling.gang=yunikorn", "at '/scheduling/gang'", "scheduling.gang must be one of"),

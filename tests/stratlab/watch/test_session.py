@@ -161,6 +161,34 @@ def test_a_failed_analysis_is_said_and_changes_no_outcome(api: FakeApi, connecti
     assert "the analysis failed: kubectl logs job/demo-analysis-1 -n lab" in build_farewell(picture)
 
 
+def test_an_analysis_in_shares_tells_how_many_are_done(api: FakeApi, connection: Connection) -> None:
+    def put(done: int, *conditions: str) -> None:
+        job = build_analysis(*conditions)
+        job["spec"], job["status"]["succeeded"] = {"completions": 3}, done
+        api.put(ANALYSES, job)
+
+    api.put(RUNS, build_run("Succeeded"))
+    put(1)
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no lab:1"}}
+    for index, state in ((0, ended(0)), (1, waiting), (2, {"running": {}})):
+        pod = build_pod(0, "Pending" if index == 1 else "Running", state=state)
+        pod["metadata"] = {"name": f"demo-analysis-1-{index}", "labels": labels("demo", "analysis")}
+        api.put(PODS, pod)
+    run = Watching(connection)
+    run.says("analysis: analyzing, 1 of 3 shares done: demo-analysis-1-1: ImagePullBackOff: no lab:1")
+    put(3, "Complete")
+    assert run.end()[0] == 0
+    run.says("analysis: Complete, 3 shares")
+
+
+def test_a_failed_analysis_in_shares_names_all_logs(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Succeeded"))
+    api.put(ANALYSES, build_analysis("Failed") | {"spec": {"completions": 2}})
+    _, picture = Watching(connection).end()
+    logs = "kubectl logs -l batch.kubernetes.io/job-name=demo-analysis-1 --prefix --tail=-1 -n lab"
+    assert f"the analysis failed: {logs}" in build_farewell(picture)
+
+
 def test_what_an_analysis_is_stuck_on(api: FakeApi, connection: Connection) -> None:
     api.put(RUNS, build_run("Succeeded"))
     api.put(ANALYSES, build_analysis())

@@ -1,0 +1,231 @@
+"""Shares of one Job in processes that may be killed at any moment: they say what one process says, and merge once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.analysis import analyze
+from stratlab.analysis.analyze import NoTraces, analyze_run, analyze_share
+from stratlab.analysis.hta.bridge import HtaRun
+from stratlab.analysis.measuring.merger import choose_merger
+from stratlab.analysis.measuring.shares import SHARES, Share
+from stratlab.analysis.share_job import analyze_in_job
+from stratlab.user_error import UserError
+from tests.stratlab.simulated.small import build_gpu_trace, write_run
+
+JOB = "7c1f-a"
+CHANGES = ("os.rename", "os.mkdir", "os.rmdir", "os.remove")
+"""What a process does to the volume; opened files are told apart by their flags."""
+KILLED = 137
+
+
+@pytest.fixture(autouse=True)
+def without_hta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the traces itself, in a process of its own, and is timed."""
+    monkeypatch.setattr(analyze, "run_hta", lambda *_, **__: HtaRun([], [], ""))
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few files, quickly made: it is about who writes them."""
+    monkeypatch.setattr(analyze, "build_html", lambda *_: "page")
+    monkeypatch.setattr(analyze, "build_markdown", lambda *_: "summary")
+    monkeypatch.setattr(analyze, "write_tables", lambda folder, *_: (folder / "steps.csv").write_text("1"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks, to be copied."""
+    return write_run(tmp_path_factory.mktemp("whole") / "run", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    return copy(whole, tmp_path)
+
+
+def copy(whole: Path, folder: Path) -> Path:
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    return Path(shutil.copytree(whole, folder / "run", copy_function=shutil.copy2))
+
+
+def read_all(run: Path) -> dict[str, bytes]:
+    analysis = run / "analysis"
+    return {
+        str(path.relative_to(analysis)): path.read_bytes() for path in analysis.rglob("*") if path.is_file()
+    }
+
+
+def expect(whole: Path, folder: Path) -> dict[str, bytes]:
+    """What one process says of the run."""
+    run = copy(whole, folder)
+    analyze_run(run, tracking_uri=None)
+    return read_all(run)
+
+
+def left(run: Path) -> list[str]:
+    return sorted(str(path.relative_to(run / SHARES)) for path in (run / SHARES).rglob("*"))
+
+
+def merged(job: str = JOB) -> list[str]:
+    """That somebody has merged, and no reading of a trace."""
+    folder = f"job-{job}"
+    return [folder, f"{folder}/merger", f"{folder}/merger/done", f"{folder}/merger/share"]
+
+
+def start(run: Path, index: int, kill_at: int = 0, count: int = 2) -> int:
+    """One share in a process of its own, killed at its `kill_at`-th change of the volume. Returns its id."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        if kill_at:
+            sys.addaudithook(kill_at_change(str(run), kill_at))
+        report = analyze_in_job(run, Share(index, count), JOB, tracking_uri=None)
+        code = 0 if report is None else 10
+    finally:
+        os._exit(code)
+
+
+def kill_at_change(below: str, number: int) -> Callable[[str, tuple[Any, ...]], None]:
+    seen = 0
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        writes = (
+            event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        )
+        if (writes or event in CHANGES) and str(arguments[0]).startswith(below):
+            seen += 1
+            if seen == number:
+                os._exit(KILLED)
+
+    return look
+
+
+def end(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("order", ((0, 1), (1, 0)))
+def test_the_last_one_merges_to_what_one_process_says(
+    run: Path, whole: Path, tmp_path: Path, order: tuple[int, int]
+) -> None:
+    expected = expect(whole, tmp_path / "alone")
+    first, last = order
+    assert analyze_in_job(run, Share(first, 2), JOB, tracking_uri=None) is None
+    assert not (run / "analysis").exists()
+    report = analyze_in_job(run, Share(last, 2), JOB, tracking_uri=None)
+    assert report == json.loads(expected["report.json"]) and read_all(run) == expected
+    assert left(run) == merged()
+
+
+@pytest.mark.usefixtures("short")
+def test_killed_at_any_moment_and_started_again(whole: Path, tmp_path: Path) -> None:
+    """The last share is killed at each of its changes in turn, before, in and after the merge."""
+    expected = expect(whole, tmp_path / "alone")
+    analyze_in_job(begun := copy(whole, tmp_path / "begun"), Share(0, 2), JOB, tracking_uri=None)
+    outcomes = []
+    for number in range(1, 1000):
+        run = copy(begun, tmp_path)
+        if end(start(run, 1, kill_at=number)) != KILLED:
+            break
+        outcomes.append(end(start(run, 1)))
+        assert read_all(run) == expected and left(run) == merged(), number
+        said: list[str] = []
+        late = [
+            analyze_in_job(run, Share(i, 2), JOB, tracking_uri=None, progress=said.append) for i in (0, 1)
+        ]
+        assert late == [None, json.loads(expected["report.json"])], number
+        assert said == ["share 0 of 2 is read; share 1 merges"] and left(run) == merged(), number
+    assert len(outcomes) > 20 and {*outcomes} == {10}, outcomes
+
+
+@pytest.mark.usefixtures("short")
+def test_the_first_one_is_killed_and_another_one_merges(whole: Path, tmp_path: Path) -> None:
+    expected = expect(whole, tmp_path / "alone")
+    for number in range(1, 1000):
+        run = copy(whole, tmp_path)
+        if end(start(run, 0, kill_at=number)) != KILLED:
+            break
+        codes = sorted([end(start(run, 1)), end(start(run, 0))])
+        assert codes == [0, 10] and read_all(run) == expected, number
+        assert left(run) == merged(), number
+    assert number > 3
+
+
+@pytest.mark.usefixtures("short")
+def test_of_many_at_once_one_merges(whole: Path, tmp_path: Path) -> None:
+    expected = expect(whole, tmp_path / "alone")
+    for _ in range(3):
+        run = copy(whole, tmp_path)
+        started = [start(run, index, count=4) for index in range(4)]
+        assert sorted(map(end, started)) == [0, 0, 0, 10]
+        assert read_all(run) == expected and left(run) == merged()
+
+
+def test_two_that_find_all_there_agree_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one chooses in the moment in which the first one has looked and not chosen yet."""
+    for name in ("0-of-2", "1-of-2"):
+        (tmp_path / name).mkdir()
+    chosen: list[int | None] = []
+
+    def look(place: Path) -> list[str]:
+        monkeypatch.undo()
+        there = os.listdir(place)
+        chosen.append(choose_merger(place, Share(1, 2)))
+        return there
+
+    monkeypatch.setattr("stratlab.analysis.measuring.merger.os.listdir", look)
+    chosen.append(choose_merger(tmp_path, Share(0, 2)))
+    assert chosen == [1, 1] and sorted(os.listdir(tmp_path)) == ["0-of-2", "1-of-2", "merger"]
+
+
+def test_another_job_reads_anew_and_takes_the_place(run: Path) -> None:
+    for index in (0, 1):
+        analyze_in_job(run, Share(index, 2), JOB, tracking_uri=None)
+    analyze_share(run, Share(0, 2))
+    shutil.rmtree(run / "analysis")
+    for index in (0, 1):
+        analyze_in_job(run, Share(index, 2), "other", tracking_uri=None)
+    assert left(run) == merged("other") and (run / "analysis" / "report.json").is_file()
+
+
+def test_traces_that_change_between_the_shares_are_read_again(run: Path) -> None:
+    analyze_in_job(run, Share(0, 2), JOB, tracking_uri=None)
+    os.utime(run / "traces" / "rank0_trace.json", (0, 0))
+    said: list[str] = []
+    report = analyze_in_job(run, Share(1, 2), JOB, tracking_uri=None, progress=said.append)
+    assert report and report["mean"]["ranks"] == 2
+    assert "share 0 of 2 is of another trace of rank 0" in said
+
+
+def test_an_analysis_that_was_taken_away_is_made_again(run: Path) -> None:
+    for index in (0, 1, 1):
+        report = analyze_in_job(run, Share(index, 2), JOB, tracking_uri=None)
+        shutil.rmtree(run / "analysis", ignore_errors=True)
+    assert report and report["mean"]["ranks"] == 2
+
+
+def test_nothing_to_analyse_is_said_by_the_one_that_merges(run: Path) -> None:
+    (run / "summary.json").unlink(missing_ok=True)
+    for trace in (run / "traces").glob("rank*"):
+        trace.write_text("{")
+    assert analyze_in_job(run, Share(0, 2), JOB, tracking_uri=None) is None
+    for _ in range(2):
+        with pytest.raises(NoTraces):
+            analyze_in_job(run, Share(1, 2), JOB, tracking_uri=None)
+
+
+@pytest.mark.parametrize("job", ("../x", "a/b", ".x", "j" * 101))
+def test_a_name_that_is_none(run: Path, job: str) -> None:
+    with pytest.raises(UserError, match=r"--job .*: expected letters, digits"):
+        analyze_in_job(run, Share(0, 2), job, tracking_uri=None)
