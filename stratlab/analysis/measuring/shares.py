@@ -1,7 +1,7 @@
 """Shares of the ranks, each read by a process of its own, wherever that is; one more brings them together.
 
-A share leaves its readings in `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/`, or below the folder of
-its Job there (merger.py). They are used only with the very traces that they were made from.
+A share leaves its readings in `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/` or below the folder
+of its Job there (merger.py). They are used only with the very traces that they were made from.
 """
 
 from __future__ import annotations

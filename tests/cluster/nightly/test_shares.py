@@ -31,7 +31,7 @@ print(json.dumps({"report": report, "sums": sums, "left": left}))
 
 
 def read_analysis(lab: Lab) -> dict[str, Any]:
-    """report.json, sums of tables and merged trace, all without seconds of HTA, and which files of the shares are left."""
+    """report.json, sums of tables and merged trace, without the seconds of HTA, and what is left of the shares."""
     return dict(json.loads(lab.on_volume("python", "-c", READ, FOLDER)))
 
 
