@@ -57,6 +57,8 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
     values: dict[str, Any] = {**{k: v for k, v in mean.items() if k not in ("ranks", "steps")}, **known}
     values |= {
         "source": report["source"],
+        "foreign": "finished" in run
+        and run["finished"] is None,  # of traces that tell nothing of a run's end
         "traced_steps": mean.get("steps"),
         "traced_ranks": mean.get("ranks"),
         "missing_ranks": _minus(known["world_size"], mean.get("ranks")),

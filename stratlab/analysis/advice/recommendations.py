@@ -23,7 +23,8 @@ def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[di
 
     Returns:
         rule, severity, title, advice, settings {name: value}, evidence {name: number}. `settings` names a value of
-        the chart (`run.config.*`) or, without a dot, an environment variable for `run.env`.
+        the chart (`run.config.*`) or, without a dot, an environment variable for `run.env`. Of traces that this lab did
+        not make neither text nor settings name a value of the chart.
     """
     hosts = read_hosts(facts.folder, report["ranks"])
     return apply_rules(build_values(report, read_settings(facts.folder), hosts))

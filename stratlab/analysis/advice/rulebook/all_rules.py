@@ -6,7 +6,7 @@ from stratlab.analysis.advice.rulebook.group_rules import COMMUNICATION
 from stratlab.analysis.advice.rulebook.host_rules import HOST
 from stratlab.analysis.advice.rulebook.memory_rules import MEMORY
 from stratlab.analysis.advice.rulebook.rule import Remedy, Rule
-from stratlab.analysis.advice.rulebook.thresholds import SLOWDOWN
+from stratlab.analysis.advice.rulebook.thresholds import ELSEWHERE, SLOWDOWN
 
 LOWERED = "Read the other recommendations as hints: their severity is lowered by one."
 CONFIDENCE = (
@@ -40,7 +40,14 @@ CONFIDENCE = (
         "Only {traced_steps:.0f} step was recorded",
         "doubts",
         "medium",
-        (Remedy("Record three or more. " + LOWERED, {"run.config.profile_steps": "3"}),),
+        (
+            Remedy(
+                "Record three or more, active=3 of torch.profiler.schedule, with a call of step() after each. "
+                + LOWERED,
+                when=(ELSEWHERE,),
+            ),
+            Remedy("Record three or more. " + LOWERED, {"run.config.profile_steps": "3"}),
+        ),
         doubtful=True,
     ),
     Rule(

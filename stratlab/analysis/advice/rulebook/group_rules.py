@@ -8,6 +8,7 @@ from stratlab.analysis.advice.rulebook.thresholds import (
     BUBBLE_PCT,
     CAN_DOUBLE,
     CAN_HALVE,
+    ELSEWHERE,
     EXPOSED_BETWEEN_NODES_PCT,
     EXPOSED_PCT,
     HIDDEN_PCT,
@@ -57,6 +58,14 @@ COMMUNICATION = (
                 (("strategy", "in", ("zero1", "zero2")), ("memory_pct", "<", MEMORY_FREE_PCT)),
             ),
             Remedy(
+                "More samples per step hide more of it, at the same bytes: larger micro-batches, or several of them "
+                "before gradients are reduced (no_sync). Larger buckets (DDP's bucket_cap_mb, DeepSpeed's "
+                "reduce_bucket_size) use the links better, smaller ones start earlier. Under fully_shard "
+                "set_modules_to_forward_prefetch gathers further ahead, and reshard_after_forward=False gathers "
+                "nothing again for the backward pass.",
+                when=(ELSEWHERE,),
+            ),
+            Remedy(
                 "More samples per step hide more of it, at the same bytes (a larger global batch is another training). "
                 "Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links better, smaller ones "
                 "start earlier; run.config.prefetch_blocks gathers further ahead.",
@@ -100,6 +109,11 @@ COMMUNICATION = (
         "straggler_pct",
         "medium",
         (
+            Remedy(
+                "Look at that rank's host: temperature and clocks of its GPU (nvidia-smi -q), its CPU and network; and "
+                "whether its samples take longer than the others'.",
+                when=(ELSEWHERE,),
+            ),
             Remedy(
                 "Look at that rank's host: temperature and clocks of its GPU (system/rank*/gpu_temperature_c), its CPU "
                 "and network; and whether its samples take longer than the others'.",

@@ -8,6 +8,7 @@ from stratlab.analysis.advice.rulebook.thresholds import (
     COMPILES,
     COPY_PCT,
     DATA_PCT,
+    ELSEWHERE,
     HIGH_PCT,
     HOST_WAIT_PCT,
     LARGER_MICRO_BATCH,
@@ -21,6 +22,12 @@ from stratlab.analysis.advice.rulebook.thresholds import (
 
 STREAMS = ("data_residence", "is", "stream")
 LAUNCHES = (
+    Remedy(
+        "torch.compile fuses kernels, so that the host launches fewer; its mode reduce-overhead replays them as CUDA "
+        "graphs. Larger micro-batches make every kernel longer for the same launch. What reads a number from the GPU "
+        "in every step (.item(), .cpu(), a printed loss) makes the host wait.",
+        when=(ELSEWHERE,),
+    ),
     Remedy(
         "torch.compile fuses kernels block by block, so that the host launches fewer. Its first steps compile, which "
         "takes a compiler and Python's headers; the project's own image for GPUs has both.",
@@ -67,6 +74,11 @@ HOST = (
         "medium",
         (
             Remedy(
+                "Let the DataLoader work ahead: num_workers, prefetch_factor, persistent_workers and pin_memory=True; "
+                "give it more CPU, or prepare the samples once instead of in every epoch.",
+                when=(ELSEWHERE,),
+            ),
+            Remedy(
                 "Images are decoded batch by batch. Move them to the device once, if they fit.",
                 {"run.config.data_residence": "device"},
                 (STREAMS,),
@@ -110,6 +122,12 @@ HOST = (
         "optimizer_pct",
         "medium",
         (
+            Remedy(
+                "With fused=True the optimizer updates all parameters in few kernels; where every rank updates all of "
+                "them, ZeroRedundancyOptimizer, fully_shard or ZeRO let each update its share. More samples per step "
+                "make it rarer; that is another training.",
+                when=(ELSEWHERE,),
+            ),
             Remedy("The offloaded update runs on the host: keep it on the device.", NO_OFFLOAD, (OFFLOADS,)),
             Remedy(
                 "Every rank updates all parameters; with zero1 each of {world_size:.0f} updates its share. The update "

@@ -7,6 +7,7 @@ from stratlab.analysis.advice.rulebook.thresholds import (
     CAN_DOUBLE,
     CAN_HALVE,
     COMPILES,
+    ELSEWHERE,
     HELD_BACK_PCT,
     LARGER_MICRO_BATCH,
     MANY_ALLOCATIONS,
@@ -26,6 +27,11 @@ MEMORY = (
         "memory_pct",
         "high",
         (
+            Remedy(
+                "Recompute activations (torch.utils.checkpoint), take smaller micro-batches and more of them, compute "
+                "in bf16 (torch.autocast), shard the state (fully_shard, ZeRO), or use more GPUs.",
+                when=(ELSEWHERE,),
+            ),
             Remedy(
                 "Recompute what is cheap, norms and activation functions: little more time for about half of the "
                 "activations.",
@@ -57,6 +63,11 @@ MEMORY = (
         "free_pct",
         "low",
         (
+            Remedy(
+                "There is room for larger micro-batches, for recomputing fewer activations, or for sharding less, "
+                "which communicates less.",
+                when=(ELSEWHERE,),
+            ),
             Remedy("There is room for the state on the device.", NO_OFFLOAD, (OFFLOADS,)),
             Remedy("There is room for larger micro-batches.", LARGER_MICRO_BATCH, (CAN_DOUBLE,)),
             Remedy(
@@ -113,6 +124,15 @@ MEMORY = (
             Remedy(
                 "It is attention written out: scaled_dot_product_attention with a flash kernel reads memory once.",
                 when=(("top_kernel_kind", "is", "attention"),),
+            ),
+            Remedy(
+                "It is a matrix product: this is where the time should go; in fp32, bf16 or TF32 runs it on the tensor "
+                "cores.",
+                when=(ELSEWHERE, ("top_kernel_kind", "is", "gemm")),
+            ),
+            Remedy(
+                "It works element by element: torch.compile fuses such kernels.",
+                when=(ELSEWHERE, ("top_kernel_kind", "is", "elementwise")),
             ),
             Remedy(
                 "It is a matrix product in fp32: bf16 runs it on the tensor cores.",

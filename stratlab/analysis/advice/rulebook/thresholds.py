@@ -30,6 +30,8 @@ CAN_HALVE: Condition = ("half_micro_batch", ">", 0)
 LARGER_MICRO_BATCH = {"run.config.micro_batch_size": "{double_micro_batch}"}
 SMALLER_MICRO_BATCH = {"run.config.micro_batch_size": "{half_micro_batch}"}
 NO_OFFLOAD = {"run.config.offload": "none"}
+ELSEWHERE: Condition = ("foreign", "is", True)
+"""Traces that this lab did not make: there are no settings of ours, so advice is in words of PyTorch and DeepSpeed."""
 OFFLOADS: Condition = ("offload", "in", ("optimizer", "all"))
 COMPILES: tuple[Condition, ...] = (
     ("compile", "is", False),

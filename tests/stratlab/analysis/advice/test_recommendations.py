@@ -13,7 +13,7 @@ import pytest
 from stratlab.analysis.advice.evidence import build_values
 from stratlab.analysis.advice.recommendations import apply_rules, build_recommendations
 from stratlab.analysis.advice.rulebook.all_rules import RULES
-from stratlab.analysis.reporting.run_facts import read_facts
+from stratlab.analysis.reporting.run_facts import build_foreign_facts, read_facts
 from tests.stratlab.analysis.example_report import blank, build_example
 from trainer.settings.config import Config
 
@@ -163,6 +163,37 @@ def test_data_is_the_gap_on_a_gpu_and_the_label_on_a_cpu() -> None:
     assert build_values(report, {}, {})["data_pct"] == pytest.approx(30.0)
     report["source"] = "gpu"
     assert build_values(report, {}, {})["data_pct"] == 0.0
+
+
+@pytest.mark.parametrize(("rule", "firing", "number", "not_firing"), CASES)
+@pytest.mark.parametrize("kernel", ("attention", "flash attention", "gemm", "elementwise", "other"))
+def test_of_foreign_traces_nothing_of_ours_is_advised(
+    rule: str,
+    firing: dict[str, Any],
+    number: str,
+    not_firing: list[dict[str, Any]],
+    kernel: str,
+    tmp_path: Path,
+) -> None:
+    """They have no settings of ours; what asks for one (zero3) cannot fire."""
+    report = build_example()
+    report["run"] = build_foreign_facts(tmp_path, "ddp", 2, "nccl", []).origin
+    told = build_values(report, {}, {}) | {"top_kernel_kind": kernel}
+    told |= {name: value for name, value in firing.items() if name not in ("nodes", "strategy")}
+    found = apply_rules(told)
+    assert [entry["rule"] for entry in found] == ([rule] if rule != "R2" else [])
+    for entry in found:
+        said = " ".join([entry["advice"], *entry["settings"]])
+        ours = (
+            "run.",
+            "trainer",
+            "project",
+            "system/",
+            "{",
+            "is fused",
+            *(f" {name} " for name in Config.model_fields if "_" in name),
+        )
+        assert not [word for word in ours if word in f" {said} "], said
 
 
 def test_doubts_lower_the_others_by_one() -> None:
