@@ -18,7 +18,8 @@ from stratlab.run_directory.files import (
     read_object,
     read_world_size,
 )
-from stratlab.run_directory.record import read_standing
+from stratlab.run_directory.foreign import FOREIGN, read_foreign
+from stratlab.run_directory.record import TRACED, read_standing
 from stratlab.user_error import UserError
 
 TAIL_BYTES = 65_536
@@ -28,9 +29,9 @@ TAIL_BYTES = 65_536
 class ListedRun:
     """One run. None or "" where its files do not tell.
 
-    `status`: finished, failed, unfinished, at work; on a cluster also the state of a custom resource whose run has
-    no folder yet. `started` is UTC, ISO 8601; `step` the last one recorded, of `steps`; `resource` its custom
-    resource and that one's state.
+    `status`: finished, failed, unfinished, at work; "traces only" where another program's traces were analysed; on a
+    cluster also the state of a custom resource whose run has no folder yet. `started` is UTC, ISO 8601; `step` the last
+    one recorded, of `steps`; `resource` its custom resource and that one's state.
     """
 
     comparison: str
@@ -57,10 +58,10 @@ def list_runs(results: Path) -> list[ListedRun]:
     """
     if not results.is_dir():
         raise UserError(f"{results}: not a folder; expected the folder of results, or of one comparison")
-    if has_marks(results):
+    if _is_row(results):
         raise UserError(f"{results}: this is one run; give the folder of its comparison, {results.parent}")
     below = sorted(path for path in results.iterdir() if _is_open(path))
-    found = [path for path in below if has_marks(path)]
+    found = [path for path in below if _is_row(path)]
     found += [inner for path in below if path not in found for inner in _list_folder(path)]
     if not found:
         raise UserError(
@@ -69,19 +70,33 @@ def list_runs(results: Path) -> list[ListedRun]:
     return sorted(map(_read, found), key=lambda run: (run.started or "", run.comparison, run.run))
 
 
+def _is_row(path: Path) -> bool:
+    """Whether it is a run, or what the traces of another program were analysed into."""
+    return has_marks(path) or (path / FOREIGN).is_file()
+
+
 def _is_open(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith((".", "_"))
 
 
 def _list_folder(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if _is_open(path) and has_marks(path))
+        return sorted(path for path in folder.iterdir() if _is_open(path) and _is_row(path))
     except PermissionError:
         return []
 
 
 def _read(folder: Path) -> ListedRun:
     nothing: list[str] = []
+    if not has_marks(folder):
+        told = read_foreign(folder, nothing)
+        return ListedRun(
+            comparison=folder.absolute().parent.name,
+            run=folder.name,
+            status=TRACED,
+            world_size=told.get("world_size"),
+            has_report=_has_report(folder),
+        )
     config = read_config(folder, nothing)
     asked, resolved = config.get("config", {}), config.get("resolved", {})
     summary = read_object(folder / "summary.json", nothing)
@@ -100,8 +115,12 @@ def _read(folder: Path) -> ListedRun:
         attempts=sum(line["event"] == "started" for line in attempts),
         started=_read_start(attempts),
         ending=ending,
-        has_report=(folder / "analysis" / "report.html").is_file(),
+        has_report=_has_report(folder),
     )
+
+
+def _has_report(folder: Path) -> bool:
+    return (folder / "analysis" / "report.html").is_file()
 
 
 def _read_step(metrics: Path) -> int | None:

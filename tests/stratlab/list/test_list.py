@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stratlab import cli
-from stratlab.list.run_list import build_run, list_runs
+from stratlab.list.run_list import ListedRun, build_run, list_runs
+from stratlab.run_directory.foreign import write_foreign
 from stratlab.user_error import UserError
 from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
@@ -50,6 +51,17 @@ def test_each_run_says_how_far_it_came(results: Path) -> None:
     assert fsdp.step is not None and fsdp.step < 60 and fsdp.samples_per_s is None
     assert ddp.samples_per_s and ddp.samples_per_s > 0 and ddp.started and ddp.started.endswith("+00:00")
     assert zero2.status == "at work" and zero2.attempts == 1
+
+
+def test_analysed_traces_of_another_program_are_listed(results: Path) -> None:
+    folder = results / "demo" / "theirs"
+    (folder / "analysis").mkdir(parents=True)
+    write_foreign(folder, {"experiment": "theirs", "source": "a.zip", "world_size": 8, "traces": []})
+    (first, *_) = list_runs(results)
+    expected = ListedRun("demo", "theirs", "traces only", world_size=8)
+    assert first == expected and list_runs(results / "demo")[0] == expected
+    with pytest.raises(UserError, match="this is one run"):
+        list_runs(folder)
 
 
 def test_the_newest_stands_last(results: Path) -> None:
