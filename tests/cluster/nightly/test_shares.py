@@ -96,11 +96,9 @@ def test_two_shares_say_what_one_process_says(lab: Lab, steps: Steps) -> None:
         alone = read_analysis(lab)
         assert alone["report"] == shared["report"] and alone["sums"] == shared["sums"]
         notes.append(f"{len(alone['sums'])} files equal byte by byte")
-    with steps.step(
-        "shared: one share's pod killed while it reads, one while it merges: the same again"
-    ) as notes:
+    with steps.step("shared: one pod killed when it runs, one while it merges: the same again") as notes:
         upgrade(lab, ttlSecondsAfterFinished=3600)
-        read = lose(lab, "")
+        first = lose(lab, "")
         merged = lose(lab, "Holistic Trace Analysis")
         job = wait_for_analysis(lab, 2)
         assert job["status"]["failed"] == 2, job["status"]
@@ -108,7 +106,7 @@ def test_two_shares_say_what_one_process_says(lab: Lab, steps: Steps) -> None:
         assert disturbed["report"] == alone["report"] and disturbed["sums"] == alone["sums"]
         place = f".analysis-shares/job-{job['metadata']['uid']}/merger"
         assert disturbed["left"] == [f"{place}/done", f"{place}/share"]
-        notes.append(f"killed: share {read} while it read, share {merged} while it merged")
+        notes.append(f"killed: share {first} when it ran, share {merged} while it merged")
 
 
 def test_it_is_compared(lab: Lab, steps: Steps, tmp_path: Any) -> None:
