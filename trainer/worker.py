@@ -36,7 +36,7 @@ from trainer.launch.visibility import refuse
 from trainer.layout.process_group import open_process_group
 from trainer.layout.world import World, read_world
 from trainer.loop import train
-from trainer.measuring.census import open_census
+from trainer.measuring.census import Census
 from trainer.measuring.gpu import Meter
 from trainer.measuring.memory_counters import open_counters
 from trainer.measuring.phases import Phases
@@ -97,8 +97,8 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         engine.observed.add("teacher", model.teacher.tensors())
     counters = open_counters(world)
     census = None
-    if forecast:
-        census = open_census(counters, engine.observed, world.device_type, _logit_widths(run, task))
+    if forecast and counters.on_device:
+        census = Census(engine.observed, world.device_type, _logit_widths(run, task))
     memory = TrainingMemory(counters, phases, attempt.from_step + 1, run.plan.steps, census)
     meter = Meter(world, memory)
     recorder = Recorder(

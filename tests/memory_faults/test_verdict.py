@@ -37,7 +37,7 @@ def test_a_run_is_right_that_names_what_was_planted_or_nothing(case: Case, found
 
 
 def test_twelve_faults_and_twenty_clean_runs_that_can_be_asked_for(tmp_path):
-    assert len(CLEAN) == 20 and len(FAULTY) == 12 and len({case.name for case in CASES}) == 32
+    assert len(CLEAN) == 20 and len(FAULTY) == 12 and len({case.name for case in CASES}) == 33
     assert {(case.settings["strategy"], case.fault) for case in FAULTY} == {
         (strategy, fault) for strategy in ("ddp", "fsdp", "zero2", "nd") for fault in CAUSES
     }

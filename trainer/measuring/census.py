@@ -13,7 +13,7 @@ seen, nor what was given back before the step ended; of a copy in one long piece
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
-from trainer.measuring.memory_counters import Counters
 from trainer.measuring.observation import Observed, local_part
 
 STATE = ("parameters", "optimizer", "teacher")
@@ -34,43 +33,46 @@ ALIKE = 0.5
 """Of a weight's length: what is nearer to it is a copy of it, of now or of some steps ago. Numbers that have nothing
 to do with it are as far away as it is long, or farther."""
 
-Census = Callable[[], dict[str, int]]
-"""Gives bytes by part; asks no other rank."""
 
-
-def open_census(
-    counters: Counters, observed: Observed, device_type: str, widths: Collection[int]
-) -> Census | None:
-    """Of this rank's device; None where its memory is not counted.
+class Census:
+    """Of this rank's device; asks no other rank.
 
     Args:
         widths: how many classes, or words, a row of logits has on this rank.
     """
-    if not counters.on_device:
-        return None
-    return lambda: take_census(observed, device_type, widths)
 
+    def __init__(self, observed: Observed, device_type: str, widths: Collection[int]) -> None:
+        self._observed = observed
+        self._device_type = device_type
+        self._widths = widths
+        self._gradients: set[int] = set()
 
-@torch.no_grad()
-def take_census(observed: Observed, device_type: str, widths: Collection[int]) -> dict[str, int]:
-    """Bytes of `parameters`, `optimizer`, `teacher`, `gradients`, `logits` that somebody keeps beside the engine; of
-    what there is none, nothing. Call it between two steps. Waits for the device.
-    """
-    state = {kind: [local_part(tensor) for tensor in observed.alive(kind)] for kind in STATE}
-    gradients = [tensor.grad for tensor in observed.alive("parameters") if tensor.grad is not None]
-    engine_has = [tensor for kind in ("gradients", "buckets") for tensor in observed.alive(kind)] + gradients
-    own = {_place(local_part(tensor)) for tensor in engine_has}
-    own |= {_place(tensor) for tensors in state.values() for tensor in tensors}
-    found: dict[str, int] = {}
-    for pieces in _strangers(device_type, own).values():
-        left = pieces[0].untyped_storage().nbytes()
-        for tensor in pieces:
-            kind = _find_kind(tensor, state, widths)
-            size = min(left, left if kind == "logits" else tensor.numel() * tensor.element_size())
-            if kind and size:
-                found[kind] = found.get(kind, 0) + size
-                left -= size
-    return found
+    def note_gradients(self) -> None:
+        """Call it where the update begins: DDP goes on holding its buckets, with views that Python has seen, when
+        no parameter has a gradient any more."""
+        leaves = self._observed.alive("parameters")
+        self._gradients = {_place(local_part(leaf.grad)) for leaf in leaves if leaf.grad is not None}
+
+    @torch.no_grad()
+    def take(self) -> dict[str, int]:
+        """Bytes of `parameters`, `optimizer`, `teacher`, `gradients`, `logits` that somebody keeps beside the engine;
+        of what there is none, nothing. Call it behind the step whose gradients were noted. Waits for the device.
+        """
+        observed = self._observed
+        state = {kind: [local_part(tensor) for tensor in observed.alive(kind)] for kind in STATE}
+        engine_has = [tensor for kind in ("gradients", "buckets") for tensor in observed.alive(kind)]
+        own = {_place(local_part(tensor)) for tensor in engine_has} | self._gradients
+        own |= {_place(tensor) for tensors in state.values() for tensor in tensors}
+        found: dict[str, int] = {}
+        for pieces in _strangers(self._device_type, own).values():
+            left = pieces[0].untyped_storage().nbytes()
+            for tensor in pieces:
+                kind = _find_kind(tensor, state, self._widths)
+                size = min(left, left if kind == "logits" else tensor.numel() * tensor.element_size())
+                if kind and size:
+                    found[kind] = found.get(kind, 0) + size
+                    left -= size
+        return found
 
 
 def _strangers(device_type: str, own: Collection[int]) -> dict[int, list[Tensor]]:

@@ -92,6 +92,8 @@ class TrainingMemory:
         """In a step that is taken apart: `phase` begins, maybe inside another."""
         self._note()
         self._stack.append(phase)
+        if phase == "optimizer" and self._census is not None:
+            self._census.note_gradients()
 
     def leave(self) -> None:
         """The newest phase ends."""
@@ -114,7 +116,7 @@ class TrainingMemory:
         if max(parts.values()) > max(self._known.values(), default=0):
             self._known, self._known_step = parts, step
             if self._census is not None:
-                self._kept = self._census()
+                self._kept = self._census.take()
                 self.counters.reset()  # what it has taken itself is no peak of training's
 
     def end_window(self) -> Reading:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.measuring.census import open_census, take_census
-from trainer.measuring.memory_counters import HostCounters
+from trainer.measuring.census import Census
 from trainer.measuring.observation import Observed, state_tensors
 
 WORDS, HIDDEN = 300, 40
@@ -22,6 +21,7 @@ class Trained:
         self.head = nn.Linear(HIDDEN, WORDS)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=1e-3)
         self.observed = Observed()
+        self.looks = Census(self.observed, "cpu", {WORDS})
         for _ in range(steps):
             self.train()
 
@@ -31,19 +31,20 @@ class Trained:
         if "parameters" not in self.observed.dtypes:
             self.observed.add("parameters", self.head.parameters())
             self.observed.add("gradients", [p.grad for p in self.head.parameters()])
+        self.looks.note_gradients()
         self.optimizer.step()
         if "optimizer" not in self.observed.dtypes:
             self.observed.add("optimizer", state_tensors(self.optimizer))
 
     def census(self, before: dict[str, int]) -> dict[str, int]:
         """Without what was there before this test kept anything."""
-        found = take_census(self.observed, "cpu", {WORDS})
+        found = self.now()
         return {
             kind: size - before.get(kind, 0) for kind, size in found.items() if size != before.get(kind, 0)
         }
 
     def now(self) -> dict[str, int]:
-        return take_census(self.observed, "cpu", {WORDS})
+        return self.looks.take()
 
 
 def test_an_engine_alone_keeps_nothing_beside_its_state():
@@ -103,8 +104,23 @@ def test_what_is_no_float_or_small_or_on_another_device_is_not_looked_at():
         nn.Parameter(torch.zeros(0)),
     ]
     assert trained.census(before) == {} and len(others) == 4
-    assert take_census(trained.observed, "cuda", {WORDS}) == {}
+    assert Census(trained.observed, "cuda", {WORDS}).take() == {}
 
 
-def test_a_cpu_whose_memory_has_other_tenants_has_no_census():
-    assert open_census(HostCounters(), Observed(), "cpu", {WORDS}) is None
+def test_a_bucket_that_outlives_the_gradients_in_it_is_the_engine_s():
+    """As DDP's, made anew behind the first step, while no parameter has a gradient."""
+    trained = Trained()
+    before = trained.now()
+    parameters = list(trained.head.parameters())
+    bucket = torch.zeros(sum(p.numel() for p in parameters))
+    views = [
+        part.view_as(p)
+        for part, p in zip(bucket.split([p.numel() for p in parameters]), parameters, strict=True)
+    ]
+    for parameter, view in zip(parameters, views, strict=True):
+        parameter.grad = view
+    trained.looks.note_gradients()
+    trained.optimizer.zero_grad(set_to_none=True)
+    assert trained.census(before) == {}
+    copies = [view.clone() for view in views]
+    assert trained.census(before) == {"gradients": sum(copy.numel() * 4 for copy in copies)}

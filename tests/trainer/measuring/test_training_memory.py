@@ -63,12 +63,15 @@ class Training:
 
     def __init__(self, first=1, last=100, log_every=4, census=None):
         self.allocator, self.phases, self.log_every = Allocator(), Phases("cpu"), log_every
-        self.memory = TrainingMemory(self.allocator, self.phases, first, last, census and self.look)
-        self.census, self.looked = census, 0
+        self.memory = TrainingMemory(self.allocator, self.phases, first, last, self if census else None)
+        self.census, self.looked, self.noted = census, 0, []
         self.step = first - 1
         self.readings = []
 
-    def look(self):
+    def note_gradients(self):
+        self.noted.append(self.step)
+
+    def take(self):
         self.looked += 1
         self.allocator.use(7000)  # what it compares with
         return dict(self.census)
@@ -226,7 +229,7 @@ def test_who_looks_for_copies_is_asked_once_and_counts_for_nothing(steps):
     training.run(8)
     training.memory.end_window()
     found = training.describe(Observed(bytes_held={"parameters": 20, "gradients": 10}))
-    assert training.looked == 1 and training.memory.peak_bytes() == 40
+    assert training.looked == 1 and training.noted == [6] and training.memory.peak_bytes() == 40
     assert found["kept_gib"] == pytest.approx({"parameters": 20 / GIB})
     assert found["state_gib"] == pytest.approx({"parameters": 20 / GIB, "gradients": 10 / GIB})
 
