@@ -6,8 +6,8 @@
     run = open_run(folder)
     report = compare(folder.parent)
 
-`open_run` and `compare` are this package's. `run_experiment`, `load_model`, `load_data` and `deepspeed_config` are the
-trainer's own functions (trainer.api), handed on where the trainer is installed.
+`open_run`, `compare` and `analyze_traces` are this package's. `run_experiment`, `load_model`, `load_data` and
+`deepspeed_config` are the trainer's own functions (trainer.api), handed on where the trainer is installed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from stratlab.analysis.analyze import NoTraces
+from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, parse_pattern
 from stratlab.compare.comparison import compare as compare_runs
 from stratlab.compare.judging.varied import parse_varied
 from stratlab.compare.reading.comparison_folder import load_runs
@@ -26,9 +28,10 @@ from stratlab.compare.reading.kept_varied import read_varied
 from stratlab.compare.showing.report_files import write_report
 from stratlab.rendering.installation import explain_trainer
 from stratlab.run_directory.record import RunRecord, read_run
+from stratlab.traces.archives import ArchiveError
 from stratlab.user_error import UserError
 
-__all__ = ["RunRecord", "UserError", "compare", "open_run"]
+__all__ = ["Analysed", "RunRecord", "UserError", "analyze_traces", "compare", "open_run"]
 
 OF_THE_TRAINER = ("ExperimentFailed", "deepspeed_config", "load_data", "load_model", "run_experiment")
 
@@ -59,6 +62,26 @@ def open_run(folder: str | Path) -> RunRecord:
     if run.status == "not a run":
         raise UserError(f"{folder}: not a run: {run.ending}")
     return run
+
+
+def analyze_traces(source: str | Path, output: str | Path, *, rank_pattern: str = "") -> list[Analysed]:
+    """Analyses the traces of another program, as `stratlab analyze`; `compare(output)` holds the experiments together.
+
+    Args:
+        source: a folder, an archive or one trace; it is only read.
+        output: gets a folder for each experiment.
+        rank_pattern: a regular expression whose group is the rank in a path; "" = as the traces and their names tell.
+
+    Returns:
+        Each experiment with its report, as in report.json, or with why there is none.
+
+    Raises:
+        UserError: `source`, `output` or `rank_pattern` cannot be used, or there is no trace.
+    """
+    try:
+        return analyze_foreign(Path(source), Path(output), pattern=parse_pattern(rank_pattern))
+    except (NoTraces, ArchiveError) as missing:
+        raise UserError(str(missing)) from missing
 
 
 def compare(

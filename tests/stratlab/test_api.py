@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import stratlab.api
-from stratlab.api import UserError, compare, open_run
+from stratlab.api import UserError, analyze_traces, compare, open_run
+from tests.stratlab.simulated.small import build_cpu_trace
 
 
 def test_what_is_no_run_is_said(tmp_path: Path) -> None:
@@ -14,6 +15,22 @@ def test_what_is_no_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run"):
         compare(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_traces_of_another_program_are_analysed_and_compared(tmp_path: Path) -> None:
+    for name, steps in (("ddp", 3), ("fsdp", 4)):
+        build_cpu_trace(0, steps).write(tmp_path / "theirs" / name / "rank0.json")
+    done = {one.name: one for one in analyze_traces(tmp_path / "theirs", tmp_path / "out")}
+    assert {name: one.report["mean"]["steps"] for name, one in done.items() if one.report} == {
+        "ddp": 3,
+        "fsdp": 4,
+    }
+    assert open_run(done["ddp"].folder).is_foreign
+    assert [row["run"] for row in compare(tmp_path / "out")["runs"]] == ["ddp", "fsdp"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.json").write_text("{}")
+    with pytest.raises(UserError, match="no trace in it"):
+        analyze_traces(tmp_path / "empty", tmp_path / "none")
 
 
 def test_what_is_the_trainer_s_is_handed_on() -> None:
