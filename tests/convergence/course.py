@@ -34,11 +34,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "seq_len": 64,
         "global_batch_size": 8,
         "micro_batch_size": 2,
-        "lr": 3e-4,
+        "lr": 1.5e-4,
         "warmup_steps": 10,
     },
 }
-"""One micro-batch size for all: a product in bf16 rounds once per micro-batch, so another one is another training."""
+"""One micro-batch size for all: a product in bf16 rounds once per micro-batch, so another one is another training.
+
+The rate of qwen_tiny: half way down, where seeds differ most against what rounding in bf16 makes of one seed. A rate
+that is 5 % too high differs by 3.9 of the seeds' spread there; at 3e-4 the seeds meet again and rounding alone, grown
+over the steps, comes to a quarter (LAB.md, 2026-11-26).
+"""
 SGD_RATE = {"vit_tiny": 0.05, "qwen_tiny": 0.2}
 """Adam's update does not know the gradients' size: the fault shows with SGD."""
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -102,9 +107,9 @@ def list_courses(steps: int = STEPS) -> Iterator[Course]:
                     continue  # trains language models
                 for seed in SEEDS:
                     yield Course(model, layout, precision, seed, steps=steps)
-        for faulty in (False, True):
-            for seed in SEEDS:
-                yield Course(model, "single", "fp32", seed, "sgd", faulty, steps)
+            for faulty in (False, True):
+                for seed in SEEDS:
+                    yield Course(model, "single", precision, seed, "sgd", faulty, steps)
 
 
 def run_course(course: Course, results: Path, out: Path) -> None:
