@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from trainer.settings.config import Config
 from trainer.settings.strategy_table import STRATEGIES
+
+if TYPE_CHECKING:
+    from torch import nn
 
 SEEDS = (0, 1, 2)
 PRECISIONS = ("fp32", "bf16")
@@ -34,15 +37,23 @@ MODELS: dict[str, dict[str, Any]] = {
         "seq_len": 64,
         "global_batch_size": 8,
         "micro_batch_size": 2,
-        "lr": 3e-4,
+        "lr": 5e-5,
         "warmup_steps": 10,
     },
 }
-"""One micro-batch size for all: a product in bf16 rounds once per micro-batch, so another one is another training."""
+"""One micro-batch size for all: a product in bf16 rounds once per micro-batch, so another one is another training.
+
+The rate of qwen_tiny: one at which one process ends where it ends when its first weights are disturbed by a part in
+ten million ("single disturbed"): 0.013 of the seeds' spread in bf16. At 1e-4 that alone makes 0.17, and 3e-4, where
+a strategy came to 0.2501, is no better: there the check would judge rounding (LAB.md, 2026-11-26).
+"""
 SGD_RATE = {"vit_tiny": 0.05, "qwen_tiny": 0.2}
 """Adam's update does not know the gradients' size: the fault shows with SGD."""
+DISTURBED = "single disturbed"
+"""One process whose first weights differ by a part in ten million: what rounding alone makes of a training."""
 LAYOUTS: dict[str, dict[str, Any]] = {
     "single": {},
+    DISTURBED: {},
     **{name: {} for name in ("ddp", "fsdp", "zero1", "zero2", "zero3")},
     "hsdp": {"dp_replicate": 2, "dp_shard": 2},
     "zeropp": {"zeropp": "hpz"},
@@ -73,8 +84,8 @@ class Course:
 
     @property
     def world_size(self) -> int:
-        sizes = {"single": 1, "hsdp": 4, "zeropp": 4}
-        return sizes.get(self.layout, 4 if self.layout.startswith("nd") else 2)
+        sizes = {"single": 1, "hsdp": 4, "zeropp": 4, "nd": 4}
+        return sizes.get(self.layout.split()[0], 2)
 
     def config(self, results: Path) -> Config:
         """The settings of its run; the tokens of a data set lie in `results`."""
@@ -102,9 +113,9 @@ def list_courses(steps: int = STEPS) -> Iterator[Course]:
                     continue  # trains language models
                 for seed in SEEDS:
                     yield Course(model, layout, precision, seed, steps=steps)
-        for faulty in (False, True):
-            for seed in SEEDS:
-                yield Course(model, "single", "fp32", seed, "sgd", faulty, steps)
+            for faulty in (False, True):
+                for seed in SEEDS:
+                    yield Course(model, "single", precision, seed, "sgd", faulty, steps)
 
 
 def run_course(course: Course, results: Path, out: Path) -> None:
@@ -117,7 +128,7 @@ def run_course(course: Course, results: Path, out: Path) -> None:
         dist.init_process_group("gloo")
     local_size = {"zeropp": "2"}.get(course.layout, os.environ["WORLD_SIZE"])  # hpz: two nodes
     with mock.patch.dict(os.environ, LOCAL_WORLD_SIZE=local_size), _plant(course):
-        found = _train(course.config(results))
+        found = _train(course.config(results), disturbed=course.layout == DISTURBED)
     if dist.get_rank() == 0:
         out.write_text(json.dumps(found))
     dist.barrier()
@@ -137,7 +148,16 @@ def _plant(course: Course) -> AbstractContextManager[Any]:
     return mock.patch.object(torch_engine.TorchEngine, "__init__", scaled)
 
 
-def _train(config: Config) -> dict[str, float]:
+def _disturb(model: nn.Module, seed: int) -> None:
+    import torch
+
+    draws = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 1e-7 * torch.randn(parameter.shape, generator=draws))
+
+
+def _train(config: Config, disturbed: bool) -> dict[str, float]:
     import torch.distributed as dist
 
     from trainer.data.batches import Share
@@ -154,7 +174,10 @@ def _train(config: Config) -> dict[str, float]:
     share = Share(placement.axes.dp_rank(world.rank), placement.axes.dp)
     task = open_task(config, share, world.device)
     run = build_run(config, world, placement, resolve_precision(config, "cpu"), task.train_samples)
-    engine = build_engine(run, task.build_model(builds_empty(config, world.rank)), Phases("cpu"))
+    model = task.build_model(builds_empty(config, world.rank))
+    if disturbed:
+        _disturb(model, config.seed)
+    engine = build_engine(run, model, Phases("cpu"))
     task.start(0)
     first = 0.0
     for step in range(1, config.steps + 1):

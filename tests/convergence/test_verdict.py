@@ -48,7 +48,7 @@ def test_every_strategy_precision_and_seed_is_a_course_and_every_setting_is_allo
     courses = list(list_courses())
     assert len({course.name for course in courses}) == len(courses)
     images = [layout for layout in LAYOUTS if not layout.startswith("nd")]
-    assert len(courses) == len(SEEDS) * (len(PRECISIONS) * (len(images) + len(LAYOUTS)) + 2 * len(MODELS))
+    assert len(courses) == len(SEEDS) * len(PRECISIONS) * (len(images) + len(LAYOUTS) + 2 * len(MODELS))
     for course in courses:
         config = course.config(tmp_path)
         assert (config.steps, config.seed) == (300, course.seed)
