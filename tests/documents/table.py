@@ -349,6 +349,10 @@ TABLE: dict[str, Row] = {
     "python -m benchmarks.memory": row(
         "tests/benchmarks/test_memory.py::*", instead="it is the suite `memory`"
     ),
+    "python -m benchmarks.memory.before TREE": row(
+        "tests/benchmarks/processes/test_memory_before.py::*",
+        instead="an hour; the tests count one small model",
+    ),
     "python -m benchmarks.gpu --help": row(
         "tests/benchmarks/gpu/test_command.py::test_help_has_the_stages_and_an_example"
     ),
