@@ -101,7 +101,7 @@ def main() -> int:
     failed = False
     waiting = [
         (pair, name)
-        for group, pairs in GROUPS.items() if group.startswith(asked.only) or asked.only in group
+        for group, pairs in GROUPS.items() if asked.only in group
         for pair in pairs for name in trees if name not in rows.get(pair.name, {})
     ]  # fmt: skip
     for number, (pair, name) in enumerate(waiting, 1):

@@ -43,9 +43,9 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """One micro-batch size for all: a product in bf16 rounds once per micro-batch, so another one is another training.
 
-The rate of qwen_tiny: one at which one process ends where it ends when its first weights are disturbed by a part in
-ten million ("single disturbed"): 0.013 of the seeds' spread in bf16. At 1e-4 that alone makes 0.17, and 3e-4, where
-a strategy came to 0.2501, is no better: there the check would judge rounding (LAB.md, 2026-11-26).
+The rate of qwen_tiny: one at which one process ends where it ends when its first weights are disturbed, in bf16: two
+parts in ten million make 0.013 of the seeds' spread. At 1e-4 they alone make 0.17: there the check would judge
+rounding (LAB.md, 2026-11-26).
 """
 SGD_RATE = {"vit_tiny": 0.05, "qwen_tiny": 0.2}
 """Adam's update does not know the gradients' size: the fault shows with SGD."""
