@@ -258,8 +258,9 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    options = ["--shutdown-timeout", str(rank_seconds(config.grace_s))]
-    options += ["--signals-to-handle", LEFT_TO_TORCH]  # the others are heard by `stop`
+    # the variable of --shutdown-timeout, an option that torch 2.11 does not have (30 s there)
+    os.environ["PET_SHUTDOWN_TIMEOUT"] = str(rank_seconds(config.grace_s))
+    options = ["--signals-to-handle", LEFT_TO_TORCH]  # the others are heard by `stop`
     options += ["-m", "trainer.worker"]
     if "PET_RDZV_ENDPOINT" in os.environ:
         if address := read_own_address():

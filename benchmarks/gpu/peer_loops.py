@@ -189,7 +189,7 @@ def _run_lightning(job: Job) -> float:
         default_root_dir=str(job.session.work_folder),
         limit_val_batches=0,
     )
-    trainer.layout.fit(module, torch.utils.data.DataLoader(job.batches, batch_size=None))  # type: ignore[arg-type]
+    trainer.fit(module, torch.utils.data.DataLoader(job.batches, batch_size=None))  # type: ignore[arg-type]
     return module.last.item()
 
 
