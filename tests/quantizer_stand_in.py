@@ -1,35 +1,10 @@
-"""A stand-in in plain torch for DeepSpeed's CUDA quantizer, which no CPU has: interface and arithmetic of `quantize`.
-
-From the sources of deepspeed 0.19.8 (ops/csrc/quantization/quantize.cu, includes/quantization_utils.h): per group
-2**bits / (2 * largest) numbers to one, rounded to the nearest even, cut off at the largest; two of 4 bits to a byte,
-the even one in the upper half. It says nothing about the kernel itself, and is used by tests alone.
-"""
+"""A stand-in for DeepSpeed's CUDA quantizer, which no CPU has: its formula. It says nothing about the kernel itself."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from benchmarks.gpu.quantizer_formula import StandInQuantizer
 
-
-class StandInQuantizer:
-    """Of `trainer.engines.quantizer.Quantizer`."""
-
-    Symmetric = 0
-
-    def quantize(self, values: Tensor, groups: int, bits: int, kind: int) -> list[Tensor]:
-        assert values.dtype == torch.float16, "the kernel reads fp16, whatever it is given"
-        assert kind == self.Symmetric and values.numel() % groups == 0
-        rows = values.reshape(groups, -1).float()
-        assert rows.shape[1] % 16 == 0, "16 elements to a thread"
-        largest = rows.nan_to_num(0.0, 0.0, 0.0).abs().amax(1, keepdim=True)  # __hmax leaves NaN out
-        scale = torch.where(largest == 0, 1.0, 2**bits / (2 * largest))
-        top = 2 ** (bits - 1) - 1
-        numbers = (rows * scale).nan_to_num(0.0).round().clamp(-top - 1, top).to(torch.int8)
-        if bits == 4:
-            pairs = numbers.view(groups, -1, 2)
-            numbers = (pairs[..., 0] << 4) | (pairs[..., 1] & 15)
-        shape = (*values.shape[:-1], values.shape[-1] * bits // 8)
-        return [numbers.reshape(shape), 1 / scale]
+__all__ = ["StandInQuantizer", "load_stand_in"]
 
 
 def load_stand_in() -> StandInQuantizer:

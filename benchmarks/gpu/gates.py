@@ -12,6 +12,10 @@ LARGEST_ERROR = 2e-2
 """Relative, bf16 against fp32 by the formula, outputs and gradients."""
 LARGEST_GLOO_ERROR = 1e-3
 """Relative, losses of two ranks against one process, fp32."""
+LARGEST_MEMORY_ERROR_PCT = 3.0
+"""Of counted memory, against the peak of the device's allocator."""
+LARGEST_SHARE = 1e-3
+"""Of numbers that the quantizer's kernel and its formula round to different sides."""
 OLDEST_CUDNN = 91501
 """Before 9.15.1 its attention is wrong for lengths that are not a multiple of 128 (pytorch#169849)."""
 MFU_FLOORS_PCT = {"vit_base": 35.0, "vit_huge": 42.0, "qwen2.5-3b": 42.0}
@@ -69,7 +73,9 @@ def _retries(line: Facts) -> int | None:
     return allocator.get("num_alloc_retries") if allocator else None
 
 
-OWN_RUNS = ("project", "strategies")
+OWN_RUNS = ("project", "strategies", "memory")
+LONG_RUNS = ("project", "strategies")
+"""With steps enough to see a loss fall."""
 GATES = (
     Gate(
         ("environment",),
@@ -91,10 +97,24 @@ GATES = (
         _errors,
         lambda v: all(error < LARGEST_ERROR for error in v),  # nan is not
     ),
-    Gate(OWN_RUNS, "the loss falls", lambda f: f.get("falls"), bool),
+    Gate(LONG_RUNS, "the loss falls", lambda f: f.get("falls"), bool),
     Gate(OWN_RUNS, "every loss is finite", lambda f: f.get("finite"), bool),
     Gate(OWN_RUNS, "no retries of the allocator", _retries, lambda v: v == 0, True),
     Gate(OWN_RUNS, "MFU of a model alone at its floor", _mfu, lambda v: v[0] >= v[1], True),
+    Gate(
+        OWN_RUNS,
+        f"counted memory within {LARGEST_MEMORY_ERROR_PCT:.0f} % of the device's",
+        lambda f: f.get("forecast_memory_error_pct"),
+        lambda v: abs(v) <= LARGEST_MEMORY_ERROR_PCT,
+        True,
+    ),
+    Gate(
+        ("quantizer",),
+        f"the kernel rounds at most {LARGEST_SHARE} of the numbers otherwise than its formula",
+        lambda f: f.get("numbers_differ"),
+        lambda v: v <= LARGEST_SHARE,
+    ),
+    Gate(("quantizer",), "a mean that 4 bits hold is exact", lambda f: f.get("exact"), bool),
     Gate(
         ("gloo",),
         f"losses within {LARGEST_GLOO_ERROR} of one process",

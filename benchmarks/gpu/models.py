@@ -25,8 +25,14 @@ LARGE_CARD_GIB = 100.0
 
 EXTRAS: dict[str, Settings] = {
     "compile": {"COMPILE": "true"},
-    "checkpointing": {"GRAD_CHECKPOINTING": "true"},
+    "checkpointing": {"ACTIVATION_CHECKPOINTING": "blocks"},
+    "selective": {"ACTIVATION_CHECKPOINTING": "selective"},
     "native": {"PRECISION": "bf16_native"},
+    "fp16": {"PRECISION": "fp16"},
+    "fp32": {"PRECISION": "fp32"},
+    "lora": {"LORA_RANK": "16"},
+    "unpacked": {"PACKING": "false"},
+    "short": {"STEPS": "8", "PROFILE_STEPS": "0"},
 }
 """A run is named `model:strategy`, with these after a plus."""
 COMPILE_S = 40
@@ -54,15 +60,17 @@ def build_models(session: Session) -> dict[str, Model]:
         return {
             "vit_base": Model(TINY_IMAGES | {"MODEL": "vit_tiny", "LR": "1e-3"}, 1),
             "vit_huge": Model(TINY_IMAGES | smaller, 1),
+            "resnet": Model(TINY_IMAGES | {"MODEL": "cnn", "LR": "1e-3"}, 1),
             **dict.fromkeys(("qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b"), text),
         }
     rows = "2" if read_card_gib(session) >= LARGE_CARD_GIB else "1"
     return {
         "vit_base": _images("vit_base", 256, "3e-4", 20),
         "vit_huge": _images("vit_huge", 64, "1e-4", 35),
+        "resnet": _images("resnet", 128, "1e-3", 20),
         "qwen2.5-3b": _text("qwen2.5-3b", rows, 70),
         "qwen2.5-1.5b": _text("qwen2.5-1.5b", rows, 45),
-        "qwen2.5-0.5b": _text("qwen2.5-0.5b", "2", 30),
+        "qwen2.5-0.5b": _text("qwen2.5-0.5b", "2", 20),
     }
 
 

@@ -21,6 +21,8 @@ from trainer import failures
 COMPARISON = "gpu"
 FOREIGN = ("TRAINER_", "PET_", "MLFLOW_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "STRATLAB_LAUNCHER")
 HOOKS = Path(__file__).parent / "hooks"
+OPERATIONS = Path(__file__).parent / "operations"
+"""What each run is foreseen to hold, counted by `python -m benchmarks.gpu.foreseen`."""
 KEPT = (
     *(
         "samples_per_s",
@@ -56,6 +58,7 @@ KEPT = (
         "test_loss",
     ),
     *("flops_per_sample", "initial_weights_sha256", "wire_bytes_per_step", "skipped_steps"),
+    *("forecast_memory_gib", "forecast_memory_error_pct", "forecast_memory_deviates"),
 )
 ENDS = 3
 """Losses that are averaged at both ends, to tell whether they fall."""
@@ -95,6 +98,7 @@ def train(
         shutil.rmtree(old, ignore_errors=True)
     log.unlink(missing_ok=True)
     allocator.mkdir(parents=True)
+    shutil.copytree(OPERATIONS, folder.parents[1] / "_operations", dirs_exist_ok=True)
     where = {"RUN": folder.name, "RESULTS": str(folder.parents[1]), "COMPARISON": COMPARISON}
     asked = where | {"EVALUATE_EVERY": "100000", "LOG_EVERY": "5"} | dict(settings)
     env = build_environment(allocator) | {f"TRAINER_{key}": value for key, value in asked.items()}

@@ -21,12 +21,15 @@ OWN = {
     "tokens/s": "tokens_per_s",
     "MFU %": "mfu_pct",
     "peak GiB": "peak_memory_gib",
+    "counted GiB": "forecast_memory_gib",
+    "off %": "forecast_memory_error_pct",
     "reserved GiB": "peak_reserved_gib",
     "falls": "falls",
 }
 COLUMNS: dict[str, dict[str, str]] = {
     "project": OWN,
     "strategies": OWN,
+    "memory": OWN,
     "ceilings": {"ms": "ms", "TFLOP/s": "tflops", "GB/s on the device": "device_gb_per_s"},
     "peers": {
         "ms": "ms",

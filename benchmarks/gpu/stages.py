@@ -35,11 +35,13 @@ STAGES = (
     Stage("ceilings", 1, 55, "GEMM, attention, copies and launches: what MFU is divided by"),
     Stage("project", 1, 345, "python -m trainer: each model alone, and the strategies that matter most"),
     Stage("traces", 1, 45, "recorded steps through stratlab analyze and HTA"),
-    Stage("strategies", 2, 540, "python -m trainer: the other strategies, and compiled blocks"),
-    Stage("peers", 3, 175, "our step time over that of other trainers, same module and batch"),
-    Stage("ab", 3, 150, "one way against another: packing, loss, norms, optimizers, layouts, compile"),
-    Stage("gloo", 3, 130, "two ranks on one device against one process"),
-    Stage("capacity", 3, 85, "throughput and allocator retries as memory fills up"),
+    Stage("strategies", 2, 300, "python -m trainer: the other strategies, and compiled blocks"),
+    Stage("memory", 2, 240, "counted memory against the allocator's peak, many kinds of runs"),
+    Stage("peers", 3, 170, "our step time over that of other trainers, same module and batch"),
+    Stage("ab", 3, 100, "one way against another: packing, loss, norms, optimizers, layouts, compile"),
+    Stage("gloo", 3, 100, "two ranks on one device against one process"),
+    Stage("quantizer", 3, 95, "ZeRO++'s kernel against its formula, and between two ranks"),
+    Stage("capacity", 3, 75, "throughput and allocator retries as memory fills up"),
 )
 PARTS = tuple(sorted({stage.part for stage in STAGES}))
 

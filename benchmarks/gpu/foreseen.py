@@ -1,0 +1,52 @@
+"""Counts what every run of the GPU's program will hold, into benchmarks/gpu/operations/.
+
+    python -m benchmarks.gpu.foreseen        some nine minutes
+
+Counted on a CPU, by CUDA's rules, where torch and DeepSpeed are installed. The runs on a card find the files, and say
+how far off they were.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from benchmarks.gpu import memory, project, strategies
+from benchmarks.gpu.models import build_models, resolve_run
+from benchmarks.gpu.own_run import OPERATIONS, file_name
+from benchmarks.gpu.session import ROOT, Session
+
+UNCOUNTED = "+compile"
+"""What the compiler keeps is not counted (docs/memory.md)."""
+PRECISION = "bf16"
+"""What `auto` is on these cards."""
+
+
+def list_runs() -> list[str]:
+    """Names of the runs that are foreseen; files answer for every number of steps."""
+    names = [*project.RUNS, *strategies.RUNS, *memory.RUNS]
+    plain = [name.removesuffix(f"+{memory.SHORT}") for name in names]
+    return [*dict.fromkeys(name for name in plain if UNCOUNTED not in name)]
+
+
+def count(name: str) -> int:
+    """One run's file; the exit code of the count."""
+    session = Session("project", "cuda", False, "", "", 0.0)
+    _, settings, _ = resolve_run(name, build_models(session))
+    asked = {"PRECISION": PRECISION} | settings
+    sets = [f"--set={key.lower()}={value}" for key, value in asked.items()]
+    target = OPERATIONS / f"{file_name(name)}.json"
+    command = [sys.executable, "-m", "trainer.count", "--ranks", "1", *sets, "--operations", str(target)]
+    return subprocess.call(command, cwd=ROOT)
+
+
+def main() -> int:
+    """1 if one of them could not be counted."""
+    OPERATIONS.mkdir(exist_ok=True)
+    failed = [name for name in list_runs() if count(name)]
+    print(f"not counted: {', '.join(failed) or 'none'}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

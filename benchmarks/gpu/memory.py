@@ -1,0 +1,43 @@
+"""Memory that was counted before against the allocator's own peak: small runs of many kinds (docs/memory.md).
+
+The engines ask for a tensor's bytes; what the card's allocator reports at its peak has to be what was counted. The runs
+of `project` and `strategies` are judged by the same gate.
+"""
+
+from __future__ import annotations
+
+from benchmarks.gpu.project import train_all
+from benchmarks.gpu.session import Session
+
+SHORT = "short"
+RUNS = tuple(  # by value
+    f"{name}+{SHORT}"
+    for name in (
+        *(
+            "qwen2.5-0.5b:single",
+            "qwen2.5-0.5b:zero3",
+            "qwen2.5-0.5b:fsdp+checkpointing",
+            "vit_base:single+lora",
+        ),
+        *("qwen2.5-0.5b:ddp", "qwen2.5-0.5b:zero2", "vit_base:single+fp16", "qwen2.5-0.5b:nd", "resnet:ddp"),
+        *(
+            "qwen2.5-0.5b:fsdp",
+            "qwen2.5-0.5b:single+lora",
+            "vit_base:zero1+native",
+            "qwen2.5-0.5b:zero2+native",
+        ),
+        *("qwen2.5-0.5b:single+unpacked", "vit_base:single+checkpointing", "qwen2.5-0.5b:zero1"),
+        *(
+            "qwen2.5-0.5b:hsdp",
+            "qwen2.5-0.5b:single+selective",
+            "vit_base:fsdp+fp32",
+            "qwen2.5-0.5b:zero2+fp16",
+        ),
+    )
+)
+TINY_RUNS = ("qwen2.5-0.5b:zero3+short", "vit_base:single+lora+short", "resnet:ddp+short")
+
+
+def run(session: Session) -> None:
+    """Each kind once."""
+    train_all(session, TINY_RUNS if session.tiny else RUNS)
