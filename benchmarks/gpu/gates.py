@@ -69,8 +69,7 @@ def _mfu(line: Facts) -> tuple[float, float] | None:
 
 
 def _retries(line: Facts) -> int | None:
-    allocator = line.get("allocator")
-    return allocator.get("num_alloc_retries") if allocator else None
+    return line.get("alloc_retries")
 
 
 OWN_RUNS = ("project", "strategies", "memory")

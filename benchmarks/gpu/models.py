@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.gpu.processes import ask
@@ -91,7 +92,7 @@ def read_card_gib(session: Session) -> float:
     return float(said[0]) / 1024 if said and said[0].isdigit() else 80.0
 
 
-def resolve_run(name: str, models: dict[str, Model]) -> tuple[str, Settings, float]:
+def resolve_run(name: str, models: Mapping[str, Model]) -> tuple[str, Settings, float]:
     """`vit_base:single+compile` -> (model, settings, seconds it needs)."""
     model, _, rest = name.partition(":")
     strategy, *extras = rest.split("+")

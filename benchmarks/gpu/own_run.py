@@ -20,7 +20,6 @@ from trainer import failures
 
 COMPARISON = "gpu"
 FOREIGN = ("TRAINER_", "PET_", "MLFLOW_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "STRATLAB_LAUNCHER")
-HOOKS = Path(__file__).parent / "hooks"
 OPERATIONS = Path(__file__).parent / "operations"
 """What each run is foreseen to hold, counted by `python -m benchmarks.gpu.foreseen`."""
 KEPT = (
@@ -58,7 +57,7 @@ KEPT = (
         "test_loss",
     ),
     *("flops_per_sample", "initial_weights_sha256", "wire_bytes_per_step", "skipped_steps"),
-    *("forecast_memory_gib", "forecast_memory_error_pct", "forecast_memory_deviates"),
+    *("alloc_retries", "forecast_memory_gib", "forecast_memory_error_pct", "forecast_memory_deviates"),
 )
 ENDS = 3
 """Losses that are averaged at both ends, to tell whether they fall."""
@@ -93,19 +92,16 @@ def train(
     """
     folder = folder_of(session, name)
     log = session.work_folder / "logs" / f"{file_name(name)}.log"
-    allocator = session.work_folder / "allocator" / file_name(name)
-    for old in (folder, allocator):
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     log.unlink(missing_ok=True)
-    allocator.mkdir(parents=True)
     shutil.copytree(OPERATIONS, folder.parents[1] / "_operations", dirs_exist_ok=True)
     where = {"RUN": folder.name, "RESULTS": str(folder.parents[1]), "COMPARISON": COMPARISON}
     asked = where | {"EVALUATE_EVERY": "100000", "LOG_EVERY": "5"} | dict(settings)
-    env = build_environment(allocator) | {f"TRAINER_{key}": value for key, value in asked.items()}
+    env = build_environment() | {f"TRAINER_{key}": value for key, value in asked.items()}
     code, wall_s = run_command(
         command or [sys.executable, "-m", "trainer"], env=env, log=log, seconds=seconds, folder=ROOT
     )
-    facts = {"exit": code, "wall_s": wall_s, "settings": dict(settings), **read_run(folder, allocator)}
+    facts = {"exit": code, "wall_s": wall_s, "settings": dict(settings), **read_run(folder)}
     if code == 0 and "measured_steps" in facts:
         return {"status": "done", **facts}
     if code == failures.OUT_OF_MEMORY:
@@ -114,11 +110,10 @@ def train(
     return {"status": "failed", **facts, "error": why, "log": read_tail(log)}
 
 
-def build_environment(allocator: Path) -> dict[str, str]:
-    """Of a run: nothing of a launcher around us, and the hook that reads the allocator."""
+def build_environment() -> dict[str, str]:
+    """Of a run: nothing of a launcher around us."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    path = os.pathsep.join(filter(None, [str(HOOKS), env.get("PYTHONPATH", "")]))
-    env |= {"PYTHONPATH": path, "STRATLAB_ALLOCATOR": str(allocator), "TOKENIZERS_PARALLELISM": "false"}
+    env["TOKENIZERS_PARALLELISM"] = "false"
     try:
         socket.gethostbyname(socket.gethostname())
     except OSError:  # else torch's launcher hands out a name that nobody resolves
@@ -126,7 +121,7 @@ def build_environment(allocator: Path) -> dict[str, str]:
     return env
 
 
-def read_run(folder: Path, allocator: Path) -> dict[str, Any]:
+def read_run(folder: Path) -> dict[str, Any]:
     """What a run directory says, also of a run that was cut off."""
     lines = [line for line in read_lines(folder / "metrics.jsonl") if line.get("kind") == "train"]
     facts: dict[str, Any] = {
@@ -134,8 +129,10 @@ def read_run(folder: Path, allocator: Path) -> dict[str, Any]:
         "grad_norms": [line.get("grad_norm") for line in lines],
         "step_ms": [line.get("step_time_ms") for line in lines],
     }
-    ranks = [json.loads(path.read_text()) for path in allocator.glob("*.json")]
-    facts["allocator"] = max(ranks, key=lambda rank: float(rank["peak_reserved_gib"]), default=None)
+    ranks = [json.loads(path.read_text()) for path in (folder / "ranks").glob("rank*.json")]
+    memory = [rank["training_memory"] for rank in ranks if rank.get("training_memory")]
+    fullest = max(memory, key=lambda rank: float(rank["peak_gib"]), default={})
+    facts |= {"outside_gib": fullest.get("outside_gib"), "peak_phase": fullest.get("peak_phase")}
     summary = folder / "summary.json"
     if not summary.is_file():
         return facts

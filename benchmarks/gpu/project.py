@@ -6,9 +6,10 @@ that the loss falls, and what its bookkeeping costs against `single`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.gpu.models import EXTRAS, Settings, build_models, resolve_run
+from benchmarks.gpu.models import EXTRAS, Model, Settings, build_models, resolve_run
 from benchmarks.gpu.own_run import train
 from benchmarks.gpu.session import Session
 
@@ -26,19 +27,28 @@ def run(session: Session) -> None:
     train_all(session, TINY_RUNS if session.tiny else RUNS)
 
 
-def train_all(session: Session, names: Sequence[str]) -> None:
-    """Each run whose time is left; one that does not fit into memory again, smaller."""
+def train_all(session: Session, names: Sequence[str], at_once: int = 1) -> None:
+    """Each run whose time is left; one that does not fit into memory again, smaller.
+
+    Args:
+        at_once: runs beside each other, where their times do not matter.
+    """
     models = build_models(session)
-    for name in names:
-        model, settings, needs_s = resolve_run(name, models)
-        if _train(session, name, model, settings, needs_s) != "out_of_memory":
-            continue
-        # what was wanted and what fits are both results
-        smaller = settings | EXTRAS["checkpointing"]
-        if _train(session, f"{name}+checkpointing", model, smaller, needs_s) == "out_of_memory":
-            settings = {**models[SMALLER].settings, "STRATEGY": settings["STRATEGY"]}
-            other = f"{SMALLER}:{settings['STRATEGY']}"
-            _train(session, other, SMALLER, settings, models[SMALLER].needs_s)
+    with ThreadPoolExecutor(at_once) as threads:
+        for done in [threads.submit(_train_one, session, name, models) for name in names]:
+            done.result()
+
+
+def _train_one(session: Session, name: str, models: Mapping[str, Model]) -> None:
+    model, settings, needs_s = resolve_run(name, models)
+    if _train(session, name, model, settings, needs_s) != "out_of_memory":
+        return
+    # what was wanted and what fits are both results
+    smaller = settings | EXTRAS["checkpointing"]
+    if _train(session, f"{name}+checkpointing", model, smaller, needs_s) == "out_of_memory":
+        settings = {**models[SMALLER].settings, "STRATEGY": settings["STRATEGY"]}
+        other = f"{SMALLER}:{settings['STRATEGY']}"
+        _train(session, other, SMALLER, settings, models[SMALLER].needs_s)
 
 
 def _train(session: Session, name: str, model: str, settings: Settings, needs_s: float) -> str:

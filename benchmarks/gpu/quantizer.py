@@ -84,9 +84,7 @@ def reduce_between_ranks(session: Session) -> dict[str, Any]:
     log = session.work_folder / "logs" / "quantized-reduction.log"
     log.unlink(missing_ok=True)
     command = [*TWO_RANKS[:-1], "benchmarks.gpu.quantizer", session.device]
-    env = build_environment(session.work_folder) | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    }
+    env = build_environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     code, wall_s = run_command(command, env=env, log=log, seconds=session.within(60), folder=ROOT)
     said = [json.loads(line.removeprefix(MARK)) for line in read_tail(log, 100) if line.startswith(MARK)]
     if code != 0 or len(said) != 2:

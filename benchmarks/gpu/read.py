@@ -24,6 +24,7 @@ OWN = {
     "counted GiB": "forecast_memory_gib",
     "off %": "forecast_memory_error_pct",
     "reserved GiB": "peak_reserved_gib",
+    "outside GiB": "outside_gib",
     "falls": "falls",
 }
 COLUMNS: dict[str, dict[str, str]] = {

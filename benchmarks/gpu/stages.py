@@ -30,13 +30,13 @@ class Stage:
 
 
 STAGES = (
-    Stage("environment", 1, 30, "versions, the card, and which attention kernels it takes, by name"),
-    Stage("numerics", 1, 60, "every attention and loss path against fp32"),
-    Stage("ceilings", 1, 55, "GEMM, attention, copies and launches: what MFU is divided by"),
-    Stage("project", 1, 345, "python -m trainer: each model alone, and the strategies that matter most"),
+    Stage("environment", 1, 40, "versions, the card, and which attention kernels it takes, by name"),
+    Stage("numerics", 1, 50, "every attention and loss path against fp32"),
+    Stage("ceilings", 1, 40, "GEMM, attention, copies and launches: what MFU is divided by"),
+    Stage("project", 1, 360, "python -m trainer: each model alone, and the strategies that matter most"),
     Stage("traces", 1, 45, "recorded steps through stratlab analyze and HTA"),
-    Stage("strategies", 2, 300, "python -m trainer: the other strategies, and compiled blocks"),
-    Stage("memory", 2, 240, "counted memory against the allocator's peak, many kinds of runs"),
+    Stage("strategies", 2, 350, "python -m trainer: the other strategies, and compiled blocks"),
+    Stage("memory", 2, 170, "counted memory against the allocator's peak, many kinds of runs"),
     Stage("peers", 3, 170, "our step time over that of other trainers, same module and batch"),
     Stage("ab", 3, 100, "one way against another: packing, loss, norms, optimizers, layouts, compile"),
     Stage("gloo", 3, 100, "two ranks on one device against one process"),

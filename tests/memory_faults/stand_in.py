@@ -69,6 +69,9 @@ class StorageCounters:
     def count_retries(self) -> int:
         return 0
 
+    def count_outside(self) -> None:
+        return None
+
 
 class _Nothing(dict[str, int]):
     """Of the state is in the host's memory: this memory stands for a device's."""

@@ -47,6 +47,9 @@ class Counters(Protocol):
     def count_retries(self) -> int:
         """As in a reading, 0 on a CPU; cheaper than one."""
 
+    def count_outside(self) -> int | None:
+        """Bytes of the device that are taken and not the allocator's; None on a CPU."""
+
 
 class DeviceCounters:
     """Of torch's allocator, which counts on the host."""
@@ -69,6 +72,12 @@ class DeviceCounters:
     def count_retries(self) -> int:
         retries: int = torch.cuda.memory_stats_as_nested_dict(self._device)["num_alloc_retries"]
         return retries
+
+    def count_outside(self) -> int | None:
+        """CUDA's context, the kernels' code, NCCL's buffers; and what other processes hold, if there are any."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        taken: int = total - free - torch.cuda.memory_reserved(self._device)
+        return taken
 
 
 class HostCounters:
@@ -112,6 +121,9 @@ class HostCounters:
 
     def count_retries(self) -> int:
         return 0
+
+    def count_outside(self) -> int | None:
+        return None
 
     def _own_highest(self) -> int:
         found = _HIGHEST.search(os.pread(self._status, 4096, 0))

@@ -158,12 +158,14 @@ class TrainingMemory:
         state = {kind: size - elsewhere.get(kind, 0) for kind, size in observed.bytes_held.items()}
         held |= {kind: size for kind, size in state.items() if kind not in left_out}
         held["rest"] = self._peak - sum(held.values())
+        outside = self.counters.count_outside()
         return {
             "source": self.counters.source,
             "from_step": self._first,
             "to_step": self._step,
             "peak_gib": self._peak / GIB,
             "reserved_gib": self._reserved / GIB if self.counters.on_device else None,
+            "outside_gib": None if outside is None else outside / GIB,
             "alloc_retries": self._retries if self.counters.on_device else None,
             "peak_steps": list(self._peak_steps),
             "peak_phase": phase,

@@ -57,16 +57,16 @@ def test_a_run_that_was_cut_off_gives_what_it_had(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(
         '{"kind": "train", "loss": 2.5, "step_time_ms": 10}\n{"kind": "tra'
     )
-    facts = read_run(tmp_path, tmp_path / "allocator")
-    assert facts["losses"] == [2.5] and facts["allocator"] is None and "falls" not in facts
+    facts = read_run(tmp_path)
+    assert facts["losses"] == [2.5] and facts["outside_gib"] is None and "falls" not in facts
 
 
-def test_of_several_ranks_the_fullest_allocator_counts(tmp_path):
-    for number, gib in ((1, 3.0), (2, 7.5)):
-        (tmp_path / f"{number}.json").write_text(
-            json.dumps({"peak_reserved_gib": gib, "num_alloc_retries": number})
-        )
-    assert read_run(tmp_path / "run", tmp_path)["allocator"]["num_alloc_retries"] == 2
+def test_of_several_ranks_the_fullest_one_counts(tmp_path):
+    (tmp_path / "ranks").mkdir()
+    for number, gib in ((0, 3.0), (1, 7.5)):
+        memory = {"peak_gib": gib, "outside_gib": number + 0.5, "peak_phase": "backward"}
+        (tmp_path / "ranks" / f"rank{number}.json").write_text(json.dumps({"training_memory": memory}))
+    assert read_run(tmp_path)["outside_gib"] == 1.5
 
 
 def test_losses_of_two_ranks_are_compared_with_one():

@@ -212,3 +212,6 @@ def test_torch_s_counters_are_told_apart(monkeypatch):
     expected = Reading(held=1, peak=3, reserved=4, peak_reserved=5, retries=2)
     assert DeviceCounters("cuda:0").read() == expected
     assert DeviceCounters("cuda:0").count_retries() == 2
+    monkeypatch.setattr(memory.torch.cuda, "mem_get_info", lambda device: (70, 100))
+    monkeypatch.setattr(memory.torch.cuda, "memory_reserved", lambda device: 18)
+    assert DeviceCounters("cuda:0").count_outside() == 12
