@@ -48,6 +48,7 @@ COLUMNS: dict[str, dict[str, str]] = {
 }
 """Which facts of a stage make a table: title -> name in the line."""
 HIDDEN = (
+    "call",
     "stage",
     "item",
     "status",

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from benchmarks.gpu.project import train_all
+import sys
+
+from benchmarks.gpu.models import build_models, resolve_run
+from benchmarks.gpu.own_run import train
+from benchmarks.gpu.project import LONGEST_S, train_all
 from benchmarks.gpu.session import Session
 
 RUNS = (  # by value
     *("qwen2.5-3b:single+compile", "vit_base:single+compile", "qwen2.5-3b:zero3", "vit_huge:zero2"),
     *("vit_huge:single+compile", "qwen2.5-3b:zero2", "vit_huge:ddp", "vit_huge:zero3", "qwen2.5-3b:ddp"),
 )
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
 TINY_RUNS = ("vit_base:zero2", "qwen2.5-3b:zero3")
 
 
+UNITS = "qwen2.5-0.5b:zero3"
+UNITS_NEED_S = 45.0
+WORKERS = {"by module": "trainer.worker", "by block": "benchmarks.gpu.units_worker"}
+"""What ZeRO-3 gathers at once: DeepSpeed's own choice, and FSDP's."""
+
+
 def run(session: Session) -> None:
-    """The runs of part 2."""
+    """The runs of part 2, and what ZeRO-3's unit makes of its step."""
     train_all(session, TINY_RUNS if session.tiny else RUNS)
+    compare_units(session)
+
+
+def compare_units(session: Session) -> None:
+    """One model twice, without the launcher, which has made its tokens in a run before or makes them in one now."""
+    if not session.has_time(2 * UNITS_NEED_S):
+        return session.skip(UNITS, 2 * UNITS_NEED_S)
+    if not session.tiny:
+        train_all(session, (f"{UNITS}+short",))
+    model, settings, _ = resolve_run(UNITS, build_models(session))
+    for name, worker in WORKERS.items():
+        command = [sys.executable, *TORCHRUN, "-m", worker]
+        facts = train(
+            session,
+            f"units-{worker.rpartition('.')[2]}",
+            settings | {"PROFILE_STEPS": "0"},
+            seconds=session.within(LONGEST_S),
+            command=command,
+        )
+        session.record(f"{UNITS} {name}", facts.pop("status"), model=model, strategy="zero3", **facts)

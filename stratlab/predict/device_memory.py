@@ -14,8 +14,9 @@ and more 16 of 17 are 3 to 12 times slower than the same layout with half the mi
 RESERVED_PER_ALLOCATED = 1.04
 """What torch's allocator takes from the device for each byte that is asked for: median of 43 published rows of
 SimuMax (B200), 1.028 to 1.093."""
-CONTEXT_GIB = 0.5
-"""CUDA's context and the kernels' code; an estimate."""
+CONTEXT_GIB = 1.3
+"""CUDA's context, the kernels' code, and NCCL with one rank: 1.28 to 1.31 in seven of eight runs of ours on an H200
+(torch 2.11, CUDA 13, driver 580; the eighth, zero2, 1.69). Without NCCL 0.75."""
 COMMUNICATOR_GIB = 0.37
 """NCCL's buffers of one group of ranks: 0.34 to 0.39 in the same rows."""
 WORKSPACE_GIB = 32 / 1024

@@ -55,10 +55,19 @@ def _scale_window(
     found = {}
     for cause in causes:
         points = [(sample, float(sample.windows.get(window, {}).get(cause, 0))) for sample in samples]
-        size = round(_scale_cause(points, layers, rows, ranks))
-        if size > 0:
-            found[cause] = size
-    return Peak(window, rank, found)
+        found[cause] = round(_scale_cause(points, layers, rows, ranks))
+    return Peak(window, rank, _settle(found))
+
+
+def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
+    """What is held, with the sum as it is: the fullest moment of a window is not the same one at every depth, so that a
+    cause may end below nothing, and then the largest one above what it is."""
+    owed = sum(size for size in sizes.values() if size < 0)
+    held = {name: size for name, size in sizes.items() if size > 0}
+    for name in sorted(held, key=lambda name: -held[name]):
+        paid = max(-held[name], owed)
+        held[name], owed = held[name] + paid, owed - paid
+    return {name: size for name, size in held.items() if size}
 
 
 def _scale_cause(points: Sequence[tuple[Sample, float]], layers: int, rows: int, ranks: int) -> float:

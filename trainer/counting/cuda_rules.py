@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.counting.replacement import replaced
 from trainer.counting.storages import HALF, StorageWatch
-from trainer.models import packing
+from trainer.models import packing, token_loss
 
 IN_FP32 = (
     *("layer_norm", "group_norm", "rms_norm", "softmax.int", "log_softmax.int", "sum", "sum.dim_IntList"),
@@ -53,7 +53,13 @@ def as_on_cuda(watch: StorageWatch) -> Iterator[None]:
         attend = partial(_attend, watch, F.scaled_dot_product_attention)
         stack.enter_context(replaced(F, scaled_dot_product_attention=attend))
         stack.enter_context(replaced(packing, read_offer=lambda device: OFFER))
+        stack.enter_context(replaced(token_loss, _multiply_into_fp32=_multiply_into_fp32))
         yield
+
+
+def _multiply_into_fp32(a: Tensor, b: Tensor) -> Tensor:
+    """One product, without its factors in fp32."""
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.float32)
 
 
 def _in_fp32(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -155,13 +155,16 @@ def _period(config: Config) -> int:
 
 
 def rows_of(config: Config) -> tuple[int, ...]:
-    """Micro-batches that are counted. Of text one row, those from which the loss holds no more (its probabilities, a
-    chunk of logits), so many that several chunks follow each other, and twice that."""
+    """Micro-batches that are counted: up to that of the run, because with more rows another moment may be the fullest.
+    Of text one row, those from which the loss holds no more (its probabilities, a chunk of logits), so many that
+    several chunks follow each other, and twice that."""
+    asked = config.micro_batch_size
     if not config.is_text:
-        return IMAGES
+        return tuple(sorted({*IMAGES, max(asked, *IMAGES)}))
     length, chunk = config.seq_len, config.loss_chunk_tokens
     many = max(2, -(-2 * chunk // length))
-    return tuple(sorted({1, -(-min(chunk, ROWS_AT_ONCE) // length), -(-chunk // length), many, 2 * many}))
+    fixed = {1, -(-min(chunk, ROWS_AT_ONCE) // length), -(-chunk // length), many, 2 * many}
+    return tuple(sorted({*fixed, max(asked, *fixed)}))
 
 
 def _corners(config: Config, ranks: int, depths: tuple[int, ...], stages: int) -> Iterator[_Corner]:

@@ -12,7 +12,9 @@ four (dequantization_utils.h: `chunk` counts in halves, `_to_global` in T).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +23,7 @@ from torch import Tensor
 from trainer.settings.deepspeed_rules import PREBUILT_QUANTIZER
 from trainer.settings.quantized_shares import BLOCK
 
+ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 SMALLEST_EXPONENT = -126
 """Of an fp32 number with all its bits."""
 
@@ -42,8 +45,21 @@ def load_quantizer() -> Quantizer:
     except ModuleNotFoundError:
         from deepspeed.ops.op_builder import QuantizerBuilder
 
-        module = QuantizerBuilder().load()
+        with _for_this_gpu():
+            module = QuantizerBuilder().load()
     return module
+
+
+@contextmanager
+def _for_this_gpu() -> Iterator[None]:
+    """Without a list of architectures of the machine's: DeepSpeed reads no letters in it ("9.0a" -> ValueError: invalid
+    literal for int(), 0.19.8, op_builder/builder.py), and compiles for the GPU that is there without one."""
+    listed = os.environ.pop(ARCHITECTURES, None)
+    try:
+        yield
+    finally:
+        if listed is not None:
+            os.environ[ARCHITECTURES] = listed
 
 
 def quantize(quantizer: Quantizer, values: Tensor, bits: int) -> tuple[Tensor, Tensor]:

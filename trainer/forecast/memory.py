@@ -12,7 +12,7 @@ from trainer.settings.memory_remedies import describe_remedies, find_remedies
 
 GIB = 1 << 30
 RESERVED_PER_ALLOCATED = 1.04
-CONTEXT_GIB = 0.5
+CONTEXT_GIB = 1.3
 COMMUNICATOR_GIB = 0.37
 WORKSPACE_GIB = 32 / 1024
 GATE = 0.85

@@ -35,11 +35,10 @@ def open_process_group(world: World, timeout_s: float) -> None:
 
 
 def bind_device(world: World, init: Any) -> dict[str, torch.device]:
-    """The argument that binds the group to this rank's device, where it has one and peers, and `init` takes it."""
-    if (
-        world.device_type != "cuda"
-        or world.size == 1
-        or "device_id" not in inspect.signature(init).parameters
-    ):
+    """The argument that binds the group to this rank's device, where NCCL serves it, it has peers, and `init` takes it.
+
+    Of a bound group gloo cannot make a mesh's groups (torch 2.11, split_group: its options cannot be copied).
+    """
+    if world.backend != "nccl" or world.size == 1 or "device_id" not in inspect.signature(init).parameters:
         return {}
     return {"device_id": torch.device(world.device)}

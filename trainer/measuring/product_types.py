@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 LEAST_SHARE = 0.05
+ATTENTION = tuple(packet for packet in flop_registry if "scaled_dot_product" in str(packet))
 
 
 class ProductTypes(TorchDispatchMode):
@@ -45,9 +46,25 @@ class ProductTypes(TorchDispatchMode):
             self._add(args[0], 2.0 * args[0].numel() * args[1].shape[-1])
         elif packet in flop_registry:
             first = next(each for each in args if isinstance(each, Tensor))
+            if packet in ATTENTION:
+                args = _with_all_heads(args)
             self._add(first, flop_registry[packet](*args, **given, out_val=result))
         return result
 
     def _add(self, factor: Tensor, operations: float) -> None:
         name = str(factor.dtype).removeprefix("torch.")
         self.operations[name] = self.operations.get(name, 0.0) + operations
+
+
+def _with_all_heads(args: Any) -> tuple[Any, ...]:
+    """Keys and values as if each head had its own: torch 2.11 does not count what grouped heads multiply. Without data.
+
+    Shapes [batch, heads, tokens, dim]; queries have most heads.
+    """
+    heads = max(each.shape[1] for each in args if isinstance(each, Tensor) and each.dim() == 4)
+    return tuple(
+        each.new_empty((each.shape[0], heads, *each.shape[2:]), device="meta")
+        if isinstance(each, Tensor) and each.dim() == 4 and each.shape[1] != heads
+        else each
+        for each in args
+    )

@@ -182,7 +182,11 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
     """a @ b; of fp16 in fp32, for a sum over tokens or words leaves the range of fp16."""
     if a.dtype != torch.float16:
         return a @ b
-    # torch has such a product for CUDA alone (torch 2.13)
+    return _multiply_into_fp32(a, b)
+
+
+def _multiply_into_fp32(a: Tensor, b: Tensor) -> Tensor:
+    """torch has such a product for CUDA alone (torch 2.13)."""
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
 
 

@@ -7,7 +7,15 @@ import pytest
 from benchmarks.gpu.gates import GATES, judge_lines
 
 DONE = {"item": "x", "status": "done"}
-RUN = {**DONE, "stage": "project", "model": "vit_base", "strategy": "single", "settings": {}, "mfu_pct": 36.0}
+COMPILED = {"COMPILE": "true"}
+RUN = {
+    **DONE,
+    "stage": "project",
+    "model": "vit_base",
+    "strategy": "single",
+    "settings": COMPILED,
+    "mfu_pct": 36.0,
+}
 CASES = [
     ({"stage": "environment", "cudnn": 91900}, {"cudnn": 91400}),
     ({"stage": "environment", "not_fused": []}, {"not_fused": ["vit_huge T257 hd80"]}),

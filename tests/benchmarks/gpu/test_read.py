@@ -14,7 +14,7 @@ RUN = {
     "status": "done",
     "model": "vit_base",
     "strategy": "single",
-    "settings": {},
+    "settings": {"COMPILE": "true"},
     "mfu_pct": 31.25,
     "step_time_ms_p50": 150.5,
     "falls": True,

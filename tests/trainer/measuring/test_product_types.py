@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.data.batches import IGNORED
+from trainer.measuring import product_types
 from trainer.measuring.product_types import ProductTypes
 from trainer.models.decoder_build import build_decoder
 from trainer.models.low_precision import apply_low_precision
@@ -62,3 +63,21 @@ def test_of_a_language_model_in_bf16(model, fault):
 def multiply_in_fp32(layer: nn.Linear, given: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", enabled=False):
         return F.linear(given.float(), layer.weight)
+
+
+def test_grouped_heads_are_counted_as_many_as_queries_have():
+    """The kernel takes 2 heads of keys for 4 of queries; torch 2.11 has no formula for that and raised."""
+    query, fewer = torch.ones(1, 4, 8, 16).bfloat16(), torch.ones(1, 2, 8, 16).bfloat16()
+    formula = product_types.flop_registry[torch.ops.aten._scaled_dot_product_cudnn_attention]
+    found = product_types._with_all_heads((query, fewer, fewer, None, True))
+    shapes = [tuple(each.shape) for each in found[:3]]
+    assert shapes == [(1, 4, 8, 16)] * 3 and found[3:] == (None, True)
+    assert formula(*found, out_val=query) == 2 * (2 * 4 * 8 * 8 * 16)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_attention_with_any_number_of_key_heads_does_not_end_a_run(heads):
+    query, keys = torch.ones(1, 4, 8, 16).bfloat16(), torch.ones(1, heads, 8, 16).bfloat16()
+    with ProductTypes() as seen:
+        F.scaled_dot_product_attention(query, keys, keys, enable_gqa=True)
+    assert seen.dtypes() == ["bfloat16"]

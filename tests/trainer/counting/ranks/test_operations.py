@@ -82,5 +82,7 @@ def test_micro_batches_are_counted_where_the_loss_stops_growing(
     """Its probabilities at 256 tokens, its logits at a chunk: between two counts everything grows evenly."""
     from trainer.counting.operations import rows_of
 
-    text = f"model=qwen_tiny dataset=arithmetic seq_len={seq_len} loss_chunk_tokens={chunk}"
+    text = (
+        f"model=qwen_tiny dataset=arithmetic seq_len={seq_len} loss_chunk_tokens={chunk} micro_batch_size=1"
+    )
     assert rows_of(make_config(text)) == rows
