@@ -19,8 +19,8 @@ LARGEST_SHARE = 1e-3
 OLDEST_CUDNN = 91501
 """Before 9.15.1 its attention is wrong for lengths that are not a multiple of 128 (pytorch#169849)."""
 MFU_FLOORS_PCT = {"vit_base": 35.0, "vit_huge": 42.0, "qwen2.5-3b": 42.0}
-"""Estimates from published figures of trainers with compiled blocks, one H100 or H200 in bf16. Ours on an H200, compiled:
-38.1, 42.6, 45.5; without compiling 30.5, 37.5, 35.9."""
+"""Estimates from published figures of trainers with compiled blocks, one H100 or H200 in bf16. Ours on an H200:
+compiled 38.1, 42.6, 45.5; as they are 30.5, 37.5, 35.9."""
 
 
 @dataclass(frozen=True)

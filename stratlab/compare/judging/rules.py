@@ -363,6 +363,9 @@ RULES: tuple[Rule, ...] = (
     _setting("resume_from", "the checkpoint that it was decides", matters=False),
     _setting("oom_ladder", "what may be changed when memory runs out; `rungs` tell what was", matters=False),
     _setting("memory_forecast", "whether the memory is foreseen; what fits trains the same", matters=False),
+    _decided(
+        "memory_forecast", "what each strategy was foreseen to hold", matters=False, absent="not foreseen"
+    ),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
     _setting(
         "on_not_finite", "what a fault is met with; `skipped_steps` tells whether it was", matters=False

@@ -19,6 +19,7 @@ OF_FEW = (
     "resumed_from",
     "rungs",
     "batch_norm_samples",
+    "resolved.memory_forecast",
     *("teacher_sha256", "teacher_parameters", "teacher_flops_per_sample"),
 )  # facts that most runs do not have, and do without: MUST_MATTER below
 PLANTED = [
@@ -295,6 +296,7 @@ MAY_DIFFER = {
         "dp_shard": 2,
         "dp_replicate": 2,
     },
+    "resolved": {"memory_forecast": {"operations_file": "fsdp.json", "peak_gib": 15.64}},
     "summary": {"straggler": "rank 1"},
 }
 
