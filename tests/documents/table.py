@@ -359,9 +359,17 @@ TABLE: dict[str, Row] = {
     ".venv/bin/python -m benchmarks.gpu.read results/gpu": row(
         "tests/benchmarks/gpu/test_read.py::test_the_exit_code_tells_whether_something_failed"
     ),
+    ".venv/bin/python -m benchmarks.gpu.read benchmarks/gpu/measured/h200-2026-11-26.jsonl": row(
+        "tests/benchmarks/gpu/test_measured.py::test_what_was_measured_is_shown_as_tables"
+    ),
+    "python -m benchmarks.gpu.foreseen": row(
+        "tests/benchmarks/gpu/processes/test_foreseen.py::*",
+        instead="nine minutes; the test counts the quickest one",
+    ),
     "./start --part 1 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
     "./start --part 2 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
     "./start --part 3 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
+    "./start --part 4 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
     "./start --read RESULTS": row(GPU_KIT, instead=NO_GPU),
     "images/build --help": row("tests/images/test_build.py::test_help_shows_examples"),
     "tests/cluster/run CLUSTER TESTS": row("tests/cluster/processes/test_run.py::*"),

@@ -57,8 +57,8 @@ def test_figures_of_a_cpu_are_not_judged():
     assert [verdict.gate for verdict in judge_lines([line], "cpu")] == ["the loss falls"]
 
 
-def test_the_floor_is_that_of_a_model_alone_without_compiling():
-    for change in ({"strategy": "fsdp"}, {"settings": {"COMPILE": "true"}}, {"model": "vit_small"}):
+def test_the_floor_is_that_of_a_model_alone_with_compiled_blocks():
+    for change in ({"strategy": "fsdp"}, {"settings": {}}, {"model": "vit_small"}):
         assert judge_lines([{**RUN, "mfu_pct": 1.0, **change}], "cuda") == []
 
 

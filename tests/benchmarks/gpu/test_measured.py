@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import foreseen
+from benchmarks.gpu import foreseen, read
 from benchmarks.gpu.gates import LARGEST_MEMORY_ERROR_PCT
 from benchmarks.gpu.own_run import OPERATIONS
 from benchmarks.gpu.results import read_lines
@@ -60,3 +60,9 @@ def test_counted_memory_is_that_of_the_device(name, tmp_path):
 def test_every_run_of_the_program_has_its_file():
     files = {path.stem for path in OPERATIONS.glob("*.json")}
     assert files == {foreseen.file_name(name) for name in foreseen.list_runs()}
+
+
+def test_what_was_measured_is_shown_as_tables(capsys):
+    assert read.main([str(MEASURED)]) == 1, "some stages failed that day"
+    shown = capsys.readouterr().out
+    assert "NVIDIA H200, driver 580.159.04" in shown and "qwen2.5-3b:single+compile" in shown
