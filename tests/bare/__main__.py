@@ -1,7 +1,7 @@
 """A bare GPU machine, played by a CPU: the kit from an empty folder, and the trainer's tests, without network.
 
     make bare                                        everything; Python 3.12, torch 2.11, transformers 5.17
-    python -m tests.bare --smallest                  two stages of the kit, and one strategy against one process
+    python -m tests.bare --smallest                  three stages of the kit, and one strategy against one process
 
 Neither pydantic, msgspec, datasets nor deepspeed is installed there. The tests get what they alone need besides
 (requirements/bare_tests.in), behind everything else on the path. Processes run in a network namespace with nothing but
@@ -31,7 +31,7 @@ LOOPBACK_ONLY = ("sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 NAMESPACES = (("unshare", "--net", *LOOPBACK_ONLY), ("unshare", "--map-root-user", "--net", *LOOPBACK_ONLY))
 """As root, and as anybody where the kernel lets them."""
 NO_PROXY = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "PIP_NO_INDEX": "1"}
-SMALLEST_STAGES = "environment,numerics"
+SMALLEST_STAGES = "environment,numerics,traces"
 SMALLEST_TESTS = ["tests/parity/test_parity.py", "-k", "ddp and 2 and not fault"]
 TESTS = ["tests/trainer", "tests/parity", "tests/nightly/parity", "--numprocesses", "2", "--dist", "loadfile"]
 
@@ -64,7 +64,7 @@ def read_versions() -> dict[str, str]:
 def main(arguments: Sequence[str]) -> int:
     """0 if the kit's stages and the tests passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.bare", description=__doc__.splitlines()[0])
-    parser.add_argument("--smallest", action="store_true", help="two stages and one group of tests")
+    parser.add_argument("--smallest", action="store_true", help="three stages and one group of tests")
     options = parser.parse_args(arguments)
     for path, target in (
         (PYTHON, ".tools/bare/ready"),
