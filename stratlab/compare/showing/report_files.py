@@ -149,8 +149,12 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
 
 
 def say_limits(report: Mapping[str, Any]) -> list[str]:
-    """What the numbers cannot say, a sentence each."""
-    return [f"{remark[:1].upper()}{remark[1:]}." for remark in report["remarks"]]
+    """What the numbers cannot say, a sentence each. A run's name stays as it is."""
+    runs = {row["run"] for row in report["runs"]}
+    return [
+        f"{remark}." if remark.split()[0] in runs else f"{remark[:1].upper()}{remark[1:]}."
+        for remark in report["remarks"]
+    ]
 
 
 def render_csv(report: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from stratlab.compare.comparison import compare
 from stratlab.compare.judging.rules import IMPLIED, RULES
 from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.showing.report_files import say_limits
 
 RUNS = Path("tests/data/runs/h200")
 
@@ -50,3 +51,9 @@ def test_the_table_knows_every_fact_of_them() -> None:
             if (group, name) not in named and name not in IMPLIED
         }
         assert unknown == set(), file
+
+
+def test_a_sentence_that_begins_with_a_run_keeps_its_name(root: Path) -> None:
+    limits = say_limits(compare(load_runs(root)))
+    assert any(limit.startswith("vit_base-ddp is not complete: ") for limit in limits)
+    assert "One repeat per strategy: there is no confidence interval." in limits
