@@ -65,6 +65,8 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "data_types": ("grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules"),
     "checkpoint": ("tag_validation", "load_universal", "use_node_local_storage", "parallel_write"),
     "checkpoint.parallel_write": ("pipeline_stage",),
+    "timers": ("throughput",),
+    "timers.throughput": ("enabled", "synchronized"),
 }
 _TOP = tuple(name for name in KNOWN if "." not in name)
 

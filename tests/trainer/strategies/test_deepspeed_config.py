@@ -176,6 +176,7 @@ def test_what_makes_a_step_fast_is_on():
         assert zero["stage3_max_reuse_distance"] == 10**8, "kept for what comes within one block"
         assert zero["stage3_param_persistence_threshold"] == 100_000, "small parameters stay whole"
     for strategy in ("zero1", "zero2", "zero3"):
+        assert not settings_of(strategy)["timers"]["throughput"]["enabled"], "it would wait for the device"
         zero = settings_of(strategy)["zero_optimization"]
         assert zero["overlap_comm"] is True, "reductions beside the backward pass"
         assert zero["contiguous_gradients"] is True and zero["reduce_scatter"] is True

@@ -288,3 +288,22 @@ def test_bf16_native_is_the_strategys_own_recipe(strategy, reference, tmp_path):
     assert largest_difference(initial, initial_alone) == 0.0
     assert all(a[0] == pytest.approx(b[0], abs=0.05) for a, b in zip(seen, plain, strict=True))
     assert seen[0][0] != pytest.approx(plain[0][0], abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero3"])
+def test_no_timer_of_deepspeed_s_waits_for_the_device(strategy, tmp_path):
+    """Seen in a trace of an H200: the host stood still before each forward pass and after each step."""
+
+    def each() -> None:
+        from unittest import mock
+
+        from deepspeed.accelerator import get_accelerator
+
+        asked: list[str] = []
+        where = "deepspeed.utils.timer.get_accelerator"
+        accelerator = mock.Mock(wraps=get_accelerator(), synchronize=lambda *given: asked.append("waited"))
+        with mock.patch(where, lambda: accelerator):
+            train(tmp_path / "out", strategy)
+        assert asked == []
+
+    run_ranks(each, 1)
