@@ -13,7 +13,7 @@ GATE = 0.85
 and more 16 of 17 are 3 to 12 times slower than the same layout with half the micro-batch."""
 RESERVED_PER_ALLOCATED = 1.04
 """What torch's allocator takes from the device for each byte that is asked for: median of 43 published rows of
-SimuMax (B200), 1.028 to 1.093. On an H200 with room to spare 1.005 to 1.226, median 1.094: what it keeps without need."""
+SimuMax (B200), 1.028 to 1.093. On an H200 with room to spare 1.005 to 1.226, median 1.094, more than it needs."""
 CONTEXT_GIB = 1.3
 """CUDA's context, the kernels' code, and NCCL with one rank: 1.28 to 1.31 in seven of eight runs of ours on an H200
 (torch 2.11, CUDA 13, driver 580; the eighth, zero2, 1.69). Without NCCL 0.75."""
