@@ -44,8 +44,8 @@ MODELS: dict[str, dict[str, Any]] = {
 """One micro-batch size for all: a product in bf16 rounds once per micro-batch, so another one is another training.
 
 Rates: such at which one process ends where it ends when its first weights are disturbed, in bf16. Two parts in ten
-million make 0.12 of the seeds' spread of vit_tiny, at twice the rate 0.28; 0.013 of qwen_tiny's, at twice the rate 0.17.
-There the check would judge rounding (LAB.md, 2026-11-26).
+million make 0.12 of the seeds' spread of vit_tiny, at twice the rate 0.28; of qwen_tiny's 0.013, at twice the rate
+0.17. There the check would judge rounding (LAB.md, 2026-11-26).
 """
 SGD_RATE = {"vit_tiny": 0.05, "qwen_tiny": 0.2}
 """Adam's update does not know the gradients' size: the fault shows with SGD."""
