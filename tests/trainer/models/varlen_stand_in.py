@@ -6,6 +6,7 @@ document holds stays NaN.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +17,9 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from trainer.models import packing
+
+IS_TOLD = "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters
+"""Of fewer key heads than queries'; torch 2.11 takes them without a word."""
 
 
 def varlen_attn(
@@ -37,7 +41,7 @@ def varlen_attn(
     assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32 and len(cu_seq_q) == len(cu_seq_k)
     assert query.dtype == key.dtype == value.dtype
     heads, kv_heads, dim = query.shape[1], key.shape[1], query.shape[2]
-    assert enable_gqa or heads == kv_heads, "torch 2.13 refuses fewer key heads without being told"
+    assert enable_gqa or heads == kv_heads or not IS_TOLD, "torch refuses fewer key heads without being told"
     key, value = (part.repeat_interleave(heads // kv_heads, dim=1) for part in (key, value))
     pieces, column = [], 0
     spans = zip(*(bounds.unfold(0, 2, 1).tolist() for bounds in (cu_seq_q, cu_seq_k)), strict=True)

@@ -57,7 +57,7 @@ def check_none(text, ranks):
 def test_deepspeed_waits_once_for_each_look_at_the_norm_and_nobody_else_does(task, strategy, number):
     def run():
         found = count_waits(f"{task} strategy={strategy} global_batch_size=8 {BF16}", 2)
-        assert all(wait.asked_by.startswith("deepspeed/runtime/") for wait in found), found
+        assert all("deepspeed/runtime/" in wait.asked_by for wait in found), found
         assert all(" train_step" in wait.line for wait in found)
         assert sum(found.values()) == number, found
 
