@@ -56,7 +56,8 @@ def test_the_end_of_the_resource_is_the_end(
         outcome = run.ends_within(3)
     assert outcome.ended
     assert outcome.sentence.startswith(f"PyTorchJob demo: {state}, it is {state}.; ")
-    assert run.said[:2] == [f"{run_dir}: attempt 1 is running", "PyTorchJob demo: Running"]
+    # the watch is a thread of its own: on a busy machine its first word may come before the files'
+    assert {*run.said[:2]} == {f"{run_dir}: attempt 1 is running", "PyTorchJob demo: Running"}
 
 
 def test_it_was_over_before_the_waiter_came(api: FakeApi, connection: Connection, run_dir: Path) -> None:

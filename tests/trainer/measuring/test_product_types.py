@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -77,7 +78,10 @@ def test_grouped_heads_are_counted_as_many_as_queries_have():
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_attention_with_any_number_of_key_heads_does_not_end_a_run(heads):
+    """As torch calls the mode for a kernel of CUDA; what it returns has the queries' shape."""
     query, keys = torch.ones(1, 4, 8, 16).bfloat16(), torch.ones(1, heads, 8, 16).bfloat16()
-    with ProductTypes() as seen:
-        F.scaled_dot_product_attention(query, keys, keys, enable_gqa=True)
-    assert seen.dtypes() == ["bfloat16"]
+    kernel = Mock(return_value=query, _overloadpacket=torch.ops.aten._scaled_dot_product_cudnn_attention)
+    seen = ProductTypes()
+    seen.__torch_dispatch__(kernel, (), (query, keys, keys, None, True), {})
+    assert seen.operations == {"bfloat16": 2 * (2 * 4 * 8 * 8 * 16)}
+    kernel.assert_called_once_with(query, keys, keys, None, True)
