@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
 from pathlib import Path
 
 import pytest
 
+from stratlab.analysis.analyze import analyze_run
+from stratlab.analysis.hta.bridge import HtaLimits
 from stratlab.compare.comparison import compare
 from stratlab.compare.judging.rules import IMPLIED, RULES
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.showing.report_files import say_limits
 
 RUNS = Path("tests/data/runs/h200")
+NO_HTA = HtaLimits(memory_bytes=0)
 
 
 @pytest.fixture
@@ -57,3 +61,16 @@ def test_a_sentence_that_begins_with_a_run_keeps_its_name(root: Path) -> None:
     limits = say_limits(compare(load_runs(root)))
     assert any(limit.startswith("vit_base-ddp is not complete: ") for limit in limits)
     assert "One repeat per strategy: there is no confidence interval." in limits
+
+
+def test_their_traces_say_that_zero2_waits_for_the_host(root: Path) -> None:
+    """134.8 ms of a recorded step, 92.2 alone; 39.4 and 1.5 ms of them the device had nothing to do."""
+    waited = {}
+    for name in ("vit_base-single", "vit_base-zero2"):
+        (root / name / "traces").mkdir()
+        with lzma.open(RUNS.parent / "traces" / f"{name}.json.xz") as packed:
+            (root / name / "traces" / "rank0_trace.json").write_bytes(packed.read())
+        mean = analyze_run(root / name, tracking_uri=None, hta_limits=NO_HTA)["mean"]
+        waited[name] = mean["step_ms"], mean["host_wait_pct"] * mean["step_ms"] / 100
+    assert waited["vit_base-single"] == pytest.approx((92.2, 1.5), abs=0.1)
+    assert waited["vit_base-zero2"] == pytest.approx((134.8, 39.4), abs=0.1)
