@@ -69,10 +69,6 @@ def _mfu(line: Facts) -> tuple[float, float] | None:
     return (float(line.get("mfu_pct") or 0.0), floor)
 
 
-def _retries(line: Facts) -> int | None:
-    return line.get("alloc_retries")
-
-
 OWN_RUNS = ("project", "strategies", "memory")
 LONG_RUNS = ("project", "strategies")
 """With steps enough to see a loss fall."""
@@ -99,7 +95,7 @@ GATES = (
     ),
     Gate(LONG_RUNS, "the loss falls", lambda f: f.get("falls"), bool),
     Gate(OWN_RUNS, "every loss is finite", lambda f: f.get("finite"), bool),
-    Gate(OWN_RUNS, "no retries of the allocator", _retries, lambda v: v == 0, True),
+    Gate(OWN_RUNS, "no retries of the allocator", lambda f: f.get("alloc_retries"), lambda v: v == 0, True),
     Gate(
         OWN_RUNS,
         "MFU of a model alone, its blocks compiled, at its floor",

@@ -48,10 +48,10 @@ def _peaks(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Ite
         for window in dict.fromkeys(name for sample in mine for name in sample["windows"]):
             names = dict.fromkeys(name for sample in mine for name in sample["windows"].get(window, ()))
             sizes = {name: round(_scale(mine, window, name, layers, rows, ranks)) for name in names}
-            yield Peak(window, rank, settle(sizes))
+            yield Peak(window, rank, _settle(sizes))
 
 
-def settle(sizes: Mapping[str, int]) -> dict[str, int]:
+def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
     """What is held, with the sum as it is: the fullest moment of a window is not the same one at every depth, so that a
     cause may end below nothing, and then the largest one above what it is."""
     owed = sum(size for size in sizes.values() if size < 0)

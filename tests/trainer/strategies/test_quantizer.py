@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from tests.quantizer_stand_in import StandInQuantizer
-from trainer.engines.quantizer import dequantize, quantize
+from trainer.engines import quantizer
+from trainer.engines.quantizer import dequantize, load_quantizer, quantize
 from trainer.settings.quantized_shares import BLOCK
 
 
@@ -52,3 +55,18 @@ def test_bytes_that_are_sent():
         numbers, scales = quantize(StandInQuantizer(), torch.ones(2, 3 * BLOCK, dtype=torch.bfloat16), bits)
         assert (numbers.dtype, scales.dtype) == (torch.int8, torch.float32)
         assert numbers.shape == (6 * BLOCK * bits // 8,) and scales.shape == (6,)
+
+
+def test_deepspeed_compiles_for_the_gpu_that_is_there_whatever_the_machine_lists(monkeypatch):
+    """A list with a letter in it, as CUDA's images set one, kept it from starting on an H200."""
+    from deepspeed.ops import op_builder
+
+    class Builder:
+        def load(self):
+            return os.environ.get("TORCH_CUDA_ARCH_LIST")
+
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a")
+    monkeypatch.setattr(quantizer, "PREBUILT_QUANTIZER", "deepspeed.ops.quantizer.nowhere")
+    monkeypatch.setattr(op_builder, "QuantizerBuilder", Builder)
+    assert load_quantizer() is None
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == "9.0a"
