@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.gpu.models import find_run_problems
 from benchmarks.gpu.stages import PARTS, STAGES, Stage, UnknownStage, choose_stages
 
 WRONG_INPUT = 2
@@ -17,6 +18,7 @@ EXAMPLE = """examples:
   make gpu STAGES=numerics,ab OUT=results        two stages
   make gpu DEVICE=cpu TINY=1                     every stage's code on a CPU; the figures mean nothing
   python -m benchmarks.gpu --part 1 --out results
+  python -m benchmarks.gpu --stages project --runs resnet:single,vit_base:zero2+compile --out results
   python -m benchmarks.gpu.read results          what came out, as tables
 
 stages:
@@ -43,6 +45,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small sizes everywhere")
     parser.add_argument(
+        "--runs",
+        default="",
+        help="in project, strategies and memory these runs instead of theirs: model:strategy+extra, with commas",
+    )
+    parser.add_argument(
         "--scale", type=float, help=f"factor on every budget; default: 1, on a CPU {CPU_SCALE:.0f}"
     )
     return parser
@@ -67,6 +74,9 @@ def main(arguments: list[str]) -> int:
     except UnknownStage as problem:
         print(problem, file=sys.stderr)
         return WRONG_INPUT
+    if problems := find_run_problems(options.runs):
+        print("\n".join(problems), file=sys.stderr)
+        return WRONG_INPUT
     if problem_text := find_missing(options.device):
         print(problem_text, file=sys.stderr)
         return WRONG_INPUT
@@ -79,6 +89,7 @@ def main(arguments: list[str]) -> int:
         tiny=options.tiny,
         out=options.out.resolve(),
         work=work.resolve(),
+        runs=options.runs,
         scale=options.scale or (CPU_SCALE if options.device == "cpu" else 1.0),
     )
 

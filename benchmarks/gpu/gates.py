@@ -12,6 +12,8 @@ LARGEST_ERROR = 2e-2
 """Relative, bf16 against fp32 by the formula, outputs and gradients."""
 LARGEST_GLOO_ERROR = 1e-3
 """Relative, losses of two ranks against one process, fp32."""
+LARGEST_RESUMED_ERROR = 1e-3
+"""Relative, losses of a run that was stopped, killed, or has climbed the ladder, against one that nobody disturbed."""
 LARGEST_MEMORY_ERROR_PCT = 3.0
 """Of counted memory, against the peak of the device's allocator."""
 LARGEST_SHARE = 1e-3
@@ -122,6 +124,18 @@ GATES = (
         f"losses within {LARGEST_GLOO_ERROR} of one process",
         lambda f: f.get("loss_error"),
         lambda v: v < LARGEST_GLOO_ERROR,
+    ),
+    Gate(
+        ("stops",),
+        f"losses within {LARGEST_RESUMED_ERROR} of a run that nobody disturbed",
+        lambda f: f.get("loss_error"),
+        lambda v: v < LARGEST_RESUMED_ERROR,
+    ),
+    Gate(
+        ("stops",),
+        "a run that was told to stop loses no step",
+        lambda f: f.get("steps_lost") if "stopped" in f["item"] else None,
+        lambda v: v == 0,
     ),
 )
 

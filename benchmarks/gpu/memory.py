@@ -40,4 +40,4 @@ TINY_RUNS = ("qwen2.5-0.5b:zero3+short", "vit_base:single+lora+short", "resnet:d
 
 def run(session: Session) -> None:
     """Each kind once."""
-    train_all(session, TINY_RUNS if session.tiny else RUNS, at_once=AT_ONCE)
+    train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS), at_once=AT_ONCE)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.processes import ask
 from benchmarks.gpu.session import Session
+from trainer.settings.strategy_table import STRATEGIES
 
 Settings = dict[str, str]
 
@@ -21,6 +22,8 @@ TEXT = {
 TINY = {"STEPS": "16", "GLOBAL_BATCH_SIZE": "8", "MICRO_BATCH_SIZE": "4"}
 TINY_IMAGES = {"DATASET": "synthetic", "TRAIN_SAMPLES": "64", **TINY}
 TINY_TEXT = {"DATASET": "arithmetic", "TOKENIZER": "bytes", "TRAIN_SAMPLES": "400", "SEQ_LEN": "192", **TINY}
+CONVOLUTIONAL = ("resnet", "mobilenet", "efficientnet", "vgg")
+NAMES = ("vit_base", "vit_huge", *CONVOLUTIONAL, "qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b")
 LARGE_CARD_GIB = 100.0
 """From here on two rows of 2048 tokens of the 3B model fit beside its fp32 state."""
 
@@ -61,14 +64,14 @@ def build_models(session: Session) -> dict[str, Model]:
         return {
             "vit_base": Model(TINY_IMAGES | {"MODEL": "vit_tiny", "LR": "1e-3"}, 1),
             "vit_huge": Model(TINY_IMAGES | smaller, 1),
-            "resnet": Model(TINY_IMAGES | {"MODEL": "cnn", "LR": "1e-3"}, 1),
+            **dict.fromkeys(CONVOLUTIONAL, Model(TINY_IMAGES | {"MODEL": "cnn", "LR": "1e-3"}, 1)),
             **dict.fromkeys(("qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b"), text),
         }
     rows = "2" if read_card_gib(session) >= LARGE_CARD_GIB else "1"
     return {
         "vit_base": _images("vit_base", 256, "3e-4", 20),
         "vit_huge": _images("vit_huge", 64, "1e-4", 35),
-        "resnet": _images("resnet", 128, "1e-3", 20),
+        **{name: _images(name, 128, "1e-3", 20) for name in CONVOLUTIONAL},
         "qwen2.5-3b": _text("qwen2.5-3b", rows, 70),
         "qwen2.5-1.5b": _text("qwen2.5-1.5b", rows, 45),
         "qwen2.5-0.5b": _text("qwen2.5-0.5b", "2", 20),
@@ -90,6 +93,26 @@ def read_card_gib(session: Session) -> float:
         return 0.0
     said = ask("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits").split()
     return float(said[0]) / 1024 if said and said[0].isdigit() else 80.0
+
+
+def find_run_problems(names: str) -> list[str]:
+    """What is not known of runs that were asked for, and what is."""
+    problems = []
+    for name in (part.strip() for part in names.split(",") if part.strip()):
+        model, _, rest = name.partition(":")
+        strategy, *extras = rest.split("+")
+        parts = {
+            "model": ([model], NAMES),
+            "strategy": ([strategy], STRATEGIES),
+            "extra": (extras, (*EXTRAS,)),
+        }
+        for part, (given, known) in parts.items():
+            problems += [
+                f"--runs {name}: the {part} {word!r} is not known; allowed: {', '.join(known)}"
+                for word in given
+                if word not in known
+            ]
+    return problems
 
 
 def resolve_run(name: str, models: Mapping[str, Model]) -> tuple[str, Settings, float]:

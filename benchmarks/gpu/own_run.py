@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from benchmarks.gpu.session import ROOT, Session
 from trainer import failures
 
 COMPARISON = "gpu"
+PROGRAM = (sys.executable, "-m", "trainer")
 FOREIGN = ("TRAINER_", "PET_", "MLFLOW_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "STRATLAB_LAUNCHER")
 OPERATIONS = Path(__file__).parent / "operations"
 """What each run is foreseen to hold, counted by `python -m benchmarks.gpu.foreseen`."""
@@ -70,7 +73,37 @@ def folder_of(session: Session, name: str) -> Path:
 
 def file_name(name: str) -> str:
     """`vit_base:single+compile` as a run is called."""
-    return name.replace(":", "-").replace("+", "-").replace(".", "-")
+    return re.sub(r"[^a-z0-9_]", "-", name)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a process of a run is started with."""
+
+    folder: Path
+    log: Path
+    env: dict[str, str]
+
+
+def prepare_start(
+    session: Session, name: str, settings: Mapping[str, str], *, goes_on: bool = False
+) -> Start:
+    """Clears the run's place, unless it is to go on there, and lays down what is foreseen of its memory.
+
+    Args:
+        settings: without TRAINER_.
+    """
+    folder = folder_of(session, name)
+    log = session.work_folder / "logs" / f"{file_name(name)}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if not goes_on:
+        shutil.rmtree(folder, ignore_errors=True)
+        log.unlink(missing_ok=True)
+    shutil.copytree(OPERATIONS, folder.parents[1] / "_operations", dirs_exist_ok=True)
+    where = {"RUN": folder.name, "RESULTS": str(folder.parents[1]), "COMPARISON": COMPARISON}
+    asked = where | {"EVALUATE_EVERY": "100000", "LOG_EVERY": "5"} | dict(settings)
+    env = build_environment() | {f"TRAINER_{key}": value for key, value in asked.items()}
+    return Start(folder, log, env)
 
 
 def train(
@@ -80,34 +113,29 @@ def train(
     *,
     seconds: float,
     command: Sequence[str] = (),
+    goes_on: bool = False,
+    ends_with: int = 0,
 ) -> dict[str, Any]:
     """Runs it to its end, or until the time is over.
 
     Args:
         settings: without TRAINER_.
         command: instead of `python -m trainer`.
+        goes_on: where the run of this name has left off.
+        ends_with: the exit code that is wanted, where it is not 0.
 
     Returns:
         facts, with `status` and, where it failed, `error` and the end of its log.
     """
-    folder = folder_of(session, name)
-    log = session.work_folder / "logs" / f"{file_name(name)}.log"
-    shutil.rmtree(folder, ignore_errors=True)
-    log.unlink(missing_ok=True)
-    shutil.copytree(OPERATIONS, folder.parents[1] / "_operations", dirs_exist_ok=True)
-    where = {"RUN": folder.name, "RESULTS": str(folder.parents[1]), "COMPARISON": COMPARISON}
-    asked = where | {"EVALUATE_EVERY": "100000", "LOG_EVERY": "5"} | dict(settings)
-    env = build_environment() | {f"TRAINER_{key}": value for key, value in asked.items()}
-    code, wall_s = run_command(
-        command or [sys.executable, "-m", "trainer"], env=env, log=log, seconds=seconds, folder=ROOT
-    )
-    facts = {"exit": code, "wall_s": wall_s, "settings": dict(settings), **read_run(folder)}
-    if code == 0 and "measured_steps" in facts:
+    start = prepare_start(session, name, settings, goes_on=goes_on)
+    code, wall_s = run_command(command or PROGRAM, env=start.env, log=start.log, seconds=seconds, folder=ROOT)
+    facts = {"exit": code, "wall_s": wall_s, "settings": dict(settings), **read_run(start.folder)}
+    if code == ends_with and (ends_with or "measured_steps" in facts):
         return {"status": "done", **facts}
     if code == failures.OUT_OF_MEMORY:
         return {"status": "out_of_memory", **facts, "error": failures.reason(code)}
     why = "killed: out of time" if code is None else failures.reason(code)
-    return {"status": "failed", **facts, "error": why, "log": read_tail(log)}
+    return {"status": "failed", **facts, "error": why, "log": read_tail(start.log)}
 
 
 def build_environment() -> dict[str, str]:

@@ -24,7 +24,7 @@ SMALLER = "qwen2.5-1.5b"
 
 def run(session: Session) -> None:
     """The runs of part 1."""
-    train_all(session, TINY_RUNS if session.tiny else RUNS)
+    train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS))
 
 
 def train_all(session: Session, names: Sequence[str], at_once: int = 1) -> None:

@@ -25,7 +25,14 @@ CLOSING_S = 8.0
 
 
 def run_stages(
-    stages: Sequence[Stage], *, device: str, tiny: bool, out: Path, work: Path, scale: float = 1.0
+    stages: Sequence[Stage],
+    *,
+    device: str,
+    tiny: bool,
+    out: Path,
+    work: Path,
+    scale: float = 1.0,
+    runs: str = "",
 ) -> int:
     """Runs the stages and writes what they find to `out/results.jsonl`.
 
@@ -50,7 +57,9 @@ def run_stages(
     try:
         for position, stage in enumerate(stages):
             seconds = share_time(stages[position:], end - time.time())
-            session = Session(stage.name, device, tiny, str(out), str(work), time.time() + seconds, scale)
+            session = Session(
+                stage.name, device, tiny, str(out), str(work), time.time() + seconds, scale, runs
+            )
             passed &= _run_stage(stage, session, seconds)
     except Ended:
         code = 143

@@ -33,6 +33,7 @@ class Session:
         work: runs, caches and logs.
         deadline: `time.time()` at which the stage's time is over.
         scale: factor on every budget, for a slow machine.
+        runs: names of runs (`vit_base:zero2+compile`) in place of a stage's own list, with commas; "" = its own.
     """
 
     stage: str
@@ -42,6 +43,7 @@ class Session:
     work: str
     deadline: float
     scale: float = 1.0
+    runs: str = ""
 
     @classmethod
     def from_json(cls, text: str) -> Session:
@@ -63,6 +65,10 @@ class Session:
     @cached_property
     def out_folder(self) -> Path:
         return Path(self.out)
+
+    def choose(self, own: tuple[str, ...]) -> tuple[str, ...]:
+        """The runs that were asked for; else those that the stage has."""
+        return tuple(name.strip() for name in self.runs.split(",") if name.strip()) or own
 
     def left_s(self) -> float:
         """Seconds until the stage's time is over."""

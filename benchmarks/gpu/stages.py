@@ -42,6 +42,7 @@ STAGES = (
     Stage("gloo", 4, 170, "two ranks on one device against one process"),
     Stage("quantizer", 4, 150, "ZeRO++'s kernel against its formula, and between two ranks"),
     Stage("capacity", 4, 150, "throughput and allocator retries as memory fills up"),
+    Stage("stops", 5, 400, "out of memory, the ladder, SIGTERM, kill -9, checkpoints, as docs/stops.md says"),
 )
 PARTS = tuple(sorted({stage.part for stage in STAGES}))
 

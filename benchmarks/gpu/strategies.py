@@ -25,8 +25,9 @@ WORKERS = {"by module": "trainer.worker", "by block": "benchmarks.gpu.units_work
 
 def run(session: Session) -> None:
     """The runs of part 2, and what ZeRO-3's unit makes of its step."""
-    train_all(session, TINY_RUNS if session.tiny else RUNS)
-    compare_units(session)
+    train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS))
+    if not session.runs:
+        compare_units(session)
 
 
 def compare_units(session: Session) -> None:

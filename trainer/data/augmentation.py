@@ -97,13 +97,15 @@ def prepare_images(
         numbers: their rows of `Looks.numbers`; None = evaluation, nothing is augmented.
 
     Returns:
-        float [m, channel, image_size, image_size], normalised.
+        float [m, channel, image_size, image_size], normalised; on a GPU a pixel's channels lie side by side in memory,
+        which its convolutions want and hand on: ResNet-50 takes half the time (docs/gpu.md).
     """
     if numbers is None:
         images = resize(stored, image_size, how)
     else:
         images = augment_images(stored, numbers, config, image_size, how)
-    return normalise(images, how)
+    images = normalise(images, how)
+    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
 
 
 def augment_images(

@@ -1,0 +1,212 @@
+"""What docs/stops.md promises, on a device: memory that does not suffice, the ladder, SIGTERM, kill -9, checkpoints.
+
+out of memory    ends with 10, says what held it and what to try; foreseen, before anything is loaded
+ladder           the losses of a run that began on its last rung
+stopped, killed  goes on with the losses of a run that nobody disturbed
+saves            how long a step waits for its checkpoint, against `torch.distributed.checkpoint.save`
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks.gpu.blocking_save import measure_saves
+from benchmarks.gpu.gloo import compare_losses
+from benchmarks.gpu.models import Settings, build_models
+from benchmarks.gpu.own_run import COMPARISON, PROGRAM, folder_of, prepare_start, read_run, train
+from benchmarks.gpu.processes import NestedProcesses, read_tail
+from benchmarks.gpu.results import read_lines
+from benchmarks.gpu.session import ROOT, Session
+from trainer import failures
+from trainer.record.run_directory import RunDirectory
+
+TOO_MANY = 512
+"""Images of ViT-H at once: some 240 GiB."""
+STEPS, EVERY, DISTURBED = 60, 20, 37
+SMALL = {
+    "MODEL": "vit_tiny",
+    "DATASET": "synthetic",
+    "TRAIN_SAMPLES": "512",
+    "GLOBAL_BATCH_SIZE": "32",
+    "MICRO_BATCH_SIZE": "16",
+    "PRECISION": "fp32",
+    "PROFILE_STEPS": "0",
+    "STEPS": str(STEPS),
+    "CHECKPOINT_EVERY": str(EVERY),
+    "ALLOW_FAULTS": "true",
+    "LOG_EVERY": "1",
+}
+STRATEGIES = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3")
+LONGEST_S = 120.0
+AT_ONCE = 3
+
+
+def run(session: Session) -> None:
+    """By value; the short runs beside each other, because no time is read there."""
+    strategies = ("fsdp",) if session.tiny else STRATEGIES
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        jobs = [threads.submit(_run_disturbed, session, strategy) for strategy in strategies]
+        jobs.append(threads.submit(_run_not_finite, session))
+        for job in jobs:
+            job.result()
+    if session.is_cuda:  # a CPU does not run out of memory: the kernel ends the process
+        _run_out_of_memory(session)
+        _climb(session)
+    _save(session)
+
+
+def _run_disturbed(session: Session, strategy: str) -> None:
+    """One run that nobody disturbs, one that is told to stop, one that is killed; both of these go on."""
+    if not session.has_time(60):
+        return session.skip(f"{strategy} stopped", 60)
+    settings = SMALL | {"STRATEGY": strategy}
+    whole = _train(session, f"{strategy} undisturbed", settings)
+    _stop(session, strategy, settings)
+    _go_on(session, f"{strategy} stopped", settings, whole)
+    killed = settings | {"FAULT": f"kill@{DISTURBED}"}
+    _train(session, f"{strategy} killed", killed, ends_with=128 + signal.SIGKILL)
+    _go_on(session, f"{strategy} killed", killed, whole)
+
+
+def _open(session: Session, name: str) -> RunDirectory:
+    folder = folder_of(session, f"stops-{name}")
+    return RunDirectory(folder.parents[1], COMPARISON, folder.name)
+
+
+def _train(session: Session, name: str, settings: Settings, **how: Any) -> dict[str, Any]:
+    facts = train(session, f"stops-{name}", settings, seconds=session.within(LONGEST_S), **how)
+    facts.pop("falls", None)
+    session.record(name, facts.pop("status"), **facts)
+    return facts
+
+
+def _go_on(session: Session, name: str, settings: Settings, whole: Mapping[str, Any]) -> None:
+    """The second attempt, whose losses with those of the first are to be the undisturbed run's."""
+    facts = train(session, f"stops-{name}", settings, seconds=session.within(LONGEST_S), goes_on=True)
+    facts.pop("falls", None)
+    lines = read_lines(_open(session, name).metrics)
+    newest = {line["step"]: line for line in lines if line.get("kind") == "train"}
+    steps = [newest[step] for step in sorted(newest)]
+    facts["losses"] = [line.get("loss") for line in steps]
+    facts["grad_norms"] = [line.get("grad_norm") for line in steps]
+    facts |= compare_losses(facts, dict(whole)) if whole.get("losses") else {"loss_error": float("nan")}
+    counted = [line["step"] for line in lines if line.get("kind") == "train"]
+    facts["steps_lost"] = len(counted) - len(newest)
+    session.record(f"{name}, goes on", facts.pop("status"), **facts)
+
+
+def _stop(session: Session, strategy: str, settings: Settings) -> None:
+    """SIGTERM to the launcher once a step is written; it has to end with 143 behind a checkpoint."""
+    start = prepare_start(session, f"stops-{strategy} stopped", settings)
+    processes, began, stopped_s = NestedProcesses(), time.monotonic(), float("nan")
+    code: int | None = None
+    try:
+        process = processes.start(PROGRAM, start.env, start.log, folder=str(ROOT))
+        while process.poll() is None and time.monotonic() - began < LONGEST_S:
+            if any(line.get("kind") == "train" for line in read_lines(start.folder / "metrics.jsonl")):
+                told = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+                code = process.wait(LONGEST_S)
+                stopped_s = time.monotonic() - told
+                break
+            time.sleep(0.02)
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        processes.stop(4.0)
+    facts = {"exit": code, "seconds_to_stop": stopped_s, **read_run(start.folder)}
+    wanted = failures.TERMINATED
+    if code == wanted:
+        return session.record(f"{strategy} stopped", **facts)
+    session.record(
+        f"{strategy} stopped",
+        "failed",
+        error=f"ended with {code}, not {wanted}",
+        log=read_tail(start.log),
+        **facts,
+    )
+
+
+def _run_not_finite(session: Session) -> None:
+    settings = SMALL | {"STRATEGY": "ddp", "FAULT": f"nan@{DISTURBED}"}
+    _train(session, "not finite", settings, ends_with=failures.NOT_FINITE)
+
+
+def _too_large(session: Session) -> Settings:
+    sizes = {"GLOBAL_BATCH_SIZE": str(TOO_MANY), "MICRO_BATCH_SIZE": str(TOO_MANY), "PROFILE_STEPS": "0"}
+    return build_models(session)["vit_huge"].settings | sizes | {"STRATEGY": "single", "STEPS": "8"}
+
+
+def _run_out_of_memory(session: Session) -> None:
+    """More images than fit: found out by the device, and before it by the forecast."""
+    asked = _too_large(session)
+    for name, settings in (
+        ("out of memory", asked | {"MEMORY_FORECAST": "false"}),
+        ("out of memory, foreseen", asked),
+    ):
+        if not session.has_time(30):
+            session.skip(name, 30)
+            continue
+        facts = train(
+            session,
+            f"stops-{name}",
+            settings,
+            seconds=session.within(LONGEST_S),
+            ends_with=failures.OUT_OF_MEMORY,
+        )
+        folder = _open(session, name)
+        told = folder.out_of_memory(0)
+        facts["told"] = json.loads(told.read_text()) if told.is_file() else None
+        ended = read_lines(folder.attempts)
+        facts["reason"] = ended[-1] if ended else None
+        session.record(name, facts.pop("status"), **facts)
+
+
+def _climb(session: Session) -> None:
+    """With the ladder the same run ends well, with the losses of one that began on its last rung."""
+    if not session.has_time(90):
+        return session.skip("ladder", 90)
+    climbs = _too_large(session) | {"MEMORY_FORECAST": "false", "OOM_LADDER": "true"}
+    facts = train(session, "stops-ladder", climbs, seconds=session.within(LONGEST_S))
+    folder = _open(session, "ladder")
+    rungs = json.loads(folder.rungs.read_text()) if folder.rungs.is_file() else []
+    session.record("ladder", facts.pop("status"), rungs=rungs, **facts)
+    if not rungs:
+        return
+    reached = {name.upper(): str(value) for rung in rungs for name, value in rung["settings"].items()}
+    alone = train(
+        session, "stops-last rung", _too_large(session) | reached, seconds=session.within(LONGEST_S)
+    )
+    alone |= compare_losses(alone, facts)
+    session.record("begun on the last rung", alone.pop("status"), **alone)
+
+
+def _save(session: Session) -> None:
+    """ViT-H's state by its run, and as many bytes by torch's blocking save."""
+    if not session.has_time(60):
+        return session.skip("saves", 60)
+    model = build_models(session)["vit_huge"].settings
+    settings = model | {"STRATEGY": "fsdp", "PROFILE_STEPS": "0", "CHECKPOINT_KEEP": "1"}
+    settings |= (
+        {"STEPS": "10", "CHECKPOINT_EVERY": "3"}
+        if session.tiny
+        else {"STEPS": "90", "CHECKPOINT_EVERY": "30"}
+    )
+    facts = train(session, "stops-saves", settings, seconds=session.within(LONGEST_S))
+    written = read_lines(_open(session, "saves").metrics)
+    lines = [line for line in written if "checkpoint_stall_ms" in line]
+    facts["saves"] = [{key: line[key] for key in line if key.startswith("checkpoint")} for line in lines]
+    facts["slowest_steps_ms"] = sorted(ms for ms in facts["step_ms"] if ms)[-6:]
+    facts["median_stall_ms"] = (
+        statistics.median(line["checkpoint_stall_ms"] for line in lines) if lines else None
+    )
+    session.record("saves", facts.pop("status"), **facts)
+    gib = statistics.median(line["checkpoint_gib"] for line in lines) if lines else 0.0
+    session.measure("blocking save", measure_saves, session, gib, needs_s=10)
