@@ -126,6 +126,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     holders = Holders(
         memory.counters,
         engine.observed,
+        engine.module,
         data_set=lambda: task.held_bytes,
         phase=phases.name_open,
         step=lambda: pulse.words[STEP],

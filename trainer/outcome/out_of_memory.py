@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from trainer.failures import OutOfMemory
 from trainer.measuring.memory_counters import GIB, Counters
@@ -19,6 +20,9 @@ from trainer.settings.memory_remedies import describe_remedies, find_remedies
 
 log = logging.getLogger("trainer")
 
+REST = "activations and all else"
+"""`rest` of the file, in words."""
+
 
 @dataclass(frozen=True)
 class Holders:
@@ -26,6 +30,8 @@ class Holders:
 
     counters: Counters
     observed: Observed
+    module: nn.Module
+    """The engine's: asked where the first step has not come to its end, behind which `observed` knows more."""
     data_set: Callable[[], int]
     """Its bytes on the device."""
     phase: Callable[[], str]
@@ -57,6 +63,8 @@ def _describe(
     run: Run, holders: Holders, phase: str, bytes_held: tuple[int, int], said: str
 ) -> dict[str, Any]:
     held, peak = bytes_held
+    if held and "parameters" not in holders.observed.bytes_held:
+        _observe(holders)
     parts = {"data_set": holders.data_set(), **holders.observed.bytes_held} if held else {}
     if holders.counters.on_device:
         parts = {name: size - holders.observed.on_host.get(name, 0) for name, size in parts.items()}
@@ -76,12 +84,25 @@ def _describe(
     }
 
 
+def _observe(holders: Holders) -> None:
+    """What there is of weights and gradients in the first step; what ZeRO keeps beside them counts as the rest."""
+    parameters = list(holders.module.parameters())
+    shards = [p.ds_tensor for p in parameters if hasattr(p, "ds_tensor")]
+    holders.observed.add("parameters", [*parameters, *shards])
+    holders.observed.add("gradients", [p.grad for p in parameters if p.grad is not None])
+
+
+def _shorten(said: str) -> str:
+    """`CUDA out of memory. Tried to allocate 2.00 GiB`: the first two sentences; the file has all of it."""
+    return ". ".join(said.split(". ")[:2])
+
+
 def _sentence(content: dict[str, Any]) -> str:
     where = f"rank {content['rank']}" + (f" (node {content['node']})" if content["node"] else "")
     when = f"at step {content['step']}" if content["step"] else "before the first step"
     when += f" ({content['phase']})" if content["phase"] else ""
     parts = sorted(content["parts_gib"].items(), key=lambda part: -part[1])
-    held = ", ".join(f"{name} {size:.2f}" for name, size in parts)
-    sentence = f"{where} {when}: {content['said']}; at most {content['peak_gib']:.2f} GiB were held: {held}"
+    held = ", ".join(f"{REST if name == 'rest' else name} {size:.2f}" for name, size in parts)
+    sentence = f"{where} {when}: {_shorten(content['said'])}; at most {content['peak_gib']:.2f} GiB were held: {held}"
     remedies = describe_remedies(content["try"])
     return f"{sentence}; try {remedies}" if remedies else f"{sentence}; it needs more or larger devices"

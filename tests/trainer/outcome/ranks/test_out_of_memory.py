@@ -8,7 +8,7 @@ from tests.ranks import fork_ranks
 from tests.trainer.ranks.test_hangs import settings
 
 
-def be_worker() -> None:
+def be_worker(failing: int = 7) -> None:
     import torch
 
     from trainer import worker
@@ -18,7 +18,7 @@ def be_worker() -> None:
 
     def update(self, lr):
         steps[0] += 1
-        if steps[0] == 7:
+        if steps[0] == failing:
             raise torch.OutOfMemoryError(
                 "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...\nmore"
             )
@@ -45,3 +45,19 @@ def test_the_end_says_what_held_the_memory_and_what_to_try(tmp_path):
     assert {"parameters", "gradients", "optimizer", "rest", "data_set"} <= found["parts_gib"].keys()
     assert found["parts_gib"]["parameters"] > 0 and found["peak_gib"] >= found["held_gib"] > 0
     assert found["try"][0] == {"micro_batch_size": 4}
+
+
+def be_worker_at_first() -> None:
+    be_worker(failing=1)
+
+
+def test_weights_and_gradients_are_told_in_the_first_step_too(tmp_path):
+    ended = fork_ranks(
+        be_worker_at_first, 2, env=settings(tmp_path, "ddp", TRAINER_COLLECTIVE_TIMEOUT_S="120")
+    )
+    assert [r.exit_code for r in ended] == [10, 10], ended[0].output[-2000:]
+    assert "Tried to allocate 2.00 GiB. GPU 0" not in ended[0].output, "torch's advice is in the file"
+    assert "activations and all else " in ended[0].output
+    found = json.loads((tmp_path / "default/try/ranks/rank0.out_of_memory.json").read_text())
+    assert found["step"] == 1
+    assert found["parts_gib"]["gradients"] >= found["parts_gib"]["parameters"] > 0
