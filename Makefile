@@ -97,7 +97,7 @@ bench-traces: setup ## the trace analysis against HTA, to 10 million events and 
 
 gpu: setup ## the first minutes on a GPU, by stages: make gpu PART=1 OUT=results/gpu; without one: make gpu DEVICE=cpu TINY=1
 	@$(BIN)/python -m benchmarks.gpu --device $(DEVICE) --out $(OUT) $(if $(PART),--part $(PART)) \
-	    $(if $(STAGES),--stages $(STAGES)) $(if $(TINY),--tiny)
+	    $(if $(STAGES),--stages $(STAGES)) $(if $(RUNS),--runs $(RUNS)) $(if $(TINY),--tiny)
 
 gpu-kit: .tools/bootstrap/ready ## code and missing packages for a bare GPU machine without network, into gpu-kit/
 	@.tools/bootstrap/bin/python -m benchmarks.gpu.kit

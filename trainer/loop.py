@@ -8,6 +8,7 @@ from trainer.agreement.agreement import Agreement
 from trainer.data.batches import Batch
 from trainer.engine import Engine
 from trainer.hangs.pulse import STEP
+from trainer.measuring.garbage import set_aside
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.measuring.training_memory import TrainingMemory
@@ -57,3 +58,5 @@ def train(
             recorder.flush()
             validate(step)
         after_step(step)
+        if step == first_step:
+            set_aside()

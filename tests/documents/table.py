@@ -215,6 +215,9 @@ TABLE: dict[str, Row] = {
     "make gpu": row(TARGET, GPU_SUITE, instead=NO_GPU),
     "make gpu PART=1 OUT=results/gpu": row(TARGET, GPU_SUITE, instead=NO_GPU),
     "make gpu STAGES=numerics,ab OUT=...": row(TARGET, GPU_SUITE, instead=NO_GPU),
+    "make gpu STAGES=project RUNS=resnet:single,vit_base:zero2+compile OUT=...": row(
+        TARGET, GPU_SUITE, instead=NO_GPU
+    ),
     "make gpu DEVICE=cpu TINY=1": row(TARGET, GPU_SUITE, instead="five minutes; it is the suite `gpu`"),
     "make schema": row(TARGET, "tests/charts/test_values_schema.py::*", instead="writes into the repository"),
     "make chart NAME=<name>": row("tests/charts/test_new_chart.py::test_from_the_command_line"),
@@ -362,6 +365,9 @@ TABLE: dict[str, Row] = {
     ".venv/bin/python -m benchmarks.gpu.read benchmarks/gpu/measured/h200-2026-11-26.jsonl": row(
         "tests/benchmarks/gpu/test_measured.py::test_what_was_measured_is_shown_as_tables"
     ),
+    ".venv/bin/python -m benchmarks.gpu.read benchmarks/gpu/measured/h200-2026-11-26-second.jsonl": row(
+        "tests/benchmarks/gpu/test_measured.py::test_the_second_half_hour_is_shown_as_tables"
+    ),
     "python -m benchmarks.gpu.foreseen": row(
         "tests/benchmarks/gpu/processes/test_foreseen.py::*",
         instead="nine minutes; the test counts the quickest one",
@@ -370,6 +376,7 @@ TABLE: dict[str, Row] = {
     "./start --part 2 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
     "./start --part 3 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
     "./start --part 4 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
+    "./start --part 5 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
     "./start --read RESULTS": row(GPU_KIT, instead=NO_GPU),
     "images/build --help": row("tests/images/test_build.py::test_help_shows_examples"),
     "tests/cluster/run CLUSTER TESTS": row("tests/cluster/processes/test_run.py::*"),

@@ -12,7 +12,6 @@ seen, nor what was given back before the step ended; of a copy in one long piece
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
+from trainer.measuring.garbage import list_objects
 from trainer.measuring.observation import Observed, local_part
 
 STATE = ("parameters", "optimizer", "teacher")
@@ -88,7 +88,7 @@ def _strangers(device_type: str, own: Collection[int]) -> dict[int, list[Tensor]
 
 
 def _python_tensors() -> Iterator[Tensor]:
-    for each in gc.get_objects():
+    for each in list_objects():
         kind = type(each)  # isinstance would ask objects that stand for others what they are
         if issubclass(kind, Tensor) and not issubclass(kind, DTensor | FakeTensor):
             yield each

@@ -42,3 +42,12 @@ def test_without_torch_its_python_is_named(capsys, monkeypatch):
 def test_an_unknown_stage_is_named(capsys):
     assert command.main(["--stages", "speed"]) == 2
     assert "STAGES=speed: not known; allowed: environment" in capsys.readouterr().err
+
+
+def test_every_unknown_part_of_a_run_is_named(capsys):
+    assert command.main(["--stages", "project", "--runs", "vit_base:zero2+compile,vit:zero9+fast"]) == 2
+    said = capsys.readouterr().err
+    assert "--runs vit:zero9+fast: the model 'vit' is not known; allowed: vit_base, vit_huge" in said
+    assert "the strategy 'zero9' is not known; allowed: single" in said
+    assert "the extra 'fast' is not known; allowed: compile" in said
+    assert "vit_base:zero2+compile" not in said

@@ -32,6 +32,8 @@ CASES = [
     (RUN, {"mfu_pct": 34.0}),
     (RUN, {"mfu_pct": None}),
     ({"stage": "gloo", "loss_error": 1e-7}, {"loss_error": "nan"}),
+    ({"stage": "stops", "item": "fsdp stopped, goes on", "loss_error": 0.0}, {"loss_error": 2e-3}),
+    ({"stage": "stops", "item": "fsdp stopped, goes on", "steps_lost": 0}, {"steps_lost": 1}),
 ]
 
 
@@ -45,6 +47,13 @@ def test_a_gate_holds_and_fails(good, change):
 def test_every_gate_is_tried_here():
     lines = [{**DONE, **good} for good, _ in CASES]
     assert {verdict.gate for verdict in judge_lines(lines, "cuda")} == {gate.text for gate in GATES}
+
+
+def test_a_run_that_was_killed_may_lose_steps():
+    assert (
+        judge_lines([{**DONE, "stage": "stops", "item": "fsdp killed, goes on", "steps_lost": 16}], "cuda")
+        == []
+    )
 
 
 def test_an_error_that_is_not_a_number_fails():

@@ -66,3 +66,37 @@ def test_what_was_measured_is_shown_as_tables(capsys):
     assert read.main([str(MEASURED)]) == 1, "some stages failed that day"
     shown = capsys.readouterr().out
     assert "NVIDIA H200, driver 580.159.04" in shown and "qwen2.5-3b:single+compile" in shown
+
+
+SECOND = Path("benchmarks/gpu/measured/h200-2026-11-26-second.jsonl")
+
+
+def test_what_the_second_half_hour_is_said_to_have_shown():
+    lines = [line for line in read_lines(SECOND) if line.get("status") == "done"]
+    gloo = {
+        line["item"]: line["loss_error"] for line in lines if line["stage"] == "gloo" and "loss_error" in line
+    }
+    assert len(gloo) == 9 and max(gloo.values()) <= 1e-7
+    goes_on = {line["item"]: line for line in lines if line["item"].endswith(", goes on")}
+    assert len(goes_on) == 12
+    assert all(line["loss_error"] == line["norm_error"] == 0.0 for line in goes_on.values())
+    assert {line["steps_lost"] for name, line in goes_on.items() if "stopped" in name} == {0}
+    filled = [line for line in lines if line["stage"] == "capacity" and "allocated_pct" in line]
+    assert len(filled) == 16 and all(line["num_alloc_retries"] == 0 for line in filled)
+    assert max(line["allocated_pct"] for line in filled) > 98
+
+
+def test_channels_side_by_side_were_faster_where_docs_say_so():
+    steps: dict[str, dict[bool, float]] = {}
+    for line in read_lines(SECOND):
+        if line["call"] == 2 and line["stage"] == "project" and line.get("status") == "done":
+            steps.setdefault(line["model"], {})["contiguous" in line["tree"]] = line["step_time_ms_p50"]
+    shares = {model: found[False] / found[True] for model, found in steps.items()}
+    assert len(shares) == 5 and 0.98 < shares.pop("vit_base") < 1.0
+    assert min(shares.values()) > 0.56 and max(shares.values()) < 0.67
+
+
+def test_the_second_half_hour_is_shown_as_tables(capsys):
+    assert read.main([str(SECOND)]) == 1, "the ladder in bf16 missed its gate"
+    shown = capsys.readouterr().out
+    assert "fsdp killed, goes on" in shown and "default 99%" in shown

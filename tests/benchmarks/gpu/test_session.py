@@ -64,3 +64,10 @@ def test_a_command_gets_what_is_left_but_not_more_than_its_most(tmp_path):
 def test_a_session_goes_to_another_process_whole(tmp_path):
     session = session_in(tmp_path, scale=3)
     assert Session.from_json(session.to_json()) == session
+
+
+def test_runs_that_were_asked_for_take_the_place_of_a_stage_s_own(tmp_path):
+    assert session_in(tmp_path).choose(("a:single",)) == ("a:single",)
+    asked = session_in(tmp_path, runs="b:ddp, c:zero2+compile,")
+    assert asked.choose(("a:single",)) == ("b:ddp", "c:zero2+compile")
+    assert Session.from_json(asked.to_json()).runs == asked.runs

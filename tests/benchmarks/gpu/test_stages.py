@@ -36,6 +36,7 @@ def test_parts_are_in_the_table_s_order():
         2,
         3,
         4,
+        5,
     )
 
 
@@ -49,7 +50,7 @@ def test_stages_are_chosen_by_name_by_part_or_all():
     ("names", "part", "sentence"),
     [
         ("numeric", None, "STAGES=numeric: not known; allowed: environment, numerics"),
-        ("", 5, "PART=5: not known; allowed: 1, 2, 3, 4"),
+        ("", 6, "PART=6: not known; allowed: 1, 2, 3, 4, 5"),
         ("ab", 1, "STAGES=ab and PART=1: give one of the two"),
     ],
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.data import randaugment
-from trainer.data.augmentation import COLUMNS, augment_images, draw_looks, resize
+from trainer.data.augmentation import COLUMNS, augment_images, draw_looks, prepare_images, resize
 from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
@@ -239,3 +240,12 @@ def test_the_bytes_of_the_data_set_in_the_device_s_memory_are_known():
     assert kept.held_bytes == 0
     kept.load(np.arange(10))
     assert kept.held_bytes == 10 * 3 * 8 * 8
+
+
+def test_on_a_gpu_a_pixel_s_channels_lie_side_by_side():
+    with FakeTensorMode():
+        stored = {kind: torch.empty(2, 3, 8, 8, dtype=torch.uint8, device=kind) for kind in ("cuda", "cpu")}
+        strides = {
+            kind: prepare_images(given, Config(run="x"), 16).stride() for kind, given in stored.items()
+        }
+    assert strides == {"cuda": (768, 1, 48, 3), "cpu": (768, 256, 16, 1)}
