@@ -27,6 +27,7 @@ STRATEGIES: dict[str, tuple[int, dict[str, str]]] = {
         2,
         {
             "TRAINER_MODEL": "qwen_tiny",
+            "TRAINER_IMAGE_SIZE": "0",
             "TRAINER_DATASET": "arithmetic",
             "TRAINER_TRAIN_SAMPLES": "96",
             "TRAINER_VALIDATION_FRACTION": "0.02",
