@@ -55,6 +55,7 @@ from trainer.settings.deepspeed_rules import missing_rank_variables
 from trainer.settings.knob_table import resolve_knobs
 from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
 from trainer.settings.quantized_shares import describe_quantized
+from trainer.settings.recording_rules import snapshot_problems
 from trainer.settings.schedule import profile_first_from
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import count_batch_norm_samples
@@ -71,6 +72,8 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         launcher: identifies the process that started this rank, in attempts.jsonl.
         pulse: where the rank says that it goes on.
     """
+    if problems := snapshot_problems(config, gpu=world.device_type == "cuda"):  # a GPU that torch cannot use
+        raise ConfigError(problems)
     apply_whole_fp32()
     precision = resolve_precision(config, world.device_type)
     witness = Witness(pulse, config.collective_timeout_s)

@@ -40,6 +40,7 @@ NEVER = (
         "eps",
     ),
     *("profile_first_step", "profile_warmup", "profile_steps", "profile_shapes", "profile_memory"),
+    "memory_snapshot",
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "checkpoint_keep_finished"),
     *(
         "resume",

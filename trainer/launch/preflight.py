@@ -28,6 +28,7 @@ from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import broken_deepspeed_rules, has_gpu, placement_problems
 from trainer.settings.fault import rank_problems
 from trainer.settings.fields import MODELS
+from trainer.settings.recording_rules import snapshot_problems
 from trainer.settings.schedule import plan_problems
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
@@ -96,6 +97,7 @@ def check(
     problems += rank_problems(config.fault, world_size)
     problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size)
     problems += compile_problems(config, env, gpu=has_gpu())
+    problems += snapshot_problems(config, gpu=has_gpu())
     if config.is_text:
         _check_text(config, world_size, env, problems, makes_caches)
     else:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from trainer.measuring.exposed import measure_exposed_pct, read_events
+from trainer.measuring.memory_snapshot import start_history, write_snapshot
 from trainer.measuring.phases import Phases
 from trainer.record.run_directory import write_json
 from trainer.run import Run
@@ -47,6 +48,8 @@ class StepProfiler:
 
     def begin_step(self, step: int) -> None:
         """Before a step."""
+        if self._config.memory_snapshot and step == self._first:
+            start_history()
         if step != self._begin:
             return
         activities = [ProfilerActivity.CPU]
@@ -74,7 +77,10 @@ class StepProfiler:
             return
         self._phases.record(False)
         self._profile.stop()
-        entry = {**self._write_trace(), "comm_exposed_pct": self._measure_exposed()}
+        snapshot = {}
+        if self._config.memory_snapshot:  # before the exchange below takes memory of the device
+            snapshot["memory_snapshot"] = write_snapshot(self._folder.memory_snapshot(self._rank))
+        entry = {**self._write_trace(), "comm_exposed_pct": self._measure_exposed(), **snapshot}
         self._profile = None
         self.active = False
         entries: list[Any] = [None] * dist.get_world_size()

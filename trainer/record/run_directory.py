@@ -28,6 +28,7 @@ class RunDirectory:
         self.ranks = self.path / "ranks"
         self.traces = self.path / "traces"
         self.manifest = self.traces / "manifest.json"
+        self.memory_snapshots = self.traces / "memory_snapshots"
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
         self.best_model = self.path / "best_model"
@@ -82,6 +83,9 @@ class RunDirectory:
 
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}_trace.json"
+
+    def memory_snapshot(self, rank: int) -> Path:
+        return self.memory_snapshots / f"rank{rank}.pickle"
 
     def has_all_traces(self) -> bool:
         """An attempt has recorded its steps, and lost no rank's trace."""

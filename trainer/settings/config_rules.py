@@ -9,6 +9,7 @@ from trainer.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from trainer.settings.knob_table import misplaced_knobs
 from trainer.settings.network_table import FINETUNED_NETWORKS
 from trainer.settings.optimizer_table import OPTIMIZERS, list_own_settings
+from trainer.settings.recording_rules import recording_problems
 from trainer.settings.size_table import misplaced_sizes
 from trainer.settings.strategy_table import STRATEGIES
 
@@ -157,6 +158,7 @@ def _work(config: Settings) -> Iterator[str]:
             f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "
             f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, whose steps come before it"
         )
+    yield from recording_problems(config)
     yield from fault_problems(config.fault, config.allow_faults)
     if config.resume_from and config.resume == "never":
         yield (

@@ -343,6 +343,11 @@ class Settings(BaseModel):
     profile_steps: int = Field(default=3, ge=0, description="Recorded steps; 0 = no profile.")
     profile_shapes: bool = Field(default=False, description="Record tensor shapes.")
     profile_memory: bool = Field(default=True, description="Record allocations.")
+    memory_snapshot: bool = Field(
+        default=False,
+        description="On GPUs: every allocation of the recorded steps with its line of code, of each rank, in "
+        "traces/memory_snapshots; for pytorch.org/memory_viz.",
+    )
 
     # keep
     checkpoint_every: int = Field(

@@ -338,6 +338,7 @@ RULES: tuple[Rule, ...] = (
     _setting("profile_steps", "traces of other steps, and other steps left out of the times"),
     _setting("profile_shapes", "recording costs time in the traced steps"),
     _setting("profile_memory", "recording costs time in the traced steps"),
+    _setting("memory_snapshot", "recording costs time in the traced steps", absent="not recorded"),
     _setting("evaluate_every", "asked for; validation is outside the step times", matters=False),
     _decided("evaluate_every", "outside the step times", matters=False, absent="as asked"),
     _setting(

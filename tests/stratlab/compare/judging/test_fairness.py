@@ -246,6 +246,7 @@ MUST_MATTER = {
         "dataset": "cifar100",
         "validation_fraction": 0.5,
         "profile_memory": False,
+        "memory_snapshot": True,
         "profile_steps": 5,
         "profile_shapes": True,
         "profile_warmup": 4,

@@ -1,0 +1,37 @@
+import pytest
+
+from trainer.launch import preflight
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.recording_rules import snapshot_problems
+
+CPU = (
+    "TRAINER_MEMORY_SNAPSHOT=true: is the history of torch's CUDA allocator, and there is no GPU here; expected false "
+    "on a CPU, where TRAINER_PROFILE_MEMORY=true has the allocations in the traces"
+)
+
+
+def read(**settings):
+    return Config.from_env({"TRAINER_RUN": "x", **settings})
+
+
+def test_a_snapshot_is_refused_on_a_cpu_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(preflight, "has_gpu", lambda: False)
+    config = read(TRAINER_MEMORY_SNAPSHOT="true", TRAINER_RESULTS=str(tmp_path))
+    with pytest.raises(ConfigError) as failure:
+        preflight.check(config, 1, {})
+    assert failure.value.problems == [CPU]
+
+
+def test_a_snapshot_is_taken_on_a_gpu():
+    config = read(TRAINER_MEMORY_SNAPSHOT="true")
+    assert snapshot_problems(config, gpu=True) == []
+    assert snapshot_problems(config, gpu=False) == [CPU]
+    assert snapshot_problems(read(), gpu=False) == []
+
+
+def test_a_snapshot_needs_steps_that_are_recorded():
+    with pytest.raises(ConfigError) as failure:
+        read(TRAINER_MEMORY_SNAPSHOT="true", TRAINER_PROFILE_STEPS="0")
+    (problem,) = failure.value.problems
+    assert problem.startswith("TRAINER_MEMORY_SNAPSHOT=true: records the steps of the profile")
+    assert "TRAINER_PROFILE_STEPS above 0" in problem
