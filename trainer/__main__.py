@@ -150,6 +150,7 @@ def _run(config: Config, stop: Stop) -> int:
         pods.nodes,
         pods.processes_per_node,
         config.collective_timeout_s,
+        config.flight_recorder,
     )
     watchdog.set_environment(os.environ)
     memory = ContainerMemory()

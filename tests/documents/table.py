@@ -319,6 +319,7 @@ TABLE: dict[str, Row] = {
         for options in (
             "",
             " --set strategy=zero3 --set model=vit_huge --processes 2",
+            " --set strategy=zero3 --set flops_profiler=true",
             " --config examples/digits.yaml --set strategy=zeropp --set micro_batch_size=16 --processes 2 --nodes 2",
         )
     },

@@ -40,7 +40,7 @@ NEVER = (
         "eps",
     ),
     *("profile_first_step", "profile_warmup", "profile_steps", "profile_shapes", "profile_memory"),
-    "memory_snapshot",
+    *("memory_snapshot", "flops_profiler", "flight_recorder"),
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "checkpoint_keep_finished"),
     *(
         "resume",

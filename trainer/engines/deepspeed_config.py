@@ -154,6 +154,7 @@ def build_settings(
             "bf16_optimizer_states": False,
         },
         "data_types": {"grad_accum_dtype": own, "buffer_dtype": own},
+        "flops_profiler": _flops_profiler(config),
         "checkpoint": {
             "tag_validation": "Fail",
             "load_universal": False,
@@ -211,6 +212,21 @@ def _gathering(config: Config, sizes: ModelSizes) -> dict[str, Any]:
         "stage3_param_persistence_threshold": config.persistent_elements,
         "stage3_max_live_parameters": live,
         "stage3_max_reuse_distance": reuse,
+    }
+
+
+def _flops_profiler(config: Config) -> dict[str, Any]:
+    """On for who takes these settings elsewhere; a run switches it off (engines/flops_profile.py)."""
+    return {
+        "enabled": config.flops_profiler,
+        "recompute_fwd_factor": float(config.activation_checkpointing == "blocks"),
+        "profile_step": max(
+            0, config.profile_first_step - config.profile_warmup - 1
+        ),  # DeepSpeed's begin with 0
+        "module_depth": -1,
+        "top_modules": 3,
+        "detailed": True,
+        "output_file": None,
     }
 
 

@@ -63,6 +63,10 @@ KNOWN: dict[str, tuple[str, ...]] = {
         *("bf16_master_weights_and_grads", "bf16_optimizer_states"),
     ),
     "data_types": ("grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules"),
+    "flops_profiler": (
+        *("enabled", "recompute_fwd_factor", "profile_step", "module_depth", "top_modules", "detailed"),
+        "output_file",
+    ),
     "checkpoint": ("tag_validation", "load_universal", "use_node_local_storage", "parallel_write"),
     "checkpoint.parallel_write": ("pipeline_stage",),
     "timers": ("throughput",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
 from trainer.engines import deepspeed_state
 from trainer.engines.deepspeed_snapshot import take_snapshot
+from trainer.engines.flops_profile import profile_flops
+from trainer.hangs.pulse import STEP
 from trainer.measuring.observation import Observed, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.models.loss_scale import LossScale
@@ -36,6 +39,8 @@ class DeepSpeedEngine:
         self._phases = phases
         self._precision = run.precision
         self._staging = Staging()
+        self._pulse = run.pulse
+        self._flops_file = run.folder.flops_profiler if run.config.flops_profiler and run.writes else None
         # its backward divides by the accumulation and its reduction by the world size: undo both
         self._loss_factor = engine.gradient_accumulation_steps() * engine.dp_world_size
         self.loss_scale = LossScale(run.precision.scales_loss)
@@ -48,7 +53,7 @@ class DeepSpeedEngine:
             engine.optimizer.override_loss_scale(self.loss_scale.scale)
         total = counted = None
         for i, (inputs, labels) in enumerate(batch.micro):
-            with phases.forward:
+            with phases.forward, self._count_flops():
                 whole, measures = engine(self._precision.cast_input(inputs), labels)
                 loss = whole / batch.global_labels
             with phases.backward:
@@ -69,6 +74,13 @@ class DeepSpeedEngine:
         skipped = engine.skipped_steps - skipped_before
         self.loss_scale.update(bool(skipped))
         return build_result(batch, total, counted, engine.get_global_grad_norm(), skipped)
+
+    def _count_flops(self) -> AbstractContextManager[None]:
+        """Of the first micro-batch of the first step that the profiler sees; nothing otherwise."""
+        if self._flops_file is None or not self._phases.step.recording:
+            return nullcontext()
+        path, self._flops_file = self._flops_file, None
+        return profile_flops(self._engine, self._pulse.words[STEP], path)
 
     def _observe(self) -> None:
         """Parameters with their fp32 copies, and the gradients, between backward and update."""

@@ -38,8 +38,6 @@ ANSWER_S = 2.5
 STACK_S = 0.5
 ENOUGH_S = 20.0
 """After the time-out: torch has ended what it ends."""
-RECORDED = 2000
-"""Collectives that torch's flight recorder keeps."""
 
 log = logging.getLogger("trainer")
 
@@ -52,10 +50,18 @@ class Watchdog(threading.Thread):
         nodes: pods of the run.
         processes: of this pod.
         timeout_s: of a collective.
+        recorded: collectives that NCCL's flight recorder keeps on a rank.
     """
 
     def __init__(
-        self, folder: RunDirectory, pod: str, node: str, nodes: int, processes: int, timeout_s: float
+        self,
+        folder: RunDirectory,
+        pod: str,
+        node: str,
+        nodes: int,
+        processes: int,
+        timeout_s: float,
+        recorded: int,
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
         self.verdict: Verdict | None = None
@@ -64,6 +70,7 @@ class Watchdog(threading.Thread):
         """Whether the ranks of this pod were ended by it."""
         self._folder, self._pod, self._node = folder, pod, node
         self._nodes, self._processes, self._timeout_s = nodes, processes, timeout_s
+        self._recorded = recorded
         self._margin_s = min(MOST_MARGIN_S, max(LEAST_MARGIN_S, MARGIN * timeout_s))
         self._poll_s = min(1.0, timeout_s / 20)
         self._over = threading.Event()
@@ -78,8 +85,8 @@ class Watchdog(threading.Thread):
     def set_environment(self, env: MutableMapping[str, str]) -> None:
         """Where the ranks keep their pulse, and where torch's flight recorder goes when a collective times out."""
         env[FOLDER] = str(self._pulses)
-        env.setdefault("TORCH_FR_BUFFER_SIZE", str(RECORDED))
-        env.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+        env.setdefault("TORCH_FR_BUFFER_SIZE", str(self._recorded))
+        env.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1" if self._recorded else "0")
         env.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(self._folder.flight_recorder / "rank_"))
 
     def run(self) -> None:

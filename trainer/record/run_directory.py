@@ -28,6 +28,7 @@ class RunDirectory:
         self.ranks = self.path / "ranks"
         self.traces = self.path / "traces"
         self.manifest = self.traces / "manifest.json"
+        self.flops_profiler = self.traces / "flops_profiler.txt"
         self.memory_snapshots = self.traces / "memory_snapshots"
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"

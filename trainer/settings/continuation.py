@@ -39,7 +39,7 @@ MAY_DIFFER = (
     *("overlap_reduction", "persistent_elements", "reduce_dtype", "static_graph"),
     *("activation_checkpointing", "compile", "loss_chunk_tokens", "micro_batch_size", "data_residence"),
     *("profile_first_step", "profile_warmup", "profile_steps", "profile_shapes", "profile_memory"),
-    "memory_snapshot",
+    *("memory_snapshot", "flops_profiler", "flight_recorder"),
     *(
         "checkpoint_every",
         "checkpoint_minutes",

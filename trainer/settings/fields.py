@@ -348,6 +348,11 @@ class Settings(BaseModel):
         description="On GPUs: every allocation of the recorded steps with its line of code, of each rank, in "
         "traces/memory_snapshots; for pytorch.org/memory_viz.",
     )
+    flops_profiler: bool = Field(
+        default=False,
+        description="DeepSpeed's strategies: its flops profiler in the first step of the profile's warm-up, into "
+        "traces/flops_profiler.txt.",
+    )
 
     # keep
     checkpoint_every: int = Field(
@@ -405,6 +410,13 @@ class Settings(BaseModel):
     )
     collective_timeout_s: int = Field(
         default=600, ge=10, le=YEAR_S, description="A collective that hangs fails then."
+    )
+    flight_recorder: int = Field(
+        default=2000,
+        ge=0,
+        le=1_000_000,
+        description="Collectives that NCCL's flight recorder keeps on each rank; where one times out they are written "
+        "to hangs/flight_recorder. 0 = none.",
     )
     oom_ladder: bool = Field(
         default=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainer.settings.fields import Settings
+from trainer.settings.strategy_table import STRATEGIES
 
 
 def recording_problems(config: Settings) -> Iterator[str]:
@@ -13,6 +14,27 @@ def recording_problems(config: Settings) -> Iterator[str]:
         yield (
             "TRAINER_MEMORY_SNAPSHOT=true: records the steps of the profile, and TRAINER_PROFILE_STEPS=0 has none; "
             "expected false, or TRAINER_PROFILE_STEPS above 0"
+        )
+    if config.flops_profiler:
+        yield from _flops(config)
+
+
+def _flops(config: Settings) -> Iterator[str]:
+    if not STRATEGIES[config.strategy].deepspeed_stage:
+        having = ", ".join(name for name, row in STRATEGIES.items() if row.deepspeed_stage)
+        yield (
+            f"TRAINER_FLOPS_PROFILER=true: DeepSpeed's own, which {having} have; expected false with strategy "
+            f"{config.strategy}, of which flops_per_sample in config.json is the lab's own count"
+        )
+    elif config.compile:
+        yield (
+            "TRAINER_FLOPS_PROFILER=true: counts calls of torch's functions, and compiled blocks make none; expected "
+            "false with TRAINER_COMPILE=true"
+        )
+    if not (config.profile_steps and config.profile_warmup):
+        yield (
+            "TRAINER_FLOPS_PROFILER=true: counts in the first step of the profile's warm-up, of which there is none; "
+            "expected false, or TRAINER_PROFILE_STEPS and TRAINER_PROFILE_WARMUP above 0"
         )
 
 

@@ -78,6 +78,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     else:
         model.to(device_type)
     trainable = [p for p in model.parameters() if p.requires_grad]
+    settings["flops_profiler"]["enabled"] = False  # see engines/flops_profile.py
     engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
     if config.strategy == "zeropp":
         _quantize(engine, config.zeropp.split(","), run.world.local_size)

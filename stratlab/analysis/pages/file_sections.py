@@ -6,16 +6,18 @@ import csv
 import itertools
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 
 from stratlab.analysis.pages.time_sections import MOST_ROWS, cut_note
-from stratlab.drawing import badge, details, html_table, note, paragraph, subtitle
+from stratlab.drawing import Section, badge, details, html_table, note, paragraph, subtitle
 from stratlab.number import format_number
 
 BADGES = {"ok": "good", "failed": "bad", "unsupported": "plain", "skipped": "bad", "noted": "warn"}
 HTA_ROWS, HTA_TABLES, HTA_LETTERS, HTA_COLUMNS = 30, 24, 100, 24  # shown of HTA's tables; the files have all
 MOST_OFFSETS = 32
+MOST_RECORDINGS = 16  # files of a kind; they lie in one folder
 
 
 def build_merged(report: dict[str, Any]) -> Markup:
@@ -50,6 +52,34 @@ def build_merged(report: dict[str, Any]) -> Markup:
         table = html_table(rows[:MOST_OFFSETS], ["rank", "ahead_ms"]) + cut_count(len(rows), MOST_OFFSETS)
         html += details("Clocks against the first rank's", table)
     return html
+
+
+def build_recordings(report: dict[str, Any]) -> list[Section]:
+    """Links to what was recorded beside the traces; no section where there is nothing."""
+    rows = []
+    for row in report.get("recordings") or []:
+        files = list(row["files"].items())
+        links = [
+            Markup('<a href="../{}">{}</a> ({} MiB)').format(quote(path), path, f"{size / 2**20:.1f}")
+            for path, size in files[:MOST_RECORDINGS]
+        ]
+        more = [f"and {len(files) - MOST_RECORDINGS} more"] if len(files) > MOST_RECORDINGS else []
+        rows.append(
+            {
+                "recording": row["recording"],
+                "what": row["what"],
+                "files": Markup("<br>").join([*links, *more]),
+            }
+        )
+    if not rows:
+        return []
+    table = html_table(rows, ["recording", "what", "files"])
+    return [
+        Section(
+            "Recorded beside the traces",
+            table + note("Links hold where this page lies in its run directory."),
+        )
+    ]
 
 
 def build_quality(report: dict[str, Any]) -> Markup:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.analysis.pages.communication_section import build_collectives
-from stratlab.analysis.pages.file_sections import build_hta, build_merged, build_quality
+from stratlab.analysis.pages.file_sections import build_hta, build_merged, build_quality, build_recordings
 from stratlab.analysis.pages.kernel_sections import build_device_sections, build_idle
 from stratlab.analysis.pages.part_names import say_headline
 from stratlab.analysis.pages.run_sections import build_gpus, build_layout, build_memory, build_training
@@ -51,6 +51,7 @@ def build_html(
         *build_training(facts),
         *build_gpus(facts),
         Section("One trace of all ranks", build_merged(report)),
+        *build_recordings(report),
         Section("Quality of the traces", build_quality(report)),
         Section("Holistic Trace Analysis", build_hta(report, folder)),
     ]

@@ -16,7 +16,7 @@ from stratlab.analysis.pages.summaries import (
 from stratlab.drawing import Column, escape_markdown, markdown_table
 from stratlab.number import format_number
 
-MOST_KERNELS, MOST_FINDINGS = 10, 30
+MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8
 
 Columns = Sequence[Column | str]
 
@@ -40,7 +40,13 @@ def build_markdown(report: dict[str, Any]) -> str:
         *_recommendations(report),
     ]
     blocks += ["## Where the time of a step goes", *_phases(report), *_ranks(report)]
-    blocks += [*_communication(report), *_kernels(report), *_quality(report), *_files(report)]
+    blocks += [
+        *_communication(report),
+        *_kernels(report),
+        *list_recordings(report),
+        *_quality(report),
+        *_files(report),
+    ]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -129,6 +135,17 @@ def _kernels(report: dict[str, Any]) -> list[str]:
             markdown_table(copies, ["kind", "count", "bytes", Column("gbps", "rate", "GB/s")]),
         ]
     return blocks
+
+
+def list_recordings(report: Mapping[str, Any]) -> list[str]:
+    """What was recorded beside the traces; nothing where there is none."""
+    rows = report.get("recordings") or []
+    lines = [
+        f"- {row['recording']} ({escape_markdown(', '.join(list(row['files'])[:MOST_FILES]))}"
+        f"{' and more' if len(row['files']) > MOST_FILES else ''}): {row['what']}."
+        for row in rows
+    ]
+    return ["## Recorded beside the traces", "\n".join(lines)] if lines else []
 
 
 def _quality(report: dict[str, Any]) -> list[str]:

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from stratlab.analysis.pages.file_sections import build_recordings
+from stratlab.analysis.pages.markdown import list_recordings
 from stratlab.analysis.pages.run_sections import build_layout, build_training
+from stratlab.analysis.reporting.recordings import find_recordings
 from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.drawing import Column, Section, build_page, html_table, note, paragraph
 from stratlab.drawing import escape_markdown as escape
@@ -58,6 +61,7 @@ def build_untraced_report(facts: RunFacts, findings: Sequence[Finding]) -> dict[
         "durations": None,
         "clocks": {"aligned": False, "offsets_ms": {}, "residual_ms": None, "matched": 0, "reason": note},
         "merged": {"file": None, "ranks": [], "events": 0, "flows": 0, "bytes": None, "reason": note},
+        "recordings": find_recordings(facts.folder),
         "phases_present": {},
         "quality": [asdict(finding) for finding in findings],
         "hta": [],
@@ -82,6 +86,7 @@ def build_untraced_html(report: dict[str, Any], facts: RunFacts) -> str:
         *build_layout(report),
         *(Section(title, html_table([row], list(row))) for title, row in _rows(facts)),
         *build_training(facts),
+        *build_recordings(report),
     ]
     return build_page(f"Analysis of {report['run']['run']}", _origin(report), sections)
 
@@ -96,7 +101,7 @@ def build_untraced_markdown(report: dict[str, Any], facts: RunFacts) -> str:
             name, unit = Column(key).title()
             lines.append(f"| {escape(name)} | {escape(format_number(value))} | {escape(unit)} |")
         blocks += [f"## {title}", "\n".join(lines)]
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join([*blocks, *list_recordings(report)]) + "\n"
 
 
 def _rows(facts: RunFacts) -> Iterator[tuple[str, dict[str, Any]]]:

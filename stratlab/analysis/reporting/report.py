@@ -10,6 +10,7 @@ from stratlab.analysis.hta.bridge import HtaRun
 from stratlab.analysis.measuring.collectives import sort_collectives
 from stratlab.analysis.measuring.kernels import build_sum
 from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.analysis.reporting.recordings import find_recordings
 from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.analysis.reporting.totals import build_mean_row, build_rank_row
 from stratlab.traces.clocks import Clocks
@@ -55,6 +56,7 @@ def build_report(
             "file": merged.file.name if merged.file else None,
             **{name: getattr(merged, name) for name in ("ranks", "events", "flows", "bytes", "reason")},
         },
+        "recordings": find_recordings(facts.folder),
         "recommendations": [],
         "phases_present": {str(rank.rank): rank.phases for rank in ranks},
         "quality": [asdict(finding) for finding in findings],

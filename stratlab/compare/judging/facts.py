@@ -25,9 +25,10 @@ def read_fact(run: RunRecord, rule: Rule) -> Any:
         read_path(run.config, rule.path[:-1]), dict
     ):
         return "not recorded"
-    if _empty(value) and rule.path[:1] != ("config",):  # an empty text is a fact where the user chose it
-        return rule.absent or UNKNOWN
-    return rule.absent or UNKNOWN if value is None else value
+    chosen = rule.path[:1] == ("config",)  # an empty text is a fact where the user chose it
+    if value is None or (_empty(value) and not chosen):
+        return UNKNOWN if rule.absent == "" else rule.absent
+    return value
 
 
 def read_task(run: RunRecord) -> str:

@@ -53,7 +53,8 @@ class Rule:
         expected: the only value that is in order, even when all runs agree on another one; None = any.
         instead: `field` of the rule whose fact stands in where this one is empty.
         replaced_by: the setting that this one gives way to where it is set in all runs.
-        absent: what an empty value means; "" = nothing, so that it counts as unknown.
+        absent: what an empty value means; "" = nothing, so that it counts as unknown. Of a setting that older runs do
+            not name: what they did without it.
         task: of which runs alone this is a fact, `image` or `text`; "" = of all.
         none: what an empty list of the ranks means, where it is something else than not recorded.
     """
@@ -66,12 +67,12 @@ class Rule:
     expected: Any = None
     instead: str = ""
     replaced_by: str = ""
-    absent: str = ""
+    absent: Any = ""
     task: str = ""
     none: str = ""
 
 
-def _setting(name: str, why: str, matters: bool = True, task: str = "", absent: str = "") -> Rule:
+def _setting(name: str, why: str, matters: bool = True, task: str = "", absent: Any = "") -> Rule:
     return Rule(name, "config", ("config", name), matters, why, task=task, absent=absent)
 
 
@@ -338,7 +339,13 @@ RULES: tuple[Rule, ...] = (
     _setting("profile_steps", "traces of other steps, and other steps left out of the times"),
     _setting("profile_shapes", "recording costs time in the traced steps"),
     _setting("profile_memory", "recording costs time in the traced steps"),
-    _setting("memory_snapshot", "recording costs time in the traced steps", absent="not recorded"),
+    _setting("memory_snapshot", "recording costs time in the traced steps", absent=False),
+    _setting(
+        "flops_profiler",
+        "in a step of the profile's warm-up, which no time counts",
+        matters=False,
+        absent=False,
+    ),
     _setting("evaluate_every", "asked for; validation is outside the step times", matters=False),
     _decided("evaluate_every", "outside the step times", matters=False, absent="as asked"),
     _setting(
@@ -368,6 +375,7 @@ RULES: tuple[Rule, ...] = (
         "memory_forecast", "what each strategy was foreseen to hold", matters=False, absent="not foreseen"
     ),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
+    _setting("flight_recorder", "each collective is written down, some of its host's time", absent=2000),
     _setting(
         "on_not_finite", "what a fault is met with; `skipped_steps` tells whether it was", matters=False
     ),

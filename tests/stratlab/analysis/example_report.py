@@ -122,6 +122,7 @@ def build_example(
             "bytes": 90_000 * ranks,
             "reason": "",
         },
+        "recordings": [],
         "recommendations": [],
         "phases_present": {str(rank): list(PHASES)[:-1] for rank in range(ranks)},
         "quality": [],

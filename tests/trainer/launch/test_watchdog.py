@@ -34,7 +34,7 @@ SLEEP = [["/app/trainer/data/batches.py", 88, "build_batch"]]
 
 def watch(results: Path, pod: str = "pod-0", nodes: int = 1, processes: int = 2) -> Watchdog:
     folder = RunDirectory(results, "default", "try")
-    made = Watchdog(folder, pod, f"node-of-{pod}", nodes, processes, TIMEOUT_S)
+    made = Watchdog(folder, pod, f"node-of-{pod}", nodes, processes, TIMEOUT_S, 2000)
     made._awake -= 1000 * TIMEOUT_S  # it has been there for long
     return made
 
@@ -83,6 +83,21 @@ def witnesses(monkeypatch):
     yield ranks, sent
     over.set()
     thread.join()
+
+
+@pytest.mark.parametrize(("recorded", "dumps"), [(2000, "1"), (7, "1"), (0, "0")])
+def test_the_flight_recorder_is_as_large_as_asked_for_and_writes_into_the_run(tmp_path, recorded, dumps):
+    folder = RunDirectory(tmp_path, "default", "try")
+    env: dict[str, str] = {}
+    Watchdog(folder, "pod-0", "node-0", 1, 1, TIMEOUT_S, recorded).set_environment(env)
+    assert (env["TORCH_FR_BUFFER_SIZE"], env["TORCH_NCCL_DUMP_ON_TIMEOUT"]) == (str(recorded), dumps)
+    assert env["TORCH_FR_DUMP_TEMP_FILE"] == str(folder.hangs / "flight_recorder" / "rank_")
+
+
+def test_who_names_torchs_own_variable_is_obeyed(tmp_path):
+    env = {"TORCH_FR_BUFFER_SIZE": "5"}
+    Watchdog(RunDirectory(tmp_path, "default", "try"), "p", "n", 1, 1, TIMEOUT_S, 2000).set_environment(env)
+    assert env["TORCH_FR_BUFFER_SIZE"] == "5"
 
 
 def two_ranks(watchdog: Watchdog, first: int = 0) -> list[Rank]:

@@ -1,4 +1,4 @@
-"""The memory snapshot around a stand-in for torch's CUDA allocator: a real one is in docs/gpu.md."""
+"""The memory snapshot around a stand-in for torch's CUDA allocator, which needs a GPU."""
 
 from __future__ import annotations
 

@@ -78,6 +78,7 @@ def test_the_documents_command(command: str, monkeypatch: pytest.MonkeyPatch, ca
     assert printed["zero_optimization"]["stage"] == 3 and printed["gradient_clipping"] == 0.0
     hpz = printed["zero_optimization"]["zero_hpz_partition_size"]
     assert hpz == (2 if "zeropp" in command else 1)
+    assert printed["flops_profiler"]["enabled"] is ("flops_profiler" in command)
     assert printed["bf16"]["enabled"] is False and printed["communication_data_type"] == "fp32"
 
 

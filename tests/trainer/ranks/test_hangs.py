@@ -37,7 +37,7 @@ def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
 
 def watch(results: Path, world_size: int) -> Watchdog:
     folder = RunDirectory(results, "default", "try")
-    return Watchdog(folder, "pod-0", "node-7", 1, world_size, TIMEOUT_S)
+    return Watchdog(folder, "pod-0", "node-7", 1, world_size, TIMEOUT_S, 2000)
 
 
 def train(

@@ -74,14 +74,25 @@ def test_our_list_of_known_keys_is_deepspeeds():
 def test_our_list_of_top_level_keys_is_read_by_deepspeed():
     from pathlib import Path
 
+    import deepspeed.profiling.constants as profiling
     import deepspeed.runtime.config as read
     import deepspeed.runtime.constants as constants
     import deepspeed.utils.config as timers
 
-    text = "".join(Path(module.__file__).read_text() for module in (read, constants, timers))
+    text = "".join(Path(module.__file__).read_text() for module in (profiling, read, constants, timers))
     for name in KNOWN:
         leaf = name.rpartition(".")[2]
         assert f'"{leaf}"' in text or f"'{leaf}'" in text or name.startswith("zero_optimization"), name
+
+
+def test_the_flops_profilers_section_is_whole_and_on_where_it_is_asked_for():
+    from deepspeed.profiling.config import DeepSpeedFlopsProfilerConfig
+
+    written = settings_of(profile_first_step=7, profile_warmup=2)["flops_profiler"]
+    assert written.keys() == vars(DeepSpeedFlopsProfilerConfig({})).keys() == set(KNOWN["flops_profiler"])
+    assert (written["enabled"], written["profile_step"], written["recompute_fwd_factor"]) == (False, 4, 0.0)
+    asked = settings_of(flops_profiler=True, activation_checkpointing="blocks")["flops_profiler"]
+    assert (asked["enabled"], asked["recompute_fwd_factor"]) == (True, 1.0)
 
 
 MISSPELT = [

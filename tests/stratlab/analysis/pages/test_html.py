@@ -372,6 +372,28 @@ def test_page_is_self_contained_and_escapes_names(tmp_path: Path) -> None:
     assert policy and str(policy[0]).startswith("default-src 'none'")
 
 
+def test_what_was_recorded_beside_the_traces_is_linked(tmp_path: Path) -> None:
+    report = build_example()
+    assert "Recorded beside the traces" not in sections(write_page(report, tmp_path))
+    files = {f"traces/memory_snapshots/rank{rank}.pickle": 2**20 for rank in range(20)}
+    report["recordings"] = [
+        {"recording": "memory snapshot", "what": "for pytorch.org/memory_viz", "files": files},
+        {
+            "recording": "flight recorder",
+            "what": "of torch",
+            "files": {f"hangs/flight_recorder/{HOSTILE}": 9},
+        },
+    ]
+    html = write_page(report, tmp_path)
+    shown = sections(html)["Recorded beside the traces"]
+    assert "traces/memory_snapshots/rank0.pickle</a> (1.0 MiB)" in shown and "and 4 more" in shown
+    page = Elements()
+    page.feed(html)
+    links = [str(a["href"]) for tag, a in page.found if str(a.get("href", "")).startswith("../")]
+    assert len(links) == 17 and links[0] == "../traces/memory_snapshots/rank0.pickle"
+    assert HOSTILE not in html and "<" not in links[-1]
+
+
 def test_the_example_has_the_keys_of_a_real_report(
     gpu_report: dict[str, Any], gloo_report: dict[str, Any]
 ) -> None:

@@ -95,6 +95,16 @@ def test_large_runs_are_cut_and_say_so() -> None:
     assert any(line[0] == "17" for line in tables(text)[1])
 
 
+def test_what_was_recorded_beside_the_traces_is_named() -> None:
+    report = build_example()
+    assert "Recorded beside" not in build_markdown(report)
+    files = {f"traces/memory_snapshots/rank{rank}.pickle": 1 for rank in range(9)}
+    report["recordings"] = [{"recording": "memory snapshot", "what": "allocations", "files": files}]
+    text = build_markdown(report)
+    assert "## Recorded beside the traces" in text
+    assert "rank7.pickle and more): allocations." in text and "rank8" not in text
+
+
 def test_the_bubble_has_its_columns() -> None:
     assert tables(build_markdown(build_example(pp=4, ranks=4)))[1][0][-1] == "bubble ideal (%)"
     assert "bubble" not in build_markdown(build_example())

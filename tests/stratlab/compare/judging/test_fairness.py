@@ -101,7 +101,9 @@ def test_a_fact_that_nobody_recorded_is_unknown_and_not_equal(root: Path, rule: 
     for run in ("ddp", "fsdp", "zero2"):
         _plant(run=root / run, rule=rule, remove=True)
     report = _report(root)
-    if rule.absent or rule.field == "image":  # the commit stands in for the image that the example lacks
+    if (
+        rule.absent != "" or rule.field == "image"
+    ):  # the commit stands in for the image that the example lacks
         assert report["fairness"]["verdict"] == "comparable"
         return
     entry = _difference(report, rule.field)
@@ -109,6 +111,17 @@ def test_a_fact_that_nobody_recorded_is_unknown_and_not_equal(root: Path, rule: 
     assert entry["matters"] is True and "not recorded by ddp, fsdp, zero2" in entry["why"]
     assert report["fairness"]["verdict"] == "not comparable"
     assert [len(group) for group in report["fairness"]["groups"]] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["memory_snapshot", "flops_profiler", "flight_recorder"])
+def test_a_run_from_before_a_setting_is_comparable_with_one_that_leaves_it_alone(
+    root: Path, name: str
+) -> None:
+    content = json.loads((root / "fsdp" / "config.json").read_text())
+    left = content["config"].pop(name)
+    (root / "fsdp" / "config.json").write_text(json.dumps(content))
+    fairness = _report(root)["fairness"]
+    assert fairness["verdict"] == "comparable" and fairness["same"][name] in (left, str(left))
 
 
 def test_the_table_has_each_field_once_and_a_reason() -> None:
@@ -247,6 +260,7 @@ MUST_MATTER = {
         "validation_fraction": 0.5,
         "profile_memory": False,
         "memory_snapshot": True,
+        "flight_recorder": 0,
         "profile_steps": 5,
         "profile_shapes": True,
         "profile_warmup": 4,
@@ -283,6 +297,7 @@ MAY_DIFFER = {
         "log_every": 3,
         "max_attempts": 9,
         "collective_timeout_s": 60,
+        "flops_profiler": True,
         "on_not_finite": "warn",
         "deadline_s": 60,
         "resume": "never",
