@@ -111,6 +111,12 @@ class Mlflow:
         """At most 1000 points."""
         self._call("runs/log-batch", {"run_id": run_id, "metrics": points})
 
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Adds them to the run's; one that is there gets its new value."""
+        self._call(
+            "runs/log-batch", {"run_id": run_id, "tags": [{"key": k, "value": v} for k, v in tags.items()]}
+        )
+
     def reopen_run(self, run_id: str) -> None:
         """A new attempt of a known run."""
         self._call("runs/update", {"run_id": run_id, "status": "RUNNING"})

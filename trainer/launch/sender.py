@@ -26,6 +26,8 @@ BATCH = 1000  # MLflow's limit of metrics per request
 POLL_S = 0.5
 LONGEST_PAUSE_S = 5.0
 LAST_TRY_S = 30.0
+TEXT_RESULTS = ("forecast_memory_deviates",)
+"""Of summary.json."""
 NOT_POINTS = ("t", "step", "attempt")
 OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
 
@@ -99,7 +101,7 @@ class Sender(threading.Thread):
         if not self._run_id:
             return not self._folder.is_written_by(self._launcher)
         try:
-            self._mlflow.end_run(self._run_id, "FINISHED" if exit_code == 0 else "FAILED")
+            close_run(self._folder, self._mlflow, self._run_id, "FINISHED" if exit_code == 0 else "FAILED")
         except (MlflowError, OSError):
             return False
         return True
@@ -135,6 +137,26 @@ def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, 
     params = {**config["config"], **_flat(config["resolved"])}
     run_id = mlflow.open_run(experiment, config["run"], config["run_uid"], params, _tags(config))
     return {"tracking_uri": uri, "experiment_id": experiment, "run_id": run_id}, False
+
+
+def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) -> None:
+    """Ends the MLflow run with the results that are texts, as tags: numbers are in metrics.jsonl.
+
+    Args:
+        status: FINISHED or FAILED.
+
+    Raises:
+        MlflowError, OSError: it is still open, and may be closed again.
+    """
+    if tags := _result_tags(folder):
+        mlflow.set_tags(run_id, tags)
+    mlflow.end_run(run_id, status)
+
+
+def _result_tags(folder: RunDirectory) -> dict[str, str]:
+    """`none` where the memory is inside its band; no tag where nobody could tell."""
+    summary = read_line(folder.summary.read_bytes()) if folder.summary.is_file() else {}
+    return {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from stratlab.machine.processes import free_port
 from tests.trainer.processes.test_sender import append, open_folder, stored, written
 from trainer.launch.replay import main, replay
 from trainer.launch.sender import Sender
-from trainer.record.run_directory import RunDirectory
+from trainer.record.run_directory import RunDirectory, write_json
 
 
 def run_id_of(folder: RunDirectory) -> str:
@@ -23,11 +23,13 @@ def test_a_run_that_never_had_its_server_gets_all_and_a_second_replay_changes_no
 ):
     folder = open_folder(tmp_path, 1500)
     folder.append_attempt("ended", 1, "me", exit_code=0)
+    write_json(folder.summary, {"forecast_memory_deviates": "logits"})
     done = replay(folder, mlflow_server, {})
     assert (done.lines, done.waiting_bytes, done.closed) == (1500, 0, "FINISHED")
     assert stored(mlflow_server, done.run_id) == written(folder) and run_id_of(folder) == done.run_id
     run = mlflow.MlflowClient(mlflow_server).get_run(done.run_id)
     assert run.info.status == "FINISHED" and run.data.params["lr"] == "0.1"
+    assert run.data.tags["forecast_memory_deviates"] == "logits"
 
     again = replay(folder, mlflow_server, {})
     assert (again.run_id, again.lines, again.closed) == (done.run_id, 0, "")

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import psutil
@@ -19,6 +20,7 @@ from stratlab.machine.processes import free_port
 from stratlab.tracking.server import run_server
 from tests.programs import find_python
 from tests.redirecting_server import run_redirect
+from trainer.forecast.deviation import compare_forecast
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 from trainer.launch.sender import Sender, _flat, _tags, line_points, send_new_lines
 from trainer.record.run_directory import RunDirectory, write_json
@@ -86,6 +88,43 @@ def test_everything_arrives_once_also_when_sent_twice(mlflow_server, tmp_path):
     run = mlflow.MlflowClient(mlflow_server).get_run(run_id)
     assert run.info.status == "FINISHED" and run.data.params["lr"] == "0.1"
     assert run.data.tags["strategy"] == "ddp" and run.info.run_name == "run"
+
+
+FORECAST = {"peak_gib": 10.0, "at_most": False, "update_gib": {"parameters": 2.0, "gradients": 2.0}}
+RANK = {"peak_gib": 12.0, "state_gib": {"parameters": 2.0, "gradients": 4.0}, "kept_gib": None}
+
+
+def compare(measured_gib: float) -> dict[str, Any]:
+    """What the summary says of a forecast of 10 GiB, with gradients that are held twice."""
+    return compare_forecast(FORECAST, measured_gib, [{"training_memory": RANK | {"peak_gib": measured_gib}}])
+
+
+@pytest.mark.parametrize(("measured_gib", "mark"), [(12.0, "gradients"), (10.1, "none")])
+def test_memory_outside_of_its_band_is_a_tag_of_the_run(mlflow_server, tmp_path, measured_gib, mark):
+    folder = open_folder(tmp_path, 2)
+    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})
+    sender.start()
+    write_json(folder.summary, {"steps": 2, **compare(measured_gib)})
+    sender.finish(0)
+    record = json.loads(folder.mlflow.read_text())
+    client = mlflow.MlflowClient(mlflow_server)
+    run = client.get_run(record["run_id"])
+    assert run.data.tags["forecast_memory_deviates"] == mark and run.info.status == "FINISHED"
+    assert run.data.tags["strategy"] == "ddp"
+    marked = client.search_runs([record["experiment_id"]], "tags.forecast_memory_deviates = 'gradients'")
+    assert (run.info.run_id in [one.info.run_id for one in marked]) == (mark == "gradients")
+
+
+@pytest.mark.parametrize("summary", [None, {"steps": 2}, {"forecast_memory_gib": 10.0}])
+def test_where_nobody_could_tell_there_is_no_such_tag(mlflow_server, tmp_path, summary):
+    folder = open_folder(tmp_path, 2)
+    sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})
+    sender.start()
+    if summary is not None:
+        write_json(folder.summary, summary)
+    sender.finish(0)
+    run = mlflow.MlflowClient(mlflow_server).get_run(json.loads(folder.mlflow.read_text())["run_id"])
+    assert "forecast_memory_deviates" not in run.data.tags and run.info.status == "FINISHED"
 
 
 def test_half_a_line_waits_until_it_is_whole(mlflow_server, tmp_path):
