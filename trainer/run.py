@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from trainer.hangs.pulse import Pulse
 from trainer.layout.axes import Axes
+from trainer.layout.choice import resolve_on_device
 from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
-from trainer.layout.resolve import Layout, resolve_layout
+from trainer.layout.resolve import Layout
 from trainer.layout.world import World
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config
@@ -56,15 +57,19 @@ class Run:
         return self.world.rank == 0
 
 
-def resolve_placement(config: Config, world: World) -> Placement:
+def resolve_placement(config: Config, world: World, device_bytes: int | None = None) -> Placement:
     """What each process is for.
+
+    Args:
+        device_bytes: memory of the smallest device of the run, by which `layout: auto` leaves layouts out; the same on
+            every rank, or their meshes differ. None = not known, it makes no difference.
 
     Raises:
         ConfigError: naming every broken rule.
         DataMissing: the shape of the model is not to be had (nd).
     """
     if config.strategy == "nd":
-        layout = resolve_layout(config, world.size, read_shape(config))
+        layout = resolve_on_device(config, world.size, read_shape(config), device_bytes)
         return Placement(axes=layout.axes, layout=layout)
     return Placement(axes=resolve_axes(config, world.size, world.local_size))
 

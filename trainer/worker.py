@@ -33,7 +33,9 @@ from trainer.launch.node_rank import read_rank
 from trainer.launch.peers import leave_mark
 from trainer.launch.stop import end_with_launcher
 from trainer.launch.visibility import refuse
-from trainer.layout.process_group import open_process_group
+from trainer.layout.choice import depends_on_device
+from trainer.layout.need import as_laid_out
+from trainer.layout.process_group import agree_on_memory, open_process_group
 from trainer.layout.world import World, read_world
 from trainer.loop import train
 from trainer.measuring.census import Census
@@ -79,7 +81,8 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     witness = Witness(pulse, config.collective_timeout_s)
     witness.start()
     open_process_group(world, config.collective_timeout_s)
-    placement = resolve_placement(config, world)
+    device_bytes = agree_on_memory() if depends_on_device(config) else None
+    placement = resolve_placement(config, world, device_bytes)
     share = Share(placement.axes.dp_rank(world.rank), placement.axes.dp)
     task = open_task(config, share, world.device)
     run = build_run(config, world, placement, precision, task.train_samples, pulse=pulse)
@@ -88,7 +91,8 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     resolved = describe_resolved(run, task, model)
     if rungs := read_own_rungs(os.environ):
         resolved[RUNGS] = rungs
-    if forecast := forecast_memory(config, world.size, world.local_size, rules=world.device_type):
+    asked = as_laid_out(config, placement.layout)
+    if forecast := forecast_memory(asked, world.size, world.local_size, rules=world.device_type):
         resolved[FORECAST] = forecast.as_dict()
     disk = open_disk_group(config.collective_timeout_s)
     attempt = open_attempt(run, resolved, launcher, disk)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trainer.forecast.operations_file import CUDA, OperationsFile, find_operations
@@ -71,16 +73,19 @@ class Forecast:
         return f"{self.on_device_gib:.2f} GiB on the device, {self.peak_gib:.2f} of them the engine's: {told}"
 
 
-def forecast_memory(config: Config, ranks: int, per_node: int, rules: str = CUDA) -> Forecast | None:
+def forecast_memory(
+    config: Config, ranks: int, per_node: int, rules: str = CUDA, folders: Sequence[Path] = ()
+) -> Forecast | None:
     """What a rank of this run will hold; None where it is not asked for, or no operations file answers.
 
     Args:
         per_node: ranks that share a node.
         rules: of which device; files that were counted by those of another one go last.
+        folders: of further operations files, which go first.
     """
     if not config.memory_forecast or config.mode != "train":
         return None
-    file = find_operations(config, ranks, per_node, rules)
+    file = find_operations(config, ranks, per_node, rules, folders)
     if file is None:
         return None
     at_most = file.accumulates and file.micro_batches(config, ranks) == 1

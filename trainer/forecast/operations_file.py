@@ -76,12 +76,14 @@ class OperationsFile:
         return find_window(self.samples, name, peak, layers, config.micro_batch_size, ranks)
 
 
-def find_operations(config: Config, ranks: int, per_node: int, rules: str = CUDA) -> OperationsFile | None:
-    """The file that answers for this run; None = there is none. Those of the volume go first.
+def find_operations(
+    config: Config, ranks: int, per_node: int, rules: str = CUDA, more: Sequence[Path] = ()
+) -> OperationsFile | None:
+    """The file that answers for this run; None = there is none. Those of `more` go first, then those of the volume.
 
     A CPU takes one of CUDA's rules where there is no other: what was foreseen is told there too.
     """
-    folders = (Path(config.results) / FOLDER, IN_IMAGE)
+    folders = (*more, Path(config.results) / FOLDER, IN_IMAGE)
     able = [
         file
         for file in _read(folders)

@@ -7,8 +7,11 @@ import logging
 from trainer.failures import OutOfMemory
 from trainer.forecast.memory import GATE, GIB, advise, forecast_memory
 from trainer.launch.preflight import Pods
+from trainer.layout.choice import choose_layout, depends_on_device
 from trainer.layout.fit import largest_device_bytes
+from trainer.layout.need import as_laid_out
 from trainer.settings.config import Config
+from trainer.shapes.decoder_json import read_shape
 
 log = logging.getLogger("trainer")
 
@@ -23,7 +26,19 @@ def check_memory(config: Config, pods: Pods) -> None:
     if not config.memory_forecast or config.mode != "train" or (device := largest_device_bytes()) is None:
         return
     device_gib = device / GIB
-    forecast = forecast_memory(config, pods.world_size, pods.processes_per_node)
+    asked = config
+    if depends_on_device(config):
+        choice = choose_layout(config, pods.world_size, read_shape(config), device)
+        asked = as_laid_out(config, choice.layout)
+        if choice.left_out:
+            log.warning("layout %s: %s", choice.layout.name, choice.tell_left_out(device_gib))
+        if not choice.fits and not config.oom_ladder:
+            raise OutOfMemory(
+                f"TRAINER_LAYOUT=auto: no layout of {config.dimensions}D fits; {choice.tell_left_out(device_gib)}; "
+                f"{choice.tell_least()}; try {choice.advise(config)}, or run.config.memory_forecast=false to start in "
+                "spite of it"
+            )
+    forecast = forecast_memory(asked, pods.world_size, pods.processes_per_node)
     if forecast is None:
         log.warning(
             "memory_forecast: no operations file of these settings, so nobody knows whether they fit %.1f GiB before "
@@ -35,7 +50,7 @@ def check_memory(config: Config, pods: Pods) -> None:
     if forecast.on_device_gib <= GATE * device_gib:
         log.info(told)
         return
-    told += f"; try {advise(config, pods.world_size, forecast.file, device_gib)}"
+    told += f"; try {advise(asked, pods.world_size, forecast.file, device_gib)}"
     if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
         raise OutOfMemory(f"{told}, or run.config.memory_forecast=false to start in spite of it")
     log.warning("more than %.0f %% of the device is %s", 100 * GATE, told)

@@ -5,28 +5,35 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from trainer.failures import DataMissing
+from trainer.layout.candidates import list_candidates
+from trainer.layout.choice import Choice, choose_layout
 from trainer.layout.decoder_memory import RankMemory, describe_ranks
-from trainer.layout.resolve import Layout, count_stages, resolve_layout, split_layers
+from trainer.layout.fit import largest_device_bytes
+from trainer.layout.need import STATE, Need, measure_need
+from trainer.layout.resolve import Layout, count_stages, split_layers
 from trainer.settings.config import PREFIX, Config, ConfigError
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import DecoderShape, count_parameters
 from trainer.shapes.teacher_rules import teacher_problems
 
 GIB = 1 << 30
+MOST_LAYOUTS = 12
 EXAMPLE = """\
 Settings are TRAINER_* variables, or name=value here. Without a batch size, 8 rows per process are taken, one at a time.
 
   python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3
+  python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 2 --device-gib 79.6 --operations FOLDER
   python -m trainer.layout --model qwen3-30b-a3b --processes 16 --dimensions 5 seq_len=4096 lora_rank=16
   python -m trainer.layout --processes 8 layout=given pp=2 tp=4     # refused: says what would work, exit code 2"""
 DEFAULTS = {"run": "layout", "strategy": "nd", "model": "qwen2.5-3b"}
 
 
 def main(arguments: list[str]) -> int:
-    """Prints degrees, reason and memory per rank; 0, or 2 with the broken rules."""
+    """Prints degrees, reason and memory per rank and of each layout; 0, or 2 with the broken rules."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.layout",
         description="Degrees of strategy nd for a model and a number of processes, why, and what each rank holds.",
@@ -36,15 +43,38 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--processes", type=_positive, required=True, help="in all, over all nodes")
     parser.add_argument("--model", help=f"preset or hub id (default: {DEFAULTS['model']})")
     parser.add_argument("--dimensions", help="1 to 5 (default: 1)")
+    parser.add_argument(
+        "--device-gib",
+        type=_memory,
+        default=None,
+        help="memory of one GPU, for `auto` leaves out what does not fit (an H100 has 79.6, an H200 140.4); "
+        "without it that of the GPUs here",
+    )
+    parser.add_argument(
+        "--operations", type=Path, metavar="FOLDER", help="further operations files, as of `stratlab predict`"
+    )
     parser.add_argument("settings", nargs="*", metavar="name=value", help="any setting of run.config")
     given = parser.parse_args(arguments)
     try:
         config = _read_config(given)
         shape = read_shape(config)
-        layout = resolve_layout(config, given.processes, shape)
+        device = given.device_gib * GIB if given.device_gib else largest_device_bytes()
+        folders = [given.operations] if given.operations else []
+        if given.operations and not given.operations.is_dir():
+            raise ConfigError([f"--operations {given.operations}: no such folder"])
+        needs = [
+            measure_need(config, given.processes, shape, layout, folders)
+            for layout in list_candidates(config, given.processes, shape)
+        ]
+        layout = needs[0].layout
+        if device and config.layout == "auto":
+            choice = choose_layout(config, given.processes, shape, int(device), folders)
+            if not choice.fits:
+                raise ConfigError([_refuse(config, choice, device / GIB)])
+            layout = choice.layout
         if problems := teacher_problems(config):
             raise ConfigError(problems)
-        lines = list(_lines(config, shape, layout))
+        lines = [*_lines(config, shape, layout), "", *_compare(needs, layout, device)]
     except (ConfigError, DataMissing) as failure:
         print(failure, file=sys.stderr)
         return 2
@@ -56,6 +86,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
     return int(text)
+
+
+def _memory(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"expected GiB above 0, found {text!r}")
+    return found
 
 
 def _read_config(given: argparse.Namespace) -> Config:
@@ -89,6 +129,35 @@ def _lines(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[str]
     yield ""
     yield "GiB between two steps, without activations and what libraries take. While it computes a rank also holds"
     yield "the parameters that it gathers from its data axes: layer by layer, with a pipeline all at once."
+
+
+def _refuse(config: Config, choice: Choice, device_gib: float) -> str:
+    """Why nothing is chosen, with what takes most where least is needed."""
+    return (
+        f"TRAINER_LAYOUT=auto, TRAINER_DIMENSIONS={config.dimensions}: no layout fits; "
+        f"{choice.tell_left_out(device_gib)}; "
+        f"{choice.tell_least()}; try {choice.advise(config)}"
+    )
+
+
+def _compare(needs: Sequence[Need], chosen: Layout, device: float | None) -> Iterable[str]:
+    """Each layout of these dimensions with the memory of its fullest device, those that `auto` asks first in front."""
+    fits = ("fits",) if device else ()
+    rows: list[tuple[str, ...]] = [("layout", "from", "GiB", "most of it", *fits)]
+    for need in needs[:MOST_LAYOUTS]:
+        mark = " *" if need.layout.axes == chosen.axes else ""
+        verdict = (
+            "no" if device and need.exceeds(device / GIB) else "at least" if need.source == STATE else "yes",
+        )
+        rows.append(
+            (need.layout.name + mark, need.source, f"{need.gib:.2f}", need.largest, *verdict[: len(fits)])
+        )
+    yield from _format(rows)
+    if len(needs) > MOST_LAYOUTS:
+        yield f"and {len(needs) - MOST_LAYOUTS} more"
+    yield ""
+    yield "GiB of the fullest device as `stratlab predict` has it, from an operations file. Where there is none,"
+    yield f"{STATE}: weights, gradients and optimizer state are the least that it needs. * = chosen."
 
 
 def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tuple[str, ...]]:

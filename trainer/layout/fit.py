@@ -11,8 +11,9 @@ import logging
 from collections.abc import Iterator
 
 from trainer.layout.axes import Axes
+from trainer.layout.choice import resolve_on_device
 from trainer.layout.decoder_memory import describe_ranks
-from trainer.layout.resolve import Layout, resolve_layout
+from trainer.layout.resolve import Layout
 from trainer.settings.config import Config
 from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_shapes import DecoderShape
@@ -35,11 +36,11 @@ def fit_problems(
     if not counted or not device_bytes or config.mode != "train":
         return
     if config.strategy == "nd":
-        layout = resolve_layout(config, world_size, shape)
+        layout = resolve_on_device(config, world_size, shape, device_bytes)
     else:
         layout = _build_layout(Axes(dp_replicate=world_size))
     held = _largest(config, shape, layout)
-    if held <= device_bytes:
+    if held <= device_bytes:  # what else a layout needs, launch/foreseen_memory.py asks
         return
     name = f"TRAINER_STRATEGY={config.strategy}" + (f", {layout.name}" if config.strategy == "nd" else "")
     taught = " and its teacher" if config.teacher else ""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.layout.fit import largest_device_bytes
 from trainer.layout.world import World
 
 DEFAULTS = ("default_pg_timeout", "default_pg_nccl_timeout")
@@ -42,3 +43,10 @@ def bind_device(world: World, init: Any) -> dict[str, torch.device]:
     if world.backend != "nccl" or world.size == 1 or "device_id" not in inspect.signature(init).parameters:
         return {}
     return {"device_id": torch.device(world.device)}
+
+
+def agree_on_memory() -> int | None:
+    """Bytes of the smallest device of all ranks' machines, the same on each; None = nobody knows; collective."""
+    found: list[int | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, largest_device_bytes())
+    return min((size for size in found if size is not None), default=None)

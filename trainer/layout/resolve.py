@@ -47,6 +47,8 @@ class Layout:
     """Of KINDS: promised by the number of dimensions, but of degree 1."""
     reason: str
     """Why these degrees, one line."""
+    is_first: bool = True
+    """What the settings lead to where memory makes no difference."""
 
     @property
     def degenerate(self) -> bool:
@@ -122,12 +124,24 @@ def _find_layout(config: Config, world_size: int, shape: DecoderShape) -> Layout
         named = "dimensions" in config.model_fields_set
         dimensions = config.dimensions if named else max(1, len(_kinds(axes, sequence_parallel=False)))
         reason = "degrees as given"
+    return build_layout(config, axes, shape, reason, dimensions, is_first=True)
+
+
+def build_layout(
+    config: Config, axes: Axes, shape: DecoderShape, reason: str, dimensions: int = 0, is_first: bool = False
+) -> Layout:
+    """These axes as a layout.
+
+    Args:
+        dimensions: 0 = those that were asked for.
+    """
+    dimensions = dimensions or config.dimensions
     split = _splits_sequence(config, axes, dimensions, shape)
     if config.layout == "auto" or "dimensions" in config.model_fields_set:
         missing = tuple(kind for kind in KINDS[:dimensions] if kind not in _kinds(axes, split))
     else:  # nothing was promised
         dimensions, missing = max(1, len(_kinds(axes, split))), () if _kinds(axes, split) else ("data",)
-    return Layout(axes, split, dimensions, missing, reason)
+    return Layout(axes, split, dimensions, missing, reason, is_first)
 
 
 def _kinds(axes: Axes, sequence_parallel: bool) -> list[str]:
@@ -170,14 +184,24 @@ def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[
         else:
             taken[axis], left = 2, left // 2
             notes.append(f"{axis} 2")
-    axes = Axes(dp_shard=left, **taken)
+    axes = find_ep(config, shape, Axes(dp_shard=left, **taken))
     notes.append(f"dp_shard {left} (what is left)")
     if config.dimensions == 5 and shape.experts:
         pool = axes.dp_shard * axes.cp * axes.tp
-        ep = max(n for n in range(1, LARGEST_EP + 1) if pool % n == 0 and shape.experts % n == 0)
-        axes = replace(axes, ep=ep)
-        notes.append(f"ep {ep} ({shape.experts} experts, dp_shard x cp x tp = {pool}, at most {LARGEST_EP})")
+        notes.append(
+            f"ep {axes.ep} ({shape.experts} experts, dp_shard x cp x tp = {pool}, at most {LARGEST_EP})"
+        )
     return axes, f"{config.dimensions}D on {world_size} {plural}: {', '.join(notes)}"
+
+
+def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
+    """The axes with the experts shared out among them, as far as they go; unchanged with fewer than 5 dimensions."""
+    if config.dimensions < 5 or not shape.experts:
+        return axes
+    pool = axes.dp_shard * axes.cp * axes.tp
+    return replace(
+        axes, ep=max(n for n in range(1, LARGEST_EP + 1) if pool % n == 0 and shape.experts % n == 0)
+    )
 
 
 def _obstacle(axis: str, config: Config, world_size: int, left: int, shape: DecoderShape, tp: int) -> str:
