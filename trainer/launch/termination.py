@@ -12,12 +12,13 @@ from trainer import failures
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes shows it in `kubectl describe pod`
 
 
-def end(code: int, text: str) -> int:
-    """Says why, for people and for Kubernetes; returns `code`."""
+def end(code: int, text: str, reason: str = "") -> int:
+    """Says why, for people and for Kubernetes; returns `code`. `reason`: in other words than the code's own."""
+    reason = reason or failures.reason(code)
     if code != failures.DONE:
-        print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
+        print(f"{reason} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
     if TERMINATION_LOG.exists():
-        line: dict[str, Any] = {"exit_code": code, "reason": failures.reason(code), "message": text[:2000]}
+        line: dict[str, Any] = {"exit_code": code, "reason": reason, "message": text[:2000]}
         try:
             TERMINATION_LOG.write_text(json.dumps(line) + "\n")
         except OSError as failure:

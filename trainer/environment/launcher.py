@@ -1,0 +1,174 @@
+"""The launcher's side of the check: calls the roll, starts the ranks, and in the first pod judges and tells the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainer import failures
+from trainer.environment.board import FOLDER, POLL_S, Board, find_pod_index, open_board
+from trainer.environment.findings import PROBLEM, Finding, describe, has_problem
+from trainer.environment.judging import Asked, judge
+from trainer.failures import AcceleratorsMissing
+from trainer.launch import visibility
+from trainer.launch.elastic import run_ranks
+from trainer.launch.ledger import read_pod_name
+from trainer.launch.preflight import Pods, read_pods
+from trainer.launch.stop import Stop
+from trainer.launch.termination import end
+from trainer.record.run_directory import write_json
+from trainer.settings.config import Config
+
+FOUND = 1
+"""Exit code: there is a problem. Final: another attempt would find it again."""
+LAST_WORDS_S = 20.0
+"""For ranks of other pods when those of the first have ended, and for its verdict to be read."""
+
+log = logging.getLogger("trainer")
+
+
+def check_environment(config: Config, stop: Stop, *, as_json: bool = False) -> int:
+    """Runs this pod's share of the check; its exit code: 0, FOUND where there is a problem, 143 where it was stopped.
+
+    Args:
+        as_json: the first pod prints a list of findings with the facts instead of the table.
+    """
+    pods = read_pods(os.environ)
+    index = find_pod_index(os.environ, pods.nodes)
+    asked = Asked(
+        nodes=pods.nodes,
+        per_node=pods.processes_per_node,
+        accelerator=config.accelerator,
+        results=config.results,
+        least_gb_per_s=config.least_gb_per_s,
+        limit_s=config.collective_timeout_s,
+    )
+    try:
+        board = open_board(os.environ, index, config.wait_s)
+        return _take_part(config, asked, pods, index, board, stop, as_json)
+    except Exception as failure:
+        if failures.exit_code(failure) != failures.PEER_LOST:
+            raise
+        return _tell([_absent([0], config.wait_s, str(failure).split("\n")[0])], {}, as_json)
+
+
+def _take_part(
+    config: Config, asked: Asked, pods: Pods, index: int, board: Board, stop: Stop, as_json: bool
+) -> int:
+    if index == 0:
+        board.post("token", uuid.uuid4().hex[:8])
+    own = {"name": read_pod_name(os.environ), "refusal": _find_refusal(config, pods)}
+    board.post(f"pod/{index}", own)
+    wanted = [f"pod/{each}" for each in range(pods.nodes)]
+    if missing := board.wait(wanted, config.wait_s):
+        return _tell([_absent([int(name.split("/")[1]) for name in missing], config.wait_s)], {}, as_json)
+    ends = _run(config, pods, index, stop)
+    if ends is None:
+        return end(failures.TERMINATED, failures.reason(failures.TERMINATED))
+    if index:
+        return _follow(board, index, asked.limit_s, as_json)
+    _wait_until_done(board, asked)
+    everybody = range(asked.ranks)
+    facts: dict[int, Any] = {rank: found for rank in everybody if (found := board.read(f"rank/{rank}"))}
+    stages = {rank: stage for rank in everybody if (stage := board.read(f"stage/{rank}"))}
+    told = [board.read(name) for name in wanted]
+    refusals = {pod["name"]: pod["refusal"] for pod in told if pod["refusal"]}
+    findings = judge(asked, facts, stages, refusals, ends)
+    board.post("verdict", [dataclasses.asdict(finding) for finding in findings])
+    _keep(config, findings, facts)
+    code = _tell(findings, facts, as_json)
+    board.wait([f"told/{other}" for other in range(1, pods.nodes)], LAST_WORDS_S)
+    return code
+
+
+def _find_refusal(config: Config, pods: Pods) -> str:
+    """Why the processes of this pod would not find an accelerator each, as a run would be told; "" where they would."""
+    try:
+        visibility.check(config.accelerator, pods.processes_per_node, os.environ)
+    except AcceleratorsMissing as missing:
+        return str(missing)
+    return ""
+
+
+def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] | None:
+    """How ranks of this pod ended that did not end well, by rank; None: this process was told to stop."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        run_ranks("trainer.environment.rank", pods.processes_per_node, config.grace_s, stop)
+    except ChildFailedError as failure:
+        first = index * pods.processes_per_node
+        found = {}
+        for each in failure.failures.values():
+            code = each.exitcode if each.exitcode >= 0 else 128 - each.exitcode
+            found[first + each.local_rank] = failures.reason(code)
+        return found
+    except SignalException:
+        return None
+    except Exception as failure:  # a rendezvous that did not come about
+        log.error("%s", failure)
+        return {index * pods.processes_per_node: f"not started: {failure}"}
+    return {}
+
+
+def _wait_until_done(board: Board, asked: Asked) -> None:
+    """The own ranks have ended: those of other pods are about to."""
+    deadline = time.monotonic() + LAST_WORDS_S
+    while time.monotonic() < deadline:
+        if all(board.read(f"stage/{rank}") == "done" for rank in range(asked.ranks)):
+            return
+        time.sleep(POLL_S)
+
+
+def _follow(board: Board, index: int, limit_s: float, as_json: bool) -> int:
+    """In another pod than the first: waits for the verdict and says it too."""
+    if board.wait(["verdict"], limit_s + LAST_WORDS_S):
+        return _tell([_absent([0], limit_s)], {}, as_json)
+    findings = [Finding(**each) for each in board.read("verdict")]
+    board.post(f"told/{index}", True)
+    return _tell(findings, {}, as_json)
+
+
+def _absent(indices: list[int], seconds: float, why: str = "") -> Finding:
+    pods = ", ".join(map(str, indices))
+    said = f" ({why})" if why else ""
+    return Finding(
+        PROBLEM,
+        "pods",
+        f"pod {pods} (counted from 0) has not come within {seconds:.0f} s{said}",
+        "stratlab watch says what keeps a pod from a node; its log, where it runs: name resolution, network policies",
+    )
+
+
+def _tell(findings: list[Finding], facts: dict[int, Any], as_json: bool) -> int:
+    """Prints them, leaves the problems as the pod's last words; the exit code."""
+    if as_json:
+        content = {"findings": [dataclasses.asdict(each) for each in findings], "ranks": facts}
+        print(json.dumps(content, indent=1), flush=True)
+    else:
+        print(describe(findings), flush=True)
+    if not has_problem(findings):
+        return end(failures.DONE, failures.reason(failures.DONE))
+    problems = [f"{each.subject}: {each.seen}" for each in findings if each.state == PROBLEM]
+    return end(FOUND, "\n".join(problems), "the check found problems")
+
+
+def _keep(config: Config, findings: list[Finding], facts: dict[int, Any]) -> None:
+    """On the results volume, if that takes it: the check's content under the run's name."""
+    content = {
+        "schema_version": 1,
+        "host": socket.gethostname(),
+        "findings": [dataclasses.asdict(each) for each in findings],
+        "ranks": facts,
+    }
+    with suppress(OSError):
+        write_json(Path(config.results) / FOLDER / f"{config.run}.json", content)
