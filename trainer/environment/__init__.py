@@ -4,6 +4,6 @@
     ranks                                measure, alone and together ─▶ board ─┐
     launcher of the first pod            board (a TCPStore) ◀──────────────────┘ judges, writes the table
 
-A rank never judges. What it has found, and what it is at, it puts up on a board that the first launcher keeps, so that a
-rank that hangs or dies is a line of the table.
+A rank never judges. What it has found, and what it is at, it puts up on a board that the first launcher keeps, so that
+a rank that hangs or dies is a line of the table.
 """

@@ -59,7 +59,7 @@ def find_pod_index(env: MutableMapping[str, str], nodes: int) -> int:
     if not text.isdigit() or int(text) >= nodes:
         raise ConfigError(
             [
-                f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, as HOSTNAME or this has it"
+                f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME"
             ]
         )
     return int(text)

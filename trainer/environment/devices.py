@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def _ask_nvml(local_rank: int, visible: int) -> dict[str, Any]:
             )
         ),
         "joined": {
-            str(index): ask(lambda other=other: _name_join(nvml, own, other)) or "unknown"
+            str(index): ask(partial(_name_join, nvml, own, other)) or "unknown"
             for index, other in enumerate(handles)
             if index != local_rank
         },

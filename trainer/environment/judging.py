@@ -288,7 +288,7 @@ def _judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
         subject = "all-reduce" if scope == "all" else "within a pod"
         seen = f"{where} by {how}: {text}"
         if least and best < least:
-            fix = "the link itself (nvidia-smi topo -m, ibstat, ethtool), NCCL_SOCKET_IFNAME, NCCL_IB_HCA; docs/multi_node.md"
+            fix = "the link itself (nvidia-smi topo -m, ibstat, ethtool), NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
             yield Finding(PROBLEM, subject, f"{seen}; expected at least {least:.3g} GB/s ({reason})", fix)
         else:
             yield Finding("ok", subject, seen + (f" (at least {least:.3g} expected)" if least else ""))

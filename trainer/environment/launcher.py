@@ -1,4 +1,4 @@
-"""The launcher's side of the check: calls the roll, starts the ranks, and in the first pod judges and tells the others."""
+"""The launcher of the check: calls the roll, starts the ranks; in the first pod it judges, and tells the others."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ def describe_shared_memory() -> dict[str, Any]:
         OSError: it cannot be.
     """
     state = os.statvfs(SHM)
-    found = {"gib": state.f_blocks * state.f_frsize / GIB, "free_gib": state.f_bavail * state.f_frsize / GIB}
+    found: dict[str, Any] = {
+        "gib": state.f_blocks * state.f_frsize / GIB,
+        "free_gib": state.f_bavail * state.f_frsize / GIB,
+    }
     sample = SHM / f"stratlab-{uuid.uuid4().hex}"
     try:
         with open(sample, "wb") as file:
@@ -52,7 +55,7 @@ def describe_shared_memory() -> dict[str, Any]:
 
 
 def describe_volume(folder: Path) -> dict[str, Any]:
-    """Free GiB, MB/s of VOLUME_SAMPLE bytes that are on the disk at the end, and how far its clock is before this one's.
+    """Free GiB, MB/s of VOLUME_SAMPLE bytes until they are on the disk, and how far its clock is before this one's.
 
     Args:
         folder: on the results volume; made if it is not there.

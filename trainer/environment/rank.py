@@ -1,4 +1,4 @@
-"""One rank of the check: `python -m trainer.environment.rank`, started by torch's launcher. It measures and judges nothing.
+"""One rank of the check, `python -m trainer.environment.rank`, started by torch's launcher: measures, judges nothing.
 
 It ends with 0 whatever it has found; what it could not do is part of what it posts.
 """
@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from trainer.environment.allreduce import measure_all_reduce, prove_sum

@@ -1,4 +1,4 @@
-"""Whether each rank reads on the results volume what the others have written there; collective over the default group."""
+"""Whether each rank reads on the results volume what the others wrote there; collective over the default group."""
 
 from __future__ import annotations
 
