@@ -23,7 +23,7 @@ or without stratlab:
   {{ $kubectl }} get {{ $resource }} --watch
   {{ $kubectl }} logs {{ include "run.notes.pod" . }} --follow
   {{ $kubectl }} describe {{ $resource }}     where no pod comes
-{{- with $run.mlflow.trackingUri }}
+{{- with ternary "" $run.mlflow.trackingUri (eq (include "run.checks" .) "true") }}
 
 Metrics: {{ . }}, experiment {{ $run.config.comparison | default "default" }}, run {{ $name }}
 {{- if regexMatch "^http://[a-z0-9-]+:[0-9]+/?$" . }}
@@ -33,6 +33,10 @@ Metrics: {{ . }}, experiment {{ $run.config.comparison | default "default" }}, r
 {{- end }}
 
 When it has ended:
+{{- if include "run.checks" . }}
+  {{ $kubectl }} logs {{ include "run.notes.pod" . }}     has the table, also as {{ $run.results.mountPath }}/_environment/{{ $name }}.json on the claim {{ $run.results.claim }}
+  helm -n {{ $namespace }} uninstall {{ $name }}
+{{- else }}
 {{- if $run.analysis.enabled }}
   the report is {{ $directory }}/analysis/report.html on the claim {{ $run.results.claim }}
   {{- if $run.mlflow.trackingUri }}, and an artifact of the run in MLflow{{ end }}
@@ -40,6 +44,7 @@ When it has ended:
   helm -n {{ $namespace }} test {{ $name }}     is it FINISHED, is everything there? If not: {{ $kubectl }} logs {{ $name }}-test
   stratlab compare {{ base (dir $directory) }} --on-cluster --namespace {{ $namespace }}     with the other runs
   helm -n {{ $namespace }} uninstall {{ $name }}     {{ $directory }} stays, and the run in MLflow; pods and their logs go
+{{- end }}
 {{- end }}
 
 {{/* run.notes.resources: what a pod reserves on its node, as it is rendered. */}}
