@@ -32,7 +32,3 @@ def describe(findings: Sequence[Finding]) -> str:
         f"{problems} problem(s), {warnings} warning(s)" if problems or warnings else "nothing is missing"
     )
     return "\n".join(lines)
-
-
-def has_problem(findings: Sequence[Finding]) -> bool:
-    return any(finding.state == PROBLEM for finding in findings)

@@ -156,7 +156,7 @@ def _judge_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> I
         )
     if not wrong and names:
         free = [each["device"]["free_gib"] for each in facts.values() if "free_gib" in each.get("device", {})]
-        memory = f", {min(free):.1f} GiB free" if free else ""
+        memory = f", {min(free):.1f} GiB free" if free else "; no accelerator is visible"
         yield Finding("ok", subject, f"{len(facts)} x {_list(names)}{memory}{_describe_joins(facts)}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer import failures
 from trainer.environment.board import FOLDER, POLL_S, Board, find_pod_index, open_board
-from trainer.environment.findings import PROBLEM, Finding, describe, has_problem
+from trainer.environment.findings import PROBLEM, Finding, describe
 from trainer.environment.judging import Asked, judge
 from trainer.failures import AcceleratorsMissing
 from trainer.launch import visibility
@@ -23,7 +23,7 @@ from trainer.launch.elastic import run_ranks
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.preflight import Pods, read_pods
 from trainer.launch.stop import Stop
-from trainer.launch.termination import end
+from trainer.launch.termination import end, leave_last_words
 from trainer.record.run_directory import write_json
 from trainer.settings.config import Config
 
@@ -156,10 +156,11 @@ def _tell(findings: list[Finding], facts: dict[int, Any], as_json: bool) -> int:
         print(json.dumps(content, indent=1), flush=True)
     else:
         print(describe(findings), flush=True)
-    if not has_problem(findings):
-        return end(failures.DONE, failures.reason(failures.DONE))
     problems = [f"{each.subject}: {each.seen}" for each in findings if each.state == PROBLEM]
-    return end(FOUND, "\n".join(problems), "the check found problems")
+    code = FOUND if problems else failures.DONE
+    reason = "the check found problems" if problems else failures.reason(failures.DONE)
+    leave_last_words(code, reason, "\n".join(problems))
+    return code
 
 
 def _keep(config: Config, findings: list[Finding], facts: dict[int, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -52,13 +53,18 @@ class Facts:
         try:
             self.found[name] = look()
         except Exception as failure:
-            sentence = str(failure).split("\n")[0][:500]
-            self.found[name] = {"error": f"{type(failure).__name__}: {sentence}"}
+            self.found[name] = {"error": _explain(failure)}
         self._board.post(f"rank/{self._rank}", self.found)
         return not (isinstance(self.found[name], dict) and self.found[name].get("error"))
 
     def finish(self) -> None:
         self._board.post(f"stage/{self._rank}", "done")
+
+
+def _explain(failure: Exception) -> str:
+    """The first sentence, without the line of a library's source that gloo puts before it."""
+    text = re.sub(r"^\[\S+:\d+\] ", "", str(failure)).split("\n")[0].split(". ")[0]
+    return f"{type(failure).__name__}: {text[:300]}"
 
 
 def main() -> None:
