@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from trainer.environment.judging import Asked
+from trainer.environment.facts import Asked, Facts
 
 NVLINK_SHARE = 0.3
 """Of the GB/s per direction of all NVLinks of a device. nccl-tests reach 0.7 to 0.8 of it with large messages."""
@@ -18,7 +14,7 @@ SOCKET_GB_PER_S = 0.02
 """Over sockets whose speed nobody says, as between pods or processes: less than a fifth of Gigabit Ethernet."""
 
 
-def expect_bandwidth(asked: Asked, facts: Mapping[int, Mapping[str, Any]], scope: str) -> tuple[float, str]:
+def expect_bandwidth(asked: Asked, facts: Facts, scope: str) -> tuple[float, str]:
     """GB/s of the bus, and where that comes from; 0.0 where nothing is known of the link.
 
     Args:
@@ -30,7 +26,7 @@ def expect_bandwidth(asked: Asked, facts: Mapping[int, Mapping[str, Any]], scope
     return _expect_between(facts) if between else _expect_within(facts)
 
 
-def _expect_within(facts: Mapping[int, Mapping[str, Any]]) -> tuple[float, str]:
+def _expect_within(facts: Facts) -> tuple[float, str]:
     if facts[0]["meeting"]["backend"] != "nccl":
         return SOCKET_GB_PER_S, "processes of one machine"
     devices = [found["device"] for found in facts.values()]
@@ -44,7 +40,7 @@ def _expect_within(facts: Mapping[int, Mapping[str, Any]]) -> tuple[float, str]:
     return 0.0, ""
 
 
-def _expect_between(facts: Mapping[int, Mapping[str, Any]]) -> tuple[float, str]:
+def _expect_between(facts: Facts) -> tuple[float, str]:
     networks = [found["network"] for found in facts.values() if "gb_per_s" in found.get("network", {})]
     over_ib = "IB" in facts[0].get("transport", {}).get("network", [])
     if over_ib and networks and all(network["ib_gb_per_s"] for network in networks):

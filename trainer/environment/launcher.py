@@ -15,8 +15,9 @@ from typing import Any
 
 from trainer import failures
 from trainer.environment.board import FOLDER, POLL_S, Board, find_pod_index, open_board
+from trainer.environment.facts import Asked
 from trainer.environment.findings import PROBLEM, Finding, describe
-from trainer.environment.judging import Asked, judge
+from trainer.environment.judging import judge
 from trainer.failures import AcceleratorsMissing
 from trainer.launch import visibility
 from trainer.launch.elastic import run_ranks
