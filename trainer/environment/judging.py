@@ -49,11 +49,11 @@ def _judge_ranks(
         end = ends.get(rank) or f"within {asked.limit_s:.0f} s"
         fix = "its log says more; one that is killed may lack memory, one that hangs waits for its device or its peers"
         yield Finding(PROBLEM, "ranks", f"{name_rank(rank, facts)} {at}, {end}", fix)
-    for rank, found in sorted(facts.items()):
-        if error := read_error(found, "meeting"):
-            fix = "addresses and ports between the pods: network policies, GLOO_SOCKET_IFNAME"
-            yield Finding(PROBLEM, "ranks", f"{name_rank(rank, facts)} has not met the others: {error}", fix)
-    if not lost and asked.ranks == len(facts):
+    apart = {rank: error for rank, found in sorted(facts.items()) if (error := read_error(found, "meeting"))}
+    for rank, error in apart.items():
+        fix = "addresses and ports between the pods: network policies, GLOO_SOCKET_IFNAME"
+        yield Finding(PROBLEM, "ranks", f"{name_rank(rank, facts)} has not met the others: {error}", fix)
+    if not lost and not apart and asked.ranks == len(facts):
         where = f"on {join_names({found['node'] or found['host'] for found in facts.values()})}"
         yield Finding("ok", "ranks", f"{asked.ranks} in {asked.nodes} pod(s), {where}")
 
@@ -117,6 +117,7 @@ def _judge_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> I
                 "CUDA_VISIBLE_DEVICES",
             )
         if device.get("gib") and device["free_gib"] < FREE_SHARE * device["gib"]:
+            wrong = True
             seen = f"{name_rank(rank, facts)}: {device['free_gib']:.1f} of {device['gib']:.1f} GiB free"
             yield Finding("warning", subject, seen, "somebody else is on it: nvidia-smi says who")
     names = {device["name"] for each in facts.values() if (device := each.get("device", {})).get("name")}

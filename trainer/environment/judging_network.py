@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trainer.environment.expectation import expect_bandwidth
 from trainer.environment.facts import Asked, Facts, join_names, name_rank, read_error
@@ -10,18 +11,20 @@ from trainer.environment.findings import PROBLEM, Finding
 
 
 def judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
+    failed = False
     for rank, found in sorted(facts.items()):
         for name in ("clock", "files of the others", "all-reduce"):
             if error := read_error(found, name):
+                failed = True
                 fix = "NCCL_DEBUG=INFO, addresses and ports between the pods, /dev/shm"
                 yield Finding(PROBLEM, "network", f"{name_rank(rank, facts)}: {name} failed: {error}", fix)
+                break
     first = facts.get(0, {})
     sizes = first.get("all-reduce", {})
-    if "all" not in sizes or "error" in sizes:
+    if failed or "all" not in sizes:
         return
     backend = first["meeting"]["backend"]
-    chosen = first.get("transport", {})
-    words = [*chosen.get("via", []), *(f"network {name}" for name in chosen.get("network", []))]
+    words = {word for found in facts.values() for word in _describe_transport(found.get("transport", {}))}
     how = f"{backend}{' over ' + join_names(words) if words else ''}"
     if asked.ranks == 1:
         yield Finding("ok", "all-reduce", f"{how}: one rank, nothing to send")
@@ -38,6 +41,10 @@ def judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
             yield Finding(PROBLEM, subject, f"{seen}; expected at least {least:.3g} GB/s ({reason})", fix)
         else:
             yield Finding("ok", subject, seen + (f" (at least {least:.3g} expected)" if least else ""))
+
+
+def _describe_transport(chosen: Mapping[str, Any]) -> list[str]:
+    return [*chosen.get("via", []), *(f"network {name}" for name in chosen.get("network", []))]
 
 
 def _size(mib: float) -> str:
