@@ -63,9 +63,9 @@ def _judge_versions(facts: Facts) -> Iterator[Finding]:
     if not found:
         return
     names = [name for name in next(iter(found.values())) if any(each.get(name) for each in found.values())]
-    drivers = {rank: str(each.get("device", {}).get("driver") or "") for rank, each in facts.items()}
+    drivers = {rank: text for rank, each in facts.items() if (text := each.get("device", {}).get("driver"))}
     columns = {name: {rank: each.get(name, "") for rank, each in found.items()} for name in names}
-    columns |= {"driver": drivers} if any(drivers.values()) else {}
+    columns |= {"driver": drivers} if drivers else {}
     differ = {name: column for name, column in columns.items() if len({*column.values()}) > 1}
     for name, column in differ.items():
         seen = ", ".join(

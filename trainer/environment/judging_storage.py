@@ -81,7 +81,7 @@ def judge_files(facts: Facts) -> Iterator[Finding]:
         fix = "one claim for all pods, of a StorageClass whose ReadWriteMany volumes are really shared"
         seen = f"{name_rank(rank, facts)} does not see what rank(s) {join_names(unseen)} wrote on the results volume"
         yield Finding(PROBLEM, "shared files", seen, fix)
-    if not blind and len(found) > 1 and not any(each.get("error") for each in found.values()):
+    if not blind and len(found) > 1 and not any(each.get("unwritten") or each.get("error") for each in found.values()):
         longest = max(each["after_s"] for each in found.values())
         yield Finding(
             "ok", "shared files", f"each rank sees those of the others, after {longest:.1f} s at most"

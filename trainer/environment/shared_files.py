@@ -17,7 +17,8 @@ POLL_S = 0.2
 
 
 def exchange_files(folder: Path) -> dict[str, Any]:
-    """`unseen`: ranks whose file this one did not read within PLENTY_S; `after_s`: when it had read the last one.
+    """`unseen`: ranks whose file this one did not read within PLENTY_S; `after_s`: when it had read the last one;
+    `unwritten`: why its own is not there.
 
     Args:
         folder: of this check alone, and the same for all ranks; gone when this returns.
@@ -37,7 +38,7 @@ def exchange_files(folder: Path) -> dict[str, Any]:
         if time.monotonic() - began > PLENTY_S:
             break
         time.sleep(POLL_S)
-    found = {"unseen": unseen, "after_s": time.monotonic() - began, "error": error}
+    found = {"unseen": unseen, "after_s": time.monotonic() - began, "unwritten": error}
     dist.all_gather_object(errors, "")  # nobody reads any more
     shutil.rmtree(folder, ignore_errors=True)
     return found

@@ -58,7 +58,7 @@ def _post(rank: int, pods: int) -> dict[str, Any]:
         },
         "meeting": {"backend": "nccl"},
         "clock": {"offset_s": 0.001, "within_s": 0.0001},
-        "files of the others": {"unseen": [], "after_s": 0.1, "error": ""},
+        "files of the others": {"unseen": [], "after_s": 0.1, "unwritten": ""},
         "all-reduce": {
             "all": [{**row, "mib": 1.0, "gb_per_s": 5.0}, row],
             "pod": [{**row, "gb_per_s": 300.0}],
