@@ -10,6 +10,10 @@ Facts = Mapping[int, Mapping[str, Any]]
 """Rank -> what it has posted (trainer/environment/rank.py)."""
 
 
+STOPPED = "stopped"
+"""The end of a rank that nothing was wrong with: torch ends all of a pod where one has failed."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """What the run would ask for: pods, ranks in each, and the expected GB/s of an all-reduce, 0.0 = not stated."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainer.environment.facts import Asked, Facts, join_names, name_rank, read_error
+from trainer.environment.facts import STOPPED, Asked, Facts, join_names, name_rank, read_error
 from trainer.environment.findings import PROBLEM, Finding
 from trainer.environment.judging_network import judge_network
 from trainer.environment.judging_storage import judge_clocks, judge_files, judge_shared_memory, judge_volume
@@ -43,14 +43,17 @@ def judge(
 def _judge_ranks(
     asked: Asked, facts: Facts, stages: Mapping[int, str], ends: Mapping[int, str]
 ) -> Iterator[Finding]:
-    lost = [rank for rank in range(asked.ranks) if stages.get(rank) != "done"]
+    lost = [rank for rank in range(asked.ranks) if stages.get(rank) != "done" and ends.get(rank) != STOPPED]
+    together: dict[str, list[int]] = {}
     for rank in lost:
-        at = f"came no further than {stages[rank]!r}" if rank in stages else "has said nothing"
+        at = f"came no further than {stages[rank]!r}" if rank in stages else "said nothing"
         end = ends.get(rank) or f"within {asked.limit_s:.0f} s"
+        together.setdefault(f"{at}, {end}", []).append(rank)
+    for seen, ranks in together.items():
         fix = "its log says more; one that is killed may lack memory, one that hangs waits for its device or its peers"
-        yield Finding(PROBLEM, "ranks", f"{name_rank(rank, facts)} {at}, {end}", fix)
+        yield Finding(PROBLEM, "ranks", f"{', '.join(name_rank(rank, facts) for rank in ranks)} {seen}", fix)
     apart = {rank: error for rank, found in sorted(facts.items()) if (error := read_error(found, "meeting"))}
-    for rank, error in apart.items():
+    for rank, error in apart.items() if not lost else ():  # else they are who waited
         fix = "addresses and ports between the pods: network policies, GLOO_SOCKET_IFNAME"
         yield Finding(PROBLEM, "ranks", f"{name_rank(rank, facts)} has not met the others: {error}", fix)
     if not lost and not apart and asked.ranks == len(facts):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainer.environment.facts import Asked, Facts, find_firsts, join_names, name_rank, read_error
 from trainer.environment.findings import PROBLEM, Finding
 
-SHM_GIB = 0.125
+SHM_GIB = 0.1
 """Of shared memory that is free, for each rank of a pod: a container without a volume there has 0.0625 in all."""
 FREE_GIB = 1.0
 SLOW_MB_PER_S = 5.0
@@ -81,7 +81,11 @@ def judge_files(facts: Facts) -> Iterator[Finding]:
         fix = "one claim for all pods, of a StorageClass whose ReadWriteMany volumes are really shared"
         seen = f"{name_rank(rank, facts)} does not see what rank(s) {join_names(unseen)} wrote on the results volume"
         yield Finding(PROBLEM, "shared files", seen, fix)
-    if not blind and len(found) > 1 and not any(each.get("unwritten") or each.get("error") for each in found.values()):
+    if (
+        not blind
+        and len(found) > 1
+        and not any(each.get("unwritten") or each.get("error") for each in found.values())
+    ):
         longest = max(each["after_s"] for each in found.values())
         yield Finding(
             "ok", "shared files", f"each rank sees those of the others, after {longest:.1f} s at most"

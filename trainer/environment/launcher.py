@@ -7,15 +7,17 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer import failures
 from trainer.environment.board import FOLDER, POLL_S, Board, find_pod_index, open_board
-from trainer.environment.facts import Asked
+from trainer.environment.facts import STOPPED, Asked
 from trainer.environment.findings import PROBLEM, Finding, describe
 from trainer.environment.judging import judge
 from trainer.failures import AcceleratorsMissing
@@ -23,11 +25,13 @@ from trainer.launch import visibility
 from trainer.launch.elastic import run_ranks
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.preflight import Pods, read_pods
-from trainer.launch.stop import Stop
+from trainer.launch.stop import Stop, end_ranks
 from trainer.launch.termination import end, leave_last_words
 from trainer.record.run_directory import write_json
 from trainer.settings.config import Config
 
+START_S = 20.0
+"""For torch to start the ranks of all pods, before their time counts."""
 FOUND = 1
 """Exit code: there is a problem. Final: another attempt would find it again."""
 LAST_WORDS_S = 20.0
@@ -100,32 +104,53 @@ def _find_refusal(config: Config, pods: Pods) -> str:
 
 
 def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] | None:
-    """How ranks of this pod ended that did not end well, by rank; None: this process was told to stop."""
+    """How ranks of this pod ended that did not end well, by rank; None: this process was told to stop.
+
+    A rank that is not done in time is killed here: whatever it hangs in, it does not get further by itself.
+    """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    first, late = index * pods.processes_per_node, threading.Event()
+
+    def end_late_ranks() -> None:
+        late.set()
+        end_ranks(0.0)
+
+    timer = threading.Timer(config.collective_timeout_s + START_S, end_late_ranks)
+    timer.daemon = True
+    timer.start()
     try:
         run_ranks("trainer.environment.rank", pods.processes_per_node, config.grace_s, stop)
     except ChildFailedError as failure:
-        first = index * pods.processes_per_node
-        found = {}
-        for each in failure.failures.values():
-            code = each.exitcode if each.exitcode >= 0 else 128 - each.exitcode
-            found[first + each.local_rank] = failures.reason(code)
-        return found
+        codes = {first + each.local_rank: each.exitcode for each in failure.failures.values()}
+        return {} if late.is_set() else _explain_ends(codes)
     except SignalException:
         return None
     except Exception as failure:  # a rendezvous that did not come about
         log.error("%s", failure)
-        return {index * pods.processes_per_node: f"not started: {failure}"}
+        return {first: f"not started: {failure}"}
+    finally:
+        timer.cancel()
     return {}
 
 
+def _explain_ends(codes: Mapping[int, int]) -> dict[int, str]:
+    """Of the ranks of a pod by exit code, negative for a signal; STOPPED, which torch has ended with a failed one."""
+    found = {rank: code if code >= 0 else 128 - code for rank, code in codes.items()}
+    _, culprit = failures.first_failure(found)
+    return {
+        rank: failures.reason(code) if code == culprit or code != failures.TERMINATED else STOPPED
+        for rank, code in found.items()
+    }
+
+
 def _wait_until_done(board: Board, asked: Asked) -> None:
-    """The own ranks have ended: those of other pods are about to."""
+    """The own ranks have ended, so those of other pods are about to."""
+    others = range(asked.per_node, asked.ranks)
     deadline = time.monotonic() + LAST_WORDS_S
     while time.monotonic() < deadline:
-        if all(board.read(f"stage/{rank}") == "done" for rank in range(asked.ranks)):
+        if all(board.read(f"stage/{rank}") == "done" for rank in others):
             return
         time.sleep(POLL_S)
 

@@ -5,7 +5,6 @@ It ends with 0 whatever it has found; what it could not do is part of what it po
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import re
@@ -32,7 +31,7 @@ from trainer.layout.node import read_node
 from trainer.settings.config import Config
 
 GROUP_SHARE = 0.8
-"""Of the limit: a group of ranks gives up before the rank does, and can still say so."""
+"""Of the limit: ranks that wait for each other give up before the launcher ends them, and can still say so."""
 
 log = logging.getLogger("trainer")
 
@@ -70,8 +69,7 @@ def _explain(failure: Exception) -> str:
 def main() -> None:
     """Measures alone, then with the others."""
     config = Config.from_env(os.environ)
-    limit_s = config.collective_timeout_s
-    faulthandler.dump_traceback_later(limit_s, exit=True)  # also where a driver never returns
+    seconds = config.collective_timeout_s * GROUP_SHARE
     rank = read_rank(os.environ, read_pod_name(os.environ))
     os.environ["RANK"] = str(rank)
     local_rank, per_node = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -88,10 +86,11 @@ def main() -> None:
         facts.add("shared memory", describe_shared_memory)
         facts.add("results volume", lambda: describe_volume(folder))
         facts.add("network", lambda: describe_network(os.environ, os.environ["MASTER_ADDR"]))
-    if facts.add("meeting", lambda: _meet(limit_s * GROUP_SHARE, facts.found["device"])):
+    if facts.add("meeting", lambda: _meet(seconds, facts.found["device"])):
         facts.add("clock", compare_clocks)
         facts.add("files of the others", lambda: exchange_files(folder / f".{facts.token}"))
-        facts.add("all-reduce", lambda: _measure(facts.found["meeting"]["backend"], local_rank, per_node))
+        backend = facts.found["meeting"]["backend"]
+        facts.add("all-reduce", lambda: _measure(seconds, backend, local_rank, per_node))
         facts.add("transport", lambda: read_log(nccl_log))
     facts.finish()
 
@@ -104,15 +103,16 @@ def _meet(seconds: float, device: dict[str, Any]) -> dict[str, str]:
     return {"backend": "nccl" if {*kinds} == {"cuda"} else "gloo"}
 
 
-def _measure(backend: str, local_rank: int, per_node: int) -> dict[str, Any]:
+def _measure(seconds: float, backend: str, local_rank: int, per_node: int) -> dict[str, Any]:
     """Of all ranks together, and of those of one pod where there are several of both."""
     size, device = dist.get_world_size(), f"cuda:{local_rank}" if backend == "nccl" else "cpu"
-    everybody = dist.new_group(backend="nccl") if backend == "nccl" else dist.group.WORLD
+    limit = timedelta(seconds=seconds)
+    everybody = dist.new_group(backend="nccl", timeout=limit) if backend == "nccl" else dist.group.WORLD
     prove_sum(device, everybody)
     found = {"all": measure_all_reduce(device, everybody)}
     if 1 < per_node < size:
         pods = [[*range(first, first + per_node)] for first in range(0, size, per_node)]
-        groups = [dist.new_group(ranks, backend=backend) for ranks in pods]
+        groups = [dist.new_group(ranks, backend=backend, timeout=limit) for ranks in pods]
         found["pod"] = measure_all_reduce(device, groups[dist.get_rank() // per_node])
     return found
 

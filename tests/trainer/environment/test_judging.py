@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.environment.posted import ASKED, NAMES, post_healthy, spoil
-from trainer.environment.facts import Asked, Facts
+from trainer.environment.facts import STOPPED, Asked, Facts
 from trainer.environment.findings import Finding, describe
 from trainer.environment.judging import judge
 
@@ -95,11 +95,19 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert [each[2] for each in named] == [
         "rank 1 (check-worker-0 on gpu-0) came no further than 'device', signal 9",
         "rank 2 (check-worker-1 on gpu-1) came no further than 'all-reduce', within 120 s",
-        "rank 3 has said nothing, within 120 s",
+        "rank 3 said nothing, within 120 s",
     ]
     assert not [
         each for each in judge(ASKED, facts, stages) if each.subject == "ranks" and each.state == "ok"
     ]
+
+
+def test_who_waits_for_a_lost_rank_or_is_ended_with_it_is_not_named() -> None:
+    facts = spoil(0, meeting={"error": "timed out"})
+    del facts[3], facts[0]["all-reduce"]
+    stages = {0: "done", 1: "done", 2: "meeting"}
+    named = bad(judge(ASKED, facts, stages, ends={2: STOPPED, 3: "signal 11"}))
+    assert named == [("problem", "ranks", "rank 3 said nothing, signal 11")]
 
 
 def test_a_pod_without_its_accelerators_has_the_words_of_a_run() -> None:
@@ -114,7 +122,7 @@ def test_a_pod_without_its_accelerators_has_the_words_of_a_run() -> None:
 
 def test_nothing_at_all_was_posted() -> None:
     named = bad(judge(ASKED, {}, {}))
-    assert [each[1] for each in named] == ["ranks"] * 4
+    assert named == [("problem", "ranks", "rank 0, rank 1, rank 2, rank 3 said nothing, within 120 s")]
 
 
 def test_the_table() -> None:
