@@ -9,12 +9,17 @@
 {{- $resource := printf "%s/%s" (lower $api.kind) $name -}}
 Run {{ $name }}: {{ .Chart.Name }} on {{ $run.nodes }} x {{ $run.processesPerNode }} processes ({{ $api.kind }}).
 {{ include "run.notes.resources" . }}
+{{- if not (include "run.checks" .) }}
 {{ include "run.notes.grace" . }}
+{{- end }}
 {{- with include "run.notes.warnings" . }}
 {{ . }}
 {{- end }}
 
+{{- if not (include "run.checks" .) }}
+
 Will it fit its GPUs?     stratlab predict CHART, with the values of this release; run.config.memory_forecast=false starts in spite of it
+{{- end }}
 
 Now:
   stratlab watch {{ $name }} --namespace {{ $namespace }}

@@ -367,6 +367,7 @@ RULES: tuple[Rule, ...] = (
         "memory_forecast", "what each strategy was foreseen to hold", matters=False, absent="not foreseen"
     ),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
+    _setting("least_gb_per_s", "what a check of the network expects", matters=False),
     _setting(
         "on_not_finite", "what a fault is met with; `skipped_steps` tells whether it was", matters=False
     ),
