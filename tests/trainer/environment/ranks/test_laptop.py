@@ -16,6 +16,7 @@ import pytest
 from tests.programs import find_python
 from tests.trainer.environment.planted import HANGS, KILLED, SHIFTED, mounted, plant_in_ranks, slow_loopback
 
+ROOT = Path(__file__).parents[4]
 SUBJECTS = [
     *("ranks", "versions", "devices", "shared memory", "results volume", "shared files", "clock"),
     "all-reduce",
@@ -31,17 +32,21 @@ def check(
     **env: str,
 ) -> tuple[int, dict[str, Any]]:
     """The exit code and what --json has printed."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     words = ["-m", "trainer.environment", "--results", str(results), "--processes", str(processes), "--json"]
     done = subprocess.run(
         [*prefix, python or find_python(), *words, *options],
-        env={**kept, "OMP_NUM_THREADS": "1", "HOSTNAME": "laptop", **env},
+        env=without_settings(**env),
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.stdout.startswith("{"), done.stdout[-2000:] + done.stderr[-3000:]
     return done.returncode, json.loads(done.stdout)
+
+
+def without_settings(**env: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, "OMP_NUM_THREADS": "1", "HOSTNAME": "laptop", **env}
 
 
 def wrong(said: dict[str, Any]) -> list[tuple[str, str]]:
@@ -68,6 +73,20 @@ def test_one_process_has_nothing_to_send(tmp_path: Path) -> None:
     code, said = check(tmp_path, processes=1)
     assert (code, wrong(said)) == (0, [])
     assert "one rank, nothing to send" in said["findings"][-1]["seen"]
+
+
+def test_the_documents_command(tmp_path: Path) -> None:
+    """As it stands there, from a folder of one's own; the results lie in it."""
+    done = subprocess.run(
+        [find_python(), "-m", "trainer.environment"],
+        cwd=tmp_path,
+        env=without_settings(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("nothing is missing\n") and (tmp_path / "results" / "_environment").is_dir()
 
 
 def test_the_table_has_what_to_do(tmp_path: Path) -> None:

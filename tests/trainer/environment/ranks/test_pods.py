@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.pods import Pods, open_pods
+from tests.programs import find_python
 from tests.trainer.environment.planted import SHIFTED, mounted, plant_in_ranks
 from tests.trainer.environment.ranks.test_laptop import SUBJECTS
 
@@ -48,7 +49,7 @@ def read_table(text: str) -> list[tuple[str, str]]:
 
 
 def test_two_healthy_pods_lack_nothing(tmp_path: Path) -> None:
-    with checked(tmp_path) as (pods, code, found):
+    with checked(tmp_path, python=find_python()) as (pods, code, found):
         assert (code, found) == (0, []), pods.said()
         kept = json.loads((tmp_path / "results" / "_environment" / "try.json").read_text())
         assert [each["subject"] for each in kept["findings"]] == SUBJECTS
@@ -100,7 +101,9 @@ def test_volumes_that_are_not_the_same(tmp_path: Path) -> None:
 def test_a_pod_that_never_comes_is_named(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    with open_pods(tmp_path, 2, settings={**CHECK, "TRAINER_WAIT_S": "3"}, logs=logs) as pods:
+    with open_pods(
+        tmp_path, 2, settings={**CHECK, "TRAINER_WAIT_S": "3"}, logs=logs, python=find_python()
+    ) as pods:
         pods.start(0)
         assert pods.wait_for_end(0, 60) == 1, pods.said()
         (named,) = read_table((logs / "pod-0.log").read_text())
@@ -110,7 +113,9 @@ def test_a_pod_that_never_comes_is_named(tmp_path: Path) -> None:
 def test_a_first_pod_that_never_comes_is_named(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    with open_pods(tmp_path, 2, settings={**CHECK, "TRAINER_WAIT_S": "3"}, logs=logs) as pods:
+    with open_pods(
+        tmp_path, 2, settings={**CHECK, "TRAINER_WAIT_S": "3"}, logs=logs, python=find_python()
+    ) as pods:
         pods.start(1)
         assert pods.wait_for_end(1, 60) == 1, pods.said()
         (named,) = read_table((logs / "pod-1.log").read_text())
