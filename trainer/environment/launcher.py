@@ -124,7 +124,7 @@ def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] |
         run_ranks("trainer.environment.rank", pods.processes_per_node, config.grace_s, stop)
     except ChildFailedError as failure:
         codes = {first + each.local_rank: each.exitcode for each in failure.failures.values()}
-        return {} if late.is_set() else _explain_ends(codes)
+        return {} if late.is_set() else explain_ends(codes)
     except SignalException:
         return None
     except Exception as failure:  # a rendezvous that did not come about
@@ -135,7 +135,7 @@ def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] |
     return {}
 
 
-def _explain_ends(codes: Mapping[int, int]) -> dict[int, str]:
+def explain_ends(codes: Mapping[int, int]) -> dict[int, str]:
     """Of the ranks of a pod by exit code, negative for a signal; STOPPED, which torch has ended with a failed one."""
     found = {rank: code if code >= 0 else 128 - code for rank, code in codes.items()}
     _, culprit = failures.first_failure(found)
