@@ -87,9 +87,11 @@ def _take_part(
     told = [board.read(name) for name in wanted]
     refusals = {pod["name"]: pod["refusal"] for pod in told if pod["refusal"]}
     findings = judge(asked, facts, stages, refusals, ends)
-    board.post("verdict", [dataclasses.asdict(finding) for finding in findings])
     _keep(config, findings, facts)
-    code = _tell(findings, facts, as_json)
+    code = _tell(
+        findings, facts, as_json
+    )  # before others end: mpirun ends all with the first that has failed
+    board.post("verdict", [dataclasses.asdict(finding) for finding in findings])
     board.wait([f"told/{other}" for other in range(1, pods.nodes)], LAST_WORDS_S)
     return code
 

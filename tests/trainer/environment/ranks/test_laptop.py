@@ -132,6 +132,7 @@ def test_a_slow_link(tmp_path: Path) -> None:
         1,
         "all-reduce",
     ) and "expected at least 0.02 GB/s (processes of one machine)" in seen
+    assert "1 MiB" in seen and "16 MiB" not in seen, "what would take a minute is left out"
 
 
 def test_a_link_slower_than_stated(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.faults.pods import Pods, open_pods
 from tests.programs import find_python
-from tests.trainer.environment.planted import SHIFTED, mounted, plant_in_ranks
+from tests.trainer.environment.planted import HANGS, SHIFTED, mounted, plant_in_ranks
 from tests.trainer.environment.ranks.test_laptop import SUBJECTS
 
 CHECK = {"TRAINER_MODE": "check", "TRAINER_COLLECTIVE_TIMEOUT_S": "60"}
@@ -120,3 +120,18 @@ def test_a_first_pod_that_never_comes_is_named(tmp_path: Path) -> None:
         assert pods.wait_for_end(1, 60) == 1, pods.said()
         (named,) = read_table((logs / "pod-1.log").read_text())
         assert named[1].startswith("pod 0 (counted from 0) has not come within 3 s"), named
+
+
+def test_a_first_pod_that_is_lost_meanwhile_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """The board goes with it."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    site = plant_in_ranks(tmp_path / "site", "1", HANGS)
+    settings = {**CHECK, "TRAINER_COLLECTIVE_TIMEOUT_S": "10", **site}
+    with open_pods(tmp_path / "logs", 2, settings=settings, logs=logs) as pods:
+        pods.start()
+        pods.wait_for(lambda: "meeting ..." in (logs / "pod-0.log").read_text(), "rank 0 waits for rank 1")
+        pods.kill(0)
+        assert pods.wait_for_end(1, 100) == 1, pods.said()
+        (named,) = read_table((logs / "pod-1.log").read_text())
+        assert named[0] == "pods" and "pod 0" in named[1], named
