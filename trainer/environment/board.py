@@ -38,12 +38,13 @@ class Board:
         key = f"environment/{name}"
         return json.loads(self._store.get(key)) if self._store.check([key]) else None
 
-    def wait(self, names: Iterable[str], seconds: float) -> list[str]:
-        """Until all are there; those that are missing after `seconds`."""
+    def wait(self, names: Iterable[str], seconds: float, until: str = "") -> list[str]:
+        """Until all are there, or `until` is; those that are missing then, or after `seconds`."""
         missing, deadline = list(names), time.monotonic() + seconds
         while True:
             missing = [name for name in missing if not self._store.check([f"environment/{name}"])]
-            if not missing or time.monotonic() >= deadline:
+            over = time.monotonic() >= deadline or (until and self._store.check([f"environment/{until}"]))
+            if not missing or over:
                 return missing
             time.sleep(POLL_S)
 

@@ -20,7 +20,7 @@ from trainer.environment.board import FOLDER, POLL_S, Board, find_pod_index, ope
 from trainer.environment.facts import STOPPED, Asked
 from trainer.environment.findings import PROBLEM, Finding, describe
 from trainer.environment.judging import judge
-from trainer.failures import AcceleratorsMissing
+from trainer.failures import AcceleratorsMissing, PeerLost
 from trainer.launch import visibility
 from trainer.launch.elastic import run_ranks
 from trainer.launch.ledger import read_pod_name
@@ -58,11 +58,15 @@ def check_environment(config: Config, stop: Stop, *, as_json: bool = False) -> i
     )
     try:
         board = open_board(os.environ, index, config.wait_s)
+    except PeerLost as failure:
+        return _tell([_absent([0], config.wait_s, str(failure))], {}, as_json)
+    try:
         return _take_part(config, asked, pods, index, board, stop, as_json)
     except Exception as failure:
         if failures.exit_code(failure) != failures.PEER_LOST:
             raise
-        return _tell([_absent([0], config.wait_s, str(failure).split("\n")[0])], {}, as_json)
+        seen = f"pod 0 (counted from 0) was there and is lost: {str(failure).splitlines()[0]}"
+        return _tell([Finding(PROBLEM, "pods", seen, "its log and its node; then check again")], {}, as_json)
 
 
 def _take_part(
@@ -73,8 +77,12 @@ def _take_part(
     own = {"name": read_pod_name(os.environ), "refusal": _find_refusal(config, pods)}
     board.post(f"pod/{index}", own)
     wanted = [f"pod/{each}" for each in range(pods.nodes)]
-    if missing := board.wait(wanted, config.wait_s):
-        return _tell([_absent([int(name.split("/")[1]) for name in missing], config.wait_s)], {}, as_json)
+    if missing := board.wait(wanted, config.wait_s, until="verdict"):
+        if index and board.read("verdict"):
+            return _follow(board, index, 0.0, as_json)
+        absent = [int(name.split("/")[1]) for name in missing]
+        findings = [_absent(absent, config.wait_s)]
+        return _conclude(board, {*range(1, pods.nodes)} - {*absent, index}, findings, {}, as_json)
     ends = _run(config, pods, index, stop)
     if ends is None:
         return end(failures.TERMINATED, failures.reason(failures.TERMINATED))
@@ -88,11 +96,16 @@ def _take_part(
     refusals = {pod["name"]: pod["refusal"] for pod in told if pod["refusal"]}
     findings = judge(asked, facts, stages, refusals, ends)
     _keep(config, findings, facts)
-    code = _tell(
-        findings, facts, as_json
-    )  # before others end: mpirun ends all with the first that has failed
+    return _conclude(board, {*range(1, pods.nodes)}, findings, facts, as_json)
+
+
+def _conclude(
+    board: Board, others: set[int], findings: list[Finding], facts: dict[int, Any], as_json: bool
+) -> int:
+    """Says the verdict, first here: mpirun ends all pods with the first one that has failed."""
+    code = _tell(findings, facts, as_json)
     board.post("verdict", [dataclasses.asdict(finding) for finding in findings])
-    board.wait([f"told/{other}" for other in range(1, pods.nodes)], LAST_WORDS_S)
+    board.wait([f"told/{other}" for other in others], LAST_WORDS_S)
     return code
 
 

@@ -110,6 +110,21 @@ def test_a_pod_that_never_comes_is_named(tmp_path: Path) -> None:
         assert named == ("pods", "pod 1 (counted from 0) has not come within 3 s")
 
 
+def test_those_who_have_come_hear_who_has_not(tmp_path: Path) -> None:
+    """Of three; whoever has more patience than the first one would not find it any more."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    patient = in_second("env", "TRAINER_WAIT_S=100")
+    settings = {**CHECK, "TRAINER_WAIT_S": "6"}
+    with open_pods(tmp_path, 3, settings=settings, logs=logs, python=find_python(), prefix=patient) as pods:
+        pods.start(0)
+        pods.start(1)
+        for index in (0, 1):
+            assert pods.wait_for_end(index, 60) == 1, pods.said()
+            (named,) = read_table((logs / f"pod-{index}.log").read_text())
+            assert named == ("pods", "pod 2 (counted from 0) has not come within 6 s")
+
+
 def test_a_first_pod_that_never_comes_is_named(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -134,4 +149,4 @@ def test_a_first_pod_that_is_lost_meanwhile_leaves_nobody_waiting(tmp_path: Path
         pods.kill(0)
         assert pods.wait_for_end(1, 100) == 1, pods.said()
         (named,) = read_table((logs / "pod-1.log").read_text())
-        assert named[0] == "pods" and "pod 0" in named[1], named
+        assert named[0] == "pods" and "pod 0 (counted from 0) was there and is lost" in named[1], named
