@@ -19,7 +19,14 @@ import socket
 import struct
 import sys
 
-WARM = ("trainer", "trainer.worker", "trainer.evaluate", "stratlab")
+WARM = (
+    "trainer",
+    "trainer.worker",
+    "trainer.environment",
+    "trainer.environment.rank",
+    "trainer.evaluate",
+    "stratlab",
+)
 """Modules that gain by it; all else gets an interpreter of its own."""
 STARTS = b"p"
 """First byte of a conversation with the warmed process."""

@@ -10,14 +10,11 @@ from __future__ import annotations
 import sys
 
 from trainer.launch.stop import (
-    LEFT_TO_TORCH,
-    TO_RANKS,
     Stop,
     Stopped,
     end_ranks,
     ignore_further,
     listen_early,
-    rank_seconds,
 )
 
 if __name__ == "__main__":
@@ -27,7 +24,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import threading
 import uuid
 from collections.abc import Callable
@@ -41,6 +37,7 @@ if __name__ == "__main__" and sys.argv[1:] == ["--version"]:
     sys.exit(0)
 with packages_needed():
     from trainer import failures
+    from trainer.environment.launcher import check_environment
     from trainer.failures import (
         AcceleratorsMissing,
         DataMissing,
@@ -54,6 +51,7 @@ with packages_needed():
     from trainer.launch import preflight
     from trainer.launch import visibility as accelerators
     from trainer.launch.container_memory import ContainerMemory
+    from trainer.launch.elastic import run_ranks
     from trainer.launch.foreseen_memory import check_memory
     from trainer.launch.ladder import Ladder
     from trainer.launch.lease import Lease
@@ -68,7 +66,6 @@ with packages_needed():
     from trainer.layout.node import read_node
     from trainer.record.run_directory import RunDirectory
     from trainer.settings.config import Config, ConfigError
-    from trainer.settings.deepspeed_rules import has_gpu
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -85,7 +82,10 @@ def main(arguments: list[str]) -> int:
     try:
         if arguments:
             _apply(arguments)
-        return _run(Config.from_env(os.environ), stop)
+        config = Config.from_env(os.environ)
+        if config.mode == "check":
+            return check_environment(config, stop)
+        return _run(config, stop)
     except (
         ConfigError,
         DataMissing,
@@ -252,30 +252,19 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
     peers.set_environment(os.environ)
     if "PET_RDZV_ENDPOINT" in os.environ and read_node_rank(os.environ, read_pod_name(os.environ)):
         wait_for_host(os.environ["PET_RDZV_ENDPOINT"], peers.wait_s)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // pods.processes_per_node)))
-    if not has_gpu():  # else each trace would say "ERROR gpuGetDeviceCount failed"
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from torch.distributed import TCPStore, run
+    from torch.distributed import TCPStore
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    # the variable of --shutdown-timeout, an option that torch 2.11 does not have (30 s there)
-    os.environ["PET_SHUTDOWN_TIMEOUT"] = str(rank_seconds(config.grace_s))
-    options = ["--signals-to-handle", LEFT_TO_TORCH]  # the others are heard by `stop`
-    options += ["-m", "trainer.worker"]
-    if "PET_RDZV_ENDPOINT" in os.environ:
-        if address := read_own_address():
-            os.environ.setdefault("PET_LOCAL_ADDR", address)
-    elif "PET_MASTER_ADDR" not in os.environ:
-        options = ["--standalone", "--nproc-per-node", str(pods.processes_per_node), *options]
+    server = partial(TCPStore, is_master=True, multi_tenant=True, wait_for_workers=False)
     try:
-        try:
-            stop.interrupt = lambda: SignalException("stopped", TO_RANKS)
-            server = partial(TCPStore, is_master=True, multi_tenant=True, wait_for_workers=False)
-            peers.keep_store(os.environ, server)
-            run.run(run.parse_args(options))
-        finally:
-            stop.interrupt = None
+        run_ranks(
+            "trainer.worker",
+            pods.processes_per_node,
+            config.grace_s,
+            stop,
+            before=lambda: peers.keep_store(os.environ, server),
+        )
     except ChildFailedError as failure:
         node = read_node_rank(os.environ, read_pod_name(os.environ))
         first = 0 if node is None else node * pods.processes_per_node
@@ -299,19 +288,6 @@ def _read_sentence(end: ProcessFailure) -> list[str]:
     text = str(told.get("message", "") if isinstance(told, dict) else told or "")
     lines = text.partition(": ")[2].splitlines()
     return [lines[0][:LONGEST_SENTENCE]] if lines else []
-
-
-def read_own_address() -> str | None:
-    """The address under which other pods reach this one; None on a machine that only knows its loopback.
-
-    torch would hand out the host name, which nobody resolves in an MPIJob v1; and to torch a pod that comes back under
-    the same name is the one it has lost.
-    """
-    try:
-        address = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return None
-    return None if address.startswith("127.") else address
 
 
 def _record_attempt_end(folder: RunDirectory, launcher: str, code: int, text: str) -> None:

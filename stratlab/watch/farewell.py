@@ -37,7 +37,9 @@ def build_farewell(picture: Picture) -> list[str]:
         lines.append(f"report: {directory}/analysis/report.html on the claim {claim}")
     elif directory and not picture.deleted:
         lines.append(f"results: {directory} on the claim {claim}")
-    if picture.state == SUCCEEDED and directory:
+    if picture.state == SUCCEEDED and not directory:  # a check, whose table is rank 0's log
+        lines.append(f"next: stratlab logs {here}")
+    elif picture.state == SUCCEEDED:
         comparison = directory.split("/")[-2]
         lines.append(f"next: stratlab compare {comparison} --on-cluster -n {workload.namespace}")
     return lines

@@ -13,7 +13,10 @@ import yaml
 from tests.charts.rendering import Document, discover_charts, read_documents, render
 
 GOLDEN = Path(__file__).parent / "golden"
-VARIANTS = {"ddp-shares": ("ddp", "run.nodes=2,run.analysis.shares=2")}
+VARIANTS = {
+    "ddp-shares": ("ddp", "run.nodes=2,run.analysis.shares=2"),
+    "ddp-check": ("ddp", "run.nodes=2,run.config.mode=check"),
+}
 """Beside the charts' own: a name, its chart, and the settings that it shows."""
 ADVICE = "run `make golden` and review the diff"
 

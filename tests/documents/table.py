@@ -51,6 +51,9 @@ COMPARES = (
     "tests/rehearsals/test_comparison.py::test_the_comparison_is_fair_and_names_no_fastest_strategy_on_a_cpu"
 )
 
+LAPTOP = "tests/trainer/environment/ranks/test_laptop.py::"
+CHECKED = f"{NIGHT}test_environment_check.py::*"
+
 DIGITS = "-n stratlab --values examples/digits.yaml --values examples/cpu.yaml"
 LLM_CHARTS = "charts/llm-1d charts/llm-2d charts/llm-3d charts/llm-4d charts/llm-5d"
 
@@ -477,6 +480,17 @@ TABLE: dict[str, Row] = {
         PARSES, TUNED, instead="needs a cluster; the rehearsal does the same without one"
     ),
     "helm install ddp charts/ddp -n stratlab --values my-values.yaml": row(RENDERS, instead=PLACEHOLDER),
+    "helm install check charts/ddp -n stratlab --set run.config.mode=check --values my-values.yaml": row(
+        RENDERS, CHECKED, instead=PLACEHOLDER
+    ),
+    **dict.fromkeys(
+        ("stratlab watch check -n stratlab", "stratlab logs check -n stratlab"), row(PARSES, CHECKED)
+    ),
+    "helm -n stratlab uninstall check": row(CHECKED),
+    "python -m trainer.environment": row(f"{LAPTOP}test_the_documents_command"),
+    "python -m trainer.environment --processes 2 --results results --json": row(
+        f"{LAPTOP}test_a_healthy_machine_lacks_nothing"
+    ),
     "stratlab watch ddp -n stratlab": row(PARSES, INSTALL),
     "stratlab logs ddp -n stratlab --rank 1": row(PARSES, "tests/stratlab/logs/test_rank_log.py::*"),
     "helm -n stratlab test ddp --logs": row(HELM_TEST),

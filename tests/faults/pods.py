@@ -46,6 +46,7 @@ class Pods:
         settings: of the run, over SMALL.
         prefix: words before each pod's command (`ip netns exec ...`).
         host: under which pods find the first one.
+        python: that starts each pod; one of tests/programs.py has its imports behind it.
         logs: where what the pods print goes; the volume by default.
     """
 
@@ -58,6 +59,7 @@ class Pods:
         prefix: Callable[[int], tuple[str, ...]] = lambda index: (),
         host: str = "127.0.0.1",
         logs: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.folder = RunDirectory(results, "default", "try")
         self.codes: list[tuple[int, int]] = []
@@ -66,6 +68,7 @@ class Pods:
         self._processes = processes
         self._settings = SMALL | dict(settings or {})
         self._prefix = prefix
+        self._python = python
         self._host = host
         self._port = free_port()
         self._pods: list[subprocess.Popen[bytes] | None] = [None] * count
@@ -76,7 +79,7 @@ class Pods:
         for each in range(len(self._pods)) if index is None else (index,):
             with open(self._logs[each], "ab") as log:
                 self._pods[each] = subprocess.Popen(
-                    [*self._prefix(each), sys.executable, "-m", "trainer"],
+                    [*self._prefix(each), self._python, "-m", "trainer"],
                     env=self._environment(each), stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
 

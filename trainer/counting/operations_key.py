@@ -52,6 +52,7 @@ NEVER = (
         "target_perplexity",
     ),
     *("on_not_finite", "collective_timeout_s", "oom_ladder", "memory_forecast", "max_attempts", "deadline_s"),
+    "least_gb_per_s",
 )
 """No tensor of a step depends on them. A data set gives classes and channels, which a file names."""
 TEXT_ALONE = ("seq_len", "packing", "loss_chunk_tokens")

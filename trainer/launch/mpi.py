@@ -61,7 +61,10 @@ def main() -> int:
         return end(failures.BAD_CONFIG, str(failure))
     except Stopped:
         return end(failures.TERMINATED, failures.reason(failures.TERMINATED))
-    return end(code, f"mpirun: {failures.reason(code)}")
+    found = config.mode == "check" and code == failures.CRASHED
+    return end(
+        code, f"mpirun: {'the check found problems, its table is above' if found else failures.reason(code)}"
+    )
 
 
 def launch(config: Config, hosts: list[str], stop: Stop) -> int:

@@ -88,6 +88,8 @@ def check(
         ConfigError: naming every setting that does not fit.
         DataMissing: no data set, or images that cannot be decoded.
     """
+    if config.mode == "check":  # it names by itself what is missing
+        return
     if config.mode == "evaluate":
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
@@ -111,7 +113,7 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
         ConfigError: naming every setting that does not fit.
         DataMissing: data that is built in cannot be read here.
     """
-    if config.mode == "evaluate":
+    if config.mode != "train":
         return
     ours = not config.model_path and "/" not in config.model
     problems: list[str] = []

@@ -31,7 +31,7 @@ TO_RANKS = signal.SIGUSR1
 MARGIN_S = 15.0
 """Of the grace period, for what the launcher has to do behind its ranks; a third of a short one."""
 LAST_S = 3.0
-RANK = b"trainer.worker"
+RANKS = (b"trainer.worker", b"trainer.environment.rank")
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
 
@@ -159,5 +159,6 @@ def _children(parent: int) -> Iterator[int]:
 
 def _is_rank(pid: int) -> bool:
     with suppress(OSError):
-        return RANK in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return any(rank in words for rank in RANKS)
     return False

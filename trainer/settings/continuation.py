@@ -60,6 +60,7 @@ MAY_DIFFER = (
         "oom_ladder",
         "memory_forecast",
         "on_not_finite",
+        "least_gb_per_s",
     ),
     "precision",  # asked for; what it became is compared (RESOLVED)
     *("steps", "epochs"),  # a longer plan goes on, unless the learning rate follows its end

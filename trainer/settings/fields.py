@@ -89,9 +89,17 @@ class Settings(BaseModel):
         max_length=LONGEST_NAME,
         description="Runs meant to be compared: one folder on the volume, one MLflow experiment.",
     )
-    mode: Literal["train", "evaluate"] = Field(
+    mode: Literal["train", "evaluate", "check"] = Field(
         default="train",
-        description="evaluate = the test split only, with the weights of model_path or of the run of this name.",
+        description="evaluate = the test split only, with the weights of model_path or of the run of this name; "
+        "check = no run, but what one needs: versions, devices, memory, volume, clocks, network.",
+    )
+    least_gb_per_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e5,
+        description="Of mode check: GB/s that an all-reduce of all processes must reach (bus bandwidth); 0 = by what "
+        "is known of the links.",
     )
     task: Literal["auto", "image", "text"] = Field(
         default="auto",

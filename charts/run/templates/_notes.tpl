@@ -9,12 +9,17 @@
 {{- $resource := printf "%s/%s" (lower $api.kind) $name -}}
 Run {{ $name }}: {{ .Chart.Name }} on {{ $run.nodes }} x {{ $run.processesPerNode }} processes ({{ $api.kind }}).
 {{ include "run.notes.resources" . }}
+{{- if not (include "run.checks" .) }}
 {{ include "run.notes.grace" . }}
+{{- end }}
 {{- with include "run.notes.warnings" . }}
 {{ . }}
 {{- end }}
 
+{{- if not (include "run.checks" .) }}
+
 Will it fit its GPUs?     stratlab predict CHART, with the values of this release; run.config.memory_forecast=false starts in spite of it
+{{- end }}
 
 Now:
   stratlab watch {{ $name }} --namespace {{ $namespace }}
@@ -23,7 +28,7 @@ or without stratlab:
   {{ $kubectl }} get {{ $resource }} --watch
   {{ $kubectl }} logs {{ include "run.notes.pod" . }} --follow
   {{ $kubectl }} describe {{ $resource }}     where no pod comes
-{{- with $run.mlflow.trackingUri }}
+{{- with ternary "" $run.mlflow.trackingUri (eq (include "run.checks" .) "true") }}
 
 Metrics: {{ . }}, experiment {{ $run.config.comparison | default "default" }}, run {{ $name }}
 {{- if regexMatch "^http://[a-z0-9-]+:[0-9]+/?$" . }}
@@ -33,6 +38,10 @@ Metrics: {{ . }}, experiment {{ $run.config.comparison | default "default" }}, r
 {{- end }}
 
 When it has ended:
+{{- if include "run.checks" . }}
+  {{ $kubectl }} logs {{ include "run.notes.pod" . }}     has the table, also as {{ $run.results.mountPath }}/_environment/{{ $name }}.json on the claim {{ $run.results.claim }}
+  helm -n {{ $namespace }} uninstall {{ $name }}
+{{- else }}
 {{- if $run.analysis.enabled }}
   the report is {{ $directory }}/analysis/report.html on the claim {{ $run.results.claim }}
   {{- if $run.mlflow.trackingUri }}, and an artifact of the run in MLflow{{ end }}
@@ -40,6 +49,7 @@ When it has ended:
   helm -n {{ $namespace }} test {{ $name }}     is it FINISHED, is everything there? If not: {{ $kubectl }} logs {{ $name }}-test
   stratlab compare {{ base (dir $directory) }} --on-cluster --namespace {{ $namespace }}     with the other runs
   helm -n {{ $namespace }} uninstall {{ $name }}     {{ $directory }} stays, and the run in MLflow; pods and their logs go
+{{- end }}
 {{- end }}
 
 {{/* run.notes.resources: what a pod reserves on its node, as it is rendered. */}}

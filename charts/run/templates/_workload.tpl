@@ -55,7 +55,9 @@ metadata:
     {{- . | nindent 4 }}
     {{- end }}
   annotations:
+    {{- if not (include "run.checks" .) }}
     stratlab/run-directory: {{ include "run.directory" . | quote }}
+    {{- end }}
     stratlab/results-claim: {{ $run.results.claim | quote }}
     stratlab/results-mount: {{ $run.results.mountPath | quote }}
     stratlab/lab-image: {{ include "run.image" $run.analysis.image | quote }}

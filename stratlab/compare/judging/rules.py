@@ -376,6 +376,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _setting("collective_timeout_s", "when a hanging collective fails", matters=False),
     _setting("flight_recorder", "each collective is written down, some of its host's time", absent=2000),
+    _setting("least_gb_per_s", "what a check of the network expects", matters=False),
     _setting(
         "on_not_finite", "what a fault is met with; `skipped_steps` tells whether it was", matters=False
     ),

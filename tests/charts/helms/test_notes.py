@@ -111,3 +111,20 @@ def test_helm_install_shows_them() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("NOTES:\n")[1].startswith(f"Run {RELEASE}: ddp on 1 x 2 processes (PyTorchJob).")
+
+
+def test_notes_of_a_check_promise_no_run(helm: Path, notes_chart: Path) -> None:
+    text = pick(render(helm, notes_chart, ["--set", "run.config.mode=check,run.nodes=2"]), "Notes")["text"]
+    assert (
+        f"logs pod/{RELEASE}-worker-0     has the table, also as /results/_environment/{RELEASE}.json" in text
+    )
+    assert f"stratlab watch {RELEASE} --namespace {NAMESPACE}" in text
+    for promised in (
+        "report.html",
+        "stratlab compare",
+        "helm -n lab test",
+        "Metrics:",
+        "checkpoint",
+        "stratlab predict",
+    ):
+        assert promised not in text, promised

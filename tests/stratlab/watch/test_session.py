@@ -226,6 +226,29 @@ def test_a_run_that_fails_ends_with_the_trainers_code(api: FakeApi, connection: 
     assert (ending["culprit"]["pod"], ending["culprit"]["message"]) == ("demo-worker-1", "rank 2: boom")
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_check_has_neither_analysis_nor_results(api: FakeApi, connection: Connection, code: int) -> None:
+    """`run.config.mode=check`: its table is what rank 0 has printed, its problems are the pods' last words."""
+    said = json.dumps(
+        {"exit_code": 1, "reason": "the check found problems", "message": "clock: 30.0 s behind"}
+    )
+    check = build_run("Failed" if code else "Succeeded")
+    del check["metadata"]["annotations"]["stratlab/run-directory"]
+    api.put(RUNS, check)
+    phase, message = ("Failed", said) if code else ("Succeeded", "")
+    api.put(PODS, build_pod(0, phase, state=ended(code, message)))
+    found, picture = Watching(connection).end()
+    assert found == code
+    failed = [
+        "demo: failed: the check found problems (exit code 1, pod demo-worker-0)",
+        "  clock: 30.0 s behind",
+    ]
+    assert build_farewell(picture) == [
+        *(failed if code else ["demo: succeeded"]),
+        "next: stratlab logs demo -n lab",
+    ]
+
+
 def test_a_run_that_was_given_up_points_to_the_log_of_all_attempts(
     api: FakeApi, connection: Connection
 ) -> None:

@@ -19,8 +19,8 @@ from PIL import Image
 
 from stratlab.machine.processes import free_port
 from tests.programs import find_python
-from trainer.__main__ import read_own_address
 from trainer.failures import exit_code, first_failure, reason
+from trainer.launch.elastic import read_own_address
 
 QUICK = {
     "TRAINER_RUN": "try",

@@ -1,0 +1,19 @@
+"""`python -m trainer.environment`."""
+
+from __future__ import annotations
+
+import sys
+
+from trainer.launch.stop import ignore_further, listen_early
+from trainer.settings.installation import packages_needed
+
+if __name__ == "__main__":
+    listen_early()
+    with packages_needed():
+        from trainer.environment.command import main
+
+        try:
+            code = main(sys.argv[1:])
+        finally:
+            ignore_further()
+    sys.exit(code)

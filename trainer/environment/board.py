@@ -1,0 +1,104 @@
+"""What pods and ranks tell each other: one value per name, kept by the launcher of the first pod."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, MutableMapping
+from datetime import timedelta
+from typing import Any
+
+from trainer.launch.ledger import read_pod_name
+from trainer.launch.node_rank import read_node_rank
+from trainer.launch.peers import wait_for_host
+from trainer.settings.config import ConfigError
+
+FOLDER = "_environment"  # on the results volume; no comparison's name begins so
+ADDRESS = "STRATLAB_BOARD"
+POLL_S = 0.2
+ANSWER_S = 60.0
+
+
+class Board:
+    """Values as JSON in a store of torch.
+
+    Args:
+        store: a TCPStore, which lives as long as this object.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def post(self, name: str, value: Any) -> None:
+        self._store.set(f"environment/{name}", json.dumps(value))
+
+    def read(self, name: str) -> Any:
+        """None where nobody has posted it."""
+        key = f"environment/{name}"
+        return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
+    def wait(self, names: Iterable[str], seconds: float, until: str = "") -> list[str]:
+        """Until all are there, or `until` is; those that are missing then, or after `seconds`."""
+        missing, deadline = list(names), time.monotonic() + seconds
+        while True:
+            missing = [name for name in missing if not self._store.check([f"environment/{name}"])]
+            over = time.monotonic() >= deadline or (until and self._store.check([f"environment/{until}"]))
+            if not missing or over:
+                return missing
+            time.sleep(POLL_S)
+
+
+def find_pod_index(env: MutableMapping[str, str], nodes: int) -> int:
+    """Which pod of the run this is, from 0.
+
+    Raises:
+        ConfigError: nobody says.
+    """
+    index = read_node_rank(env, read_pod_name(env))
+    text = str(index) if index is not None else env.get("PET_NODE_RANK", "0" if nodes == 1 else "")
+    if not text.isdigit() or int(text) >= nodes:
+        raise ConfigError(
+            [
+                f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME"
+            ]
+        )
+    return int(text)
+
+
+def open_board(env: MutableMapping[str, str], index: int, wait_s: float) -> Board:
+    """In a launcher: the first one keeps it, at the address where torch's launchers meet; leaves word for the ranks.
+
+    Raises:
+        PeerLost: the first pod is not there within `wait_s`.
+    """
+    from torch.distributed import TCPStore
+
+    endpoint = env.get("PET_RDZV_ENDPOINT", "")
+    if not endpoint and "PET_MASTER_ADDR" in env:
+        endpoint = f"{env['PET_MASTER_ADDR']}:{env.get('PET_MASTER_PORT', '29500')}"
+    host, _, port = endpoint.rpartition(":") if endpoint else ("127.0.0.1", "", "0")
+    if index:
+        wait_for_host(endpoint, wait_s)
+    store = TCPStore(
+        host,
+        int(port),
+        is_master=not index,
+        timeout=timedelta(seconds=ANSWER_S),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    env[ADDRESS] = f"{host}:{store.port}"
+    return Board(store)
+
+
+def reach_board() -> Board:
+    """In a rank: that of its launcher."""
+    from torch.distributed import TCPStore
+
+    host, _, port = os.environ[ADDRESS].rpartition(":")
+    return Board(
+        TCPStore(
+            host, int(port), is_master=False, timeout=timedelta(seconds=ANSWER_S), wait_for_workers=False
+        )
+    )

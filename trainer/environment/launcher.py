@@ -1,0 +1,216 @@
+"""The launcher of the check: calls the roll, starts the ranks; in the first pod it judges, and tells the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainer import failures
+from trainer.environment.board import FOLDER, POLL_S, Board, find_pod_index, open_board
+from trainer.environment.facts import STOPPED, Asked
+from trainer.environment.findings import PROBLEM, Finding, describe
+from trainer.environment.judging import judge
+from trainer.failures import AcceleratorsMissing, PeerLost
+from trainer.launch import visibility
+from trainer.launch.elastic import run_ranks
+from trainer.launch.ledger import read_pod_name
+from trainer.launch.preflight import Pods, read_pods
+from trainer.launch.stop import Stop, end_ranks
+from trainer.launch.termination import end, leave_last_words
+from trainer.record.run_directory import write_json
+from trainer.settings.config import Config
+
+START_S = 20.0
+"""For torch to start the ranks of all pods, before their time counts."""
+FOUND = 1
+"""Exit code: there is a problem. Final: another attempt would find it again."""
+LAST_WORDS_S = 20.0
+"""For ranks of other pods when those of the first have ended, and for its verdict to be read."""
+
+log = logging.getLogger("trainer")
+
+
+def check_environment(config: Config, stop: Stop, *, as_json: bool = False) -> int:
+    """Runs this pod's share of the check; its exit code: 0, FOUND where there is a problem, 143 where it was stopped.
+
+    Args:
+        as_json: the first pod prints a list of findings with the facts instead of the table.
+    """
+    pods = read_pods(os.environ)
+    index = find_pod_index(os.environ, pods.nodes)
+    asked = Asked(
+        nodes=pods.nodes,
+        per_node=pods.processes_per_node,
+        accelerator=config.accelerator,
+        results=config.results,
+        least_gb_per_s=config.least_gb_per_s,
+        limit_s=config.collective_timeout_s,
+    )
+    try:
+        board = open_board(os.environ, index, config.wait_s)
+    except PeerLost as failure:
+        return _tell([_absent([0], config.wait_s, str(failure))], {}, as_json)
+    try:
+        return _take_part(config, asked, pods, index, board, stop, as_json)
+    except Exception as failure:
+        if failures.exit_code(failure) != failures.PEER_LOST:
+            raise
+        seen = f"pod 0 (counted from 0) was there and is lost: {str(failure).splitlines()[0]}"
+        return _tell([Finding(PROBLEM, "pods", seen, "its log and its node; then check again")], {}, as_json)
+
+
+def _take_part(
+    config: Config, asked: Asked, pods: Pods, index: int, board: Board, stop: Stop, as_json: bool
+) -> int:
+    if index == 0:
+        board.post("token", uuid.uuid4().hex[:8])
+    own = {"name": read_pod_name(os.environ), "refusal": _find_refusal(config, pods)}
+    board.post(f"pod/{index}", own)
+    wanted = [f"pod/{each}" for each in range(pods.nodes)]
+    if missing := board.wait(wanted, config.wait_s, until="verdict"):
+        if index and board.read("verdict"):
+            return _follow(board, index, 0.0, as_json)
+        absent = [int(name.split("/")[1]) for name in missing]
+        findings = [_absent(absent, config.wait_s)]
+        return _conclude(board, {*range(1, pods.nodes)} - {*absent, index}, findings, {}, as_json)
+    ends = _run(config, pods, index, stop)
+    if ends is None:
+        return end(failures.TERMINATED, failures.reason(failures.TERMINATED))
+    if index:
+        return _follow(board, index, asked.limit_s, as_json)
+    _wait_until_done(board, asked)
+    everybody = range(asked.ranks)
+    facts: dict[int, Any] = {rank: found for rank in everybody if (found := board.read(f"rank/{rank}"))}
+    stages = {rank: stage for rank in everybody if (stage := board.read(f"stage/{rank}"))}
+    told = [board.read(name) for name in wanted]
+    refusals = {pod["name"]: pod["refusal"] for pod in told if pod["refusal"]}
+    findings = judge(asked, facts, stages, refusals, ends)
+    _keep(config, findings, facts)
+    return _conclude(board, {*range(1, pods.nodes)}, findings, facts, as_json)
+
+
+def _conclude(
+    board: Board, others: set[int], findings: list[Finding], facts: dict[int, Any], as_json: bool
+) -> int:
+    """Says the verdict, first here: mpirun ends all pods with the first one that has failed."""
+    code = _tell(findings, facts, as_json)
+    board.post("verdict", [dataclasses.asdict(finding) for finding in findings])
+    board.wait([f"told/{other}" for other in others], LAST_WORDS_S)
+    return code
+
+
+def _find_refusal(config: Config, pods: Pods) -> str:
+    """Why the processes of this pod would not find an accelerator each, as a run would be told; "" where they would."""
+    try:
+        visibility.check(config.accelerator, pods.processes_per_node, os.environ)
+    except AcceleratorsMissing as missing:
+        return str(missing)
+    return ""
+
+
+def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] | None:
+    """How ranks of this pod ended that did not end well, by rank; None: this process was told to stop.
+
+    A rank that is not done in time is killed here: whatever it hangs in, it does not get further by itself.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    first, late = index * pods.processes_per_node, threading.Event()
+
+    def end_late_ranks() -> None:
+        late.set()
+        end_ranks(0.0)
+
+    timer = threading.Timer(config.collective_timeout_s + START_S, end_late_ranks)
+    timer.daemon = True
+    timer.start()
+    try:
+        run_ranks("trainer.environment.rank", pods.processes_per_node, config.grace_s, stop)
+    except ChildFailedError as failure:
+        codes = {first + each.local_rank: each.exitcode for each in failure.failures.values()}
+        return {} if late.is_set() else explain_ends(codes)
+    except SignalException:
+        return None
+    except Exception as failure:  # a rendezvous that did not come about
+        log.error("%s", failure)
+        return {first: f"not started: {failure}"}
+    finally:
+        timer.cancel()
+    return {}
+
+
+def explain_ends(codes: Mapping[int, int]) -> dict[int, str]:
+    """Of the ranks of a pod by exit code, negative for a signal; STOPPED, which torch has ended with a failed one."""
+    found = {rank: code if code >= 0 else 128 - code for rank, code in codes.items()}
+    _, culprit = failures.first_failure(found)
+    return {
+        rank: failures.reason(code) if code == culprit or code != failures.TERMINATED else STOPPED
+        for rank, code in found.items()
+    }
+
+
+def _wait_until_done(board: Board, asked: Asked) -> None:
+    """The own ranks have ended, so those of other pods are about to."""
+    others = range(asked.per_node, asked.ranks)
+    deadline = time.monotonic() + LAST_WORDS_S
+    while time.monotonic() < deadline:
+        if all(board.read(f"stage/{rank}") == "done" for rank in others):
+            return
+        time.sleep(POLL_S)
+
+
+def _follow(board: Board, index: int, limit_s: float, as_json: bool) -> int:
+    """In another pod than the first: waits for the verdict and says it too."""
+    if board.wait(["verdict"], limit_s + LAST_WORDS_S):
+        return _tell([_absent([0], limit_s)], {}, as_json)
+    findings = [Finding(**each) for each in board.read("verdict")]
+    board.post(f"told/{index}", True)
+    return _tell(findings, {}, as_json)
+
+
+def _absent(indices: list[int], seconds: float, why: str = "") -> Finding:
+    pods = ", ".join(map(str, indices))
+    said = f" ({why})" if why else ""
+    return Finding(
+        PROBLEM,
+        "pods",
+        f"pod {pods} (counted from 0) has not come within {seconds:.0f} s{said}",
+        "stratlab watch says what keeps a pod from a node; its log, where it runs: name resolution, network policies",
+    )
+
+
+def _tell(findings: list[Finding], facts: dict[int, Any], as_json: bool) -> int:
+    """Prints them, leaves the problems as the pod's last words; the exit code."""
+    if as_json:
+        content = {"findings": [dataclasses.asdict(each) for each in findings], "ranks": facts}
+        print(json.dumps(content, indent=1), flush=True)
+    else:
+        print(describe(findings), flush=True)
+    problems = [f"{each.subject}: {each.seen}" for each in findings if each.state == PROBLEM]
+    code = FOUND if problems else failures.DONE
+    reason = "the check found problems" if problems else failures.reason(failures.DONE)
+    leave_last_words(code, reason, "\n".join(problems))
+    return code
+
+
+def _keep(config: Config, findings: list[Finding], facts: dict[int, Any]) -> None:
+    """On the results volume, if that takes it: the check's content under the run's name."""
+    content = {
+        "schema_version": 1,
+        "host": socket.gethostname(),
+        "findings": [dataclasses.asdict(each) for each in findings],
+        "ranks": facts,
+    }
+    with suppress(OSError):
+        write_json(Path(config.results) / FOLDER / f"{config.run}.json", content)
