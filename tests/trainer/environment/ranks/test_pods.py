@@ -13,7 +13,7 @@ from tests.programs import find_python
 from tests.trainer.environment.planted import HANGS, SHIFTED, mounted, plant_in_ranks
 from tests.trainer.environment.ranks.test_laptop import SUBJECTS
 
-CHECK = {"TRAINER_MODE": "check", "TRAINER_COLLECTIVE_TIMEOUT_S": "60"}
+CHECK = {"TRAINER_MODE": "check", "TRAINER_COLLECTIVE_TIMEOUT_S": "120"}
 
 
 def in_second(*words: str) -> Callable[[int], tuple[str, ...]]:
@@ -31,7 +31,7 @@ def checked(
     results.mkdir(exist_ok=True)
     with open_pods(results, 2, settings={**CHECK, **settings}, logs=logs, **more) as pods:
         pods.start()
-        code, other = pods.wait_for_end(0, 120), pods.wait_for_end(1, 120)
+        code, other = pods.wait_for_end(0, 240), pods.wait_for_end(1, 240)
         assert code == other, "both pods have the verdict"
         yield pods, code, read_table((logs / "pod-0.log").read_text())
 
