@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.charts.rendering import CHARTS, Document, helm_template, pick, render
 from tests.charts.test_valid_objects import EVERYTHING
@@ -237,6 +238,14 @@ def test_an_upgrade_may_change_what_is_no_setting_of_the_run(
     helm: Path, shipped_hash: str, setting: str
 ) -> None:
     assert settings_hash(helm, setting) == shipped_hash
+
+
+def test_a_trainjob_comes_after_its_runtime(helm: Path) -> None:
+    """The operator's webhook refuses it before; helm would sort the two by kind."""
+    done = helm_template(helm, CHARTS / "ddp", ["--set", "run.workload.api=trainjob", "--no-hooks"])
+    documents = [each for each in yaml.safe_load_all(done.stdout) if each]
+    assert [each["kind"] for each in documents] == ["Job", "List"]
+    assert [each["kind"] for each in documents[1]["items"]] == ["TrainingRuntime", "TrainJob"]
 
 
 def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
