@@ -31,7 +31,7 @@ def place_of(pod: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def newest_last(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """By when they were made: a Job (of a TrainJob, a launcher) keeps the pods that have failed beside their successors."""
+    """By when they were made: a Job, as of a TrainJob, keeps pods that have failed beside their successors."""
     return sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
 
 
