@@ -253,7 +253,10 @@ def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
     rendered = render(helm, CHARTS / "ddp", ["--set", "run.workload.api=trainjob"])
     runtime = next(each for each in rendered if each["kind"] == "TrainingRuntime")
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    (rule,) = job["template"]["spec"]["podFailurePolicy"]["rules"]
+    rule, stopped, disrupted = job["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert stopped["action"] == disrupted["action"] == "Ignore"
+    assert stopped["onExitCodes"]["values"] == [failures.TERMINATED]
+    assert disrupted["onPodConditions"][0]["type"] == "DisruptionTarget"
     assert rule["action"] == "FailJob" and rule["onExitCodes"]["operator"] == "In"
     assert rule["onExitCodes"]["containerName"] == "node"
     assert rule["onExitCodes"]["values"] == sorted(code for code in failures.REASONS if 0 < code < 128)

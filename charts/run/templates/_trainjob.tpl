@@ -76,6 +76,15 @@ spec:
                       containerName: node
                       operator: In
                       values: [1, 2, 3, 4, 10, 12, 13, 14, 15]
+                  - action: Ignore # told to stop, behind a checkpoint: no failure, however often a node is drained
+                    onExitCodes:
+                      containerName: node
+                      operator: In
+                      values: [143]
+                  - action: Ignore
+                    onPodConditions:
+                      - type: DisruptionTarget
+                        status: "True"
               template:
                 {{- include "run.training.template" (dict "context" . "name" "node" "accelerated" true "restartPolicy" "Never") | nindent 16 }}
 {{- end }}
