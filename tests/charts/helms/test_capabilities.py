@@ -72,9 +72,12 @@ def test_auto_where_none_is_served(helm: Path) -> None:
 
 
 def test_auto_with_a_master(helm: Path) -> None:
-    arguments = [*CLUSTER, "--api-versions", SERVED["trainjob"][0], "--api-versions", SERVED["pytorchjob"][0]]
-    settings = "run.workload.api=auto,run.workload.topology=master-worker"
-    documents = render(helm, CHARTS / "ddp", [*arguments, "--set", settings])
+    """Which only a PyTorchJob has: what is missing is said, and not that nothing else has one."""
+    settings = ["--set", "run.workload.api=auto,run.workload.topology=master-worker"]
+    other = [*CLUSTER, "--api-versions", SERVED["trainjob"][0]]
+    done = helm_template(helm, CHARTS / "ddp", [*other, *settings])
+    assert done.returncode and "this cluster has no kubeflow.org/v1 PyTorchJob" in done.stderr
+    documents = render(helm, CHARTS / "ddp", [*other, "--api-versions", SERVED["pytorchjob"][0], *settings])
     assert "Master" in pick(documents, "PyTorchJob")["spec"]["pytorchReplicaSpecs"]
 
 
