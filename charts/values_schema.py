@@ -37,7 +37,7 @@ def _analysis() -> Schema:
 
 
 def _workload() -> Schema:
-    apis = ("pytorchjob", "mpijob-v1", "mpijob-v2beta1", "trainjob")
+    apis = ("pytorchjob", "mpijob-v1", "mpijob-v2beta1", "trainjob", "auto")
     properties = {
         "api": parts.choice("Who starts the pods.", *apis),
         "topology": parts.choice("Whether a pytorchjob has a master.", "worker-only", "master-worker"),

@@ -55,6 +55,7 @@ FOLDERS: dict[str, Tier] = {
     "faults": NIGHTLY,  # runs that are killed, cut off, filled up
     "disturbed": NIGHTLY,  # runs on a cluster that suffer one fault after the other
     "parts": NIGHTLY,  # single parts on a cluster
+    "operators": NIGHTLY,  # Kubeflow Trainer v2, the MPI operator and Kueue, on a cluster
     "readme": NIGHTLY,  # the README's commands on a cluster
 }
 """Folder name -> tier of what lies in it; a test below no such folder is fast."""

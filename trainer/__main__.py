@@ -56,7 +56,7 @@ with packages_needed():
     from trainer.launch.ladder import Ladder
     from trainer.launch.lease import Lease
     from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
-    from trainer.launch.node_rank import read_node_rank
+    from trainer.launch.node_rank import holds_rank_0, read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
     from trainer.launch.sender import Sender
     from trainer.launch.tensorboard import EventWriter
@@ -136,7 +136,7 @@ def _run(config: Config, stop: Stop) -> int:
     ledger.check(config)
     launcher = uuid.uuid4().hex
     lease = Lease(folder, launcher, ledger.pod)
-    if pods.nodes == 1 or read_node_rank(os.environ, ledger.pod) == 0:  # rank 0 will be here
+    if holds_rank_0(os.environ, ledger.pod, pods.nodes):
         lease.take()
     sender = Sender(folder, launcher, os.environ) if os.environ.get("MLFLOW_TRACKING_URI") else None
     events = EventWriter(folder, launcher) if config.tensorboard and config.mode == "train" else None

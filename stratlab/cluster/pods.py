@@ -30,9 +30,14 @@ def place_of(pod: Mapping[str, Any]) -> tuple[str, int]:
     return str(role).lower(), int(index) if str(index).isdigit() else 0
 
 
+def newest_last(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """By when they were made: a Job, as of a TrainJob, keeps pods that have failed beside their successors."""
+    return sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+
+
 def console_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The pod whose log has rank 0's console: the launcher, else the master, else index 0."""
-    first = {role: pod for pod in pods for role, index in [place_of(pod)] if index == 0}
+    """The pod whose log has rank 0's console: the launcher, else the master, else index 0; of several the newest."""
+    first = {role: pod for pod in newest_last(pods) for role, index in [place_of(pod)] if index == 0}
     for role in ("launcher", "master", "worker", "node"):
         if role in first:
             return first[role]

@@ -1,6 +1,6 @@
 """The custom resource of a run: four APIs as one table, and what its status says.
 
-Facts: training operator v1.9 (kubeflow.org/v1), mpi-operator (v2beta1), Kubeflow Trainer 2.3 (TrainJob).
+Facts: training operator v1.9 (kubeflow.org/v1), mpi-operator (v2beta1), Kubeflow Trainer 2.2 (TrainJob).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
-from stratlab.cluster.pods import console_pod, node_rank, place_of
+from stratlab.cluster.pods import console_pod, newest_last, node_rank, place_of
 from stratlab.cluster.workloads import RunFacts, Workload
 from stratlab.user_error import UserError
 
@@ -48,7 +48,7 @@ def find_pod(
             f"pod {name}: the launcher, whose log carries all ranks; {held} run in worker {index}",
         )
     has_master = any(place_of(pod)[0] == "master" for pod in pods) or workload.has_master
-    for pod in pods:
+    for pod in reversed(newest_last(pods)):
         if node_rank(pod, has_master) == index:
             return pod, f"pod {pod['metadata']['name']}: {held} of {processes}"
     return None, f"the pod of {held} is gone"

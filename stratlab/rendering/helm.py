@@ -83,7 +83,14 @@ def render_chart(
         rendered = _run_helm(helm, arguments)
     except UserError as failure:
         raise UserError(explain_refusal(str(failure), chart)) from None
-    return [document for document in yaml.safe_load_all(rendered) if document]
+    return [each for document in yaml.safe_load_all(rendered) for each in _flatten(document)]
+
+
+def _flatten(document: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What is in a List, by which a chart gives an order to what helm does not know."""
+    if not document:
+        return []
+    return list(document["items"]) if document.get("kind") == "List" else [document]
 
 
 def _run_helm(helm: Path, arguments: Sequence[str]) -> str:

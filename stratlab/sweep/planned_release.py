@@ -169,6 +169,10 @@ def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -
         for api in APIS.values()
         if (each["apiVersion"], each["kind"]) == (api.group_version, api.kind)
     ]
+    if merge_values({"run": {"workload": {"api": ""}}}, values)["run"]["workload"]["api"] == "auto":
+        raise UserError(
+            "run.workload.api=auto: a sweep follows its runs by their API, name it (`stratlab check` lists them)"
+        )
     if len(workloads) != 1:
         raise UserError(f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one")
     component = "app.kubernetes.io/component"

@@ -33,7 +33,13 @@ ValuesDumper.add_representer(
 
 
 def read_documents(text: str) -> list[Document]:
-    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
+    """All objects, those of a List too."""
+    documents = [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
+    return [
+        each
+        for document in documents
+        for each in (document["items"] if document.get("kind") == "List" else [document])
+    ]
 
 
 def discover_charts(charts: Path) -> list[str]:

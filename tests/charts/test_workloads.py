@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.charts.rendering import CHARTS, Document, helm_template, pick, render
 from tests.charts.test_valid_objects import EVERYTHING
@@ -239,12 +240,23 @@ def test_an_upgrade_may_change_what_is_no_setting_of_the_run(
     assert settings_hash(helm, setting) == shipped_hash
 
 
+def test_a_trainjob_comes_after_its_runtime(helm: Path) -> None:
+    """The operator's webhook refuses it before; helm would sort the two by kind."""
+    done = helm_template(helm, CHARTS / "ddp", ["--set", "run.workload.api=trainjob", "--no-hooks"])
+    documents = [each for each in yaml.safe_load_all(done.stdout) if each]
+    assert [each["kind"] for each in documents] == ["Job", "List"]
+    assert [each["kind"] for each in documents[1]["items"]] == ["TrainingRuntime", "TrainJob"]
+
+
 def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
     """As restartPolicy ExitCode ends a PyTorchJob: below 128."""
     rendered = render(helm, CHARTS / "ddp", ["--set", "run.workload.api=trainjob"])
     runtime = next(each for each in rendered if each["kind"] == "TrainingRuntime")
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    (rule,) = job["template"]["spec"]["podFailurePolicy"]["rules"]
+    rule, stopped, disrupted = job["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert stopped["action"] == disrupted["action"] == "Ignore"
+    assert stopped["onExitCodes"]["values"] == [failures.TERMINATED]
+    assert disrupted["onPodConditions"][0]["type"] == "DisruptionTarget"
     assert rule["action"] == "FailJob" and rule["onExitCodes"]["operator"] == "In"
     assert rule["onExitCodes"]["containerName"] == "node"
     assert rule["onExitCodes"]["values"] == sorted(code for code in failures.REASONS if 0 < code < 128)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.cluster.connection import connect
+from stratlab.cluster.pods import newest_last, node_rank
 from stratlab.cluster.volume_pod import run_on_volume
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,6 +134,18 @@ class Lab:
             wait_until(reached, f"step {step} in the log of {release}-worker-0", timeout_s=240)
         except AssertionError as late:
             raise AssertionError(f"{late}\n{self.describe(release)}") from None
+
+    def pod_of(self, release: str, node: int) -> str:
+        """The newest pod of a node of a run, whatever has started it; "" before there is one."""
+        pods = self.get(
+            "pods", "-l", f"app.kubernetes.io/instance={release},app.kubernetes.io/component=training"
+        )
+        names = [
+            pod["metadata"]["name"]
+            for pod in newest_last(pods["items"])
+            if node_rank(pod, has_master=False) == node
+        ]
+        return str(names[-1]) if names else ""
 
     def describe(self, release: str) -> str:
         """What a person would look at when pods do not go on: pods, events, the last lines of the logs."""

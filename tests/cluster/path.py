@@ -48,6 +48,8 @@ class Run:
         place: the kind of namespace: restricted or baseline.
         values, files: of helm install.
         helm: the program that installs it.
+        resource, success: its custom resource, and the condition that ends it well.
+        role: what the pods of its nodes are called behind the release's name.
         processes: of all pods together.
         steps: that it has to train at least.
         judge: looks at its summary.json; returns what is worth a note.
@@ -60,6 +62,8 @@ class Run:
     files: tuple[str, ...] = DIGITS
     helm: Path = HELM
     resource: str = "pytorchjobs.v1.kubeflow.org"
+    success: str = "Succeeded"
+    role: str = "worker"
     processes: int = 2
     steps: int = 200
     judge: Callable[[dict[str, Any]], str] = judge_digits
@@ -85,10 +89,11 @@ def check_success(lab: Lab, each: Run) -> str:
     """Succeeded, analysed, two pods' ledgers and a good summary are there. Returns the note of `judge`."""
     done = lab.watch(each.name)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:] + lab.describe(each.name)
-    assert lab.conditions(f"{each.resource}/{each.name}").get("Succeeded") == "True"
+    assert lab.conditions(f"{each.resource}/{each.name}").get(each.success) == "True"
     ledgers = lab.on_volume("ls", f"{MOUNT}/{each.folder}/pods").split()  # MPI's worker pods are gone by now
-    assert ledgers == [f"{each.name}-worker-0.jsonl", f"{each.name}-worker-1.jsonl"]
-    jobs = lab.get("jobs", "-l", f"app.kubernetes.io/instance={each.name}")["items"]
+    assert ledgers == [f"{each.name}-{each.role}-{index}.jsonl" for index in range(2)]
+    analysis = f"app.kubernetes.io/instance={each.name},app.kubernetes.io/component=analysis"
+    jobs = lab.get("jobs", "-l", analysis)["items"]
     assert [job["status"].get("succeeded") for job in jobs] == [1]
     summary = json.loads(lab.on_volume("cat", f"{MOUNT}/{each.folder}/summary.json"))
     assert (summary["world_size"], summary["nodes"]) == (each.processes, 2)

@@ -29,12 +29,12 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 
 def delete_pod(lab: Lab, release: str) -> None:
     """The second pod goes, as from a node that is drained."""
-    lab.kubectl("delete", "pod", f"{release}-worker-1", "--wait=false")
+    lab.kubectl("delete", "pod", lab.pod_of(release, 1), "--wait=false")
 
 
 def kill_rank(lab: Lab, release: str) -> None:
     """The second pod's rank is killed; the pod's launcher lives on and has to tell."""
-    assert "killed" in lab.kubectl("exec", f"{release}-worker-1", "--", "python", "-c", KILL_RANK)
+    assert "killed" in lab.kubectl("exec", lab.pod_of(release, 1), "--", "python", "-c", KILL_RANK)
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,15 @@ class Fault:
 
 def wait_for_checkpoint(lab: Lab, each: Run) -> int:
     """Until the first pod of a run sees a checkpoint that is committed; its step."""
-    look = ["exec", f"{each.name}-worker-0", "--", "ls", f"{MOUNT}/{each.folder}/checkpoints"]
+    look = ["ls", f"{MOUNT}/{each.folder}/checkpoints"]
 
     def committed() -> list[str]:
         failed = lab.conditions(f"{each.resource}/{each.name}").get("Failed")
         assert failed != "True", f"{each.name} has failed before its first checkpoint"
-        names = lab.kubectl(*look, check=False).split()  # there is no folder before the first one
+        pod = lab.pod_of(each.name, 0)
+        names = lab.kubectl(
+            "exec", pod, "--", *look, check=False
+        ).split()  # there is no folder before the first one
         return [name for name in names if name.startswith("step_")]
 
     try:

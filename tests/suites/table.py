@@ -137,6 +137,11 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/cluster/parts",),
     ),
     Suite(
+        "cluster-operators", "TrainJob, MPIJob over ssh, a queue of Kueue, on their operators: disturbed, resumed",
+        command=("tests/cluster/run", "--operators", "trainer,mpi,kueue", "{cluster}", "tests/cluster/operators"),
+        smallest=None, minutes=30, folders=("tests/cluster/operators",), facts="operators-steps.json",
+    ),
+    Suite(
         "cluster-readme", "every command of the README's path on a cluster, read out of it, in its order",
         command=(*CLUSTER, "tests/cluster/readme"), smallest=None, minutes=25,
         folders=("tests/cluster/readme",), facts="readme-steps.json",

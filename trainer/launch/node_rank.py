@@ -19,6 +19,16 @@ def read_node_rank(env: Mapping[str, str], pod_name: str) -> int | None:
     return int(found.group(1)) if found and "PET_RDZV_ENDPOINT" in env else None
 
 
+def holds_rank_0(env: Mapping[str, str], pod_name: str, nodes: int) -> bool:
+    """Whether the first rank will be in this pod; False where only torch's rendezvous will know."""
+    if nodes == 1:
+        return True
+    node = read_node_rank(env, pod_name)
+    if node is None and "PET_RDZV_ENDPOINT" not in env:  # a TrainJob, or a PyTorchJob with a master
+        return env.get("PET_NODE_RANK") == "0"
+    return node == 0
+
+
 def read_rank(env: Mapping[str, str], pod_name: str) -> int:
     """This process's rank, from the variables of torch's launcher and the pod it is in."""
     node = read_node_rank(env, pod_name)

@@ -1,5 +1,6 @@
 {{/* run.notes: what to type next. The only template that a strategy chart's NOTES.txt includes. */}}
 {{- define "run.notes" -}}
+{{- $_ := set .Values.run.workload "api" (include "run.workload.chosen" .) -}}
 {{- $run := .Values.run -}}
 {{- $name := include "run.name" . -}}
 {{- $namespace := .Release.Namespace -}}

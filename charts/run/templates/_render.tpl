@@ -4,6 +4,7 @@ run.render: all objects of a run, the only template that a strategy chart's run.
 Every string is quoted, nothing goes through `tpl` or a shell: a hostile value stays a string.
 */}}
 {{- define "run.render" -}}
+{{- $_ := set .Values.run.workload "api" (include "run.workload.chosen" .) -}}
 {{- include "run.security.check" . -}}
 {{ include "run.workload" . }}
 {{- if not (include "run.checks" .) }}

@@ -2,12 +2,24 @@
 run.trainjob: Kubeflow Trainer v2. The TrainJob names a TrainingRuntime of this release, because a TrainJob alone cannot
 say security contexts or how often a pod is started anew. Facts of v2.2:
 
+- Its webhook refuses a TrainJob whose runtime is not there. Helm sorts what it does not know by kind, the TrainJob first;
+  of a List it keeps the order, and creates one kind after the other.
 - The trainer's container is called `node`, in a job `node` whose label says that it is the trainer's.
 - The torch policy gives the pods a static rendezvous; its environment comes after the rendered one.
 - podFailurePolicy is what ExitCode is to a PyTorchJob: these codes of the trainer end the job, any other gets a new pod.
   The trainer counts its starts; backoffLimit only has to be larger.
 */}}
 {{- define "run.trainjob" -}}
+apiVersion: v1
+kind: List
+items:
+  -
+    {{- include "run.trainjob.runtime" . | nindent 4 }}
+  -
+    {{- include "run.trainjob.job" . | nindent 4 }}
+{{- end }}
+
+{{- define "run.trainjob.job" -}}
 {{- $run := .Values.run -}}
 {{ include "run.workload.head" . }}
 spec:
@@ -22,8 +34,6 @@ spec:
   trainer:
     numNodes: {{ int $run.nodes }}
     numProcPerNode: {{ int $run.processesPerNode }}
----
-{{ include "run.trainjob.runtime" . }}
 {{- end }}
 
 {{- define "run.trainjob.runtime" -}}
@@ -66,6 +76,15 @@ spec:
                       containerName: node
                       operator: In
                       values: [1, 2, 3, 4, 10, 12, 13, 14, 15]
+                  - action: Ignore # told to stop, behind a checkpoint: no failure, however often a node is drained
+                    onExitCodes:
+                      containerName: node
+                      operator: In
+                      values: [143]
+                  - action: Ignore
+                    onPodConditions:
+                      - type: DisruptionTarget
+                        status: "True"
               template:
                 {{- include "run.training.template" (dict "context" . "name" "node" "accelerated" true "restartPolicy" "Never") | nindent 16 }}
 {{- end }}

@@ -36,6 +36,34 @@ trainjob:
   install: 'Kubeflow Trainer v2: kubectl apply --server-side -k "github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.2.0"'
 {{- end }}
 
+{{/*
+run.workload.chosen: run.workload.api. Instead of `auto`: of a release that is upgraded the API of its run, whatever has
+been installed since; else the first that the cluster serves; without a cluster to ask, and for a master, pytorchjob.
+*/}}
+{{- define "run.workload.chosen" -}}
+{{- $chosen := list -}}
+{{- if ne .Values.run.workload.api "auto" -}}
+  {{- $chosen = list .Values.run.workload.api -}}
+{{- else if eq .Values.run.workload.topology "worker-only" -}}
+  {{- $apis := include "run.workload.apis" . | fromYaml -}}
+  {{- $served := list -}}
+  {{- range $name := list "pytorchjob" "trainjob" "mpijob-v2beta1" "mpijob-v1" -}}
+    {{- $api := get $apis $name -}}
+    {{- if $.Capabilities.APIVersions.Has (printf "%s/%s" $api.version $api.kind) -}}
+      {{- $served = append $served $name -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if .Release.IsUpgrade -}}
+    {{- range $name := $served -}}
+      {{- $api := get $apis $name -}}
+      {{- if lookup $api.version $api.kind $.Release.Namespace $.Release.Name }}{{ $chosen = append $chosen $name }}{{ end -}}
+    {{- end -}}
+  {{- end -}}
+  {{- $chosen = concat $chosen $served -}}
+{{- end -}}
+{{- append $chosen "pytorchjob" | first -}}
+{{- end }}
+
 {{- define "run.workload.api" -}}
 {{- get (include "run.workload.apis" . | fromYaml) .Values.run.workload.api | toJson -}}
 {{- end }}

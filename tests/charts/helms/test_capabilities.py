@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.charts.rendering import CHARTS, helm_template, render
+from stratlab.cluster.workloads import APIS
+from tests.charts.rendering import CHARTS, analysis_pod, helm_template, pick, render
 
 # What every API server has, and Helm's own list for `helm template` has not.
 CLUSTER = ["--api-versions", "apiregistration.k8s.io/v1"]
+KINDS = ("PyTorchJob", "MPIJob", "TrainJob")
 SERVED = {
     "pytorchjob": ("kubeflow.org/v1/PyTorchJob", "trainer.git/manifests/overlays/standalone?ref=v1.9.4"),
     "mpijob-v1": ("kubeflow.org/v1/MPIJob", "trainer.git/manifests/overlays/standalone?ref=v1.9.4"),
@@ -39,6 +41,44 @@ def test_an_api_that_is_served(helm: Path, api: str) -> None:
 def test_without_a_cluster_nothing_is_asked(helm: Path, api: str) -> None:
     render(helm, CHARTS / "ddp", ["--set", f"run.workload.api={api}"])
     render(helm, CHARTS / "ddp", ["--is-upgrade", "--set", f"run.workload.api={api}"])
+
+
+@pytest.mark.parametrize(
+    ("served", "chosen"),
+    [
+        (["mpijob-v1", "pytorchjob", "trainjob"], "PyTorchJob"),
+        (["mpijob-v2beta1", "trainjob"], "TrainJob"),
+        (["mpijob-v2beta1"], "MPIJob"),
+        (["mpijob-v1"], "MPIJob"),
+        ([], "PyTorchJob"),  # without a cluster
+    ],
+)
+def test_auto_takes_what_the_cluster_serves(helm: Path, served: list[str], chosen: str) -> None:
+    arguments = [part for api in served for part in ("--api-versions", SERVED[api][0])]
+    arguments += [*(CLUSTER if served else []), "--set", "run.workload.api=auto"]
+    documents = render(helm, CHARTS / "ddp", arguments)
+    (workload,) = [each for each in documents if each["kind"] in KINDS]
+    assert workload["kind"] == chosen
+    if chosen == "MPIJob":
+        assert f"{workload['apiVersion']}/MPIJob" == SERVED[served[0]][0]
+    waiter = analysis_pod(documents)["initContainers"][0]["command"]
+    api = waiter[waiter.index("--resource") + 1].partition("/")[0]
+    assert APIS[api].kind == chosen
+
+
+def test_auto_where_none_is_served(helm: Path) -> None:
+    done = helm_template(helm, CHARTS / "ddp", [*CLUSTER, "--set", "run.workload.api=auto"])
+    assert done.returncode and "this cluster has no kubeflow.org/v1 PyTorchJob" in done.stderr
+
+
+def test_auto_with_a_master(helm: Path) -> None:
+    """Which only a PyTorchJob has: what is missing is said, and not that nothing else has one."""
+    settings = ["--set", "run.workload.api=auto,run.workload.topology=master-worker"]
+    other = [*CLUSTER, "--api-versions", SERVED["trainjob"][0]]
+    done = helm_template(helm, CHARTS / "ddp", [*other, *settings])
+    assert done.returncode and "this cluster has no kubeflow.org/v1 PyTorchJob" in done.stderr
+    documents = render(helm, CHARTS / "ddp", [*other, "--api-versions", SERVED["pytorchjob"][0], *settings])
+    assert "Master" in pick(documents, "PyTorchJob")["spec"]["pytorchReplicaSpecs"]
 
 
 def test_lint(helm: Path, chart: str) -> None:

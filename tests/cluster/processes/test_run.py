@@ -37,7 +37,7 @@ def machine(tmp_path: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         lines = [
             "#!/bin/sh",
-            f'echo {path.name} "$1" >> {tmp_path}/calls',
+            f'echo {path.name} "$@" >> {tmp_path}/calls',
             body,
             f'[ "$FAILING" != {path.name} ]',
         ]
@@ -52,13 +52,13 @@ def machine(tmp_path: Path) -> Path:
 
 
 def call(
-    machine: Path, *, cluster: str = "cluster", **variables: str
+    machine: Path, *options: str, cluster: str = "cluster", **variables: str
 ) -> tuple[int, str, dict[str, Any], list[str]]:
     """Exit code, last line, the result file, and the calls of the fakes."""
     environment = {k: v for k, v in os.environ.items() if k not in ("KUBECONFIG", "STRATLAB_E2E_KEEP")}
     environment |= {"STRATLAB_E2E_FREE_GB": "0", "PATH": f"{machine}/bin:{os.environ['PATH']}", **variables}
     test = machine / f"test_{machine.name}.py"
-    command = [sys.executable, ROOT / "tests" / "cluster" / "run", machine / cluster, test]
+    command = [sys.executable, ROOT / "tests" / "cluster" / "run", *options, machine / cluster, test]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     result = RESULTS / f"{machine.name}.json"
     content = json.loads(result.read_text())
@@ -97,8 +97,15 @@ def test_a_cluster_is_started_gets_the_images_and_goes(machine: Path) -> None:
     assert [part["part"] for part in result["parts"]] == parts
     assert result["seconds"] >= sum(part["seconds"] for part in result["parts"]) - 1
     assert [name for name in calls if name.split()[0] not in ("docker", "podman", "buildah")] == [
-        "build ", "up ", *["load-image /dev/stdin"] * 2, "down --keep-images"
+        "build", "up", *["load-image /dev/stdin"] * 2, "down --keep-images"
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a cluster")
+def test_operators_that_the_tests_need_are_built_and_started(machine: Path) -> None:
+    code, _, _, calls = call(machine, "--operators", "trainer,mpi")
+    assert code == 0
+    assert {"build --operators trainer,mpi", "up --operators trainer,mpi"} <= set(calls)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a cluster")
@@ -133,4 +140,4 @@ def test_a_second_run_waits_for_the_end_of_the_first(machine: Path) -> None:
         assert not (machine / "calls").exists()
         fcntl.flock(used, fcntl.LOCK_UN)
         code, _, _, calls = second.result(timeout=100)
-    assert code == 0 and "up " in calls
+    assert code == 0 and "up" in calls

@@ -165,6 +165,14 @@ def test_which_pod_has_the_console(pods: list[dict[str, Any]], console: dict[str
     assert console_pod(pods) == console
 
 
+def test_a_successor_has_the_console() -> None:
+    """A Job keeps pods that have failed, and their names are in no order."""
+    older, newer = train(0), train(0)
+    older["metadata"] |= {"name": "node-0-zzzzz", "creationTimestamp": "2026-01-01T00:00:09Z"}
+    newer["metadata"] |= {"name": "node-0-aaaaa", "creationTimestamp": "2026-01-01T00:00:10Z"}
+    assert console_pod([older, newer]) is newer and console_pod([newer, older]) is newer
+
+
 def test_places_and_node_ranks() -> None:
     assert place_of(v1("Worker", 3)) == ("worker", 3)
     assert place_of({"metadata": {"name": "x"}}) == ("", 0)

@@ -81,6 +81,16 @@ def test_what_a_chart_refuses_is_told_once_for_all_releases_it_concerns(tmp_path
     assert "demo-ddp-cnn-nodes0" not in fine_but_lrr
 
 
+def test_a_sweep_names_its_api(tmp_path: Path) -> None:
+    """Which one `auto` is shows on the cluster alone, and a sweep is planned before."""
+    with pytest.raises(ValueError, match=r"run\.workload\.api=auto: a sweep .* name it"):
+        build_plan(build(tmp_path, set={"run.workload.api": "auto"}), tmp_path, find_helm(), silent)
+    (planned,) = build_plan(
+        build(tmp_path, set={"run.workload.api": "trainjob"}), tmp_path, find_helm(), silent
+    )
+    assert planned.api.name == "trainjob"
+
+
 def test_missing_charts_and_files_are_told_together(tmp_path: Path) -> None:
     sweep = build(tmp_path, values=["base.yaml", "nope.yaml"], matrix={"strategy": ["ddp", "fdsp"]})
     with pytest.raises(ValueError) as failure:
