@@ -60,12 +60,14 @@ class CheckpointFolder:
             find: says what is wrong with one.
         """
         skipped: list[str] = []
-        for step in reversed(self.committed()):
-            path = self.step(step)
+        steps = self.committed()
+        while steps:
+            path = self.step(step := steps.pop())
             problem = find(path)
             if problem is None:
                 return Chosen(path, self._known_best(TrainingState.read(path))), skipped
-            skipped.append(f"checkpoint of step {step} is broken, the one before it is taken: {problem}")
+            then = "the one before it is taken" if steps else "there is none before it, training starts over"
+            skipped.append(f"checkpoint of step {step} is broken, {then}: {problem}")
             self._set_aside(path)
         return None, skipped
 

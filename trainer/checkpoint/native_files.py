@@ -138,6 +138,9 @@ def read_sharded(state: dict[str, Any], folder: Path) -> None:
         refused = [f for f in _causes(failure) if isinstance(f, ConfigError)]
         if refused:
             raise refused[0] from failure
+        if pickled := [f for f in _causes(failure) if isinstance(f, pickle.UnpicklingError)]:
+            reason = find_reason(pickled[0])
+            raise ConfigError([f"{folder}: refused, not plain tensors or damaged: {reason}"]) from failure
         raise RuntimeError(str(failure)) from failure
 
 

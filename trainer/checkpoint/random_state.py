@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainer.checkpoint.plain_files import read_plain
+
 
 def random_state(device_type: str) -> dict[str, Any]:
     """The state of every generator of this process."""
@@ -55,10 +57,14 @@ def save_random_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> Non
 
 
 def load_random_state(checkpoint: Path, rank: int, seed: int, step: int) -> None:
-    """This rank's numbers; a rank that the run did not have before gets new ones, by seed, step and rank."""
+    """This rank's numbers; a rank that the run did not have before gets new ones, by seed, step and rank.
+
+    Raises:
+        ConfigError: the file holds anything else.
+    """
     path = rank_file(checkpoint, rank)
     if path.is_file():
-        set_random_state(torch.load(path, weights_only=True))
+        set_random_state(read_plain(path))
         return
     fresh = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
     random.seed(fresh)

@@ -98,7 +98,9 @@ class CheckpointWriter:
                     self._on_rank_0(partial(self._folder.prune, 1, taken.best_before))
                     size = self._save(taken)
         except StorageFull as full:
-            if taken.is_last:
+            if taken.is_last and taken.step in self._folder.committed():
+                tell(f"the last checkpoint stays as it was saved before, the run ends with it: {full}")
+            elif taken.is_last:
                 tell(f"the last checkpoint is left out, the run ends without it: {full}")
             else:
                 end = self._explain(taken.step, full)

@@ -74,6 +74,15 @@ def test_any_damage_to_any_file_is_found_and_the_older_checkpoint_taken(folder, 
             assert name in skipped[0]
 
 
+def test_where_none_is_whole_it_is_said_that_training_starts_over(folder):
+    for step in (10, 20):
+        cut(write(folder, step) / "state.json")
+    chosen, skipped = folder.choose()
+    assert chosen is None and len(skipped) == 2
+    assert "checkpoint of step 20 is broken, the one before it is taken" in skipped[0]
+    assert "checkpoint of step 10 is broken, there is none before it, training starts over" in skipped[1]
+
+
 def test_the_newest_whole_checkpoint_is_taken(folder):
     assert folder.choose() == (None, [])
     for step in (10, 20, 100_000_000 - 1):

@@ -152,3 +152,21 @@ def test_what_is_no_metadata_is_refused(saved):
         (saved / ".metadata").write_bytes(content)
         with pytest.raises(ConfigError, match="refused, not torch's metadata or damaged: "):
             read_metadata(saved)
+
+
+def test_a_planted_shard_is_refused_and_torch_does_not_run_it_either(saved, tmp_path):
+    ran = tmp_path / "ran"
+    content = io.BytesIO()
+    torch.save(Call(os.system, f"touch {ran}"), content)
+    (saved / "planted").write_bytes(content.getvalue())
+
+    def plant(found: Any) -> None:
+        index = next(i for i in found.storage_data if i.fqn == "model.w")
+        info = copy.copy(found.storage_data[index])
+        info.relative_path, info.offset, info.length = "planted", 0, len(content.getvalue())
+        found.storage_data[index] = info
+
+    repickle(saved, plant)
+    with pytest.raises(ConfigError, match=r"refused, not plain tensors or damaged: .*posix\.system"):
+        read_sharded(fresh(), saved)
+    assert not ran.exists()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from trainer.checkpoint.random_state import load_random_state, random_state, rank_file, save_random_state
+from trainer.settings.config import ConfigError
 
 
 def draw() -> tuple[float, ...]:
@@ -32,3 +35,24 @@ def test_a_rank_that_is_new_gets_numbers_of_its_own(tmp_path):
         load_random_state(tmp_path, rank, seed=0, step=step)
         found.append(draw())
     assert found[0] == found[3] and len(set(found)) == 3
+
+
+class Call:
+    """Pickled, it is a call of a program."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+def test_a_planted_call_is_refused_by_the_name_of_its_file(tmp_path):
+    save_random_state(tmp_path, 0, {"python": Call(tmp_path / "ran")})
+    with pytest.raises(
+        ConfigError, match=r"rank_00000\.pt: refused, not plain tensors or damaged: .*posix\.system"
+    ):
+        load_random_state(tmp_path, 0, seed=0, step=10)
+    assert not (tmp_path / "ran").exists()
+    torch.load(rank_file(tmp_path, 0), weights_only=False)
+    assert (tmp_path / "ran").exists(), "what is guarded against happens without the guard"
