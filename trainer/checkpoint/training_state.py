@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.record.run_directory import write_json
-from trainer.settings.config import Config
+from trainer.settings.config import Config, ConfigError
 
 FILE = "state.json"
+COUNTS = ("step", "attempt", "world_size", "samples", "skipped_steps")
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,18 @@ class TrainingState:
 
     @classmethod
     def read(cls, folder: Path) -> TrainingState:
-        """Fields of a later version are left out."""
+        """Fields of a later version are left out.
+
+        Raises:
+            ConfigError: it is no state of a run.
+        """
         content = json.loads((folder / FILE).read_text())
+        wanted = {
+            f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
+        }
+        counts = [content.get(name) for name in COUNTS] if isinstance(content, dict) else []
+        if not counts or wanted - content.keys() or not all(type(n) is int and n >= 0 for n in counts):
+            raise ConfigError([f"{folder / FILE}: is no state of a run: {json.dumps(content)[:200]}"])
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in content.items() if name in known})
 

@@ -56,7 +56,7 @@ class Ledger:
         if wasted >= config.max_attempts:
             raise NoProgress(
                 f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
-                f"{self._last_reason()}; mend the cause, or allow more with TRAINER_MAX_ATTEMPTS={config.max_attempts}"
+                f"{self._last_reason()}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts}"
             )
         if self.seconds_left(config) <= 0:
             raise DeadlinePassed(self.deadline_sentence(config))
