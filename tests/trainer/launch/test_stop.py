@@ -65,7 +65,13 @@ def run(program: str, **options: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_hear_all,  # whoever runs the tests may ignore some, as nohup does, and children inherit that
     )
+
+
+def _hear_all() -> None:
+    for number in TOLD:
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", TOLD)
