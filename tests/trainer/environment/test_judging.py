@@ -37,7 +37,7 @@ def test_nothing_is_found_where_nothing_is_missing(pods: int) -> None:
 
 SMALL = {"gib": 0.0625, "free_gib": 0.0625}
 SLOW = {
-    "all": [{"mib": 256.0, "ms": 900.0, "gb_per_s": 0.4}],
+    "all": [{"mib": 1.0, "ms": 0.1, "gb_per_s": 20.0}, {"mib": 256.0, "ms": 900.0, "gb_per_s": 0.4}],
     "pod": [{"mib": 256.0, "ms": 2.0, "gb_per_s": 300.0}],
 }
 APART = {
