@@ -27,7 +27,7 @@ from trainer.checkpoint.random_state import rank_file, save_random_state
 from trainer.checkpoint.together import run_together
 from trainer.checkpoint.training_state import TrainingState
 from trainer.engine import Snapshot
-from trainer.failures import CRASHED, PeerLost, StorageFull, exit_code
+from trainer.failures import CRASHED, STORAGE_FULL_ERRNOS, PeerLost, StorageFull, exit_code
 
 log = logging.getLogger("trainer")
 
@@ -98,9 +98,7 @@ class CheckpointWriter:
                     self._on_rank_0(partial(self._folder.prune, 1, taken.best_before))
                     size = self._save(taken)
         except StorageFull as full:
-            if taken.is_last and taken.step in self._folder.committed():
-                tell(f"the last checkpoint stays as it was saved before, the run ends with it: {full}")
-            elif taken.is_last:
+            if taken.is_last:
                 tell(f"the last checkpoint is left out, the run ends without it: {full}")
             else:
                 end = self._explain(taken.step, full)
@@ -168,9 +166,18 @@ class CheckpointWriter:
             sync(folder)
         self._folder.commit(taken.step)
         if state.best:
-            self._folder.write_best(state.best)
+            self._name_best(state.best)
         self._folder.prune(self._keep, int(state.best["step"]) if state.best else None)
         return size
+
+    def _name_best(self, best: dict[str, Any]) -> None:
+        """The checkpoint is committed by now, and says itself which one is the best: a full volume undoes neither."""
+        try:
+            self._folder.write_best(best)
+        except OSError as failure:
+            if failure.errno not in STORAGE_FULL_ERRNOS:
+                raise
+            log.warning("best.json is not written, checkpoints are as they should be: %s", failure)
 
 
 def _make(temporary: Path) -> None:

@@ -209,6 +209,28 @@ def test_the_last_checkpoint_costs_no_run(tmp_path):
     assert texts[-1].startswith("the last checkpoint is left out, the run ends without it: rank ")
 
 
+def test_a_volume_that_is_full_behind_the_commit_costs_no_checkpoint(tmp_path):
+    """Found with a volume of 3 MB: what was committed was called left out, because best.json did not fit any more."""
+
+    def train() -> None:
+        checkpoints, *_, step_until = build(tmp_path)
+
+        def write_best(self, best: dict) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        CheckpointFolder.write_best = write_best
+        checkpoints.validation = {"step": 2, "loss": 1.0, "accuracy_pct": 50.0}
+        step_until(STEPS)
+        checkpoints.finish()
+
+    run_ranks(train, 2)
+    folder = folder_of(tmp_path)
+    assert folder.committed() == [2, 6, 8], "2 is the best"
+    assert folder.read_best() is None
+    lines = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
+    assert [line["text"] for line in lines if line.get("name") == "checkpoint left out"] == []
+
+
 @pytest.mark.parametrize(
     ("how", "ranks", "full_rank"),
     [("write", 1, 0), ("write", 2, 1), ("torch.save", 2, 0), ("torch.save", 2, 1)],
