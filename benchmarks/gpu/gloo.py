@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks.gpu.own_run import train
+from benchmarks.gpu.own_run import compare_losses, train
 from benchmarks.gpu.session import Session
 
 COMMON = {
@@ -74,15 +74,3 @@ def _train(
         facts |= compare_losses(facts, alone)
     session.record(name, status, **facts)
     return facts
-
-
-def compare_losses(run: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
-    """Largest relative differences of losses and gradient norms; `nan` where they cannot be compared."""
-    found = {}
-    for name, key in (("loss_error", "losses"), ("norm_error", "grad_norms")):
-        ours, theirs = run[key], alone[key]
-        numbers = [value for value in (*ours, *theirs) if isinstance(value, int | float)]
-        whole = bool(theirs) and len(ours) == len(theirs) and len(numbers) == 2 * len(theirs)
-        errors = (abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True)) if whole else ()
-        found[name] = max(errors, default=float("nan"))
-    return found

@@ -176,3 +176,15 @@ def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
     enough = len(numbers) >= 2 * ENDS
     falls = enough and statistics.mean(numbers[-ENDS:]) < statistics.mean(numbers[:ENDS])
     return {"finite": finite, "falls": falls}
+
+
+def compare_losses(run: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
+    """Largest relative differences of losses and gradient norms; `nan` where they cannot be compared."""
+    found = {}
+    for name, key in (("loss_error", "losses"), ("norm_error", "grad_norms")):
+        ours, theirs = run[key], alone[key]
+        numbers = [value for value in (*ours, *theirs) if isinstance(value, int | float)]
+        whole = bool(theirs) and len(ours) == len(theirs) and len(numbers) == 2 * len(theirs)
+        errors = (abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True)) if whole else ()
+        found[name] = max(errors, default=float("nan"))
+    return found

@@ -17,9 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.gpu.blocking_save import measure_saves
-from benchmarks.gpu.gloo import compare_losses
 from benchmarks.gpu.models import Settings, build_models
-from benchmarks.gpu.own_run import COMPARISON, PROGRAM, folder_of, prepare_start, read_run, train
+from benchmarks.gpu.own_run import (
+    COMPARISON,
+    PROGRAM,
+    compare_losses,
+    folder_of,
+    prepare_start,
+    read_run,
+    train,
+)
 from benchmarks.gpu.processes import NestedProcesses, read_tail
 from benchmarks.gpu.results import read_lines
 from benchmarks.gpu.session import ROOT, Session

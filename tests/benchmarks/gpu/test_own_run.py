@@ -7,9 +7,8 @@ import math
 
 import pytest
 
-from benchmarks.gpu.gloo import compare_losses
 from benchmarks.gpu.models import EXTRAS, Model, resolve_run
-from benchmarks.gpu.own_run import file_name, judge_losses, read_run
+from benchmarks.gpu.own_run import compare_losses, file_name, judge_losses, read_run
 from benchmarks.gpu.project import RUNS
 from benchmarks.gpu.project import TINY_RUNS as TINY
 from benchmarks.gpu.strategies import RUNS as OTHERS

@@ -112,19 +112,24 @@ def test_a_planted_metadata_is_refused_and_torch_would_run_it(saved, payload, tm
     assert ran.exists(), "what is guarded against happens without the guard"
 
 
-def test_a_planted_value_is_refused_and_torch_would_run_it(saved, tmp_path):
-    ran = tmp_path / "ran"
-    content = io.BytesIO()
-    torch.save(Call(os.system, f"touch {ran}"), content)
-    (saved / "planted").write_bytes(content.getvalue())
+def plant_entry(saved: Path, name: str, content: Any) -> None:
+    """`content`, pickled as torch does, in the place of an entry."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    (saved / "planted").write_bytes(buffer.getvalue())
 
     def plant(found: Any) -> None:
-        index = next(i for i in found.storage_data if i.fqn == "optimizer.param_groups.w.lr")
+        index = next(i for i in found.storage_data if i.fqn == name)
         info = copy.copy(found.storage_data[index])
-        info.relative_path, info.offset, info.length = "planted", 0, len(content.getvalue())
+        info.relative_path, info.offset, info.length = "planted", 0, len(buffer.getvalue())
         found.storage_data[index] = info
 
     repickle(saved, plant)
+
+
+def test_a_planted_value_is_refused_and_torch_would_run_it(saved, tmp_path):
+    ran = tmp_path / "ran"
+    plant_entry(saved, "optimizer.param_groups.w.lr", Call(os.system, f"touch {ran}"))
     with pytest.raises(
         ConfigError, match=r"param_groups\.w\.lr: refused, no plain value or damaged: .*posix\.system"
     ):
@@ -156,17 +161,7 @@ def test_what_is_no_metadata_is_refused(saved):
 
 def test_a_planted_shard_is_refused_and_torch_does_not_run_it_either(saved, tmp_path):
     ran = tmp_path / "ran"
-    content = io.BytesIO()
-    torch.save(Call(os.system, f"touch {ran}"), content)
-    (saved / "planted").write_bytes(content.getvalue())
-
-    def plant(found: Any) -> None:
-        index = next(i for i in found.storage_data if i.fqn == "model.w")
-        info = copy.copy(found.storage_data[index])
-        info.relative_path, info.offset, info.length = "planted", 0, len(content.getvalue())
-        found.storage_data[index] = info
-
-    repickle(saved, plant)
+    plant_entry(saved, "model.w", Call(os.system, f"touch {ran}"))
     with pytest.raises(ConfigError, match=r"refused, not plain tensors or damaged: .*posix\.system"):
         read_sharded(fresh(), saved)
     assert not ran.exists()
