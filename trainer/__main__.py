@@ -25,6 +25,7 @@ import os
 import re
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -58,6 +59,7 @@ with packages_needed():
     from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
     from trainer.launch.node_rank import holds_rank_0, read_node_rank
     from trainer.launch.peers import Peers, wait_for_host
+    from trainer.launch.planted import explain_planted_kill
     from trainer.launch.sender import Sender
     from trainer.launch.tensorboard import EventWriter
     from trainer.launch.termination import end
@@ -153,7 +155,7 @@ def _run(config: Config, stop: Stop) -> int:
         config.flight_recorder,
     )
     watchdog.set_environment(os.environ)
-    memory = ContainerMemory()
+    memory, started = ContainerMemory(), time.time()
     deadline = _Deadline(lambda: ledger.seconds_left(config))
     try:
         ledger.record_start(launcher)
@@ -171,7 +173,7 @@ def _run(config: Config, stop: Stop) -> int:
             lambda code: _record_attempt_end(folder, launcher, code, failures.reason(code)),
         )
     except Stopped:
-        code, text = failures.TERMINATED, failures.reason(failures.TERMINATED)
+        code, text = failures.TERMINATED, stop.asked_by
     except PeerLost as failure:
         code, text = failures.PEER_LOST, str(failure)
     finally:
@@ -187,7 +189,7 @@ def _run(config: Config, stop: Stop) -> int:
     lost = code == failures.PEER_LOST or (watchdog.ended and code == KILLED)
     if watchdog.verdict and lost:
         code, text = failures.PEER_LOST, watchdog.verdict.sentence
-    if code == KILLED and (why := memory.explain_kill()):
+    if code == KILLED and (why := explain_planted_kill(folder.faults, started) or memory.explain_kill()):
         text = f"{text}; {why}"
     if peers.in_vain:
         code, text = failures.PEER_LOST, peers.in_vain
@@ -273,7 +275,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
         return code, ": ".join([f"rank {rank}", failures.reason(code), *_read_sentence(ended[rank])])
     except SignalException as failure:
         if stop.asked_at is not None:
-            return failures.TERMINATED, failures.reason(failures.TERMINATED)
+            return failures.TERMINATED, stop.asked_by
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
         code = failures.exit_code(failure)

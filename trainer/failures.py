@@ -34,17 +34,16 @@ REASONS = {
     NO_PROGRESS: "no progress, given up",
     DEADLINE_PASSED: "deadline passed",
     PEER_LOST: "a peer was lost or a collective timed out",
-    137: "killed, host memory suspected",
-    TERMINATED: "stopped by SIGTERM",
+    137: "killed (SIGKILL), most often for want of host memory",
+    TERMINATED: "stopped from outside",
 }
 
 # What gloo, NCCL and the rendezvous store say on the survivors when another process has gone.
+PEER_GONE_WORDS = ("connection closed by peer", "connection reset by peer", "broken pipe")
 PEER_LOST_WORDS = (
-    "connection closed by peer",
-    "connection reset by peer",
+    *PEER_GONE_WORDS,
     "timed out waiting",
     "connection refused",
-    "broken pipe",
     "store->get",
     "recvvalue failed",
     "nccl error",
@@ -140,6 +139,17 @@ def exit_code(failure: BaseException) -> int:
     if isinstance(failure, RuntimeError) and any(words in text for words in PEER_LOST_WORDS):
         return PEER_LOST
     return CRASHED
+
+
+def is_told_in_a_sentence(failure: BaseException) -> bool:
+    """Whether its text says it all. A crash needs the stack, and a lost peer too where nobody has seen it go: a
+    time-out, what NCCL has refused."""
+    code = exit_code(failure)
+    if code == PEER_LOST:
+        return isinstance(failure, PeerLost) or any(
+            words in str(failure).lower() for words in PEER_GONE_WORDS
+        )
+    return code != CRASHED
 
 
 def is_storage_full(failure: BaseException) -> bool:

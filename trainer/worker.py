@@ -287,8 +287,8 @@ def main() -> int:
         work(config, world, os.environ.get("STRATLAB_LAUNCHER", ""), pulse)
     except Exception as failure:
         code = failures.exit_code(failure)
-        expected = code not in (failures.CRASHED, failures.PEER_LOST)
-        log.error("rank %d: %s: %s", rank, failures.reason(code), failure, exc_info=not expected)
+        stack = not failures.is_told_in_a_sentence(failure)
+        log.error("rank %d: %s: %s", rank, failures.reason(code), failure, exc_info=stack)
         with suppress(OSError):
             get_error_handler().record_exception(failure)  # the launcher's last sentence
         leave(code)  # a process group that waits for a lost peer would hold this rank back

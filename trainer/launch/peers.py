@@ -85,7 +85,8 @@ class Peers(threading.Thread):
             if time.monotonic() - told >= SAY_EVERY_S:
                 told = time.monotonic()
                 waited_s = time.time() - self._began
-                log.info("waiting for all %d pods, %.0f s of %.0f s", self._nodes, waited_s, self.wait_s)
+                what = f"all {self._nodes} pods" if self._nodes > 1 else "the ranks to meet"
+                log.info("waiting for %s, %.0f s of %.0f s", what, waited_s, self.wait_s)
             if why := self._find_final_end():
                 self.in_vain = why
                 os.kill(os.getpid(), signal.SIGTERM)  # torch's launcher has no other way out

@@ -45,11 +45,13 @@ class Stop:
 
     Attributes:
         asked_at: monotonic seconds of the first signal; None as long as there was none.
+        asked_by: that signal, in words.
         interrupt: makes the exception that the first signal raises in the main thread; None = it is only noted.
     """
 
     def __init__(self) -> None:
         self.asked_at: float | None = None
+        self.asked_by = ""
         self.interrupt: Callable[[], BaseException] | None = Stopped
 
     def listen(self) -> None:
@@ -59,7 +61,7 @@ class Stop:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.asked_at is None:
-            self.asked_at = time.monotonic()
+            self.asked_at, self.asked_by = time.monotonic(), _name_signal(number)
             if self.interrupt:
                 raise self.interrupt()
 
@@ -90,11 +92,11 @@ class Stop:
 def leave_at_once(number: int, frame: FrameType | None) -> None:
     """Before anything is imported: the first process of a container has no default for a signal."""
     text = "before the launcher was there"
-    os.write(2, f"stopped by SIGTERM (exit code 143):\n{text}\n".encode())
+    os.write(2, f"stopped from outside (exit code 143):\n{text}\n".encode())
     with suppress(OSError):
         log = os.open("/dev/termination-log", os.O_WRONLY)
         os.write(
-            log, b'{"exit_code": 143, "reason": "stopped by SIGTERM", "message": "%s"}\n' % text.encode()
+            log, b'{"exit_code": 143, "reason": "stopped from outside", "message": "%s"}\n' % text.encode()
         )
     os._exit(143)
 
@@ -110,6 +112,12 @@ def ignore_further() -> None:
     before it takes the libraries down (3.11, finisignal), and one more SIGTERM would make another end of it."""
     for number in _heard():
         signal.signal(number, signal.SIG_IGN)
+
+
+def _name_signal(number: int) -> str:
+    name = signal.Signals(number).name
+    meant = {"SIGINT": " (Ctrl-C)", "SIGHUP": " (its terminal is closed)"}
+    return f"by {name}{meant.get(name, '')}"
 
 
 def _heard() -> list[int]:

@@ -28,7 +28,7 @@ class Progress:
             return
         self._shown = now
         done = step - self._first_step
-        left_s = (now - self._began) / done * (self._steps - step) if done else 0.0
+        step_s = (now - self._began) / done if done else line["step_time_ms"] / 1e3
         log.info(
             "step %d/%d  loss %.4f  %.0f samples/s  %.1f ms/step  about %d s left",
             step,
@@ -36,5 +36,5 @@ class Progress:
             line["loss"],
             line["samples"] / line["step_time_ms"] * 1e3,
             line["step_time_ms"],
-            left_s,
+            step_s * (self._steps - step),
         )

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError, model_validator
 
 from trainer.settings.config_rules import broken_settings
+from trainer.settings.fault import KINDS
 from trainer.settings.fields import MODELS, Refusal, Settings
 from trainer.settings.names_elsewhere import SETTINGS_ELSEWHERE, hint_of_value
 
@@ -62,8 +63,17 @@ class Config(Settings):
         return config
 
 
-# What a pattern allows, in words.
-PATTERNS = {"activation_checkpointing": "expected none, selective, blocks, every_2 to every_999"}
+NAME = "expected letters, digits, '.', '_' and '-', with a letter or a digit first"
+PATTERNS = {
+    "run": NAME,
+    "comparison": NAME,
+    "activation_checkpointing": "expected none, selective, blocks, every_2 to every_999",
+    "lora_targets": "expected names of modules separated by commas, without blanks",
+    "zeropp": "expected parts separated by commas, without blanks",
+    "fault": f"expected kind@step[:rank], several with commas, each once or, with ! behind it, in every attempt; "
+    f"kinds: {', '.join(KINDS)}",
+}
+"""What a setting's pattern allows, in words."""
 
 
 def describe_error(error: Mapping[str, Any]) -> str:

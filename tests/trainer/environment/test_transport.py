@@ -13,6 +13,7 @@ from trainer.environment.expectation import expect_bandwidth
 from trainer.environment.facts import STOPPED
 from trainer.environment.launcher import explain_ends
 from trainer.environment.transport import describe_network, find_interface, hide_log, read_log
+from trainer.failures import reason
 from trainer.settings.config import ConfigError
 
 LOG = """\
@@ -119,6 +120,6 @@ def test_which_pod_this_is() -> None:
 
 
 def test_who_was_ended_with_another_one_is_told_from_it() -> None:
-    assert explain_ends({0: -15, 1: -9}) == {0: STOPPED, 1: "killed, host memory suspected"}
+    assert explain_ends({0: -15, 1: -9}) == {0: STOPPED, 1: reason(137)}
     assert explain_ends({0: -15, 1: 1}) == {0: STOPPED, 1: "crashed"}
-    assert explain_ends({0: -15}) == {0: "stopped by SIGTERM"}
+    assert explain_ends({0: -15}) == {0: "stopped from outside"}

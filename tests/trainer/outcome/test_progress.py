@@ -19,7 +19,7 @@ def test_speed_and_time_left_by_hand(
         shown.show({"step": step, "loss": 0.5, "samples": 64, "step_time_ms": 80.0})
     rest = "loss 0.5000  800 samples/s  80.0 ms/step  about"
     assert [record.getMessage() for record in caplog.records] == [
-        f"step 10/100  {rest} 0 s left",
+        f"step 10/100  {rest} 7 s left",  # nothing is timed yet: 90 to go, of 80 ms each
         f"step 20/100  {rest} 80 s left",  # 10 steps in 10 s, 80 to go
         f"step 60/100  {rest} 32 s left",  # 50 in 40, 40 to go
         f"step 100/100  {rest} 0 s left",

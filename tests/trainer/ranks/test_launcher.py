@@ -19,7 +19,7 @@ from PIL import Image
 
 from stratlab.machine.processes import free_port
 from tests.programs import find_python
-from trainer.failures import exit_code, first_failure, reason
+from trainer.failures import PeerLost, exit_code, first_failure, is_told_in_a_sentence, reason
 from trainer.launch.elastic import read_own_address
 
 QUICK = {
@@ -226,7 +226,8 @@ def test_a_stopped_run_ends_with_143_saved_and_leaves_no_rank_behind(tmp_path, s
         f"step_{max(line['step'] for line in steps):08d}"
     ]
     last = json.loads((folder / "attempts.jsonl").read_text().splitlines()[-1])
-    assert (last["event"], last["exit_code"], last["reason"]) == ("ended", 143, "stopped by SIGTERM")
+    assert (last["event"], last["exit_code"], last["reason"]) == ("ended", 143, "stopped from outside")
+    assert last["text"] == {signal.SIGTERM: "by SIGTERM", signal.SIGINT: "by SIGINT (Ctrl-C)"}[signals[0]]
     start, met, ended = (json.loads(line) for line in (folder / "pods" / "pod-0.jsonl").open())
     assert (met["event"], met["launcher"]) == ("met", start["launcher"])
     assert (start["event"], start["step"], ended["event"], ended["exit_code"]) == ("started", 0, "ended", 143)
@@ -377,6 +378,21 @@ def test_failures_have_their_codes():
     assert exit_code(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1")) == 134
     assert exit_code(RuntimeError("shapes do not match")) == 1
     assert reason(139) == "signal 11"
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (RuntimeError("[gloo] Read error [127.0.0.1]:1: Connection reset by peer"), True),
+        (PeerLost("rank 1 has given up"), True),
+        (RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), False),
+        (RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1, invalid usage"), False),
+        (RuntimeError("shapes do not match"), False),
+        (OSError(28, "No space left on device"), True),
+    ],
+)
+def test_a_stack_is_shown_of_what_a_sentence_does_not_tell(failure, told):
+    assert is_told_in_a_sentence(failure) is told
 
 
 def test_the_last_sentence_is_that_of_the_rank_that_failed(tmp_path):

@@ -100,11 +100,16 @@ def test_help_says_what_is_not_checked():
     assert "What depends on the number of processes and on the device" in USAGE
 
 
-def test_a_pattern_in_a_sentence_keeps_its_capital_letters():
-    (found,) = problems(TRAINER_COMPARISON="../elsewhere")
-    assert found == (
-        "TRAINER_COMPARISON='../elsewhere': string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"
-    )
+def test_what_a_pattern_allows_is_said_in_words():
+    assert problems(TRAINER_COMPARISON="../elsewhere", TRAINER_FAULT="kill") == [
+        "TRAINER_COMPARISON='../elsewhere': expected letters, digits, '.', '_' and '-', with a letter or a digit first",
+        "TRAINER_FAULT='kill': expected kind@step[:rank], several with commas, each once or, with ! behind it, in "
+        "every attempt; kinds: kill, hang, slow, nan, oom, disk-full, corrupt",
+    ]
+    for name in Config.model_fields:
+        if any(getattr(each, "pattern", None) for each in Config.model_fields[name].metadata):
+            (found,) = problems(**{f"TRAINER_{name.upper()}": " ?"})
+            assert "expected " in found and "^" not in found, found
 
 
 @pytest.mark.parametrize(
