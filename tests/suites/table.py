@@ -19,7 +19,7 @@ class Suite:
         name: of the suite and of its result file, reports/<name>.json.
         proves: what is known when it has passed.
         command: the whole suite; {python} and {cluster} are put in.
-        smallest: options that make one small case of it, two minutes at most; None where `make test` or `make e2e`
+        smallest: options that make one small case of it, two minutes at most, on a cluster five; None where `make test` or `make e2e`
             run that case.
         minutes: of the whole suite on two cores, about.
         folders: of the tests that this suite runs, and no other.
@@ -139,7 +139,8 @@ SUITES: tuple[Suite, ...] = (
     Suite(
         "cluster-operators", "TrainJob, MPIJob over ssh, a queue of Kueue, on their operators: disturbed, resumed",
         command=("tests/cluster/run", "--operators", "trainer,mpi,kueue", "{cluster}", "tests/cluster/operators"),
-        smallest=None, minutes=30, folders=("tests/cluster/operators",), facts="operators-steps.json",
+        smallest=("-khelm_install and whole-trainjob or kill-rank-trainjob",), minutes=30,
+        folders=("tests/cluster/operators",), facts="operators-steps.json",
     ),
     Suite(
         "cluster-readme", "every command of the README's path on a cluster, read out of it, in its order",
