@@ -3,13 +3,15 @@
 Rank 0 alone writes a row, and with a pipeline rank 0 is of the first stage, which has no logits. The source divides by
 1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and sets the peak of the
 first back within a step, so that the published one is the second or says little; which of them, and which variant of
-the engine, is decided on twelve rows that are judged no more (`choose`).
+the engine, is decided on twelve rows that are judged no more (`choose`). A run fits where it fits as every variant, for
+the table does not say which one it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -17,6 +19,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from benchmarks.backtest.columns import learn_errors
 from benchmarks.backtest.counts import build_operations
 from benchmarks.backtest.decoder import Layout, Shape
 from benchmarks.backtest.engine import read_engine
@@ -122,6 +125,29 @@ def predict_column(run: Run, reading: str, variant: str) -> Row:
     return Row(run.case, gib, run.gib, f"{run.model}, {kind}, {tensor}")
 
 
+def learn_from_columns(runs: Sequence[Run]) -> list[float]:
+    """Errors, in percent, of a learner that has every column of the table and what both variants of ours say."""
+    names = list(dict.fromkeys(run.model for run in runs))
+    columns, guesses = [], []
+    for run in runs:
+        at = run.layout
+        ours = [
+            predict_column(run, "allocated", variant).predicted_gib
+            for variant in read_engine("nanotron").variants
+        ]
+        guesses.append(ours[0])
+        sizes = [math.log(size) for size in (at.dp, at.tp, at.pp, at.micro_batches, run.rows)]
+        columns.append(
+            [names.index(run.model), at.zero_stage, *sizes, *map(math.log, ours), ours[1] / ours[0]]
+        )
+    return learn_errors(columns, guesses, [run.gib for run in runs])
+
+
+def fits_in_all(run: Run) -> bool:
+    """As `fits`, with every variant: the table does not say which of them a run is."""
+    return all(fits(run, variant) for variant in read_engine("nanotron").variants)
+
+
 def fits(run: Run, variant: str) -> bool:
     """Whether `stratlab predict` says that the fullest rank has room on an H100 of 80 GB, be it nearly full."""
     file = _operations(run.shape, run.layout, variant)
@@ -166,20 +192,19 @@ def judge_column(rows: Sequence[Row]) -> list[Bar]:
     ]
 
 
-def judge_failures(failures: Failures, ran: Sequence[Run], variant: str) -> list[Bar]:
+def judge_failures(failures: Failures, ran: Sequence[Run], has_room: Callable[[Run], bool]) -> list[Bar]:
     """Foreseen out-of-memory, and false alarms over the runs that succeeded."""
     full = failures.out_of_memory
-    foreseen = _share(sum(not fits(run, variant) for run in full), len(full))
-    alarms = _share(sum(not fits(run, variant) for run in ran), len(ran))
+    foreseen, alarms = share_foreseen(full, has_room), share_foreseen(ran, has_room)
     return [
         Bar("out of memory, foreseen", foreseen, ">=", FORESEEN_PCT, "%", len(full)),
         Bar("false alarms over runs that succeeded", alarms, "<=", FALSE_ALARMS_PCT, "%", len(ran)),
     ]
 
 
-def share_foreseen(runs: Sequence[Run], variant: str) -> float:
+def share_foreseen(runs: Sequence[Run], has_room: Callable[[Run], bool]) -> float:
     """Percent of these runs of which it is said that they do not fit."""
-    return _share(sum(not fits(run, variant) for run in runs), len(runs))
+    return _share(sum(not has_room(run) for run in runs), len(runs))
 
 
 def alike(runs: Sequence[Run]) -> list[Row]:

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.backtest import nanotron, simumax
 from benchmarks.backtest.__main__ import SHIPPED, judge_nanotron, main
+from benchmarks.backtest.columns import learn_errors
 from benchmarks.backtest.counts import build_operations
 from benchmarks.backtest.decoder import Layout, Shape, layers_of
 from benchmarks.backtest.engine import ENGINES, WINDOWS, Engine, Held, read_engine
@@ -109,6 +110,26 @@ def test_a_failed_run_is_out_of_memory_only_between_a_smaller_that_ran_and_none_
     assert nanotron.sort_failures(known, known).out_of_memory == [failed, larger]
     assert nanotron.sort_failures([failed], [*known, run(8, 40.0)]).others == [failed]
     assert nanotron.sort_failures([failed], [failed]).others == [failed]
+
+
+def test_a_run_fits_only_where_it_fits_as_every_variant(monkeypatch):
+    roomy = {"small": True, "large": False}
+    monkeypatch.setattr(nanotron, "read_engine", lambda name: Engine("x", "even", list(roomy), ()))
+    monkeypatch.setattr(nanotron, "fits", lambda run, variant: roomy[variant])
+    assert not nanotron.fits_in_all(run(1, 9.0))
+    ran = [run(1, 9.0)]
+    found = nanotron.judge_failures(nanotron.Failures([run(4, 0.0)], []), ran, nanotron.fits_in_all)
+    assert [(bar.found, bar.met) for bar in found] == [(100.0, True), (100.0, False)]
+    roomy["large"] = True
+    assert nanotron.fits_in_all(run(1, 9.0))
+
+
+def test_what_columns_do_not_tell_no_learner_finds():
+    columns = [[step % 7, step % 2] for step in range(280)]
+    told = [1.0 + column[0] + 4 * column[1] for column in columns]
+    assert spread(learn_errors(columns, [1.0] * 280, told)).p95 < 1.0
+    untold = [gib * (2.0 if step // 14 % 2 else 1.0) for step, gib in enumerate(told)]
+    assert spread(learn_errors(columns, [1.0] * 280, untold)).mean > 20.0
 
 
 def test_runs_alike_differ_in_replicas_alone():
