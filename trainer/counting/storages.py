@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from trainer.counting.answers import asks_for_device
 from trainer.counting.replacement import replaced
 from trainer.counting.timeline import Label, Storage, Timeline
 
@@ -77,6 +79,8 @@ class StorageWatch(TorchDispatchMode):
             return (
                 NotImplemented  # its local operators come here one by one; else their temporaries were missed
             )
+        if asks_for_device(func, args):
+            return args[0].fake_device
         result = func(*args, **(kwargs or {}))
         self.operators += 1
         name = func.overloadpacket.__name__
@@ -90,7 +94,7 @@ class StorageWatch(TorchDispatchMode):
     def see(self, tensor: Tensor, operator: str, sources: Any = ()) -> None:
         """Takes up the storage of `tensor` if it is new."""
         tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-        if tensor.device.type == "meta":
+        if _is_meta(tensor):
             return
         memory = tensor.untyped_storage()
         key = memory._cdata
@@ -121,7 +125,7 @@ class StorageWatch(TorchDispatchMode):
 
     def _find(self, tensor: Any) -> Storage | None:
         tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-        if not isinstance(tensor, Tensor) or tensor.device.type == "meta":
+        if not isinstance(tensor, Tensor) or _is_meta(tensor):
             return None
         known = self._alive.get(tensor.untyped_storage()._cdata)
         return known[0] if known else None
@@ -151,3 +155,8 @@ class StorageWatch(TorchDispatchMode):
         for tensor in put_out:
             size = tensor.numel() * tensor.element_size()
             self.collectives[name.strip("_"), str(tensor.dtype).removeprefix("torch.")] += size
+
+
+def _is_meta(tensor: Tensor) -> bool:
+    device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+    return device.type == "meta"

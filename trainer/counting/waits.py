@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from trainer.counting.answers import asks_for_device
 from trainer.counting.replacement import replaced
 from trainer.counting.result import Wait
 
@@ -85,6 +86,8 @@ class WaitWatch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its local operators come here one by one
+        if asks_for_device(func, args):
+            return args[0].fake_device
         kwargs = kwargs or {}
         why = self._why(func.overloadpacket.__name__, func, args, kwargs)
         if why and not self._inside_method:
