@@ -19,8 +19,8 @@ class Suite:
         name: of the suite and of its result file, reports/<name>.json.
         proves: what is known when it has passed.
         command: the whole suite; {python} and {cluster} are put in.
-        smallest: options that make one small case of it, two minutes at most, on a cluster five; None where `make test` or `make e2e`
-            run that case.
+        smallest: options that make one small case of it, two minutes at most, on a cluster five; None where
+            `make test` or `make e2e` run that case.
         minutes: of the whole suite on two cores, about.
         folders: of the tests that this suite runs, and no other.
         facts: a file below reports/raw/ in which the command leaves what it found; kept in the result.

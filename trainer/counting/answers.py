@@ -11,12 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 
 
-def asks_for_device(func: Any, args: Any) -> bool:
-    """Whether this is no operator but a fake tensor's `device`: two of three calls of a step of ZeRO-3, which each mode
-    need not hand on to the next one (as FakeTensor answers it, torch 2.13)."""
-    return func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor)
-
-
 class OrdinaryValues(TorchDispatchMode):
     """Answers for fake tensors alone: a mesh reads its ranks from real ones.
 

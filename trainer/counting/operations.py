@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any
 
 from trainer.counting.inputs import find_pictures
 from trainer.counting.operations_key import build_key, defaults_of, settings_that_matter
 from trainer.counting.result import LIBRARIES, Count
 from trainer.counting.rules import read_countable
-from trainer.counting.steps import BLOCK_BYTES, as_counted, count
+from trainer.counting.steps import BLOCK_BYTES, as_counted, count_batches
 from trainer.layout.mesh import resolve_axes
 from trainer.layout.resolve import count_stages
 from trainer.models.token_loss import ROWS_AT_ONCE
@@ -83,18 +84,27 @@ def build_operations(
     own = _own_layers(config)
     depths = _depths(config, own, stages)
     corners = list(_corners(config, ranks, depths, stages))
-    samples = []
-    for number, corner in enumerate(corners, 1):
+    samples: list[dict[str, Any]] = []
+    for engine in _engines(corners, stages):
+        first = engine[0]
         say(
-            f"count {number} of {len(corners)}: {corner.layers or 'all'} layers, {corner.rows} rows, "
-            f"rank {corner.rank} of {corner.ranks}"
+            f"{len(samples)} of {len(corners)} counted; next: {first.layers or 'all'} layers, "
+            f"{', '.join(str(corner.rows) for corner in engine)} rows, rank {first.rank} of {first.ranks}"
         )
-        same = corner.ranks == ranks
-        settings = _settings_of(env, corner, dp if same else corner.ranks, _several(micro_batches, stages))
-        at = read_countable(settings, corner.ranks, corner.rank, per_node if same else corner.ranks)
-        nodes = per_node if same else corner.ranks
-        found = count(at, corner.ranks, corner.rank, pictures, per_node=nodes, cuda=cuda)
-        samples.append(_sample(corner, own, found))
+        same = first.ranks == ranks
+        nodes = per_node if same else first.ranks
+        several = _several(micro_batches, stages)
+        configs = [
+            read_countable(
+                _settings_of(env, corner, dp if same else first.ranks, several),
+                first.ranks,
+                first.rank,
+                nodes,
+            )
+            for corner in engine
+        ]
+        found = count_batches(configs, first.ranks, first.rank, pictures, per_node=nodes, cuda=cuda)
+        samples += [_sample(corner, own, each) for corner, each in zip(engine, found, strict=True)]
     scaled = ("model_layers",) if len(depths) > 1 else ()
     settings = settings_that_matter(config, scaled)
     matters: dict[str, Any] = {
@@ -178,6 +188,13 @@ def _corners(config: Config, ranks: int, depths: tuple[int, ...], stages: int) -
         other = next(number for number in OTHER_RANKS if number != ranks)
         for layers in depths:
             yield _Corner(layers, rows[-1], other, 0)
+
+
+def _engines(corners: list[_Corner], stages: int) -> list[list[_Corner]]:
+    """Counts that share an engine: those that differ in rows alone, unless its stages take one shape."""
+    if stages > 1:
+        return [[corner] for corner in corners]
+    return [list(same) for _, same in groupby(corners, lambda corner: replace(corner, rows=0))]
 
 
 def _several(micro_batches: int, stages: int) -> int:

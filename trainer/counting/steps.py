@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -41,7 +41,7 @@ from trainer.strategies.sharding import tie_weights
 BLOCK_BYTES = 512
 """Of CUDA's caching allocator (c10/core/AllocatorConfig.h, kMinBlockSize): every size is rounded up to whole blocks."""
 STEPS = 2
-"""The first one makes the optimizer's state, so the second one is counted."""
+"""The first one makes the optimizer's state, so the second one is counted, and each further one of another batch."""
 
 Say = Callable[[str], None]
 
@@ -72,8 +72,14 @@ class _WatchedPhases(Phases):
             setattr(self, name, _WatchedPhase(name, watch, leave))
 
 
-def count(
-    config: Config,
+def count(config: Config, ranks: int, rank: int, pictures: Pictures, **more: Any) -> Count:
+    """As `count_batches`, of one run."""
+    (found,) = count_batches([config], ranks, rank, pictures, **more)
+    return found
+
+
+def count_batches(
+    configs: Sequence[Config],
     ranks: int,
     rank: int,
     pictures: Pictures,
@@ -83,10 +89,14 @@ def count(
     block_bytes: int = BLOCK_BYTES,
     begin: Say = lambda text: None,
     say: Say = lambda text: None,
-) -> Count:
-    """What rank `rank` of `ranks` holds in the second step of this run.
+) -> list[Count]:
+    """What rank `rank` of `ranks` holds in a step of each of these runs, behind a first one.
+
+    They share one engine, for what it keeps from step to step does not know the batch. (A pipeline's stages do: they
+    take the shapes of their first micro-batch.)
 
     Args:
+        configs: equal but for micro_batch_size, and global_batch_size so that the micro-batches are as many.
         per_node: ranks that share a node; 0 = all.
         cuda: with CUDA's autocast and attention; else a CPU's, to compare with one.
         begin: hears what begins: building the model, wrapping it, each step.
@@ -98,11 +108,16 @@ def count(
     """
     began = time.perf_counter()
     per_node = per_node or ranks
-    config = as_counted(config)
+    configs = [as_counted(config) for config in configs]
+    config, found = configs[0], list[Count]()
     world = _on_cpu(ranks, rank, per_node)
     placement = resolve_placement(config, world)
     micro_batches = config.global_batch_size // (config.micro_batch_size * placement.axes.dp)
-    watch, place, marks = StorageWatch(block_bytes), ["building"], []
+    assert all(
+        each.global_batch_size // (each.micro_batch_size * placement.axes.dp) == micro_batches
+        for each in configs
+    )
+    watch, place = StorageWatch(block_bytes), ["building"]
     waits = WaitWatch()
     engines: list[Any] = []
 
@@ -140,11 +155,12 @@ def count(
         del model, teacher
         engines.append(engine)
         attribute_state(watch, engine)
-        for step in range(1, STEPS + 1):
-            place.append(f"step {step} of {STEPS}")
+        steps = [config] * (STEPS - 1) + configs
+        for number, config in enumerate(steps, 1):
+            place.append(f"step {number} of {len(steps)}")
             begin(place[-1])
             watch.collectives.clear()
-            marks.append(len(watch.timeline.events))
+            mark = len(watch.timeline.events)
             watch.begin("data")
             micro = [build_micro_batch(config, pictures) for _ in range(micro_batches)]
             watch.begin("between")
@@ -154,30 +170,32 @@ def count(
                 engine.train_step(batch, config.lr)
             del micro, batch
             attribute_optimizer(watch, engine)
-        end = len(watch.timeline.events)
+            if number >= STEPS:
+                found.append(
+                    Count(
+                        config=config,
+                        ranks=ranks,
+                        rank=rank,
+                        per_node=per_node,
+                        axes=placement.axes,
+                        micro_batches=micro_batches,
+                        cuda=cuda,
+                        block_bytes=block_bytes,
+                        peak=watch.timeline.peak(mark),
+                        between=watch.timeline.moment(mark),
+                        gathered=watch.timeline.peak(mark, "gathered"),
+                        windows=watch.timeline.windows(mark),
+                        collectives=dict(watch.collectives),
+                        waits=dict(waits.found),
+                        operators=watch.operators,
+                        seconds=time.perf_counter() - began,
+                    )
+                )
         engine.close()
         engines.clear()
         del engine
     gc.collect()  # engines refer to themselves; the next count of this process should not carry this one along
-    del watch.timeline.events[end:]
-    return Count(
-        config=config,
-        ranks=ranks,
-        rank=rank,
-        per_node=per_node,
-        axes=placement.axes,
-        micro_batches=micro_batches,
-        cuda=cuda,
-        block_bytes=block_bytes,
-        peak=watch.timeline.peak(marks[-1]),
-        between=watch.timeline.moment(marks[-1]),
-        gathered=watch.timeline.peak(marks[-1], "gathered"),
-        windows=watch.timeline.windows(marks[-1]),
-        collectives=dict(watch.collectives),
-        waits=dict(waits.found),
-        operators=watch.operators,
-        seconds=time.perf_counter() - began,
-    )
+    return found
 
 
 def _on_cpu(ranks: int, rank: int, per_node: int) -> World:

@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from trainer.counting.answers import asks_for_device
+from trainer.counting.fake_device import asks_for_device, is_on_meta
 from trainer.counting.replacement import replaced
 from trainer.counting.timeline import Label, Storage, Timeline
 
@@ -94,7 +93,7 @@ class StorageWatch(TorchDispatchMode):
     def see(self, tensor: Tensor, operator: str, sources: Any = ()) -> None:
         """Takes up the storage of `tensor` if it is new."""
         tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-        if _is_meta(tensor):
+        if is_on_meta(tensor):
             return
         memory = tensor.untyped_storage()
         key = memory._cdata
@@ -125,7 +124,7 @@ class StorageWatch(TorchDispatchMode):
 
     def _find(self, tensor: Any) -> Storage | None:
         tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-        if not isinstance(tensor, Tensor) or _is_meta(tensor):
+        if not isinstance(tensor, Tensor) or is_on_meta(tensor):
             return None
         known = self._alive.get(tensor.untyped_storage()._cdata)
         return known[0] if known else None
@@ -155,8 +154,3 @@ class StorageWatch(TorchDispatchMode):
         for tensor in put_out:
             size = tensor.numel() * tensor.element_size()
             self.collectives[name.strip("_"), str(tensor.dtype).removeprefix("torch.")] += size
-
-
-def _is_meta(tensor: Tensor) -> bool:
-    device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
-    return device.type == "meta"

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from trainer.counting.answers import asks_for_device
+from trainer.counting.fake_device import asks_for_device
 from trainer.counting.replacement import replaced
 from trainer.counting.result import Wait
 
