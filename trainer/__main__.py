@@ -278,6 +278,8 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
             return failures.TERMINATED, stop.asked_by
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
+        if stop.asked_at is not None:  # torch may make another exception of the one that interrupts it
+            return failures.TERMINATED, stop.asked_by
         code = failures.exit_code(failure)
         logging.getLogger("trainer").exception("the launcher failed")
         return code, f"launcher: {failures.reason(code)}: {failure}"

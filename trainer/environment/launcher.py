@@ -143,6 +143,8 @@ def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] |
     except SignalException:
         return None
     except Exception as failure:  # a rendezvous that did not come about
+        if stop.asked_at is not None:
+            return None
         log.error("%s", failure)
         return {first: f"not started: {failure}"}
     finally:

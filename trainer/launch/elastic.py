@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from trainer.launch.stop import LEFT_TO_TORCH, TO_RANKS, Stop, rank_seconds
 from trainer.settings.deepspeed_rules import has_gpu
@@ -41,9 +43,40 @@ def run_ranks(
     try:
         stop.interrupt = lambda: SignalException("stopped", TO_RANKS)
         before()
-        run.run(run.parse_args(options))
+        with _heard_between_looks(stop):
+            run.run(run.parse_args(options))
     finally:
         stop.interrupt = None
+
+
+@contextmanager
+def _heard_between_looks(stop: Stop) -> Iterator[None]:
+    """While torch's agent looks at its ranks, ten times a second, a signal is noted, and heard when it has looked.
+
+    Raised in there it may be lost: the agent times each look, and where the exception comes before its clock is read
+    another one takes its place (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py), for which it
+    ends the ranks at once instead of letting them save.
+    """
+    from torch.distributed.elastic.agent.server.api import WorkerState
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    look = LocalElasticAgent._monitor_workers
+
+    def look_undisturbed(agent: LocalElasticAgent, group: Any) -> Any:
+        interrupt, stop.interrupt = stop.interrupt, None
+        try:
+            found = look(agent, group)
+        finally:
+            stop.interrupt = interrupt
+        if stop.asked_at is not None and interrupt and found.state == WorkerState.HEALTHY:
+            raise interrupt()
+        return found
+
+    LocalElasticAgent._monitor_workers = look_undisturbed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        LocalElasticAgent._monitor_workers = look  # type: ignore[method-assign]
 
 
 def read_own_address() -> str | None:
