@@ -2,9 +2,11 @@
 
     python -m tests.faults               # all of them
     python -m tests.faults F4 F8         # these
+    python -m tests.faults F4 --keep     # this one, and its row takes the place of the one in reports/
 
 Leaves reports/raw/faults.json, which `make nightly` keeps in reports/faults.json, and the same as a table: after all of
-them in reports/faults.md, after some of them on the terminal alone. Exit codes: 0 each fault ended as it must;
+them in reports/faults.md, after some of them on the terminal alone, or with --keep in both. Each row says at which
+commit it was run. Exit codes: 0 each fault ended as it must;
 1 one did not; 2 no such fault.
 """
 
@@ -14,17 +16,19 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.faults.matrix import FAULTS
 from tests.faults.outcome import RECORD, judge_fault, read_outcomes, write_table
+from tests.suites.result import FAILED, PASSED, has_changes, read_commit, read_result, write_result
+from tests.suites.table import RAW, REPORTS, ROOT
 from trainer.record.run_directory import write_json
 
-ROOT = Path(__file__).resolve().parents[2]
-FOUND = ROOT / "reports" / "raw" / "faults.json"
-TABLE = ROOT / "reports" / "faults.md"
+FOUND = RAW / "faults.json"
+TABLE = REPORTS / "faults.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,13 +47,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cwd=ROOT, check=False,
         )  # fmt: skip
         outcomes = read_outcomes(record)
-    rows = [judge_fault(fault, outcomes) for fault in chosen]
+    run_at = {"commit": read_commit()[:8] + ("+changes" if has_changes() else "")}
+    rows = [judge_fault(fault, outcomes) | run_at for fault in chosen]
     _write(rows)
     table = write_table(rows)
     print(table)
     if chosen == list(FAULTS):
         TABLE.write_text(table)
+    elif asked.keep:
+        keep_rows(rows)
     return 0 if all(row["passed"] for row in rows) else 1
+
+
+def keep_rows(rows: Sequence[Mapping[str, Any]], reports: Path = REPORTS) -> None:
+    """Puts these rows into the result of the last run of all faults, and its table. That result is passed when each of
+    its rows is, whichever commit it was run at; it says which were run again."""
+    whole = read_result(reports, "faults")
+    assert whole, f"{reports} holds no result of all faults"
+    newer = {row["fault"]: row for row in rows}
+    kept = [newer.get(row["fault"], row) for row in whole.facts["faults"]]
+    again = sorted({*whole.facts.get("again", ()), *newer}, key=lambda fault: int(fault[1:]))
+    wrong = [row["fault"] for row in kept if not row["passed"]]
+    result = replace(
+        whole, result=FAILED if wrong else PASSED, facts={"faults": kept, "again": again},
+        reason=f"{', '.join(wrong)}" if wrong else f"run again at their own commits: {', '.join(again)}",
+    )  # fmt: skip
+    write_result(reports, result)
+    (reports / TABLE.name).write_text(write_table(kept))
 
 
 def _write(rows: list[dict[str, Any]]) -> None:
@@ -63,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("numbers", nargs="*", metavar="FAULT", help="F1, F2, ...; all by default")
+    parser.add_argument("--keep", action="store_true", help="put the rows into reports/faults.json and .md")
     return parser
 
 

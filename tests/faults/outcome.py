@@ -101,10 +101,10 @@ def write_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Markdown."""
     names = [*FIGURES]
     lines = [
-        "| fault | what | injected | must | outcome | "
+        "| fault | what | injected | must | outcome | commit | "
         + " | ".join(name.replace("_", " ") for name in names)
         + " |",
-        "|" + "---|" * (5 + len(names)),
+        "|" + "---|" * (6 + len(names)),
     ]
     for row in rows:
         outcome = (
@@ -113,7 +113,9 @@ def write_table(rows: Iterable[Mapping[str, Any]]) -> str:
         injected = row["injected"] + (f" (stand-in: {row['stand_in']})" if row["stand_in"] else "")
         figures = [str(row["figures"].get(name, "")) for name in names]
         lines.append(
-            "| " + " | ".join([row["fault"], row["what"], injected, row["must"], outcome, *figures]) + " |"
+            "| "
+            + " | ".join([row["fault"], row["what"], injected, row["must"], outcome, row["commit"], *figures])
+            + " |"
         )
     told = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in FIGURES.items())
     return (
