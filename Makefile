@@ -85,7 +85,7 @@ bench: setup ## host cost of tracking, phases, metrics and profiler schedule; of
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/host_tax.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sharding_host_cost.py
 
-bench-checkpoints: setup ## how long training stands still for checkpoints, against blocking dcp.save (3 minutes)
+bench-checkpoints: setup ## how long training stands still for checkpoints, against blocking dcp.save (3 to 9 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/checkpoint_stall.py
 
 backtest: setup ## the model of memory against published measurements: reports/backtest.json, .md, .csv; other tables: make backtest DATA=folder
