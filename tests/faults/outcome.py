@@ -101,21 +101,20 @@ def write_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Markdown."""
     names = [*FIGURES]
     lines = [
-        "| fault | what | injected | must | outcome | commit | "
+        "| fault | what | injected | must | outcome | "
         + " | ".join(name.replace("_", " ") for name in names)
         + " |",
-        "|" + "---|" * (6 + len(names)),
+        "|" + "---|" * (5 + len(names)),
     ]
     for row in rows:
         outcome = (
             f"passed ({row['tests']})" if row["passed"] else "**failed**: " + "; ".join(row["problems"])[:300]
         )
+        outcome += f" at {row['commit']}" if "commit" in row else ""
         injected = row["injected"] + (f" (stand-in: {row['stand_in']})" if row["stand_in"] else "")
         figures = [str(row["figures"].get(name, "")) for name in names]
         lines.append(
-            "| "
-            + " | ".join([row["fault"], row["what"], injected, row["must"], outcome, row["commit"], *figures])
-            + " |"
+            "| " + " | ".join([row["fault"], row["what"], injected, row["must"], outcome, *figures]) + " |"
         )
     told = "; ".join(f"{name.replace('_', ' ')}: {text}" for name, text in FIGURES.items())
     return (

@@ -64,7 +64,7 @@ def test_the_largest_figure_counts():
     ]
     row = judge_fault(FAULT, told)
     assert row["figures"] == {"steps_lost": 7, "seconds_to_recover": 1.5} and row["seconds"] == 3.0
-    assert "| F99 | x | y | z | passed (3) | abc | 1.5 | 7 |  |  |" in write_table([row | {"commit": "abc"}])
+    assert "| F99 | x | y | z | passed (3) at abc | 1.5 | 7 |  |  |" in write_table([row | {"commit": "abc"}])
 
 
 def test_a_row_that_was_run_again_takes_its_place_in_the_result(tmp_path):
@@ -93,7 +93,7 @@ def test_a_row_that_was_run_again_takes_its_place_in_the_result(tmp_path):
     assert found and (found.result, found.reason) == ("passed", "run again at their own commits: F2, F10")
     assert [row["commit"] for row in found.facts["faults"]] == ["old", "newer", "new"]
     assert (found.commit, found.date) == (whole.commit, whole.date)
-    assert (tmp_path / "faults.md").read_text().count("| newer |") == 1
+    assert (tmp_path / "faults.md").read_text().count(" at newer |") == 1
 
 
 def test_a_fault_that_does_not_exist(capsys):
