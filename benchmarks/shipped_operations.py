@@ -88,6 +88,9 @@ def find_changes(kept: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[
     )
     if before.keys() != now.keys():
         yield f"counts of (layers, rows, ranks, rank) {sorted(before.keys() ^ now.keys())} are in one of them"
+    for name in sorted((kept.keys() | found.keys()) - {"key", "samples", "seconds"}):
+        if kept.get(name) != found.get(name):
+            yield f"{name} differs"
     for name in COUNTED:
         same = [at for at in before.keys() & now.keys() if before[at][name] == now[at][name]]
         if others := len(before.keys() & now.keys()) - len(same):

@@ -189,8 +189,9 @@ def _run(config: Config, stop: Stop) -> int:
     lost = code == failures.PEER_LOST or (watchdog.ended and code == KILLED)
     if watchdog.verdict and lost:
         code, text = failures.PEER_LOST, watchdog.verdict.sentence
-    if code == KILLED and (why := explain_planted_kill(folder.faults, started) or memory.explain_kill()):
-        text = f"{text}; {why}"
+    if code == KILLED:
+        planted = explain_planted_kill(folder.faults, started) if config.fault else ""
+        text = f"{text}; {planted or memory.explain_kill() or 'most often for want of host memory'}"
     if peers.in_vain:
         code, text = failures.PEER_LOST, peers.in_vain
     elif code == failures.PEER_LOST and peers.met_at is None and ledger.wait_left(config) <= 0:
@@ -279,6 +280,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
         if stop.asked_at is not None:  # torch may make another exception of the one that interrupts it
+            logging.getLogger("trainer").warning("torch's launcher, told to stop: %r", failure)
             return failures.TERMINATED, stop.asked_by
         code = failures.exit_code(failure)
         logging.getLogger("trainer").exception("the launcher failed")

@@ -34,7 +34,7 @@ REASONS = {
     NO_PROGRESS: "no progress, given up",
     DEADLINE_PASSED: "deadline passed",
     PEER_LOST: "a peer was lost or a collective timed out",
-    137: "killed (SIGKILL), most often for want of host memory",
+    137: "killed (SIGKILL)",
     TERMINATED: "stopped from outside",
 }
 

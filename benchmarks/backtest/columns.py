@@ -1,7 +1,7 @@
 """How well a table's own columns can tell its memory: what a learner finds that has seen nearly all of the table.
 
-A bound for descriptions, not a prediction of ours: runs of equal columns that held different things are as far apart
-for whoever foresees them from these columns.
+A measure for descriptions, not a prediction of ours. Another learner may reach more; what runs of equal columns differ
+by, none can (`nanotron.alike`).
 """
 
 from __future__ import annotations

@@ -39,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{' '.join(unknown)}: no such fault, there are {' '.join(known)}", file=sys.stderr)
         return 2
     chosen = [known[number] for number in asked.numbers] or list(FAULTS)
+    commit, changed = read_commit()[:8], has_changes()  # now: who works meanwhile moves it
+    if asked.keep and changed:
+        print("--keep: the code differs from the commit that its rows would name", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "outcomes.jsonl"
         paths = sorted({f"tests/{test}" for fault in chosen for test in fault.tests})
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cwd=ROOT, check=False,
         )  # fmt: skip
         outcomes = read_outcomes(record)
-    run_at = {"commit": read_commit()[:8] + ("+changes" if has_changes() else "")}
+    run_at = {"commit": f"{commit}+changes" if changed else commit}
     rows = [judge_fault(fault, outcomes) | run_at for fault in chosen]
     _write(rows)
     table = write_table(rows)
@@ -60,17 +64,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def keep_rows(rows: Sequence[Mapping[str, Any]], reports: Path = REPORTS) -> None:
-    """Puts these rows into the result of the last run of all faults, and its table. That result is passed when each of
-    its rows is, whichever commit it was run at; it says which were run again."""
+    """Puts these rows into the result of the last run of all faults, and into its table.
+
+    That result is passed when each of its rows is, whichever commit it was run at, and says which were run again; it
+    counts no tests, for they are of no one run.
+    """
     whole = read_result(reports, "faults")
     assert whole, f"{reports} holds no result of all faults"
-    newer = {row["fault"]: row for row in rows}
-    kept = [newer.get(row["fault"], row) for row in whole.facts["faults"]]
-    again = sorted({*whole.facts.get("again", ()), *newer}, key=lambda fault: int(fault[1:]))
-    wrong = [row["fault"] for row in kept if not row["passed"]]
+    by_fault = {row["fault"]: row for row in (*whole.facts["faults"], *rows)}
+    kept = sorted(by_fault.values(), key=lambda row: int(row["fault"][1:]))
+    again = {*whole.facts.get("again", ()), *(row["fault"] for row in rows)}
+    names = ", ".join(row["fault"] for row in kept if row["fault"] in again)
+    wrong = ", ".join(row["fault"] for row in kept if not row["passed"])
     result = replace(
-        whole, result=FAILED if wrong else PASSED, facts={"faults": kept, "again": again},
-        reason=f"{', '.join(wrong)}" if wrong else f"run again at their own commits: {', '.join(again)}",
+        whole, result=FAILED if wrong else PASSED, tests={}, facts={"faults": kept, "again": sorted(again)},
+        reason=f"{f'{wrong} failed; ' if wrong else ''}run again at their own commits: {names}",
     )  # fmt: skip
     write_result(reports, result)
     (reports / TABLE.name).write_text(write_table(kept))

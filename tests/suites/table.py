@@ -139,6 +139,7 @@ SUITES: tuple[Suite, ...] = (
     Suite(
         "cluster-operators", "TrainJob, MPIJob over ssh, a queue of Kueue, on their operators: disturbed, resumed",
         command=("tests/cluster/run", "--operators", "trainer,mpi,kueue", "{cluster}", "tests/cluster/operators"),
+        # one word with blanks in it, which the runner's own parser leaves to pytest
         smallest=("-khelm_install and whole-trainjob or kill-rank-trainjob",), minutes=30,
         folders=("tests/cluster/operators",), facts="operators-steps.json",
     ),

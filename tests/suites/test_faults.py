@@ -87,7 +87,10 @@ def test_a_row_that_was_run_again_takes_its_place_in_the_result(tmp_path):
     write_result(tmp_path, whole)
     keep_rows([rows[2] | {"commit": "new"}], tmp_path)
     found = read_result(tmp_path, "faults")
-    assert found and (found.result, found.reason) == ("failed", "F2")
+    assert found and (found.result, found.reason) == (
+        "failed",
+        "F2 failed; run again at their own commits: F10",
+    )
     keep_rows([rows[1] | {"commit": "newer", "passed": True}], tmp_path)
     found = read_result(tmp_path, "faults")
     assert found and (found.result, found.reason) == ("passed", "run again at their own commits: F2, F10")

@@ -11,7 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 def asks_for_device(func: Any, args: Any) -> bool:
     """Whether a mode is called for no operator but for `device` of a fake tensor, `args[0]`."""
-    return func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor)
+    return (
+        func is torch.ops.prim.device.default
+        and isinstance(args[0], FakeTensor)
+        and not args[0].fake_mode.in_kernel_invocation  # torch answers "meta" then
+    )
 
 
 def is_on_meta(tensor: Tensor) -> bool:

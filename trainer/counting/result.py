@@ -28,7 +28,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """Memory of one rank in its second step."""
+    """Memory of one rank in one step, which is not its first."""
 
     config: Config
     ranks: int
@@ -41,16 +41,17 @@ class Count:
     block_bytes: int
     peak: Moment
     between: Moment
-    """Before the second step's data."""
+    """Before the step's data."""
     gathered: Moment
     """When most of what other ranks hold was gathered here."""
     windows: dict[str, Moment]
-    """The fullest moment of each window of the second step (timeline.py); the peak is the fullest of them."""
+    """The fullest moment of each window of the step (timeline.py); the peak is the fullest of them."""
     collectives: dict[tuple[str, str], int]
-    """Bytes that this rank got out of collectives in the second step, by (operator, dtype)."""
+    """Bytes that this rank got out of collectives in the step, by (operator, dtype)."""
     waits: dict[Wait, int]
-    """How often the host would wait for its device in the second step, by place."""
+    """How often the host would wait for its device in the step, by place."""
     operators: int
+    """With its engine's making and the steps before; so are the seconds."""
     seconds: float
 
     @property

@@ -85,7 +85,7 @@ def _take_part(
         return _conclude(board, {*range(1, pods.nodes)} - {*absent, index}, findings, {}, as_json)
     ends = _run(config, pods, index, stop)
     if ends is None:
-        return end(failures.TERMINATED, failures.reason(failures.TERMINATED))
+        return end(failures.TERMINATED, stop.asked_by)
     if index:
         return _follow(board, index, asked.limit_s, as_json)
     _wait_until_done(board, asked)
@@ -144,6 +144,7 @@ def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] |
         return None
     except Exception as failure:  # a rendezvous that did not come about
         if stop.asked_at is not None:
+            log.warning("torch's launcher, told to stop: %r", failure)
             return None
         log.error("%s", failure)
         return {first: f"not started: {failure}"}

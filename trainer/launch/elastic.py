@@ -55,7 +55,8 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
 
     Raised in there it may be lost: the agent times each look, and where the exception comes before its clock is read
     another one takes its place (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py), for which it
-    ends the ranks at once instead of letting them save.
+    ends the ranks at once instead of letting them save. Ranks that have failed are told as that; where all have ended
+    well nobody waits for other pods, which may not come.
     """
     from torch.distributed.elastic.agent.server.api import WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -68,7 +69,11 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
             found = look(agent, group)
         finally:
             stop.interrupt = interrupt
-        if stop.asked_at is not None and interrupt and found.state == WorkerState.HEALTHY:
+        if (
+            stop.asked_at is not None
+            and interrupt
+            and found.state in (WorkerState.HEALTHY, WorkerState.SUCCEEDED)
+        ):
             raise interrupt()
         return found
 

@@ -60,7 +60,7 @@ def main() -> int:
         stop.settle()
         return end(failures.BAD_CONFIG, str(failure))
     except Stopped:
-        return end(failures.TERMINATED, failures.reason(failures.TERMINATED))
+        return end(failures.TERMINATED, stop.asked_by)
     found = config.mode == "check" and code == failures.CRASHED
     return end(
         code, f"mpirun: {'the check found problems, its table is above' if found else failures.reason(code)}"

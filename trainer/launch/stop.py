@@ -61,7 +61,8 @@ class Stop:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.asked_at is None:
-            self.asked_at, self.asked_by = time.monotonic(), _name_signal(number)
+            self.asked_at = time.monotonic()
+            self.asked_by = _name_signal(number)
             if self.interrupt:
                 raise self.interrupt()
 
@@ -116,7 +117,11 @@ def ignore_further() -> None:
 
 def _name_signal(number: int) -> str:
     name = signal.Signals(number).name
-    meant = {"SIGINT": " (Ctrl-C)", "SIGHUP": " (its terminal is closed)"}
+    meant = {
+        "SIGINT": " (Ctrl-C)",
+        "SIGHUP": " (its terminal is closed)",
+        "SIGUSR1": " (passed on by mpirun)",
+    }
     return f"by {name}{meant.get(name, '')}"
 
 

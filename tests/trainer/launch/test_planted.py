@@ -12,3 +12,7 @@ def test_only_a_kill_of_this_start_is_told_as_planted(tmp_path):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     assert explain_planted_kill(tmp_path, 200.0) == "as run.config.fault asked of rank 1 at step 8"
     assert explain_planted_kill(tmp_path, 400.0) == ""
+    (tmp_path / "kill@9_0").write_text('{"t": 500.0, "attempt"')  # cut
+    assert explain_planted_kill(tmp_path, 400.0) == ""
+    (tmp_path / "kill@7_0").mkdir()
+    assert explain_planted_kill(tmp_path, 400.0) == ""

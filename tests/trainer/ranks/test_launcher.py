@@ -380,6 +380,13 @@ def test_failures_have_their_codes():
     assert reason(139) == "signal 11"
 
 
+def test_a_planted_kill_is_told_as_planted(tmp_path):
+    done = launch(tmp_path, TRAINER_FAULT="kill@5", TRAINER_ALLOW_FAULTS="true", **ONE)
+    assert done.returncode == 137, done.stderr[-2000:]
+    assert "rank 0: killed (SIGKILL); as run.config.fault asked of rank 0 at step 5" in done.stderr
+    assert "memory" not in done.stderr
+
+
 SIGNAL_AS_THE_CLOCK_IS_READ = """
 import os, runpy, signal, sys, time, types
 from torch.distributed.elastic.metrics import api

@@ -8,6 +8,7 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.trainer.counting.ranks.real_steps import make_config
+from trainer.counting.operations import _Corner, _engines
 
 BAR = 0.03
 TEXT = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 loss_chunk_tokens=128 model_layers=14"
@@ -52,6 +53,43 @@ def test_scaled_is_what_is_counted_whole(case, tmp_path):
         assert abs(off) <= BAR, (f"{100 * off:+.2f} %", scaled.window, scaled.causes, whole.by_cause())
 
     run_ranks(run, 1)
+
+
+@pytest.mark.parametrize("case", ["decoder fsdp", "vit zero3"])
+def test_counts_that_share_an_engine_are_those_of_an_engine_each(case):
+    text = CASES.get(case, f"{PICTURES} strategy=zero3")
+
+    def run() -> None:
+        from trainer.counting.inputs import find_pictures
+        from trainer.counting.steps import count, count_batches
+
+        configs = [
+            make_config(f"{text} micro_batch_size={rows} global_batch_size={16 * rows}") for rows in (1, 4, 2)
+        ]
+        pictures = find_pictures(configs[0])
+        together = count_batches(configs, 8, 0, pictures)
+        for config, found in zip(configs, together, strict=True):
+            alone = count(config, 8, 0, pictures)
+            assert found.config.micro_batch_size == alone.config.micro_batch_size
+            for one, other in (
+                (found.peak, alone.peak),
+                (found.between, alone.between),
+                (found.gathered, alone.gathered),
+            ):
+                assert one.by_cause() == other.by_cause()
+            assert {name: each.by_cause() for name, each in found.windows.items()} == {
+                name: each.by_cause() for name, each in alone.windows.items()
+            }
+            assert (found.collectives, found.waits) == (alone.collectives, alone.waits)
+        assert len({found.peak.total for found in together}) == 3
+
+    run_ranks(run, 1)
+
+
+def test_stages_of_a_pipeline_have_an_engine_for_each_batch():
+    corners = [_Corner(layers, rows, 8, 0) for layers in (4, 8) for rows in (1, 2)]
+    assert [len(engine) for engine in _engines(corners, 1)] == [2, 2]
+    assert [len(engine) for engine in _engines(corners, 2)] == [1, 1, 1, 1]
 
 
 def test_the_fullest_window_is_the_peak():
