@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from trainer.launch.stop import end_with_launcher
+
+if __name__ == "__main__":
+    end_with_launcher()  # before what takes seconds to import
+
 import faulthandler
 import logging
 import os
@@ -31,7 +36,6 @@ from trainer.hangs.witness import Witness
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
 from trainer.launch.peers import leave_mark
-from trainer.launch.stop import end_with_launcher
 from trainer.launch.visibility import refuse
 from trainer.layout.choice import depends_on_device
 from trainer.layout.need import as_laid_out
@@ -308,5 +312,4 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    end_with_launcher()
     leave(main())

@@ -42,9 +42,9 @@ class Background(Generic[Result]):
 
     def _run(self) -> None:
         try:
-            os.setpriority(
-                os.PRIO_PROCESS, threading.get_native_id(), NICENESS
-            )  # Linux: of this thread alone
+            thread = threading.get_native_id()  # Linux: a priority is of one thread alone
+            if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:  # to raise it is for root
+                os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
             if self._device is not None:
                 torch.cuda.set_device(self._device)  # each thread has its own current device
             self._result = self._work()

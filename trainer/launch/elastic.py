@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from trainer.launch.stop import LEFT_TO_TORCH, TO_RANKS, Stop, rank_seconds
+from trainer.launch.stop import LAUNCHER_PID, LEFT_TO_TORCH, TO_RANKS, Stop, rank_seconds
 from trainer.settings.deepspeed_rules import has_gpu
 
 
@@ -40,6 +40,7 @@ def run_ranks(
             os.environ.setdefault("PET_LOCAL_ADDR", address)
     elif "PET_MASTER_ADDR" not in os.environ:
         options = ["--standalone", "--nproc-per-node", str(per_node), *options]
+    os.environ[LAUNCHER_PID] = str(os.getpid())
     try:
         stop.interrupt = lambda: SignalException("stopped", TO_RANKS)
         before()

@@ -7,10 +7,12 @@ differ, and a pod that was killed leaves its file behind.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from trainer.record.run_directory import RunDirectory, read_line, write_json
@@ -32,7 +34,12 @@ class Lease(threading.Thread):
     def __init__(self, folder: RunDirectory, launcher: str, pod: str) -> None:
         super().__init__(name="lease", daemon=True)
         self._folder = folder
-        self._facts = {"launcher": launcher, "pod": pod, "host": socket.gethostname()}
+        self._facts = {
+            "launcher": launcher,
+            "pod": pod,
+            "host": socket.gethostname(),
+            **_describe(os.getpid()),
+        }
         self._released = threading.Event()
 
     def take(self) -> None:
@@ -41,11 +48,13 @@ class Lease(threading.Thread):
         Raises:
             ConfigError: it does.
         """
-        if (held := _read(self._folder)) and (again := _watch(self._folder, held)):
+        held = _read(self._folder)
+        if held and (again := held if _is_there(held) else _watch(self._folder, held)):
+            who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
             raise ConfigError(
                 [
-                    f"{self._folder.path}: is being written by another start of this run, pod {again.get('pod')} on "
-                    f"{again.get('host')}; end that one first, or choose another release name"
+                    f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
+                    "first, or choose another release name"
                 ]
             )
         self._write(0)
@@ -68,6 +77,22 @@ class Lease(threading.Thread):
         with suppress(OSError):  # a full volume costs the protection, not the run
             self._folder.path.mkdir(parents=True, exist_ok=True)
             write_json(self._folder.lease, {**self._facts, "beat": beat})
+
+
+def _describe(pid: int) -> dict[str, Any]:
+    """A process that is there: its number, its moment of start, and the container that counts it; {} if it is not."""
+    with suppress(OSError):
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if state != "Z":
+            return {"pid": pid, "began": rest[18], "seen_from": os.readlink("/proc/self/ns/pid")}
+    return {}
+
+
+def _is_there(held: dict[str, Any]) -> bool:
+    """Whether another process of this machine or container holds it: it may stand still (Ctrl-Z), while its ranks
+    train on. Of another machine nobody knows."""
+    found = _describe(held.get("pid", 0))
+    return bool(found) and found["pid"] != os.getpid() and found.items() <= held.items()
 
 
 def _read(folder: RunDirectory) -> dict[str, Any]:

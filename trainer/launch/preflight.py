@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -225,6 +224,11 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
                 f"choose another release name, or remove the folder ({_removal(config)}){resize}"
             ]
+    elif folder.read_attempts():
+        return [
+            f"{folder.config}: is not there beside the attempts of this run, so nobody can tell what it was started "
+            f"with; choose another release name, or remove the folder ({_removal(config)})"
+        ]
     if CheckpointFolder(folder).committed():  # the run that it began with is not needed any more
         return _writable_problems(config)
     return _fresh_problems(config)
@@ -248,7 +252,7 @@ def _removal(config: Config) -> str:
 
 
 def _writable_problems(config: Config) -> list[str]:
-    parent = Path(config.results)
+    parent = RunDirectory(config.results, config.comparison, config.run).path
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     if not os.access(parent, os.W_OK | os.X_OK):

@@ -34,6 +34,8 @@ LAST_S = 3.0
 RANKS = (b"trainer.worker", b"trainer.environment.rank")
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
+LAUNCHER_PID = "STRATLAB_LAUNCHER_PID"
+"""Variable in which a rank reads which process has started it."""
 
 
 class Stopped(BaseException):  # so that nothing on the way takes it for an error
@@ -134,9 +136,12 @@ def end_with_launcher() -> None:
 
     In a container all ends with the first process. Elsewhere the ranks would train on, unseen, and write and remove
     checkpoints beside those of the next start, which takes the folder for free. The kernel looks at the thread that
-    started the rank (prctl(2)): it is the launcher's main thread.
+    started the rank (prctl(2)): it is the launcher's main thread. A launcher that is gone by now it does not tell.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    launcher = os.environ.get(LAUNCHER_PID)
+    if launcher and not Path(f"/proc/{launcher}").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def rank_seconds(grace_s: float) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import time
 
 import pytest
 
@@ -54,3 +57,30 @@ def test_a_volume_that_takes_no_file_keeps_nobody_out(tmp_path, monkeypatch):
     mine = Lease(RunDirectory(tmp_path, "default", "try"), "me", "p")
     mine.take()
     mine.release()
+
+
+def test_a_holder_that_stands_still_is_there_until_it_is_gone(tmp_path, monkeypatch):
+    """Ctrl-Z stops the launcher, and not its ranks."""
+    monkeypatch.setattr(lease, "WATCH_S", 0.0)
+    folder = RunDirectory(tmp_path, "default", "try")
+    folder.path.mkdir(parents=True)
+    holder = subprocess.Popen(["sleep", "60"])
+    try:
+        holder.send_signal(signal.SIGSTOP)
+        facts = {"launcher": "one", "pod": "p", "host": "h", "beat": 3, **lease._describe(holder.pid)}
+        folder.lease.write_text(json.dumps(facts))
+        with pytest.raises(ConfigError, match=f"pod p on h, process {holder.pid}; end that one first"):
+            Lease(folder, "two", "other").take()
+        folder.lease.write_text(json.dumps(facts | {"began": "1"}))  # another process has its number now
+        mine = Lease(folder, "two", "other")
+        mine.take()
+        mine.release()
+        folder.lease.write_text(json.dumps(facts))
+    finally:
+        holder.kill()
+    while lease._describe(holder.pid):  # killed and not yet waited for: a zombie is nobody
+        time.sleep(0.01)
+    mine = Lease(folder, "two", "other")
+    mine.take()
+    mine.release()
+    holder.wait()

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from trainer.launch.stop import Stop, Stopped, end_ranks, find_ranks, rank_seconds
+from trainer.launch.stop import LAUNCHER_PID, Stop, Stopped, end_ranks, find_ranks, rank_seconds
 
 TOLD = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
 
@@ -149,3 +150,20 @@ def test_ranks_that_torch_does_not_know_are_ended():
         for process in (*ranks, other):
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_rank_whose_launcher_has_gone_before_it_could_be_told_ends_at_once(there):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    env = {**os.environ, LAUNCHER_PID: str(os.getpid() if there else gone.pid)}
+    program = "from trainer.launch.stop import end_with_launcher; end_with_launcher(); print('there')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == ((0, "there\n") if there else (-signal.SIGKILL, ""))
+
+
+def test_a_rank_is_tied_to_its_launcher_before_it_imports_what_takes_long():
+    source = Path("trainer/worker.py").read_text()
+    assert source.index("    end_with_launcher()") < source.index("import torch")

@@ -119,6 +119,28 @@ def test_a_folder_of_somebody_else_is_no_place_for_a_run(tmp_path):
     (tmp_path / "default" / "try" / "config.json").write_text("[]")
     done = launch(tmp_path)
     assert done.returncode == 2 and "config.json: is not what a run writes" in done.stderr
+    (tmp_path / "default" / "try" / "config.json").unlink()
+    (tmp_path / "default" / "try" / "thesis.tex").unlink()
+    started = {"t": 1.0, "attempt": 1, "event": "started", "launcher": "a", "from_step": 0}
+    (tmp_path / "default" / "try" / "attempts.jsonl").write_text(json.dumps(started) + "\n")
+    done = launch(tmp_path)
+    assert done.returncode == 2 and "config.json: is not there beside the attempts of this run" in done.stderr
+
+
+def test_the_folder_of_the_run_itself_has_to_be_writable(tmp_path, monkeypatch):
+    """Of the nearest folder that is there, whichever that is."""
+    from trainer.launch import preflight
+    from trainer.settings.config import Config
+
+    config = Config(run="try", results=str(tmp_path))
+    asked = []
+    monkeypatch.setattr(preflight.os, "access", lambda path, how: bool(asked.append(path)))
+    assert "is not writable for user" in preflight._writable_problems(config)[0]
+    (tmp_path / "default").mkdir()
+    assert f"{tmp_path / 'default'} is not writable for user" in preflight._writable_problems(config)[0]
+    (tmp_path / "default" / "try").mkdir()
+    assert f"{tmp_path / 'default' / 'try'} is not writable" in preflight._writable_problems(config)[0]
+    assert asked == [tmp_path, tmp_path / "default", tmp_path / "default" / "try"]
 
 
 def start(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
