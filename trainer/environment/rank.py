@@ -5,6 +5,11 @@ It ends with 0 whatever it has found; what it could not do is part of what it po
 
 from __future__ import annotations
 
+from trainer.launch.stop import end_with_launcher
+
+if __name__ == "__main__":
+    end_with_launcher()  # before what takes seconds to import
+
 import logging
 import os
 import re
@@ -26,7 +31,6 @@ from trainer.environment.shared_files import exchange_files
 from trainer.environment.transport import describe_network, hide_log, read_log
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.node_rank import read_rank
-from trainer.launch.stop import end_with_launcher
 from trainer.layout.node import read_node
 from trainer.settings.config import Config
 
@@ -118,7 +122,6 @@ def _measure(seconds: float, backend: str, local_rank: int, per_node: int) -> di
 
 
 if __name__ == "__main__":
-    end_with_launcher()
     main()
     logging.shutdown()
     sys.stdout.flush()

@@ -164,6 +164,7 @@ def test_a_rank_whose_launcher_has_gone_before_it_could_be_told_ends_at_once(the
     assert (done.returncode, done.stdout) == ((0, "there\n") if there else (-signal.SIGKILL, ""))
 
 
-def test_a_rank_is_tied_to_its_launcher_before_it_imports_what_takes_long():
-    source = Path("trainer/worker.py").read_text()
+@pytest.mark.parametrize("program", ["trainer/worker.py", "trainer/environment/rank.py"])
+def test_a_rank_is_tied_to_its_launcher_before_it_imports_what_takes_long(program):
+    source = Path(program).read_text()
     assert source.index("    end_with_launcher()") < source.index("import torch")
