@@ -29,6 +29,7 @@ IMAGES = {
     "run.analysis.image.repository": f"{PREFIX}stratlab-lab",
 }
 LAB_IMAGE = f"{PREFIX}stratlab-lab:0.1.0"
+TRAINER_IMAGE = f"{PREFIX}stratlab-trainer:0.1.0"
 
 
 def run(
