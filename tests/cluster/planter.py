@@ -14,14 +14,18 @@ from tests.trainer.environment.planted import SLOW
 
 NAMESPACE = "stratlab-planter"
 SMALL = "/run/stratlab-small-volume"
+RUNTIME = "pid=$(grep -lxs containerd /proc/[0-9]*/comm | head -n 1 | cut -d / -f 3)"
 
 
 class Planter:
     """The node's own programs, in its own view of files and devices; of one node, on which the tests' pods run too."""
 
     def on_node(self, script: str) -> str:
-        enter = ("nsenter", "--target", "1", "--mount", "--", "sh", "-ec", script)
-        return run([KUBECTL, "-n", NAMESPACE, "exec", "planter", "--", *enter]).stdout
+        """What a script prints in the view of the container runtime: process 1 may be out of reach."""
+        enter = f'{RUNTIME}; exec nsenter --target ${{pid:?no containerd}} --mount -- sh -ec "PATH=$PATH:/usr/sbin:/sbin; $1"'
+        return run(
+            [KUBECTL, "-n", NAMESPACE, "exec", "planter", "--", "sh", "-c", enter, "sh", script]
+        ).stdout
 
     def slow_down(self, lab: Lab, pod: str) -> None:
         """All that this pod sends goes at 20 Mbit/s from now on; Skip where its node has no `tc`."""
