@@ -15,6 +15,7 @@ from tests.trainer.environment.planted import SLOW
 NAMESPACE = "stratlab-planter"
 SMALL = "/run/stratlab-small-volume"
 RUNTIME = "pid=$(grep -lxs containerd /proc/[0-9]*/comm | head -n 1 | cut -d / -f 3)"
+PATH = "PATH=$PATH:/usr/sbin:/sbin"
 
 
 class Planter:
@@ -22,7 +23,7 @@ class Planter:
 
     def on_node(self, script: str) -> str:
         """What a script prints in the view of the container runtime: process 1 may be out of reach."""
-        enter = f'{RUNTIME}; exec nsenter --target ${{pid:?no containerd}} --mount -- sh -ec "PATH=$PATH:/usr/sbin:/sbin; $1"'
+        enter = f'{RUNTIME}; exec nsenter --target ${{pid:?no containerd}} --mount -- sh -ec "{PATH}; $1"'
         return run(
             [KUBECTL, "-n", NAMESPACE, "exec", "planter", "--", "sh", "-c", enter, "sh", script]
         ).stdout
