@@ -39,11 +39,16 @@ def judge_shared_memory(asked: Asked, facts: Facts) -> Iterator[Finding]:
         yield Finding("ok", "shared memory", f"{min(free):.1f} GiB free in /dev/shm")
 
 
+def _size(gib: float) -> str:
+    """With a unit in which little room is not 0.00."""
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.2f} MiB"
+
+
 def judge_volume(asked: Asked, facts: Facts) -> Iterator[Finding]:
     subject, good = "results volume", []
     for found in find_firsts(facts, subject):
         volume, where = found[subject], f"pod {found['pod']}: {asked.results}"
-        room = f", {volume['free_gib']:.2f} of {volume['gib']:.2f} GiB free" if "gib" in volume else ""
+        room = f", {_size(volume['free_gib'])} of {_size(volume['gib'])} free" if "gib" in volume else ""
         if error := read_error(found, subject):
             fix = "free space (stratlab remove, or a larger claim); its owner or fsGroup, where that is not allowed"
             yield Finding(PROBLEM, subject, f"{where} cannot be written: {error}{room}", fix)
@@ -52,7 +57,7 @@ def judge_volume(asked: Asked, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 PROBLEM,
                 subject,
-                f"{where}: {volume['free_gib']:.2f} GiB free, {FREE_GIB:.0f} are needed",
+                f"{where}: {_size(volume['free_gib'])} free, {FREE_GIB:.0f} GiB are needed",
                 fix,
             )
         elif volume["mb_per_s"] < SLOW_MB_PER_S:

@@ -52,7 +52,7 @@ APART = {
         (spoil(2, "shared memory", **SMALL), "problem", "shared memory", f"pod {NAMES[1]}: 64 of 64 MiB free"),
         (spoil(2, "shared memory", error="No space left"), "problem", "shared memory", "cannot be written: No space"),
         (spoil(2, "results volume", error="No space left"), "problem", "results volume", "written: No space left, 500"),
-        (spoil(2, "results volume", free_gib=0.5), "problem", "results volume", "0.50 GiB free, 1 are needed"),
+        (spoil(2, "results volume", free_gib=0.5), "problem", "results volume", "512.00 MiB free, 1 GiB are needed"),
         (spoil(2, "results volume", mb_per_s=2.0), "warning", "results volume", "2.0 MB/s written"),
         (spoil(2, "results volume", clock_s=-30.0), "problem", "clock", f"pod {NAMES[1]}: its clock is 30.0 s before"),
         (spoil(2, "clock", offset_s=-3.0), "problem", "clock", f"({NAMES[1]} on gpu-1): its clock is 3.0 s behind"),
