@@ -112,12 +112,14 @@ def analyze_found(
     limits: Limits = LIMITS,
     hta_limits: HtaLimits = HTA_LIMITS,
     readings: Mapping[int, Path | str] | None = None,
+    scratch: Path | None = None,
 ) -> dict[str, Any]:
     """The same of traces that are found already; the analysis goes into `facts.folder`.
 
     Args:
         place: where the traces lie, for sentences.
         readings: what was read already, of `find_shares`; None = the traces are read here.
+        scratch: folder of the same file system in which it is made, if not the run's.
     """
     run_dir = facts.folder
     if readings is None:
@@ -131,7 +133,7 @@ def analyze_found(
         if not facts.summary or any(finding.action == "skipped" for finding in findings):
             raise NoTraces(_explain(place, findings))
         report = build_untraced_report(facts, findings)
-        _write_untraced(run_dir, report, facts)
+        _write_untraced(run_dir, scratch or run_dir, report, facts)
         return _log(run_dir, report, tracking_uri, progress)
     skipped = {finding.rank for finding in findings if finding.action == "skipped"}
     findings += find_gaps(ranks, facts, found.manifest, skipped)
@@ -139,7 +141,7 @@ def analyze_found(
         if finding.action == "skipped":
             progress(f"warning: {_sentence(finding)}")
 
-    folder = run_dir / f".analysis-{uuid.uuid4().hex[:8]}"
+    folder = (scratch or run_dir) / f".analysis-{uuid.uuid4().hex[:8]}"
     try:
         (folder / "tables" / "hta").mkdir(parents=True)
         files = {rank.rank: rank.file for rank in ranks}
@@ -169,8 +171,8 @@ def analyze_found(
     return _log(run_dir, report, tracking_uri, progress)
 
 
-def _write_untraced(run_dir: Path, report: dict[str, Any], facts: RunFacts) -> None:
-    folder = run_dir / f".analysis-{uuid.uuid4().hex[:8]}"
+def _write_untraced(run_dir: Path, scratch: Path, report: dict[str, Any], facts: RunFacts) -> None:
+    folder = scratch / f".analysis-{uuid.uuid4().hex[:8]}"
     try:
         write_tables(folder / "tables", report, [])
         (folder / "report.html").write_text(build_untraced_html(report, facts), encoding="utf-8")

@@ -81,6 +81,7 @@ def analyze_in_job(
         limits=limits,
         hta_limits=hta_limits,
         readings=readings,
+        scratch=place,  # what a killed process leaves there goes with the shares
     )
     finish_merge(run_dir, place)
     return report

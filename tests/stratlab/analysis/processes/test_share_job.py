@@ -72,6 +72,8 @@ def expect(whole: Path, folder: Path) -> dict[str, bytes]:
 
 
 def left(run: Path) -> list[str]:
+    """Below the folder of the shares; nothing lies beside it."""
+    assert [path.name for path in run.glob(".*") if path.name != SHARES] == []
     return sorted(str(path.relative_to(run / SHARES)) for path in (run / SHARES).rglob("*"))
 
 
