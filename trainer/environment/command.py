@@ -17,6 +17,15 @@ from trainer.settings.config import Config, ConfigError
 
 NVIDIA = "nvidia.com/gpu"
 LIMIT_S = 120
+VARIABLES = {
+    "processes": "PET_NPROC_PER_NODE",
+    "accelerator": "TRAINER_ACCELERATOR",
+    "results": "TRAINER_RESULTS",
+    "least_gb_per_s": "TRAINER_LEAST_GB_PER_S",
+    "wait_s": "TRAINER_WAIT_S",
+    "limit_s": "TRAINER_COLLECTIVE_TIMEOUT_S",
+}
+"""Option -> where a chart would have put it."""
 EPILOG = """\
 examples:
   python -m trainer.environment
@@ -38,9 +47,17 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.update(_build_variables(options))
         return check_environment(Config.from_env(os.environ), stop, as_json=options.as_json)
     except ConfigError as failure:
-        return end(failures.BAD_CONFIG, str(failure))
+        return end(failures.BAD_CONFIG, _name_options(str(failure), options))
     except Stopped:
         return end(failures.TERMINATED, "before the ranks were there")
+
+
+def _name_options(text: str, options: argparse.Namespace) -> str:
+    """What is wrong in the words that were typed."""
+    for option, variable in VARIABLES.items():
+        if getattr(options, option) is not None:
+            text = text.replace(f"{variable}=", f"--{option.replace('_', '-')}=")
+    return text
 
 
 def _build_variables(options: argparse.Namespace) -> dict[str, str]:
@@ -49,18 +66,11 @@ def _build_variables(options: argparse.Namespace) -> dict[str, str]:
     accelerator = options.accelerator
     if accelerator is None:
         accelerator = os.environ.get("TRAINER_ACCELERATOR") or (NVIDIA if devices else "")
-    given = {
-        "PET_NPROC_PER_NODE": processes,
-        "TRAINER_MODE": "check",
-        "TRAINER_RUN": os.environ.get("TRAINER_RUN", "check"),
-        "TRAINER_ACCELERATOR": accelerator,
-        "TRAINER_RESULTS": options.results,
-        "TRAINER_LEAST_GB_PER_S": options.least_gb_per_s,
-        "TRAINER_WAIT_S": options.wait_s,
-    }
-    given["TRAINER_COLLECTIVE_TIMEOUT_S"] = (
-        options.limit_s or os.environ.get("TRAINER_COLLECTIVE_TIMEOUT_S") or str(LIMIT_S)
-    )
+    limit = options.limit_s or os.environ.get("TRAINER_COLLECTIVE_TIMEOUT_S") or str(LIMIT_S)
+    given = {variable: getattr(options, option) for option, variable in VARIABLES.items()}
+    given |= {"TRAINER_MODE": "check", "TRAINER_RUN": os.environ.get("TRAINER_RUN", "check")}
+    given |= {"PET_NPROC_PER_NODE": processes, "TRAINER_ACCELERATOR": accelerator}
+    given |= {"TRAINER_COLLECTIVE_TIMEOUT_S": limit}
     return {name: value for name, value in given.items() if value is not None}
 
 

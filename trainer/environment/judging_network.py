@@ -9,6 +9,16 @@ from trainer.environment.expectation import expect_bandwidth
 from trainer.environment.facts import Asked, Facts, join_names, name_rank, read_error
 from trainer.environment.findings import PROBLEM, Finding
 
+FIXES = {
+    "nccl": "the link itself (nvidia-smi topo -m, ibstat, ethtool), NCCL_SOCKET_IFNAME, NCCL_IB_HCA",
+    "gloo": "the link itself (ethtool, ip -s link), GLOO_SOCKET_IFNAME, what else keeps the machines busy",
+}
+"""Where an all-reduce is slow."""
+FAILED_FIXES = {
+    "nccl": "NCCL_DEBUG=INFO, addresses and ports between the pods, /dev/shm",
+    "gloo": "addresses and ports between the pods or processes, GLOO_SOCKET_IFNAME",
+}
+
 
 def judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
     failed = False
@@ -16,7 +26,7 @@ def judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
         for name in ("clock", "files of the others", "all-reduce"):
             if error := read_error(found, name):
                 failed = True
-                fix = "NCCL_DEBUG=INFO, addresses and ports between the pods, /dev/shm"
+                fix = FAILED_FIXES[found.get("meeting", {}).get("backend", "nccl")]
                 yield Finding(PROBLEM, "network", f"{name_rank(rank, facts)}: {name} failed: {error}", fix)
                 break
     first = facts.get(0, {})
@@ -37,8 +47,9 @@ def judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
         subject = "all-reduce" if scope == "all" else "within a pod"
         seen = f"{where} by {how}: {text}"
         if least and reached < least:
-            fix = "the link itself (nvidia-smi topo -m, ibstat, ethtool), NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
-            yield Finding(PROBLEM, subject, f"{seen}; expected at least {least:.3g} GB/s ({reason})", fix)
+            yield Finding(
+                PROBLEM, subject, f"{seen}; expected at least {least:.3g} GB/s ({reason})", FIXES[backend]
+            )
         else:
             yield Finding("ok", subject, seen + (f" (at least {least:.3g} expected)" if least else ""))
 

@@ -114,7 +114,7 @@ def judge_clocks(facts: Facts) -> Iterator[Finding]:
             text = f"pod {found['pod']}: {_describe_offset(-volume['clock_s'])} the results volume's"
             yield Finding(PROBLEM, "clock", text, fix)
     if not wrong and facts:
-        between = f"ranks within {max(seen) * 1e3:.0f} ms" if seen else "one rank"
+        between = f"pods within {max(seen) * 1e3:.0f} ms" if seen else "one machine"
         yield Finding("ok", "clock", f"{between}, and that of the results volume")
 
 
