@@ -6,16 +6,15 @@ import math
 import re
 
 UNITS = {
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
     "": 1,
     "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
+    **{letter: 10 ** (3 * power) for power, letter in enumerate("MGTPE", 2)},
+    **{f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("KMGTPE", 1)},
 }
+AMOUNT = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?({'|'.join(UNITS)})")
 
 
 def read_amount(text: str) -> float:
@@ -24,10 +23,10 @@ def read_amount(text: str) -> float:
     Raises:
         ValueError: it is none.
     """
-    found = re.fullmatch(r"([0-9.]+)(m|k|[KMGT]i?|)", text)
+    found = AMOUNT.fullmatch(text)
     if not found:
         raise ValueError(f"{text!r} is no amount")
-    return float(found[1]) / 1000 if found[2] == "m" else float(found[1]) * UNITS[found[2]]
+    return float(found[1] + (found[2] or "")) * UNITS[found[3]]
 
 
 def count_cpus(text: str) -> int:

@@ -66,6 +66,7 @@ def render(
     from stratlab.render.script import Wanted, build_script
     from stratlab.render.start import Request
     from stratlab.rendering.checking import Refused
+    from stratlab.user_error import UserError
 
     request = Request(
         chart=chart,
@@ -88,5 +89,9 @@ def render(
         print(script, end="")
     else:
         aside = output.with_name(f".{output.name}.new")
-        aside.write_text(script)
-        aside.rename(output)
+        try:
+            aside.write_text(script)
+            aside.rename(output)
+        except OSError as failure:
+            aside.unlink(missing_ok=True)
+            raise UserError(f"--output {output}: {failure.strerror or failure}") from None

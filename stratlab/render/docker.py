@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shlex
 
 from stratlab.render.amounts import count_cpus, count_mib
@@ -36,13 +38,20 @@ def build_docker(start: Start) -> str:
     return "\n".join([*lines, " \\\n    ".join(shlex.join(each) for each in words)]) + "\n"
 
 
+def _build_row(*fields: str) -> str:
+    """As docker reads it: comma-separated values, a field in quotes where it has to be."""
+    row = io.StringIO()
+    csv.writer(row, lineterminator="").writerow(fields)
+    return row.getvalue()
+
+
 def _options(start: Start) -> list[list[str]]:
     options = [
         ["--name", start.name],
         ["--user", USER],
         ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"],
         ["--tmpfs", "/tmp:exec,mode=1777"],
-        ["--mount", f"type=bind,source={start.results},target={start.mount}"],
+        ["--mount", _build_row("type=bind", f"source={start.results}", f"target={start.mount}")],
         ["--stop-timeout", str(start.grace_s)],
     ]
     if start.shared_memory:

@@ -68,34 +68,46 @@ def read_hostfile(file: Path) -> Hosts:
 
 
 def build_hostfile(start: Start, hosts: Sequence[str]) -> str:
-    """The script: it sends each machine its share through ssh's standard input, which ends when the script does."""
+    """The script: it sends each machine its share through ssh's standard input, which ends when the script does.
+
+    The share's own variables begin with _: those of run.env stand beside them.
+    """
     first = hosts[0].partition("@")[2] or hosts[0]
     logs = f"{start.results}/{start.comparison}/.logs/{start.name}"
     share = [
         *build_exports(start),
-        *build_meeting(start, f'"{first}:$port"', "$index"),
+        *build_meeting(start, f'"{first}:$_port"', "$_index"),
         "exec 3<&0  # ends when the launcher does",
-        '"$python" -m trainer < /dev/null &',
-        "trainer=$!",
-        '{ cat <&3 > /dev/null; kill -TERM "$trainer"; } 2> /dev/null &',
-        "watcher=$!",
-        'wait "$trainer"',
-        "code=$?",
-        'kill "$watcher" 2> /dev/null',
-        'exit "$code"',
+        '"$_python" -m trainer < /dev/null &',
+        "_trainer=$!",
+        '{ cat <&3 > /dev/null; kill -TERM "$_trainer"; } 2> /dev/null &',
+        "_watcher=$!",
+        'wait "$_trainer"',
+        "_code=$?",
+        'kill "$_watcher" 2> /dev/null',
+        'exit "$_code"',
     ]
     lines = build_head(start, f"over ssh on {len(hosts)} machines", HOW) + build_tail(start)
     lines += ["set -u", *build_secret_checks(start)]
     lines += [f"hosts=({' '.join(map(shlex.quote, hosts))})", f"logs={shlex.quote(logs)}"]
-    lines += ["read -r -d '' share <<'END_OF_SHARE'", *share, "END_OF_SHARE"]
+    end = _find_delimiter("\n".join(share))
+    lines += [f"read -r -d '' share <<'{end}'", *share, end]
     return "\n".join([*lines, _launcher(start)]) + "\n"
+
+
+def _find_delimiter(text: str) -> str:
+    """No line of the text, whatever its values hold."""
+    delimiter, lines = "END_OF_SHARE", text.splitlines()
+    while delimiter in lines:
+        delimiter += "_"
+    return delimiter
 
 
 def _launcher(start: Start) -> str:
     secrets = "".join(f'  printf "export {name}=%q\\n" "${name}"\n' for name in start.secrets)
     return f"""\
 send() {{  # the share of machine $1, settings and secrets: nothing of it stands on a command line
-  printf "index=%q port=%q python=%q\\n" "$1" "${{PORT:-{PORT}}}" "${{PYTHON:-python}}"
+  printf "_index=%q _port=%q _python=%q\\n" "$1" "${{PORT:-{PORT}}}" "${{PYTHON:-python}}"
 {secrets}  printf "%s\\0" "$share"
 }}
 read_share='IFS= read -r -d "" text && eval "$text"'

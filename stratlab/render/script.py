@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +16,10 @@ from stratlab.render.start import Request, Start, build_start
 from stratlab.render.torchrun import build_torchrun
 from stratlab.rendering.checking import Refused, ask_trainer, list_refusals
 from stratlab.user_error import UserError
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+OF_THE_SHELL = ("UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO")
+"""Variables that bash sets and lets nobody set."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,25 @@ def build_script(request: Request, wanted: Wanted) -> tuple[str, list[str]]:
             raise UserError(f"--nodes {request.nodes}: the hostfile has {len(hosts.names)} machines")
         request = replace(request, nodes=len(hosts.names), processes=request.processes or hosts.slots or None)
     start = build_start(request, in_image=wanted.starter == "docker")
+    if problems := [*find_unwritable(start, wanted.starter)]:
+        raise UserError("\n".join(problems))
     said = check(start)
     if hosts:
         return build_hostfile(start, hosts.names), said
     if wanted.starter == "slurm":
         return build_slurm(start, wanted.repeats), said
     return {"docker": build_docker, "torchrun": build_torchrun}[wanted.starter](start), said
+
+
+def find_unwritable(start: Start, starter: str) -> Iterator[str]:
+    """A sentence for each thing that no script can say."""
+    if CONTROL.search(str(start.results)):
+        yield f"--results {str(start.results)!r}: a line break or another control character is in it"
+    for name, value in start.env.items():
+        if "\0" in value:
+            yield f"run.env: {name}={value!r}: no variable can hold the character \\0"
+        if name in OF_THE_SHELL and starter != "docker":
+            yield f"run.env: {name}: bash sets it and lets nobody set it; expected another name"
 
 
 def check(start: Start) -> list[str]:

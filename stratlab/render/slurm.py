@@ -17,7 +17,9 @@ from stratlab.render.start import Start
 
 HOW = """\
 Start it with: sbatch FILE. What sbatch is given wins over the lines below (--partition, --account, --time, --mem).
-See it with: squeue, tail -f of the logs below. End it with: scancel JOB; the ranks save a checkpoint first."""
+See it with: squeue, tail -f of the logs below. Stop it with: scancel --signal=USR1 JOB; the ranks save a checkpoint,
+and the job waits in the queue to go on from it. To end it for good, before that: scontrol update jobid=JOB requeue=0
+A bare scancel ends the ranks where they are: what they did since their newest checkpoint is lost."""
 FIRST_PORT, PORTS = 20000, 20000
 
 
@@ -38,7 +40,7 @@ def build_slurm(start: Start, repeats: int = 1) -> str:
         *build_meeting(start, f'"$first:$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"', "X")[:-1],
         "began=$(date +%s)",
         # one failed task does not end the others: they see it, and say so in their ledgers
-        'srun --kill-on-bad-exit=0 --wait=0 --open-mode=append --output="$logs/node%n.log" bash -c \'',
+        'srun --kill-on-bad-exit=0 --wait=0 --open-mode=append --output="${logs//%/%%}/node%n.log" bash -c \'',
         'export HOSTNAME="$TRAINER_RUN-worker-$SLURM_NODEID" STRATLAB_NODE="$SLURMD_NODENAME"',
         f"exec {PYTHON} -m trainer'",
         "code=$?",
@@ -67,9 +69,9 @@ def _options(start: Start, repeats: int) -> list[str]:
     options += [
         "--requeue",
         "--open-mode=append",
-        f"--signal=TERM@{start.grace_s}",
+        f"--signal=USR1@{start.grace_s}",  # to the ranks too, which end at once by a TERM
         f"--output={'%x-%A_%a.out' if repeats > 1 else '%x-%j.out'}",
     ]
     if repeats > 1:
-        options.append(f"--array=1-{repeats}")
+        options.append(f"--array=1-{repeats}%1")  # beside each other they would not be comparable
     return [f"#SBATCH {option}" for option in options]

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from stratlab.cli import app
 from stratlab.render.command import render
+from stratlab.user_error import UserError
 from tests.documents.commands import ROOT, read_commands, split
 
 HELP = inspect.getdoc(render) or ""
@@ -24,7 +25,7 @@ def test_the_documents_commands_write_their_script(
 ) -> None:
     for name in ("charts", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "hostfile.txt").write_text("gpu-node-01 slots=1\ngpu-node-02 slots=1\n")
+    (tmp_path / "hostfile.txt").write_text("gpu-node-01 slots=8\ngpu-node-02 slots=8\n")
     monkeypatch.chdir(tmp_path)
     words = split(command)[1:]
     done = CliRunner().invoke(app, words)
@@ -33,6 +34,25 @@ def test_the_documents_commands_write_their_script(
     assert subprocess.run(["bash", "-n", script]).returncode == 0
     assert str(tmp_path / "results/runs/demo") in script.read_text()
     assert CliRunner().invoke(app, words[:-2]).output == script.read_text()
+
+
+@pytest.mark.parametrize(("name", "why"), [("none/ddp.sh", "No such file"), ("folder", "Is a directory")])
+def test_an_output_that_cannot_be_written_is_named(
+    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    options = [
+        "--for",
+        "torchrun",
+        "--values",
+        str(ROOT / "examples/digits.yaml"),
+        "--set",
+        "run.accelerator=",
+    ]
+    done = CliRunner().invoke(app, ["render", str(ROOT / "charts/ddp"), *options, "--output", name])
+    assert isinstance(done.exception, UserError) and f"--output {name}: {why}" in str(done.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_there_is_one_command_for_each_starter() -> None:

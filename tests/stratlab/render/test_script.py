@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,13 +92,13 @@ def test_a_batch_script_asks_for_what_the_values_ask_for() -> None:
             "gpus-per-node=8",
             "mem=65536M",
         ),
-        *("time=122", "requeue", "open-mode=append", "signal=TERM@120", "output=%x-%j.out"),
+        *("time=122", "requeue", "open-mode=append", "signal=USR1@120", "output=%x-%j.out"),
     ]
     without = script("slurm", request("run.accelerator=", "run.graceSeconds=40"), repeats=3)
     assert (
         "gpus" not in without
-        and "#SBATCH --signal=TERM@40\n" in without
-        and "#SBATCH --array=1-3\n" in without
+        and "#SBATCH --signal=USR1@40\n" in without
+        and "#SBATCH --array=1-3%1\n" in without
     )
 
 
@@ -169,6 +172,51 @@ def test_a_hostfile(tmp_path: Path) -> None:
         script("hostfile", request(nodes=3), hostfile=file)
 
 
+def test_a_value_stays_a_value_on_every_host(tmp_path: Path) -> None:
+    """As the hosts see it: a stand-in for ssh that starts what it is told to here, and one for Python."""
+    wild = "a\nEND_OF_SHARE\nEND_OF_SHARE_\ntouch there\n'"
+    values = {"env": [{"name": "WILD", "value": wild}, {"name": "port", "value": "80"}], "accelerator": ""}
+    (tmp_path / "values.yaml").write_text(json.dumps({"run": values}))
+    (tmp_path / "hosts").write_text("a\nb\n")
+    for name, line in (
+        ("ssh", 'shift; exec sh -c "$*"'),
+        ("python", 'printf "%s|" "$WILD" "$PET_RDZV_ENDPOINT"'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    asked = Request(
+        ROOT / "charts/ddp", tmp_path / "runs", ["run.config.model=cnn"], [tmp_path / "values.yaml"]
+    )
+    text = script("hostfile", replace(asked, processes=1), hostfile=tmp_path / "hosts")
+    env = {**os.environ, "SSH": str(tmp_path / "ssh"), "PYTHON": str(tmp_path / "python")}
+    done = subprocess.run(
+        ["bash", "-c", text], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    logs = [(tmp_path / f"runs/default/.logs/ddp/node{index}.log").read_text() for index in (0, 1)]
+    assert logs == [f"{wild}|a:29500|"] * 2
+    assert not (tmp_path / "there").exists()
+
+
+def test_docker_reads_a_folder_with_a_comma() -> None:
+    asked = replace(request(), results=Path('/shared/a,b "c"'))
+    row = 'type=bind,"source=/shared/a,b ""c""",target=/results'
+    assert f"--mount '{row}'" in script("docker", asked)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"results": Path("/a\ntouch b")}, r"--results '/a\ntouch b': a line break"),
+        ({"settings": ["run.env[0].name=UID,run.env[0].value=5"]}, "run.env: UID: bash sets it"),
+    ],
+)
+def test_what_no_script_can_say_is_refused(more: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        script("torchrun", replace(request(), **more))  # type: ignore[arg-type]
+    assert sentence in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
@@ -187,6 +235,8 @@ def test_a_hostfile_that_is_none(text: str, sentences: list[str], tmp_path: Path
 
 def test_amounts() -> None:
     assert [read_amount(text) for text in ("500m", "2", "1.5", "2Gi", "3M")] == [0.5, 2, 1.5, 2**31, 3e6]
+    amounts = ("1Pi", "1E", "1E3", "2e-1", "100n", ".5k")
+    assert [read_amount(text) for text in amounts] == pytest.approx([2**50, 1e18, 1e3, 0.2, 1e-7, 500])
     assert [count_cpus(text) for text in ("", "250m", "1001m", "16")] == [1, 1, 2, 16]
     assert count_mib("64Gi") == 65536
     with pytest.raises(ValueError, match="'lots' is no amount"):
