@@ -318,7 +318,7 @@ TABLE: dict[str, Row] = {
     "stratlab render charts/fsdp --for slurm --values examples/digits.yaml --nodes 2 --processes 1 --repeats 3 "
     "--output fsdp.sbatch": row(PARSES, RENDERED),
     "stratlab render charts/zero2 --for hostfile --hostfile hostfile.txt --values examples/digits.yaml "
-    "--output zero2.sh": row(PARSES, RENDERED),
+    "--set run.config.micro_batch_size=4 --output zero2.sh": row(PARSES, RENDERED),
     "stratlab render charts/single --for docker --values examples/digits.yaml --processes 1 "
     "--output single.sh": row(PARSES, RENDERED),
     "apt-get install slurm-wlm openssh-server iproute2": row(instead=SYSTEM),

@@ -122,7 +122,7 @@ def _name_signal(number: int) -> str:
     meant = {
         "SIGINT": " (Ctrl-C)",
         "SIGHUP": " (its terminal is closed)",
-        "SIGUSR1": " (passed on by mpirun)",
+        "SIGUSR1": " (passed on by mpirun or SLURM)",
     }
     return f"by {name}{meant.get(name, '')}"
 

@@ -16,6 +16,7 @@ from trainer.counting.inputs import build_micro_batch, find_pictures
 from trainer.counting.one_process import alone
 from trainer.counting.steps import Count, count
 from trainer.data.batches import Batch
+from trainer.engine import Engine
 from trainer.measuring.phases import Phases
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
@@ -67,7 +68,7 @@ def record(config: Config, ranks: int, rank: int, fake_group: bool) -> Recorded:
             dist.init_process_group("gloo")
             stack.callback(dist.destroy_process_group)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-            _run(config)
+            run_steps(config).close()
     events = recorded.profiler.kineto_results.events()
     (start,) = [event.start_ns() for event in events if event.name() == SECOND]
     memory = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
@@ -76,7 +77,8 @@ def record(config: Config, ranks: int, rank: int, fake_group: bool) -> Recorded:
     return Recorded(max(totals[before - 1 :]), totals[before - 1])
 
 
-def _run(config: Config) -> None:
+def run_steps(config: Config) -> Engine:
+    """Two steps of a new engine, in the process group that is there; the engine, still open."""
     pictures = find_pictures(config)
     run = run_of(config)
     if config.is_text:
@@ -93,4 +95,4 @@ def _run(config: Config) -> None:
             torch.manual_seed(0)
             engine.train_step(Batch(micro, config.global_batch_size, config.global_batch_size), config.lr)
             del micro
-    engine.close()
+    return engine
