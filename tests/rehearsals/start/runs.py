@@ -88,6 +88,15 @@ def read_losses(run_dir: Path) -> list[tuple[int, float, float]]:
     return [(line["step"], line["loss"], line["grad_norm"]) for line in lines if line["kind"] == "train"]
 
 
+def last_step(run_dir: Path) -> int:
+    """0 before there is one."""
+    return (
+        max((step for step, *_ in read_losses(run_dir)), default=0)
+        if (run_dir / "metrics.jsonl").exists()
+        else 0
+    )
+
+
 def assert_same(run_dir: Path, rehearsed: Path) -> None:
     """As the rehearsal's: numbers, losses to the last bit, and the files that are there."""
     assert read_losses(run_dir) == read_losses(rehearsed)

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.rehearsals.start.machines import Machine, find_program, is_open, wait_until
+from tests.rehearsals.start.machines import (
+    Machine,
+    find_lack,
+    find_program,
+    is_open,
+    two_machines,
+    wait_until,
+)
+from tests.rehearsals.start.runs import environment, last_step, read_losses
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
+LACK = find_lack(*PROGRAMS)
+END = re.compile(r"JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)")
+ENDLESS = ("--set", "run.config.epochs=null,run.config.steps=100000,run.config.checkpoint_every=0")
+"""Options of a run that only a stop ends."""
 CONFIG = """
 ClusterName=pair
 SlurmctldHost=node0(10.77.0.1)
@@ -64,3 +78,55 @@ def _find(name: str) -> str:
     found = find_program(name)
     assert found
     return found
+
+
+@contextmanager
+def open_slurm(folder: Path) -> Iterator[Machine]:
+    """The machine of two on which jobs are submitted."""
+    folder.mkdir(exist_ok=True)
+    with two_machines(folder, environment(folder)) as machines:
+        start_slurm(machines, folder)
+        yield machines[0]
+
+
+def submit(head: Machine, script: Path, *options: str) -> str:
+    done = head.run("sbatch", "--parsable", *options, script, folder=script.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def wait_for(head: Machine, job: str, seconds: float = 240) -> str:
+    """What scontrol says of it, and of all jobs of an array, in the end."""
+
+    def look() -> str:
+        return head.run("scontrol", "show", "job", job).stdout
+
+    wait_until(
+        lambda: all(END.search(each) for each in look().split("\n\n") if each.strip()), job, seconds, 0.5
+    )
+    return look()
+
+
+def go_on(head: Machine, job: str) -> None:
+    """Waits until it is in the queue again, and lets it start."""
+
+    def waits_again() -> bool:
+        """Not while the first start is still being cleared away, when the job has an end for a moment."""
+        said = head.run("scontrol", "show", "job", job).stdout
+        return "Restarts=1" in said and "JobState=PENDING" in said
+
+    wait_until(waits_again, "it is requeued", 240, 0.5)
+    # SLURM lets a requeued job wait for two minutes; a start within the second of its end has its credential revoked
+    head.run("scontrol", "update", f"jobid={job}", "StartTime=now+5", "TimeLimit=60")
+
+
+def expect_another_start(head: Machine, job: str, run_dir: Path) -> None:
+    """That a stopped job has saved where it was, is back in the queue and goes on from there, no step lost or twice."""
+    go_on(head, job)
+    stopped = last_step(run_dir)
+    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step_{stopped:08d}"]
+    log = (run_dir.parent / ".logs" / run_dir.name / "node0.log").read_text()
+    assert f"stopped behind step {stopped}" in log and "by SIGUSR1 (passed on by mpirun or SLURM)" in log
+    wait_until(lambda: last_step(run_dir) > stopped, "a further step", 240, 0.5)
+    steps = [step for step, *_ in read_losses(run_dir)]
+    assert steps == [*range(1, len(steps) + 1)]

@@ -3,59 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.rehearsals.start.machines import Machine, find_lack, two_machines, wait_until
-from tests.rehearsals.start.runs import STRATLAB, assert_same, environment, read_losses, render
-from tests.rehearsals.start.slurm import PROGRAMS, start_slurm
+from tests.rehearsals.start.machines import Machine, wait_until
+from tests.rehearsals.start.runs import STRATLAB, assert_same, last_step, read_losses, render
+from tests.rehearsals.start.slurm import (
+    ENDLESS,
+    LACK,
+    expect_another_start,
+    go_on,
+    open_slurm,
+    submit,
+    wait_for,
+)
 
-LACK = find_lack(*PROGRAMS)
 pytestmark = pytest.mark.skipif(bool(LACK), reason=f"{LACK} (Debian: apt-get install slurm-wlm iproute2)")
-END = re.compile(r"JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)")
 
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    folder = tmp_path_factory.mktemp("slurm")
-    with two_machines(folder, environment(folder)) as machines:
-        start_slurm(machines, folder)
-        yield machines[0]
-
-
-def submit(head: Machine, script: Path, *options: str) -> str:
-    done = head.run("sbatch", "--parsable", *options, script, folder=script.parent)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def wait_for(head: Machine, job: str, seconds: float = 240) -> str:
-    """What scontrol says of it, and of all jobs of an array, in the end."""
-
-    def look() -> str:
-        return head.run("scontrol", "show", "job", job).stdout
-
-    wait_until(
-        lambda: all(END.search(each) for each in look().split("\n\n") if each.strip()), job, seconds, 0.5
-    )
-    return look()
-
-
-def go_on(head: Machine, job: str) -> None:
-    """Waits until it is in the queue again, and lets it start."""
-
-    def waits_again() -> bool:
-        """Not while the first start is still being cleared away, when the job has an end for a moment."""
-        said = head.run("scontrol", "show", "job", job).stdout
-        return "Restarts=1" in said and "JobState=PENDING" in said
-
-    wait_until(waits_again, "it is requeued", 240, 0.5)
-    # SLURM lets a requeued job wait for two minutes; a start within the second of its end has its credential revoked
-    head.run("scontrol", "update", f"jobid={job}", "StartTime=now+5", "TimeLimit=60")
+    with open_slurm(tmp_path_factory.mktemp("slurm")) as machine:
+        yield machine
 
 
 def test_a_batch_of_two_nodes_gives_the_run_of_the_rehearsal(
@@ -112,33 +84,13 @@ def test_a_killed_rank_is_requeued_and_goes_on_to_the_same_losses(
     assert ends == ["ddp ended with exit code 137", "ddp ended with exit code 0"]
 
 
-def last_step(run_dir: Path) -> int:
-    """0 before there is one."""
-    return (
-        max((step for step, *_ in read_losses(run_dir)), default=0)
-        if (run_dir / "metrics.jsonl").exists()
-        else 0
-    )
-
-
-@pytest.mark.parametrize("by", ["scancel", "its time limit"])
-def test_a_stopped_job_saves_a_checkpoint_and_goes_on_from_it(head: Machine, tmp_path: Path, by: str) -> None:
-    """By hand and by the script's own --signal: to the ranks too, whose default for SIGTERM is to end."""
-    more = ("run.config.epochs=null", "run.config.steps=100000", "run.config.checkpoint_every=0")
-    options = [word for setting in more for word in ("--set", setting)]
-    script = render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *options)
+def test_a_stopped_job_saves_a_checkpoint_and_goes_on_from_it(head: Machine, tmp_path: Path) -> None:
+    """By hand, as the script's first lines say; by its time limit: tests/nightly/rehearsals/test_slurm_limit.py."""
+    job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *ENDLESS))
     run_dir = tmp_path / "runs/demo/ddp"
-    job = submit(head, script, *(() if by == "scancel" else ("--time=2",)))
     wait_until(lambda: last_step(run_dir) >= 20, "step 20", 240, 0.5)
-    if by == "scancel":
-        assert head.run("scancel", "--signal=USR1", job).returncode == 0
-    go_on(head, job)
-    stopped = last_step(run_dir)
-    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step_{stopped:08d}"]
-    log = (tmp_path / "runs/demo/.logs/ddp/node0.log").read_text()
-    assert f"stopped behind step {stopped}" in log and "by SIGUSR1 (passed on by mpirun or SLURM)" in log
-    wait_until(lambda: last_step(run_dir) > stopped, "a further step", 240, 0.5)
-    assert [step for step, *_ in read_losses(run_dir)] == [*range(1, len(read_losses(run_dir)) + 1)]
+    assert head.run("scancel", "--signal=USR1", job).returncode == 0
+    expect_another_start(head, job, run_dir)
     # for good
     assert head.run("scontrol", "update", f"jobid={job}", "requeue=0").returncode == 0
     assert head.run("scancel", "--signal=USR1", job).returncode == 0
