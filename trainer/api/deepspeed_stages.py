@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.api.keywords import Scalar, build_options, read_settings
+from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
 from trainer.layout.mesh import broken_rules
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import placement_problems
@@ -42,6 +42,7 @@ def deepspeed_config(
     return build_deepspeed(build_options(config, processes, settings), nodes, device, labels, channels)
 
 
+@named_settings()
 def build_deepspeed(
     options: list[str], nodes: int, device: str, labels: int, channels: int
 ) -> dict[str, Any]:

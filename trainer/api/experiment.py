@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 
 from trainer import failures
-from trainer.api.keywords import Scalar, build_options, read_settings
+from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
 
 LAST_LINES = 20
 
@@ -28,6 +28,7 @@ class ExperimentFailed(RuntimeError):
         self.folder = folder
 
 
+@named_settings()
 def run_experiment(
     *, config: str | Path | None = None, processes: int | None = None, echo: bool = True, **settings: Scalar
 ) -> Path:

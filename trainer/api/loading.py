@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.api.keywords import Scalar, build_options, read_settings
+from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
 from trainer.settings.config import Config, ConfigError
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class LoadedData:
         return evaluation_batches(part, self.config, alone, device, find_preprocessing(self.config))
 
 
+@named_settings()
 def load_data(
     run: str | Path | None = None, *, config: str | Path | None = None, **settings: Scalar
 ) -> LoadedData:
@@ -100,6 +101,7 @@ def load_data(
     return LoadedData(asked, open_data(asked, edge))
 
 
+@named_settings()
 def load_model(
     run: str | Path | None = None,
     *,
