@@ -42,8 +42,8 @@ def run_experiment(
             the run gets a name of its strategy and the time.
 
     Raises:
-        ConfigError: naming everything that is wrong with the settings, before anything is started.
-        ExperimentFailed: the run ended otherwise than with 0.
+        ConfigError: before anything is started, naming every wrong value, or every broken rule between right ones.
+        ExperimentFailed: the run ended otherwise than with 0; with 2 where settings do not fit processes or data.
     """
     options = build_options(config, processes, settings)
     asked, _ = read_settings(options)

@@ -42,7 +42,7 @@ class Config(Settings):
         """Reads the TRAINER_* variables of `env`.
 
         Raises:
-            ConfigError: naming every unknown setting, wrong value and broken rule at once.
+            ConfigError: naming every unknown setting and wrong value; of known and right ones every broken rule.
         """
         typed = [key.removeprefix(PREFIX) for key in env if key.startswith(PREFIX)]
         given = {name.lower(): env[f"{PREFIX}{name}"] for name in typed}
