@@ -7,7 +7,7 @@
     report = compare(folder.parent)
 
 `open_run`, `compare` and `analyze_traces` are this package's. `run_experiment`, `load_model`, `load_data` and
-`deepspeed_config` are the trainer's own functions (trainer.api), handed on where the trainer is installed.
+`deepspeed_config` are the trainer's own functions (trainer.api), handed on with their errors where it is installed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stratlab.analysis.analyze import NoTraces
-from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, parse_pattern
+from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, name_output, parse_pattern
 from stratlab.compare.comparison import compare as compare_runs
 from stratlab.compare.judging.varied import parse_varied
 from stratlab.compare.reading.comparison_folder import load_runs
@@ -31,9 +31,34 @@ from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.traces.archives import ArchiveError
 from stratlab.user_error import UserError
 
-__all__ = ["Analysed", "RunRecord", "UserError", "analyze_traces", "compare", "open_run"]
+if TYPE_CHECKING:  # for editors and mypy; what runs asks `__getattr__`
+    from trainer.api import (
+        ConfigError,
+        DataMissing,
+        ExperimentFailed,
+        LoadedData,
+        deepspeed_config,
+        load_data,
+        load_model,
+        run_experiment,
+    )
 
-OF_THE_TRAINER = ("ExperimentFailed", "deepspeed_config", "load_data", "load_model", "run_experiment")
+__all__ = [
+    "Analysed",
+    "ConfigError",
+    "DataMissing",
+    "ExperimentFailed",
+    "LoadedData",
+    "RunRecord",
+    "UserError",
+    "analyze_traces",
+    "compare",
+    "deepspeed_config",
+    "load_data",
+    "load_model",
+    "open_run",
+    "run_experiment",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -42,7 +67,7 @@ def __getattr__(name: str) -> Any:
     Raises:
         UserError: the trainer is not installed here, or another `trainer` is.
     """
-    if name not in OF_THE_TRAINER:
+    if name not in __all__:  # of which this module lacks the trainer's alone
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         return getattr(import_module("trainer.api"), name)
@@ -58,18 +83,20 @@ def open_run(folder: str | Path) -> RunRecord:
     Raises:
         UserError: there is no run in `folder`.
     """
-    run = read_run(Path(folder))
+    run = read_run(_read_path("folder", folder))
     if run.status == "not a run":
         raise UserError(f"{folder}: not a run: {run.ending}")
     return run
 
 
-def analyze_traces(source: str | Path, output: str | Path, *, rank_pattern: str = "") -> list[Analysed]:
+def analyze_traces(
+    source: str | Path, output: str | Path | None = None, *, rank_pattern: str = ""
+) -> list[Analysed]:
     """Analyses the traces of another program, as `stratlab analyze`; `compare(output)` holds the experiments together.
 
     Args:
         source: a folder, an archive or one trace; it is only read.
-        output: gets a folder for each experiment.
+        output: gets a folder for each experiment; None = NAME-analysis here.
         rank_pattern: a regular expression whose group is the rank in a path; "" = as the traces and their names tell.
 
     Returns:
@@ -78,8 +105,10 @@ def analyze_traces(source: str | Path, output: str | Path, *, rank_pattern: str 
     Raises:
         UserError: `source`, `output` or `rank_pattern` cannot be used, or there is no trace.
     """
+    traces = _read_path("source", source)
+    place = name_output(traces) if output is None else _read_path("output", output)
     try:
-        return analyze_foreign(Path(source), Path(output), pattern=parse_pattern(rank_pattern))
+        return analyze_foreign(traces, place, pattern=parse_pattern(_read_text("rank_pattern", rank_pattern)))
     except (NoTraces, ArchiveError) as missing:
         raise UserError(str(missing)) from missing
 
@@ -104,15 +133,31 @@ def compare(
     Raises:
         UserError: there is no run, or what is asked for cannot be.
     """
-    folder = Path(folder)
+    folder = _read_path("folder", folder)
+    place = None if output is None else _read_path("output", output)
+    named = parse_varied(_read_text("varied", varied))
+    if not isinstance(memory_limit_gib, int | float | None):
+        raise UserError(f"memory_limit_gib={memory_limit_gib!r}: expected a number")
     runs = load_runs(folder)
     report = compare_runs(
         runs,
         baseline=baseline,
         memory_limit_gib=memory_limit_gib,
         tuning=read_tuning(folder),
-        varied=parse_varied(varied) or read_varied(folder),
+        varied=named or read_varied(folder),
     )
-    if output is not None:
-        write_report(report, runs, Path(output))
+    if place is not None:
+        write_report(report, runs, place)
     return report
+
+
+def _read_path(name: str, given: object) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise UserError(f"{name}={given!r}: expected one path")
+    return Path(given)
+
+
+def _read_text(name: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise UserError(f"{name}={given!r}: expected a text")
+    return given

@@ -22,7 +22,6 @@ if __name__ == "__main__":
 
 import logging
 import os
-import re
 import signal
 import threading
 import time
@@ -58,6 +57,7 @@ with packages_needed():
     from trainer.launch.lease import Lease
     from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
     from trainer.launch.node_rank import holds_rank_0, read_node_rank
+    from trainer.launch.options import build_environment, name_settings
     from trainer.launch.peers import Peers, wait_for_host
     from trainer.launch.planted import explain_planted_kill
     from trainer.launch.sender import Sender
@@ -82,12 +82,12 @@ def main(arguments: list[str]) -> int:
     stop = Stop()
     stop.listen()
     try:
-        if arguments:
-            _apply(arguments)
+        said = _apply(arguments) if arguments else []
         config = Config.from_env(os.environ)
         if config.mode == "check":
+            _say(said)
             return check_environment(config, stop)
-        return _run(config, stop)
+        return _run(config, stop, said)
     except (
         ConfigError,
         DataMissing,
@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> int:
         DeadlinePassed,
     ) as failure:
         stop.settle()
-        return end(failures.exit_code(failure), _name_settings(str(failure)) if arguments else str(failure))
+        return end(failures.exit_code(failure), name_settings(str(failure)) if arguments else str(failure))
     except Stopped:
         return end(failures.TERMINATED, "before the launcher was there")
     except OSError as failure:
@@ -107,24 +107,21 @@ def main(arguments: list[str]) -> int:
         return end(failures.STORAGE_FULL, str(failure))
 
 
-def _apply(arguments: list[str]) -> None:
-    """Puts what was typed into the environment, where the ranks read it too."""
-    from trainer.launch.options import build_environment
-
+def _apply(arguments: list[str]) -> list[str]:
+    """Puts what was typed into the environment, where the ranks read it too; returns what is to be said of it."""
     found, said = build_environment(arguments, os.environ)
     for name in os.environ.keys() - found.keys():  # taken back
         del os.environ[name]
     os.environ.update(found)
-    for sentence in said:
+    return said
+
+
+def _say(sentences: list[str]) -> None:
+    for sentence in sentences:
         logging.getLogger("trainer").info(sentence)
 
 
-def _name_settings(text: str) -> str:
-    """Who wrote `lr` in a file or behind --set did not write TRAINER_LR."""
-    return re.sub(r"\bTRAINER_([A-Z][A-Z0-9_]*)", lambda found: found[1].lower(), text)
-
-
-def _run(config: Config, stop: Stop) -> int:
+def _run(config: Config, stop: Stop, said: list[str]) -> int:
     pods = preflight.read_pods(os.environ)
     folder = RunDirectory(config.results, config.comparison, config.run)
     ledger = Ledger(folder, read_pod_name(os.environ))
@@ -136,6 +133,7 @@ def _run(config: Config, stop: Stop) -> int:
         ledger.record_refusal(failures.exit_code(missing), str(missing))
         raise
     ledger.check(config)
+    _say(said)  # of a run that can start
     launcher = uuid.uuid4().hex
     lease = Lease(folder, launcher, ledger.pod)
     if holds_rank_0(os.environ, ledger.pod, pods.nodes):

@@ -170,11 +170,11 @@ def _analyze_foreign(
     source: Path, output: Path | None, rank_pattern: str, emit: Callable[[Any], None]
 ) -> None:
     from stratlab.analysis.analyze import NoTraces
-    from stratlab.analysis.foreign_traces import analyze_foreign, name_source, parse_pattern
+    from stratlab.analysis.foreign_traces import analyze_foreign, name_output, parse_pattern
     from stratlab.traces.archives import ArchiveError
 
     pattern = parse_pattern(rank_pattern)
-    output = output or Path(f"{name_source(source)}-analysis")
+    output = output or name_output(source)
     try:
         done = analyze_foreign(source, output, pattern=pattern, progress=_say)
     except (NoTraces, ArchiveError) as missing:

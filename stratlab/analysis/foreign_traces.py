@@ -10,7 +10,7 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Analysed:
 
     name: str
     folder: Path
-    report: dict[str, Any] | None
+    report: dict[str, Any] | None = field(repr=False)
     why: str = ""
 
 
@@ -62,6 +62,11 @@ def name_source(source: Path) -> str:
     if source.is_dir():
         return name or "traces"
     return find_archive_stem(name) or strip_ending(name) or name
+
+
+def name_output(source: Path) -> Path:
+    """Where the analysis of `source` goes if nobody says."""
+    return Path(f"{name_source(source)}-analysis")
 
 
 def parse_pattern(text: str) -> re.Pattern[str] | None:

@@ -53,6 +53,14 @@ class RunRecord:
     tuning: str = ""
     """Filled in by `compare.reading.kept_tuning.apply_tuning`; "" = nothing is known of a tuning."""
 
+    def __repr__(self) -> str:
+        """Short: its files are long."""
+        steps = max((line["step"] for line in self.metrics if line.get("kind") == "train"), default=0)
+        return (
+            f"RunRecord(name={self.name!r}, strategy={self.strategy!r}, status={self.status!r}, steps={steps}, "
+            f"folder={str(self.folder)!r})"
+        )
+
     @property
     def strategy(self) -> str | None:
         return self.summary.get("strategy") or self.config.get("config", {}).get("strategy")

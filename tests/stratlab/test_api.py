@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import stratlab.api
-from stratlab.api import UserError, analyze_traces, compare, open_run
+import trainer.api
+from stratlab.api import Analysed, RunRecord, UserError, analyze_traces, compare, open_run
 from tests.stratlab.simulated.small import build_cpu_trace
 
 
@@ -17,7 +20,9 @@ def test_what_is_no_run_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_traces_of_another_program_are_analysed_and_compared(tmp_path: Path) -> None:
+def test_traces_of_another_program_are_analysed_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, steps in (("ddp", 3), ("fsdp", 4)):
         build_cpu_trace(0, steps).write(tmp_path / "theirs" / name / "rank0.json")
     done = {one.name: one for one in analyze_traces(tmp_path / "theirs", tmp_path / "out")}
@@ -27,6 +32,8 @@ def test_traces_of_another_program_are_analysed_and_compared(tmp_path: Path) -> 
     }
     assert open_run(done["ddp"].folder).is_foreign
     assert [row["run"] for row in compare(tmp_path / "out")["runs"]] == ["ddp", "fsdp"]
+    monkeypatch.chdir(tmp_path)
+    assert {one.folder.parent for one in analyze_traces("theirs")} == {Path("theirs-analysis")}
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.json").write_text("{}")
     with pytest.raises(UserError, match="no trace in it"):
@@ -34,18 +41,50 @@ def test_traces_of_another_program_are_analysed_and_compared(tmp_path: Path) -> 
 
 
 def test_what_is_the_trainer_s_is_handed_on() -> None:
-    import trainer.api
-
-    for name in stratlab.api.OF_THE_TRAINER:
+    for name in trainer.api.__all__:
         assert getattr(stratlab.api, name) is getattr(trainer.api, name)
     with pytest.raises(AttributeError, match="run_experiments"):
         _ = stratlab.api.run_experiments
-    assert set(trainer.api.__all__) == {
-        *stratlab.api.OF_THE_TRAINER,
-        "ConfigError",
-        "DataMissing",
-        "LoadedData",
+    assert set(trainer.api.__all__) < set(stratlab.api.__all__)
+    found: dict[str, object] = {}
+    exec("from stratlab.api import *", found)
+    assert set(stratlab.api.__all__) < set(found)
+
+
+def test_a_type_checker_knows_what_is_the_trainer_s() -> None:
+    """For it, `__getattr__` gives Any: it reads these imports, which never run."""
+    tree = ast.parse(Path(stratlab.api.__file__).read_text())
+    told = {
+        name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "trainer.api"
+        for name in node.names
     }
+    assert told == set(trainer.api.__all__)
+
+
+@pytest.mark.parametrize("given", [None, ["a", "b"], 5])
+def test_what_is_no_path_is_named(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(UserError, match="^folder=.*: expected one path"):
+        open_run(given)
+    with pytest.raises(UserError, match="^folder=.*: expected one path"):
+        compare(given)
+    with pytest.raises(UserError, match="^source=.*: expected one path"):
+        analyze_traces(given)
+    if given is not None:
+        with pytest.raises(UserError, match="^output=.*: expected one path"):
+            analyze_traces(tmp_path, given)
+        with pytest.raises(UserError, match="^varied=.*: expected a text"):
+            compare(tmp_path, varied=given)
+
+
+def test_a_record_is_printed_in_a_line() -> None:
+    lines = [{"kind": "train", "step": step, "loss": 1.0} for step in (1, 2)]
+    run = RunRecord("a", Path("c/a"), "finished", summary={"strategy": "ddp"}, metrics=lines)
+    assert repr(run) == "RunRecord(name='a', strategy='ddp', status='finished', steps=2, folder='c/a')"
+    assert repr(Analysed("a", Path("c/a"), {"ranks": []})).endswith("why='')") and "ranks" not in repr(
+        Analysed("a", Path("c/a"), {"ranks": []})
+    )
 
 
 def test_another_trainer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.api.keywords import Scalar, build_options, read_settings
+from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
+from trainer.launch.options import count_problem
 from trainer.layout.mesh import broken_rules
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import placement_problems
@@ -42,14 +43,15 @@ def deepspeed_config(
     return build_deepspeed(build_options(config, processes, settings), nodes, device, labels, channels)
 
 
+@named_settings()
 def build_deepspeed(
     options: list[str], nodes: int, device: str, labels: int, channels: int
 ) -> dict[str, Any]:
     """As `deepspeed_config`, of options as they are typed behind `python -m trainer`."""
     asked, processes = read_settings(options)
-    if not processes.isdecimal() or int(processes) < 1 or nodes < 1:
-        raise ConfigError([f"processes={processes}, nodes={nodes}: expected whole numbers from 1"])
     per_node = int(processes)
+    if count_problem("nodes", repr(nodes)):
+        raise ConfigError([f"nodes={nodes!r}: expected a number from 1"])
     if problems := list(dict.fromkeys(_find_problems(asked, nodes, per_node, device))):
         raise ConfigError(problems)
     # late: a wrong setting is named at once

@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 
 from trainer import failures
-from trainer.api.keywords import Scalar, build_options, read_settings
+from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
 
 LAST_LINES = 20
 
@@ -28,6 +28,7 @@ class ExperimentFailed(RuntimeError):
         self.folder = folder
 
 
+@named_settings()
 def run_experiment(
     *, config: str | Path | None = None, processes: int | None = None, echo: bool = True, **settings: Scalar
 ) -> Path:
@@ -41,8 +42,8 @@ def run_experiment(
             the run gets a name of its strategy and the time.
 
     Raises:
-        ConfigError: naming everything that is wrong with the settings, before anything is started.
-        ExperimentFailed: the run ended otherwise than with 0.
+        ConfigError: before anything is started, naming every wrong value, or every broken rule between right ones.
+        ExperimentFailed: the run ended otherwise than with 0; with 2 where settings do not fit processes or data.
     """
     options = build_options(config, processes, settings)
     asked, _ = read_settings(options)

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.launch.options import PER_NODE, build_environment
-from trainer.settings.config import Config
+from trainer.failures import DataMissing
+from trainer.launch.options import PER_NODE, build_environment, name_settings
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.settings_file import is_passable
 
 Scalar = str | int | float | bool | None
+
+
+@contextmanager
+def named_settings() -> Iterator[None]:
+    """What is refused is called as it was given: `lr`, not TRAINER_LR."""
+    try:
+        yield
+    except ConfigError as failure:
+        raise ConfigError([name_settings(problem) for problem in failure.problems]) from failure.__cause__
+    except DataMissing as failure:
+        raise DataMissing(name_settings(str(failure))) from failure.__cause__
 
 
 def build_options(
     config: str | Path | None, processes: int | None, settings: Mapping[str, Scalar]
 ) -> list[str]:
-    """What stands behind `python -m trainer`, without the name of the run."""
+    """What stands behind `python -m trainer`, without the name of the run.
+
+    Raises:
+        ConfigError: no process can be given the path of `config`.
+    """
+    if config and not is_passable(str(config)):
+        raise ConfigError([f"config={str(config)!r}: holds a character that no process can be given"])
     options = ["--config", str(config)] if config else []
     options += ["--processes", str(processes)] if processes is not None else []
     for name, value in settings.items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.api.keywords import Scalar, build_options, read_settings
+from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
 from trainer.settings.config import Config, ConfigError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class LoadedData:
         return evaluation_batches(part, self.config, alone, device, find_preprocessing(self.config))
 
 
+@named_settings()
 def load_data(
     run: str | Path | None = None, *, config: str | Path | None = None, **settings: Scalar
 ) -> LoadedData:
@@ -91,7 +93,7 @@ def load_data(
     from trainer.data.text.rows import open_text
     from trainer.shapes.model_shapes import default_image_size
 
-    asked = _read(run, "", config, settings)
+    asked = _read(run, None, config, settings)
     if asked.is_text:
         return LoadedData(asked, open_text(asked))
     from trainer.tasks.normalization import find_preprocessing
@@ -100,6 +102,7 @@ def load_data(
     return LoadedData(asked, open_data(asked, edge))
 
 
+@named_settings()
 def load_model(
     run: str | Path | None = None,
     *,
@@ -114,15 +117,16 @@ def load_model(
     [batch, 2, token], ids and positions, as `LoadedData.batches` gives them.
 
     Args:
-        run: a run directory with exported weights, of a run whose `checkpoint_every` was above 0.
+        run: a run directory with exported weights. A run leaves them if its `checkpoint_every` was above 0, or if it
+            lasted longer than its `checkpoint_minutes`.
         weights: of the run: `final`, `best`, or a folder in Hugging Face format.
         config, settings: as of `load_data`.
 
     Raises:
-        ConfigError: settings that are wrong, or no run directory.
+        ConfigError: settings that are wrong, no run directory, or `weights` that name nothing.
         DataMissing: no weights, or no data: what tells how many classes there are.
     """
-    asked = _read(run, weights, config, settings)
+    asked = _read(run, str(weights), config, settings)
     from trainer.data.batches import Share
     from trainer.tasks import open_task
 
@@ -131,16 +135,18 @@ def load_model(
 
 
 def _read(
-    run: str | Path | None, weights: str, config: str | Path | None, settings: dict[str, Scalar]
+    run: str | Path | None, weights: str | None, config: str | Path | None, settings: dict[str, Scalar]
 ) -> Config:
     """The settings, with the token cache of a language model made where it is not there.
 
     Args:
-        weights: of the run, to start from; empty = as it did.
+        weights: of the run, to start from; None = as it did.
     """
     if run is None:
         found, _ = read_settings(build_options(config, 1, settings))
     else:
+        if not isinstance(run, str | os.PathLike):
+            raise ConfigError([f"run={run!r}: expected a run directory"])
         found = _read_run(Path(run), weights, config, settings)
     if found.is_text:
         from trainer.prepare.before_ranks import ensure_cache
@@ -149,7 +155,9 @@ def _read(
     return found
 
 
-def _read_run(run: Path, weights: str, config: str | Path | None, settings: dict[str, Scalar]) -> Config:
+def _read_run(
+    run: Path, weights: str | None, config: str | Path | None, settings: dict[str, Scalar]
+) -> Config:
     from trainer.data.exported import evaluated
     from trainer.evaluation.command import choose_weights, read_config
 
@@ -160,8 +168,11 @@ def _read_run(run: Path, weights: str, config: str | Path | None, settings: dict
                 f"{', '.join(more)}: not beside a run directory, whose settings hold; expected {', '.join(OF_A_RUN)}"
             ]
         )
-    found = read_config(run).model_copy(update=settings)
-    return evaluated(found, choose_weights(run, weights)) if weights else found
+    for name, value in settings.items():
+        if not isinstance(value, str | os.PathLike):
+            raise ConfigError([f"{name}={value!r}: expected a path; leave it out for the run's own"])
+    found = read_config(run).model_copy(update={name: str(value) for name, value in settings.items()})
+    return found if weights is None else evaluated(found, choose_weights(run, weights))
 
 
 def _say_nothing(_: str) -> None:

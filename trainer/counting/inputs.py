@@ -10,7 +10,7 @@ from torch import Tensor
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
 from trainer.models.learner import Learner
-from trainer.settings.config import Config
+from trainer.settings.config import Config, ConfigError
 from trainer.shapes.model_shapes import default_image_size
 from trainer.shapes.teacher_rules import teacher_config
 
@@ -34,10 +34,23 @@ KNOWN = {
 }
 PHOTOGRAPHS = Pictures(1000, 3)
 """Of any other data set, unless somebody says otherwise."""
+MOST = 1_000_000
+"""Classes or channels: no data set has as many."""
 
 
 def find_pictures(config: Config, labels: int = 0, channels: int = 0) -> Pictures:
-    """Classes and channels of the data set; what is given (not 0) goes first."""
+    """Classes and channels of the data set; what is given (not 0) goes first.
+
+    Raises:
+        ConfigError: a number that cannot be given.
+    """
+    given = {"labels": labels, "channels": channels}
+    if problems := [
+        f"{name}={value!r}: expected a whole number from 0 to {MOST:,}"
+        for name, value in given.items()
+        if type(value) is not int or not 0 <= value <= MOST
+    ]:
+        raise ConfigError(problems)
     known = PHOTOGRAPHS if config.dataset_path else KNOWN.get(config.dataset, PHOTOGRAPHS)
     return Pictures(labels or known.labels, channels or known.channels)
 

@@ -15,6 +15,7 @@ from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
+from trainer.settings.names_elsewhere import hint_of_dataset
 
 TEST_FRACTION = 0.2
 SIZE_PROBES = 64
@@ -79,7 +80,10 @@ def _open_source(config: Config) -> Any:
         try:
             return datasets.load_dataset(known.hub_id if known else config.dataset)
         except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
-            raise DataMissing(f"TRAINER_DATASET={config.dataset!r}: cannot be loaded: {failure}") from failure
+            hint = hint_of_dataset(config.dataset)
+            raise DataMissing(
+                f"TRAINER_DATASET={config.dataset!r}: cannot be loaded: {failure}{hint}"
+            ) from failure
     path = Path(config.dataset_path)
     if not path.is_dir():
         raise DataMissing(f"TRAINER_DATASET_PATH={config.dataset_path!r}: no such folder")

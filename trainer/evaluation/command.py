@@ -99,17 +99,23 @@ def choose_weights(path: Path, weights: str) -> Path:
     """The folder that `--weights` means.
 
     Raises:
-        DataMissing: it is not there.
+        ConfigError: neither `final` nor `best` nor a folder.
+        DataMissing: no weights are in it.
     """
     run = RunDirectory(path.parent.parent, path.parent.name, path.name)
     if weights not in ("final", "best"):
         folder = Path(weights)
+        if not weights or not folder.is_dir():
+            raise ConfigError(
+                [f"weights={weights!r}: expected final, best or a folder in Hugging Face format"]
+            )
     else:
         folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model
     if not (folder / "config.json").is_file():
         raise DataMissing(
             f"{folder}: no model in Hugging Face format. A run leaves one at its end if it was started with "
-            "TRAINER_CHECKPOINT_EVERY above 0; one that has not ended goes on when it is started again"
+            "TRAINER_CHECKPOINT_EVERY above 0, or ran for longer than TRAINER_CHECKPOINT_MINUTES; one that has not "
+            "ended goes on when it is started again"
         )
     return folder
 

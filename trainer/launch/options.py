@@ -6,6 +6,7 @@ Later wins: the file, the variables that are there, --set and --processes.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from trainer.settings.config import PREFIX, ConfigError
 from trainer.settings.settings_file import Given, build_variables, read_pairs, read_settings_file
 
 PER_NODE = "PET_NPROC_PER_NODE"
+COUNT = re.compile(r"[1-9][0-9]{0,5}")
 RUN, RESULTS, COMPARISON = "TRAINER_RUN", "TRAINER_RESULTS", "TRAINER_COMPARISON"
 EPILOG = """\
 examples:
@@ -79,8 +81,7 @@ def build_environment(
         found.pop(f"{PREFIX}{name.upper()}", None)
     found |= build_variables(pairs)
     said = [f"left out of {options.config}: {', '.join(file.left_out)}"] if file.left_out else []
-    processes = options.processes or env.get(PER_NODE) or file.processes
-    found[PER_NODE] = processes or str(count_devices(env) or 1)
+    found[PER_NODE] = _choose_processes(options.processes, env, file)
     if not found.get(RUN):
         if env.get("PET_NNODES", "1").split(":")[0] != "1":
             raise ConfigError(
@@ -93,6 +94,31 @@ def build_environment(
     folder = Path(found.get(RESULTS, "results")) / found.get(COMPARISON, "default") / found[RUN]
     said.append(f"run directory: {folder}, processes: {found[PER_NODE]}")
     return found, said
+
+
+def _choose_processes(typed: str | None, env: Mapping[str, str], file: Given) -> str:
+    """As it was typed. Whoever starts many runs finds out here, not in a process of each."""
+    places = (
+        ("processes", typed),
+        (PER_NODE, env.get(PER_NODE) or None),
+        ("run.processesPerNode", file.processes or None),
+    )
+    for name, value in places:
+        if value is not None:
+            if problem := count_problem(name, value):
+                raise ConfigError([problem])
+            return value
+    return str(count_devices(env) or 1)
+
+
+def count_problem(name: str, value: str) -> str:
+    """Why this is no number of processes or machines; "" where it is one."""
+    return "" if COUNT.fullmatch(value) else f"{name}={value!r}: expected a number from 1"
+
+
+def name_settings(text: str) -> str:
+    """Who wrote `lr` in a file, behind --set or in Python did not write TRAINER_LR."""
+    return re.sub(rf"\b{PREFIX}([A-Z][A-Z0-9_]*)", lambda found: found[1].lower(), text)
 
 
 def make_name(env: Mapping[str, str], now: datetime) -> str:

@@ -18,6 +18,7 @@ from trainer.data.scale import scale_problem
 from trainer.data.text.cache import cache_folder
 from trainer.data.text.problems import text_problems
 from trainer.data.text.rows import read_index
+from trainer.launch.options import count_problem
 from trainer.layout.fit import fit_problems, largest_device_bytes
 from trainer.layout.mesh import broken_rules
 from trainer.prepare.before_ranks import ensure_cache
@@ -62,8 +63,8 @@ def read_pods(env: Mapping[str, str]) -> Pods:
         problems.append(f"PET_NNODES={env['PET_NNODES']}: the size of a run is fixed, expected min = max")
     per_node = env.get("PET_NPROC_PER_NODE", "1")
     for name, value in (("PET_NNODES", nodes[0]), ("PET_NPROC_PER_NODE", per_node)):
-        if not value.isdigit() or value == "0":
-            problems.append(f"{name}={value!r}: expected a number from 1")
+        if problem := count_problem(name, value):
+            problems.append(problem)
     if problems:
         raise ConfigError(problems)
     return Pods(int(nodes[0]), int(per_node))

@@ -20,7 +20,7 @@ from typing import Any
 
 from trainer.failures import is_storage_full
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
-from trainer.record.run_directory import RunDirectory, read_line, write_json
+from trainer.record.run_directory import RunDirectory, is_metrics, read_line, write_json
 
 BATCH = 1000  # MLflow's limit of metrics per request
 POLL_S = 0.5
@@ -223,7 +223,7 @@ def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     In a line of kind system `rank3_host_memory_gib` becomes `system/rank3/host_memory_gib`.
     """
-    if "t" not in line or "step" not in line:  # cut by a full volume
+    if not is_metrics(line):  # cut by a full volume, or not ours
         return []
     timestamp, step = int(line["t"] * 1000), line["step"]
     return [

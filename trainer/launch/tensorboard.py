@@ -18,7 +18,7 @@ from pathlib import Path
 from trainer import failures
 from trainer.launch.sender import line_points
 from trainer.record.event_file import build_first_record, build_record
-from trainer.record.run_directory import RunDirectory, read_line
+from trainer.record.run_directory import RunDirectory, is_metrics, read_line
 
 POLL_S = 1.0
 FILE = "events.out.tfevents.{second}.stratlab"
@@ -43,19 +43,19 @@ class EventWriter(threading.Thread):
             self._write()
 
     def finish(self) -> None:
-        """Writes the rest."""
+        """Writes the rest; all of it anew where a later attempt has repeated steps of an earlier one."""
         self._stop_asked.set()
         self.join()
-        self._write()
+        self._write(anew=len({line["attempt"] for line in self._folder.read_attempts()}) > 1)
 
-    def _write(self) -> None:
+    def _write(self, anew: bool = False) -> None:
         if self._failed or not self._folder.is_written_by(self._launcher):
             return
         try:
-            if self._file is None:
-                self._file, self._offset = write_events(self._folder, self._folder.tensorboard)
+            if self._file is None or anew:
+                self._file, self._offset, _ = write_events(self._folder, self._folder.tensorboard)
             else:
-                records, self._offset = build_records(self._folder.metrics, self._offset)
+                records, self._offset, _ = build_records(self._folder.metrics, self._offset)
                 with open(self._file, "ab") as file:
                     file.write(records)
         except OSError as failure:  # a copy must not end what it is a copy of
@@ -65,34 +65,53 @@ class EventWriter(threading.Thread):
             )
 
 
-def build_records(metrics: Path, offset: int) -> tuple[bytes, int]:
-    """The events of every whole line behind `offset`, and the offset behind them."""
+def build_records(metrics: Path, offset: int) -> tuple[bytes, int, int]:
+    """The events of every whole line behind `offset`, the offset behind them, and the lines that are left out.
+
+    Of a number that several attempts wrote for one step the last one stays, as in reports.
+    """
     if not metrics.exists():
-        return b"", offset
-    records = []
+        return b"", offset, 0
+    left_out = 0
+    events: list[tuple[float, int, str, dict[str, float]]] = []
+    last: dict[tuple[str, str, int], int] = {}
     with open(metrics, "rb") as file:
         file.seek(offset)
         for line in file:
             if not line.endswith(b"\n"):
                 break
             offset += len(line)
-            if points := line_points(read_line(line)):
+            found = read_line(line)
+            if not is_metrics(found):
+                left_out += 1
+            elif points := line_points(found):
+                kind, step = str(found.get("kind")), points[0]["step"]
+                last |= {(kind, point["key"], step): len(events) for point in points}
                 scalars = {point["key"]: float(point["value"]) for point in points}
-                records.append(build_record(points[0]["timestamp"] / 1000, points[0]["step"], scalars))
-    return b"".join(records), offset
+                events.append((points[0]["timestamp"] / 1000, step, kind, scalars))
+    records = []
+    for number, (time_s, step, kind, scalars) in enumerate(events):
+        kept = {key: value for key, value in scalars.items() if last[kind, key, step] == number}
+        if kept:
+            records.append(build_record(time_s, step, kept))
+    return b"".join(records), offset, left_out
 
 
-def write_events(folder: RunDirectory, place: Path) -> tuple[Path, int]:
-    """One file in `place` with all that metrics.jsonl holds; older ones of ours go. Returns it and the offset read."""
+def write_events(folder: RunDirectory, place: Path) -> tuple[Path, int, int]:
+    """One file in `place` with all that metrics.jsonl holds; older ones of ours go.
+
+    Returns:
+        The file, the offset read, and how many lines hold no metrics and are left out.
+    """
     place.mkdir(parents=True, exist_ok=True)
-    records, offset = build_records(folder.metrics, 0)
+    records, offset, left_out = build_records(folder.metrics, 0)
     file = place / FILE.format(second=f"{int(time.time()):010d}")
     aside = place / ".events.new"
     aside.write_bytes(build_first_record(time.time()) + records)
     for old in place.glob(FILE.format(second="*")):
         old.unlink()
     os.replace(aside, file)
-    return file, offset
+    return file, offset, left_out
 
 
 def find_runs(paths: list[Path]) -> Iterator[RunDirectory]:
@@ -123,12 +142,21 @@ def main(arguments: list[str]) -> int:
     if empty:
         print(f"error: {', '.join(empty)}: no run with metrics is there", file=sys.stderr)
         return failures.BAD_CONFIG
+    places: dict[Path, RunDirectory] = {}
     for folder in find_runs(options.runs):
         name = Path(folder.path.parent.name, folder.path.name)
+        place = options.output / name if options.output else folder.tensorboard
+        other = places.setdefault(place, folder)
+        if other.path.resolve() != folder.path.resolve():
+            print(f"error: {other.path}, {folder.path}: both would be {place}", file=sys.stderr)
+            return failures.BAD_CONFIG
+    for place, folder in places.items():
         try:
-            file, _ = write_events(folder, options.output / name if options.output else folder.tensorboard)
+            file, _, left_out = write_events(folder, place)
         except OSError as failure:
             print(f"error: {folder.path}: {failure}", file=sys.stderr)
             return failures.STORAGE_FULL if failures.is_storage_full(failure) else 1
         print(file)
+        if left_out:
+            print(f"{folder.metrics}: {left_out} lines hold no metrics, and are left out", file=sys.stderr)
     return failures.DONE

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+FAR_TIME_S = 1e12
+"""30,000 years: no clock tells it."""
 RESULTS_BYTES, RANK_BYTES = 64 << 10, 16 << 10
 """Several times what evaluation.json, summary.json and the facts of a rank take."""
 
@@ -148,6 +152,20 @@ def read_line(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def is_metrics(line: Mapping[str, Any]) -> bool:
+    """Whether a line has a time and a step that are numbers, and no number or name that cannot be sent or drawn."""
+    t, step = line.get("t"), line.get("step")
+    if not isinstance(t, int | float) or type(step) is not int:
+        return False
+    too_large = any(isinstance(value, int) and abs(value) > sys.float_info.max for value in line.values())
+    return (
+        not too_large
+        and abs(t) < FAR_TIME_S
+        and 0 <= step < 2**63
+        and all(name.isprintable() for name in line)
+    )
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

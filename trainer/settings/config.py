@@ -42,10 +42,14 @@ class Config(Settings):
         """Reads the TRAINER_* variables of `env`.
 
         Raises:
-            ConfigError: naming every unknown setting, wrong value and broken rule at once.
+            ConfigError: naming every unknown setting and wrong value; of known and right ones every broken rule.
         """
-        given = {key.removeprefix(PREFIX).lower(): env[key] for key in env if key.startswith(PREFIX)}
+        typed = [key.removeprefix(PREFIX) for key in env if key.startswith(PREFIX)]
+        given = {name.lower(): env[f"{PREFIX}{name}"] for name in typed}
         problems = [_unknown(name) for name in sorted(given.keys() - cls.model_fields.keys())]
+        problems += [
+            f"{PREFIX}{name}: is written {PREFIX}{name.upper()}" for name in typed if name != name.upper()
+        ]
         known = {name: text for name, text in given.items() if name in cls.model_fields}
         try:
             config = cls.model_validate(known)

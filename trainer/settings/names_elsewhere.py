@@ -6,6 +6,8 @@ is of one process here, of all of them there.
 
 from __future__ import annotations
 
+import difflib
+
 MICRO = (
     "the samples of one forward pass are TRAINER_MICRO_BATCH_SIZE, those of an update TRAINER_GLOBAL_BATCH_SIZE, and "
     "the accumulation follows from both"
@@ -102,6 +104,15 @@ MODELS = {
     **dict.fromkeys(("Qwen2.5-3B", "qwen3b", "Qwen2.5-3B-Instruct"), "qwen2.5-3b"),
 }
 MOBILENET_V2 = "; it is version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224"
+
+DATASETS = ("digits", "synthetic", "cifar100", "food101", "arithmetic", "metamathqa")
+"""Those that have a short name here; any other name is the hub's, which alone can refuse it."""
+
+
+def hint_of_dataset(name: str) -> str:
+    """To be put behind the sentence that no such data set is to be had."""
+    near = difflib.get_close_matches(name.lower(), DATASETS, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def hint_of_value(setting: str, value: str) -> str:

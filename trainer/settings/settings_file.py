@@ -6,7 +6,9 @@ Two forms of a file: the settings themselves (`model: vit_tiny`), or the values 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from trainer.settings.config import PREFIX, ConfigError
 NOTHING = ("null", "~", "Null", "NULL")
 """YAML's words for no value: the setting is as if nobody had named it."""
 OF_A_RUN = ("config", "processesPerNode", "env")
+NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -37,22 +40,18 @@ class Given:
     left_out: tuple[str, ...] = ()
 
 
-class _Text(yaml.SafeLoader):
+class _Text(yaml.BaseLoader):
     """Every value as it was typed: `on` stays on, 1e-3 stays 1e-3; a name that is there twice is an error."""
 
-
-def _build_mapping(loader: _Text, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for key, value in node.value:
-        name = loader.construct_object(key, deep=True)
-        if name in found:
-            raise yaml.MarkedYAMLError(problem=f"{name} is there twice", problem_mark=key.start_mark)
-        found[name] = loader.construct_object(value, deep=True)
-    return found
-
-
-_Text.yaml_implicit_resolvers = {}
-_Text.add_constructor("tag:yaml.org,2002:map", _build_mapping)
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        found: dict[Hashable, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="expected a name before ':'", problem_mark=key.start_mark)
+            if key.value in found:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
+            found[key.value] = self.construct_object(value)  # type: ignore[no-untyped-call]
+        return found
 
 
 def read_settings_file(path: Path) -> Given:
@@ -63,10 +62,12 @@ def read_settings_file(path: Path) -> Given:
     """
     try:
         content = yaml.load(path.read_text(), Loader=_Text)
-    except (OSError, UnicodeDecodeError) as failure:
-        raise ConfigError([f"--config {path}: {getattr(failure, 'strerror', None) or failure}"]) from None
     except yaml.YAMLError as failure:
         raise ConfigError([f"--config {path}: no YAML: {_describe(failure)}"]) from None
+    except RecursionError:
+        raise ConfigError([f"--config {path}: no settings: its lists or names are too deep"]) from None
+    except (OSError, ValueError) as failure:  # ValueError: no UTF-8, or a path that cannot be one
+        raise ConfigError([f"--config {path}: {getattr(failure, 'strerror', None) or failure}"]) from None
     if content is None:
         return Given({})
     if not isinstance(content, Mapping):
@@ -80,29 +81,64 @@ def _read_values(path: Path, content: Mapping[str, Any]) -> Given:
     """Of a chart's values. Their keys are the schema's business; here only what a run takes of them is looked at."""
     run = content["run"]
     left_out = [key for key in content if key != "run"] + [f"run.{key}" for key in run if key not in OF_A_RUN]
-    config, entries = run.get("config") or {}, run.get("env") or []
-    if not isinstance(config, Mapping):
+    config, processes, entries = (None if run.get(key) in NOTHING else run.get(key) for key in OF_A_RUN)
+    if not isinstance(config or {}, Mapping):
         raise ConfigError([f"--config {path}: run.config: expected names and values"])
-    if not all(isinstance(each, Mapping) and {"name", "value"} <= each.keys() for each in entries):
-        raise ConfigError([f"--config {path}: run.env: expected a list of name and value"])
-    variables = {str(each["name"]): str(each["value"]) for each in entries}
-    settings = _read_settings(path, config, "run.config.")
-    return Given(settings, str(run.get("processesPerNode", "")), variables, tuple(left_out))
+    if not isinstance(processes or "", str):
+        raise ConfigError([f"--config {path}: run.processesPerNode: expected a number from 1"])
+    variables = _read_variables(path, entries or [])
+    settings = _read_settings(path, config or {}, "run.config.")
+    return Given(settings, processes or "", variables, tuple(left_out))
+
+
+def _read_variables(path: Path, entries: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in entries if isinstance(entries, list) else [None]:
+        name, value = (each.get("name"), each.get("value")) if isinstance(each, Mapping) else (None, None)
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError([f"--config {path}: run.env: expected a list of name and value"])
+        if not name or "=" in name or not (is_passable(name) and is_passable(value)):
+            raise ConfigError(
+                [f"--config {path}: run.env: {name!r}={value!r} cannot be a variable of a process"]
+            )
+        found[name] = value
+    return found
 
 
 def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[str, str | None]:
-    problems = [
-        f"--config {path}: {prefix}{name}: expected one value, not {'a list' if isinstance(value, list) else 'names'}"
-        for name, value in found.items()
-        if not isinstance(value, str)
-    ]
+    problems = []
+    for name, value in found.items():
+        if not isinstance(value, str):
+            kind = "a list" if isinstance(value, list) else "names"
+            problems.append(f"--config {path}: {prefix}{name}: expected one value, not {kind}")
+        elif problem := _find_problem(name, value):
+            problems.append(f"--config {path}: {prefix}{problem}")
     if problems:
         raise ConfigError(problems)
-    return {str(name): None if value in NOTHING else value for name, value in found.items()}
+    return {name: None if value in NOTHING else value for name, value in found.items()}
+
+
+def _find_problem(name: str, value: str) -> str:
+    """Why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win unseen."""
+    if NAME.fullmatch(name.lower()) and name != name.lower():
+        return f"{name}: names of settings are in small letters, {name.lower()}"
+    if not NAME.fullmatch(name):
+        return f"{name!r}: no name of a setting"
+    return "" if is_passable(value) else f"{name}={value!r}: holds a character that no process can be given"
+
+
+def is_passable(text: str) -> bool:
+    """Whether a process can be given it as an argument or a variable."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _describe(failure: yaml.YAMLError) -> str:
     problem, mark = getattr(failure, "problem", None), getattr(failure, "problem_mark", None)
+    if problem and problem.startswith("but "):
+        problem = f"{getattr(failure, 'context', '')}, {problem}"
     return (problem or str(failure)) + (f" in line {mark.line + 1}" if mark else "")
 
 
@@ -119,6 +155,8 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, str | None]:
         name = name.strip().removeprefix("run.config.")
         if not equals or not name:
             problems.append(f"--set {pair}: expected key=value, such as lr=0.01")
+        elif problem := _find_problem(name, value):
+            problems.append(problem)
         found[name] = None if value in NOTHING else value
     if problems:
         raise ConfigError(problems)

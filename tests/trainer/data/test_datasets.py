@@ -121,6 +121,17 @@ def test_a_missing_folder(tmp_path):
         open_data(settings(tmp_path / "nowhere"), 8)
 
 
+def test_a_name_that_the_hub_does_not_have_is_compared_with_ours(monkeypatch):
+    def find_none(name):
+        raise ConnectionError(f"no {name} here")
+
+    monkeypatch.setattr(datasets, "load_dataset", find_none)
+    with pytest.raises(
+        DataMissing, match="'digitz': cannot be loaded: no digitz here; did you mean digits[?]"
+    ):
+        open_data(Config(run="try", dataset="digitz"), 8)
+
+
 def test_a_folder_without_data(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataMissing, match="not a data set in `datasets` format"):

@@ -74,6 +74,18 @@ def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build_environment(["--config", str(values)], {})[1][0] == f"left out of {values}: run.nodes"
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "two", "", "²", "9" * 5000])
+def test_a_number_of_processes_that_cannot_be_is_named_as_it_was_given(file: Path, number: str) -> None:
+    with pytest.raises(ConfigError, match=f"^processes='{number}': expected a number from 1$"):
+        build_environment(["--processes", number], {})
+    values = file.with_name("values.yaml")
+    values.write_text(f"run: {{processesPerNode: '{number or 0}'}}\n")
+    with pytest.raises(ConfigError, match="^run.processesPerNode="):
+        build_environment(["--config", str(values)], {})
+    with pytest.raises(ConfigError, match="^PET_NPROC_PER_NODE="):
+        build_environment(["--set", "run=a"], {"PET_NPROC_PER_NODE": number or "0"})
+
+
 def test_an_unknown_option_is_named() -> None:
     with pytest.raises(ConfigError, match="--conf x; python -m trainer --help"):
         build_environment(["--conf", "x"], {})

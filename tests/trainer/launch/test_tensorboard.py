@@ -66,6 +66,48 @@ def test_a_second_export_replaces_the_first(tmp_path: Path) -> None:
     assert read(folder.tensorboard) == expected(folder)
 
 
+def test_two_runs_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [make_run(tmp_path / results).path for results in ("r1", "r2")]
+    assert main([*map(str, paths), "--output", str(tmp_path / "both")]) == 2
+    said = capsys.readouterr().err
+    assert f"error: {paths[0]}, {paths[1]}: both would be {tmp_path}/both/demo/ddp" in said
+    assert not (tmp_path / "both").exists()
+    assert main([str(paths[0]), str(paths[0].parent), "--output", str(tmp_path / "one")]) == 0
+
+
+def test_of_a_repeated_step_the_last_stays(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    write(folder, [{**LINES[0], "step": 2, "attempt": 2, "loss": 1.5}, {**LINES[0], "step": 3, "attempt": 2}])
+    assert main([str(folder.path)]) == 0
+    steps = [(step, value) for _, step, value in read(folder.tensorboard)["loss"]]
+    assert steps == [(1, pytest.approx(2.31)), (2, 1.5), (3, pytest.approx(2.31))]
+
+
+def test_a_launcher_leaves_no_repeated_step(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    folder.append_attempt("started", 1, "first")
+    folder.append_attempt("started", 2, "mine")
+    writer = EventWriter(folder, "mine")
+    writer._write()
+    write(folder, [{**LINES[0], "step": 2, "attempt": 2, "loss": 1.5}])
+    writer.start()
+    writer.finish()
+    assert [step for _, step, _ in read(folder.tensorboard)["loss"]] == [1, 2]
+
+
+def test_a_line_that_holds_no_metrics_is_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run(tmp_path)
+    wanted = expected(folder)
+    odd = [{"t": "x"}, {"step": "25"}, {"loss": 10**400}, {"step": 2**70}, {"step": -1}, {"step": True}]
+    odd += [{"t": float("nan")}, {"t": 1e300}, {"\ud800": 1.0}]
+    write(folder, [{**LINES[0], "step": 9, **each} for each in odd], "half a line\n")
+    assert main([str(folder.path)]) == 0
+    assert f"{folder.metrics}: 10 lines hold no metrics, and are left out" in capsys.readouterr().err
+    assert read(folder.tensorboard) == wanted
+
+
 def test_what_holds_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path)
     assert main([str(tmp_path / "demo"), str(tmp_path)]) == 2

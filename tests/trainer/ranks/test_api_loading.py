@@ -99,11 +99,11 @@ def test_what_cannot_be_is_said() -> None:
         deepspeed_config(strategy="ddp", processes=2)
     with pytest.raises(ConfigError, match="hpz has no effect on one node"):
         deepspeed_config(strategy="zeropp", processes=2)
-    with pytest.raises(ConfigError, match="processes=0, nodes=1: expected whole numbers from 1"):
+    with pytest.raises(ConfigError, match="processes='0': expected a number from 1"):
         deepspeed_config(strategy="zero1", processes=0)
     with pytest.raises(ConfigError, match="device='tpu': expected cuda or cpu"):
         deepspeed_config(strategy="zero1", processes=1, device="tpu")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="TRAINER_LRR: unknown setting"):
+    with pytest.raises(ConfigError, match="^lrr: unknown setting"):
         load_data(lrr=1)
 
 

@@ -165,10 +165,15 @@ def test_help_and_stray_arguments(tmp_path):
         ("--config=no.yaml", "--config no.yaml: No such file"),
         ("--set=lrr=1", "lrr: unknown setting, did you mean lr?"),
         ("--set=lr=-1", "lr='-1': "),
-        ("--processes=two", "PET_NPROC_PER_NODE='two': expected a number from 1"),
+        ("--processes=two", "processes='two': expected a number from 1"),
     ):
         done = start(tmp_path, argument)
         assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
+        assert "the run is called" not in done.stderr and "run directory" not in done.stderr
+    (tmp_path / "odd.yaml").write_text("? [lr]\n: 1\n")
+    done = start(tmp_path, "--config", "odd.yaml")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    (tmp_path / "odd.yaml").unlink()
     assert list(tmp_path.iterdir()) == []
 
 

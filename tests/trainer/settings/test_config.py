@@ -31,6 +31,17 @@ def test_every_setting_is_read_somewhere():
     assert not idle, f"nothing in trainer/ reads {', '.join(idle)}"
 
 
+def test_rules_are_said_beside_unknown_names_and_behind_wrong_values() -> None:
+    rule = {"TRAINER_OPTIMIZER": "sgd", "TRAINER_NESTEROV": "true", "TRAINER_MOMENTUM": "0"}
+    assert len(problems(TRAINER_LRR="1", **rule)) == 2
+    assert len(problems(TRAINER_LR="x", TRAINER_STRATEGY="dpp", **rule)) == 2
+
+
+def test_a_variable_has_one_spelling() -> None:
+    said = problems(TRAINER_lr="0.5", TRAINER_LR="0.001")
+    assert said == ["TRAINER_lr: is written TRAINER_LR"]
+
+
 def test_values_are_read_with_their_types():
     config = read(TRAINER_LR="1e-4", TRAINER_STEPS="16777216", TRAINER_PROFILE_MEMORY="false")
     assert (config.lr, config.steps, config.profile_memory) == (1e-4, 16777216, False)

@@ -8,7 +8,7 @@ import pytest
 
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import MODELS as OURS
-from trainer.settings.names_elsewhere import MODELS, SETTINGS_ELSEWHERE, STRATEGIES
+from trainer.settings.names_elsewhere import DATASETS, MODELS, SETTINGS_ELSEWHERE, STRATEGIES, hint_of_dataset
 from trainer.settings.strategy_table import STRATEGIES as TABLE
 
 
@@ -17,6 +17,14 @@ def refuse(**settings: str) -> str:
         Config.from_env({"TRAINER_RUN": "r", **settings})
     (problem,) = caught.value.problems
     return problem
+
+
+def test_a_data_set_s_name_that_is_nearly_one_of_ours() -> None:
+    assert hint_of_dataset("digitz") == "; did you mean digits?"
+    assert hint_of_dataset("MetaMathQA-40k") == "; did you mean metamathqa?"
+    assert hint_of_dataset("ethz/somebody-else") == ""
+    described = str(Config.model_fields["dataset"].description)
+    assert re.findall("`([a-z0-9]+)`", described) == list(DATASETS)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,22 @@ other: 1
         ("run: {config: [1]}\n", "run.config: expected names and values"),
         ("run: {env: {A: b}}\n", "run.env: expected a list of name and value"),
         ("run: {config: {lr: [1]}}\n", "run.config.lr: expected one value, not a list"),
+        ("lr: 0.5\nLR: 0.001\n", "LR: names of settings are in small letters, lr"),
+        ("run: {config: {Lr: 1}}\n", "run.config.Lr: names of settings are in small letters, lr"),
+        ("a=b: 1\n", "'a=b': no name of a setting"),
+        ("? [a]\n: b\n", "no YAML: expected a name before ':' in line 1"),
+        ("{a: b}: c\n", "no YAML: expected a name before ':' in line 1"),
+        ("[" * 5000, "its lists or names are too deep"),
+        ('model_path: "a\\0b"\n', "model_path='a\\x00b': holds a character that no process can be given"),
+        ('model_path: "\\ud800"\n', "model_path='\\ud800': holds a character that no process can be given"),
+        ("run: {env: [{name: A=B, value: c}]}\n", "run.env: 'A=B'='c' cannot be a variable of a process"),
+        ("run: {env: [{name: '', value: c}]}\n", "run.env: ''='c' cannot be a variable of a process"),
+        ("run: {env: [{name: [A], value: c}]}\n", "run.env: expected a list of name and value"),
+        ("run: {processesPerNode: [2]}\n", "run.processesPerNode: expected a number from 1"),
+        (
+            "lr: 1\n---\nlr: 2\n",
+            "expected a single document in the stream, but found another document in line 2",
+        ),
     ],
 )
 def test_what_is_no_settings_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
@@ -92,8 +108,26 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     assert read_settings_file(write(tmp_path, "# nothing\n")).settings == {}
 
 
+def test_a_tag_changes_nothing_of_what_was_typed(tmp_path: Path) -> None:
+    text = "lr: !!int abc\nsteps: !!bool foo\nseed: !!timestamp foo\n"
+    assert read_settings_file(write(tmp_path, text)).settings == {"lr": "abc", "steps": "foo", "seed": "foo"}
+
+
+def test_null_in_a_charts_values_is_as_if_nobody_had_named_it(tmp_path: Path) -> None:
+    found = read_settings_file(write(tmp_path, "run: {config: null, env: ~, processesPerNode: null}\n"))
+    assert (found.settings, found.processes, found.variables) == ({}, "", {})
+
+
+def test_a_path_that_no_file_can_have() -> None:
+    for path in ("a\0b", "\ud800"):
+        with pytest.raises(ConfigError, match="--config "):
+            read_settings_file(Path(path))
+
+
 def test_pairs() -> None:
     given = ["lr=0.1", "run.config.model=cnn", "steps=null", "model_path=a=b"]
     assert read_pairs(given) == {"lr": "0.1", "model": "cnn", "steps": None, "model_path": "a=b"}
     with pytest.raises(ConfigError, match=r"--set lr: expected key=value[^$]*--set =3: "):
         read_pairs(["lr", "=3"])
+    with pytest.raises(ConfigError, match=r"LR: names of settings are in small letters, lr\nseed=.*: holds"):
+        read_pairs(["lr=1", "LR=2", "seed=\0"])

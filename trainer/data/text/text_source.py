@@ -15,6 +15,7 @@ from trainer.data.images import SPLIT_SEED
 from trainer.data.text.arithmetic import generate_arithmetic
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.names_elsewhere import hint_of_dataset
 
 HUB_IDS = {"metamathqa": "meta-math/MetaMathQA"}
 QUERY, RESPONSE, ORIGINAL = "query", "response", "original_question"
@@ -106,9 +107,10 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
     except Exception as failure:  # a dozen classes of the hub's client and of the readers: "not to be had"
         if isinstance(failure, OSError) and failure.errno is not None:
             raise
+        hint = "" if config.dataset_path else hint_of_dataset(config.dataset)
         raise DataMissing(
             f"{named(config)}: cannot be loaded, expected a data set in `datasets` format (saved with save_to_disk, "
-            f"or json, jsonl or parquet files) or an id on the hub: {failure.__cause__ or failure}"
+            f"or json, jsonl or parquet files) or an id on the hub: {failure.__cause__ or failure}{hint}"
         ) from failure
     return dict(source) if isinstance(source, dict) else {"train": source}
 

@@ -108,7 +108,8 @@ def test_missing_columns_are_all_named(tmp_path):
     assert len(error.value.problems) == 2 and "query holds int64, expected string" in error.value.problems[0]
 
 
-def test_what_is_not_there_is_data_missing(tmp_path):
+def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataMissing, match=r"TRAINER_DATASET_PATH='.*nowhere': no such folder or file"):
         load_questions(text_config(tmp_path, dataset_path=str(tmp_path / "nowhere")))
     (tmp_path / "empty").mkdir()
@@ -117,6 +118,8 @@ def test_what_is_not_there_is_data_missing(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(DataMissing, match="json, jsonl or parquet"):
         load_questions(text_config(tmp_path, dataset_path=str(tmp_path / "notes.txt")))
+    with pytest.raises(DataMissing, match=r"TRAINER_DATASET='metamath_qa': .* .*did you mean metamathqa\?"):
+        load_questions(Config(run="try", model="qwen_tiny", dataset="metamath_qa"))
     with pytest.raises(DataMissing, match="no documents for the train split"):
         splits(tmp_path, numbered(2))
 
