@@ -22,6 +22,7 @@ from stratlab.user_error import UserError
 
 ARCHIVE = re.compile(r"(?P<stem>.+?)\.(zip|tar|tar\.gz|tgz)", re.IGNORECASE)
 TRACE_SUFFIXES = (".json", ".gz")
+ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")  # of a member, of an empty one
 COPY_BYTES = 1 << 20
 LONGEST_NAME = 200  # bytes
 DRIVE = re.compile(r"[A-Za-z]:")
@@ -174,7 +175,7 @@ class _Budget:
 
 def _list_members(archive: Path) -> Iterator[_Member]:
     """Regular files, and with a problem what is no file; folders are left out."""
-    if zipfile.is_zipfile(archive):
+    if _is_zip(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
                 if not info.is_dir():
@@ -186,6 +187,14 @@ def _list_members(archive: Path) -> Iterator[_Member]:
             if not entry.isdir():
                 problem = None if entry.isreg() else "a link or a device, not a file"
                 yield _Member(entry.name, entry.size, problem, partial(tar.extractfile, entry))
+
+
+def _is_zip(archive: Path) -> bool:
+    """By its beginning: a tar ends as a ZIP does whose last member is one that is stored as it is."""
+    with open(archive, "rb") as file:
+        if file.read(4) in ZIP_BEGINNINGS:
+            return True
+    return zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive)  # something may stand before a ZIP
 
 
 def _find_zip_problem(info: zipfile.ZipInfo) -> str | None:

@@ -163,6 +163,25 @@ def test_archives_in_folders_and_archives_are_folders(tmp_path: Path) -> None:
     assert reasons["bad.zip"].startswith("damaged, or not what its name says")
 
 
+def test_a_tar_of_zips_is_a_tar(tmp_path: Path) -> None:
+    """The last of them ends as a ZIP of the whole file would."""
+    names = ("ddp", "fsdp", "zero")
+    inner = {
+        f"{name}.zip": write_zip(tmp_path / f"{name}.zip", {"rank0.json": TRACE}).read_bytes()
+        for name in names
+    }
+    found = collect_files(write_tar(tmp_path / "runs.tar", inner), scratch(tmp_path))
+    assert [file.shown for file in found.files] == [f"{name}/rank0.json" for name in names]
+    assert found.left_out == []
+
+
+def test_what_stands_before_a_zip_is_no_matter(tmp_path: Path) -> None:
+    archive = write_zip(tmp_path / "runs.zip", {"a/rank0.json": TRACE})
+    archive.write_bytes(b"#!/bin/sh\n" + archive.read_bytes())
+    found = unpack(archive, "runs.zip", scratch(tmp_path))
+    assert [file.shown for file in found.files] == ["a/rank0.json"]
+
+
 def test_a_full_disk_is_no_damage_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = write_zip(tmp_path / "runs.zip", {"rank0.json": TRACE})
 
