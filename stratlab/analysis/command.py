@@ -171,7 +171,7 @@ def _analyze_foreign(
 ) -> None:
     from stratlab.analysis.analyze import NoTraces
     from stratlab.analysis.foreign_traces import analyze_foreign, name_source, parse_pattern
-    from stratlab.traces.archives import ArchiveError
+    from stratlab.traces.archive_budget import ArchiveError
 
     pattern = parse_pattern(rank_pattern)
     output = output or Path(f"{name_source(source)}-analysis")

@@ -18,7 +18,7 @@ from stratlab.analysis.foreign_traces import (
     parse_pattern,
 )
 from stratlab.analysis.hta.bridge import HtaRun
-from stratlab.traces.archives import ArchiveError
+from stratlab.traces.archive_budget import ArchiveError
 from stratlab.user_error import UserError
 from tests.stratlab.real_traces import TEAM, unpack
 from tests.stratlab.simulated.small import TraceWriter, build_cpu_trace, build_gpu_trace, write_run
