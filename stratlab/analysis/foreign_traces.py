@@ -6,7 +6,6 @@ The source is only read. Each experiment gets a folder `<output>/<experiment>/` 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tempfile
 from collections.abc import Sequence
@@ -14,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.analyze import NoTraces, analyze_found, check_replaceable
+from stratlab.analysis.analyze import NoTraces, analyze_found
+from stratlab.analysis.foreign_places import check_place, check_source, hash_file
 from stratlab.analysis.measuring.measure import Progress
 from stratlab.analysis.reporting.quality import say_ranks
 from stratlab.analysis.reporting.run_facts import build_foreign_facts
 from stratlab.run_directory.files import has_marks
-from stratlab.run_directory.foreign import FOREIGN, read_foreign, write_foreign
+from stratlab.run_directory.foreign import write_foreign
 from stratlab.traces.archives import find_archive_stem
 from stratlab.traces.discover import Finding, Found
 from stratlab.traces.experiments import Experiment, TraceFile, sort_experiments
@@ -27,7 +27,6 @@ from stratlab.traces.rank_names import strip_ending
 from stratlab.traces.trace_files import collect_files
 from stratlab.user_error import UserError
 
-OURS = {FOREIGN, "analysis"}
 MOST_TOLD = 5  # files that are no traces
 
 
@@ -101,7 +100,7 @@ def analyze_foreign(
         ArchiveError: `source` is an archive that is damaged or refused.
         NoTraces: there is no trace in it.
     """
-    _check_source(source, output)
+    check_source(source, output)
     with tempfile.TemporaryDirectory(prefix="stratlab-foreign-") as scratch:
         progress(f"{source}: looking for traces ...")
         collected = collect_files(source, Path(scratch))
@@ -114,7 +113,7 @@ def analyze_foreign(
         for sentence in _say_left_out(found.left_out):
             progress(sentence)
         for experiment in found.experiments:
-            _check_place(output / experiment.name, source)
+            check_place(output / experiment.name, experiment, source)
         done = []
         for number, experiment in enumerate(found.experiments, 1):
             ranks = f"{len(experiment.traces)} traces" if len(experiment.traces) > 1 else "1 trace"
@@ -142,6 +141,7 @@ def _analyze(experiment: Experiment, source: Path, folder: Path, progress: Progr
             "schema_version": 1,
             "experiment": experiment.name,
             "source": source.resolve().name,
+            "source_path": str(source.resolve()),
             "folders": list(experiment.folders),
             "world_size": experiment.world_size,
             "traces": [_describe(rank, t) for rank, t in experiment.traces.items() if rank in used],
@@ -151,14 +151,12 @@ def _analyze(experiment: Experiment, source: Path, folder: Path, progress: Progr
 
 
 def _describe(rank: int, trace: TraceFile) -> dict[str, Any]:
-    with open(trace.file.path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         "rank": rank,
         "file": trace.file.shown,
         "rank_from": "only trace" if trace.rank is None else trace.rank_from,
         "bytes": trace.file.path.stat().st_size,
-        "sha256": digest,
+        "sha256": hash_file(trace.file.path),
     }
 
 
@@ -182,31 +180,3 @@ def _say_left_out(left_out: Sequence[tuple[str, str]]) -> list[str]:
         more = f" and {len(other) - MOST_TOLD} more" if len(other) > MOST_TOLD else ""
         said.insert(0, f"no traces, left out: {', '.join(other[:MOST_TOLD])}{more}")
     return said
-
-
-def _check_source(source: Path, output: Path) -> None:
-    if source.is_dir():
-        runs = sorted(path.name for path in source.iterdir() if path.is_dir() and has_marks(path))
-        if runs:
-            raise UserError(
-                f"{source}: a comparison of this lab, not traces of another program; analyze one of its runs: "
-                f"{', '.join(str(source / name) for name in runs[:3])}"
-            )
-        if output.resolve() == source.resolve():
-            raise UserError(f"--output {output}: expected another folder than that of the traces")
-    if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output}: expected a folder")
-
-
-def _check_place(folder: Path, source: Path) -> None:
-    """An analysis takes the place of an earlier one of the same source, and of nothing else."""
-    if not folder.exists():
-        return
-    there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
-    other = [name for name in there if name not in OURS and not name.startswith(".analysis-")]
-    if other:
-        raise UserError(f"{folder}: holds {other[0]}, which is of no analysis; choose another --output")
-    known = read_foreign(folder, []).get("source", source.resolve().name)
-    if known != source.resolve().name:
-        raise UserError(f"{folder}: holds the analysis of {known}; choose another --output")
-    check_replaceable(folder / "analysis")

@@ -149,12 +149,30 @@ def test_a_second_analysis_replaces_the_first_and_nothing_else(tmp_path: Path) -
     build_gpu_trace(0, steps=2).write(tmp_path / "in" / "rank0.json")
     run(tmp_path / "in", out)
     assert first.read_text() != text
-    shutil.copytree(tmp_path / "in", tmp_path / "other" / "in")
-    with pytest.raises(UserError, match=r"out/in: holds the analysis of in; choose another --output"):
-        run(tmp_path / "other", out)
+    shutil.copytree(tmp_path / "in", tmp_path / "moved" / "in")
+    run(tmp_path / "moved" / "in", out)  # the same traces elsewhere
+    with pytest.raises(UserError, match=r"holds the analysis of .*/moved/in; choose another --output"):
+        build_gpu_trace(0).write(tmp_path / "in" / "rank0.json")
+        run(tmp_path / "in", out)
+    shutil.rmtree(out / "in")
+    run(tmp_path / "in", out)
     (out / "in" / "thesis.tex").write_text("")
     with pytest.raises(UserError, match=r"holds thesis\.tex, which is of no analysis"):
         run(tmp_path / "in", out)
+
+
+def test_another_source_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    for name, steps in (("a", 1), ("b", 2)):
+        build_gpu_trace(0, steps=steps).write(tmp_path / name / "in" / "exp" / "rank0.json")
+        pack(tmp_path / name / "in", tmp_path / name / "traces.zip")
+    first = run(tmp_path / "a" / "traces.zip", tmp_path / "out")["exp"].folder / "analysis" / "report.json"
+    text = first.read_text()
+    with pytest.raises(UserError, match=r"out/exp: holds the analysis of .*/a/traces\.zip; choose another"):
+        run(tmp_path / "b" / "traces.zip", tmp_path / "out")
+    assert first.read_text() == text
+    shutil.copy(tmp_path / "b" / "traces.zip", tmp_path / "a" / "traces.zip")
+    run(tmp_path / "a" / "traces.zip", tmp_path / "out")  # changed since
+    assert first.read_text() != text
 
 
 def test_what_an_analysis_has_left_in_the_source_is_no_source(tmp_path: Path) -> None:
