@@ -22,8 +22,9 @@ from stratlab.run_directory.files import has_marks
 from stratlab.run_directory.foreign import write_foreign
 from stratlab.traces.archives import find_archive_stem
 from stratlab.traces.discover import Finding, Found
-from stratlab.traces.experiments import Experiment, TraceFile, sort_experiments
+from stratlab.traces.experiments import Experiment, sort_experiments
 from stratlab.traces.rank_names import strip_ending
+from stratlab.traces.rank_trace import TraceFile
 from stratlab.traces.trace_files import collect_files
 from stratlab.user_error import UserError
 
