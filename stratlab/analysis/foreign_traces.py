@@ -23,6 +23,7 @@ from stratlab.run_directory.foreign import write_foreign
 from stratlab.traces.archives import find_archive_stem
 from stratlab.traces.discover import Finding, Found
 from stratlab.traces.experiments import Experiment, sort_experiments
+from stratlab.traces.rank_hints import find_hints
 from stratlab.traces.rank_names import strip_ending
 from stratlab.traces.rank_trace import TraceFile
 from stratlab.traces.trace_files import collect_files
@@ -113,6 +114,8 @@ def analyze_foreign(
             raise NoTraces("\n".join([f"{source}: no trace in it", *said]))
         for sentence in _say_left_out(found.left_out):
             progress(sentence)
+        for hint in find_hints(found.experiments):
+            progress(f"hint: {hint}")
         for experiment in found.experiments:
             check_place(output / experiment.name, experiment, source)
         done = []

@@ -54,20 +54,20 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
     if isinstance(base, int) and abs(base) >= LATEST_NS:
         return Identity(problem="counts its times from one that no clock shows")
     if info.get("rank") is None and behind:
-        return _read_behind(path, limits)
+        return _read_behind(path, info, limits)
     return _build(info)
 
 
-def _read_behind(path: Path, limits: Limits) -> Identity:
+def _read_behind(path: Path, info: dict[str, Any], limits: Limits) -> Identity:
     try:
-        if not _tells_behind(path, limits):
-            return Identity()
-        *_, last = split_events(path, limits)
-        return _build(msgspec.json.decode(last, type=_Head).distributedInfo or {})
+        if _tells_behind(path, limits):
+            *_, last = split_events(path, limits)
+            info = {**info, **(msgspec.json.decode(last, type=_Head).distributedInfo or {})}
     except TraceError as failure:
         return Identity(problem=str(failure))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
-        return Identity()  # what is wrong with it is found when it is read
+        pass  # what is wrong with it is found when it is read
+    return _build(info)
 
 
 def _tells_behind(path: Path, limits: Limits) -> bool:

@@ -112,6 +112,22 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     assert "R12" in rules
 
 
+def test_what_may_be_ranks_of_one_run_is_said(tmp_path: Path) -> None:
+    for pod in (0, 1):
+        silent = build_gpu_trace(None)
+        silent.head["distributedInfo"] = {}
+        silent.write(tmp_path / "in" / f"pod-{pod}_71.{1694128201540 + pod}.pt.trace.json")
+    said: list[str] = []
+    done = run(tmp_path / "in", tmp_path / "out", progress=said.append)
+    (hint,) = [sentence for sentence in said if sentence.startswith("hint: pod-0_71")]
+    assert hint.endswith(r'--rank-pattern "pod-(\d+)"')
+    assert all(
+        any("no rank is told" in row["reason"] for row in report(one)["quality"]) for one in done.values()
+    )
+    again = run(tmp_path / "in", tmp_path / "by-pod", pattern=parse_pattern(r"pod-(\d+)"))
+    assert [report(one)["mean"]["ranks"] for one in again.values()] == [2]
+
+
 def test_one_that_cannot_be_analysed_leaves_the_others(tmp_path: Path) -> None:
     build_gpu_trace(0).write(tmp_path / "in" / "good" / "rank0.json")
     (tmp_path / "in" / "good" / "rank1.json").write_text('{"traceEvents": [{"ph": "X", "ts"')
