@@ -20,9 +20,9 @@ from stratlab.analysis.reporting.quality import say_ranks
 from stratlab.analysis.reporting.run_facts import build_foreign_facts
 from stratlab.run_directory.files import has_marks
 from stratlab.run_directory.foreign import write_foreign
-from stratlab.traces.archives import find_archive_stem
+from stratlab.traces.archives import OTHER_ENDING, find_archive_stem
 from stratlab.traces.discover import Finding, Found
-from stratlab.traces.experiments import Experiment, sort_experiments
+from stratlab.traces.experiments import NOTHING_OF_A_TRACE, Experiment, sort_experiments
 from stratlab.traces.rank_hints import find_hints
 from stratlab.traces.rank_names import strip_ending
 from stratlab.traces.rank_trace import TraceFile
@@ -108,9 +108,8 @@ def analyze_foreign(
         collected = collect_files(source, Path(scratch))
         found = sort_experiments(collected, name_source(source), pattern)
         if not found.experiments:
-            said = [f"  {name}: {why}" for name, why in found.left_out[:20]] or [
-                "  no .json and no .gz file in it"
-            ]
+            odd = [(name, why) for name, why in found.left_out if why != OTHER_ENDING]
+            said = [f"  {name}: {why}" for name, why in odd[:20]] or ["  no .json and no .gz file in it"]
             raise NoTraces("\n".join([f"{source}: no trace in it", *said]))
         for sentence in _say_left_out(found.left_out):
             progress(sentence)
@@ -178,8 +177,8 @@ def _find_gaps(experiment: Experiment) -> list[Finding]:
 
 def _say_left_out(left_out: Sequence[tuple[str, str]]) -> list[str]:
     """What is no trace at all in one line; what is damaged or refused in a line each."""
-    other = [name for name, why in left_out if why == "holds no traceEvents"]
-    said = [f"warning: {name}: {why} (skipped)" for name, why in left_out if why != "holds no traceEvents"]
+    other = [name for name, why in left_out if why in NOTHING_OF_A_TRACE]
+    said = [f"warning: {name}: {why} (skipped)" for name, why in left_out if why not in NOTHING_OF_A_TRACE]
     if other:
         more = f" and {len(other) - MOST_TOLD} more" if len(other) > MOST_TOLD else ""
         said.insert(0, f"no traces, left out: {', '.join(other[:MOST_TOLD])}{more}")

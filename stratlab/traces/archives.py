@@ -22,6 +22,7 @@ from stratlab.traces.archive_budget import ArchiveError, Budget
 
 ARCHIVE = re.compile(r"(?P<stem>.+?)\.(zip|tar|tar\.gz|tgz)", re.IGNORECASE)
 TRACE_SUFFIXES = (".json", ".gz")
+OTHER_ENDING = "ends neither in .json nor in .gz"
 ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")  # of a member, of an empty one
 COPY_BYTES = 1 << 20
 LONGEST_NAME = 200  # bytes
@@ -78,6 +79,12 @@ def is_hidden(parts: tuple[str, ...]) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
+def say_name(parts: tuple[str, ...]) -> str:
+    """Joined; bytes that are no text as a report can hold them."""
+    name = "/".join(parts)
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
 def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
     """Unpacks the traces of one archive, and the archives in it as they are.
 
@@ -95,7 +102,11 @@ def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
         for number, member in enumerate(_list_members(archive), 1):
             parts = _check_name(member.name, shown)
             budget.tell(member.size, shown)
-            if parts and not is_hidden(parts) and _is_wanted(parts[-1]):
+            if not parts or is_hidden(parts):
+                continue
+            if not _is_wanted(parts[-1]):
+                found.left_out.append((say_name(parts), OTHER_ENDING))
+            else:
                 folder = target / str(number)
                 folder.mkdir()
                 _unpack_member(member, parts, folder, found)
@@ -111,9 +122,9 @@ def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
 
 
 def _unpack_member(member: _Member, parts: tuple[str, ...], folder: Path, found: Unpacked) -> None:
-    name = "/".join(parts)
-    if not name.isprintable():
-        found.left_out.append((ascii(name)[1:-1], "its name holds bytes that are no text"))
+    name = say_name(parts)
+    if name != "/".join(parts):
+        found.left_out.append((name, "its name holds bytes that are no text"))
         return
     if member.problem:
         found.left_out.append((name, member.problem))

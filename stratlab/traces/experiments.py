@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stratlab.run_directory.files import LARGEST_WORLD
-from stratlab.traces.archives import Unpacked, find_archive_stem
+from stratlab.traces.archives import OTHER_ENDING, Unpacked, find_archive_stem
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.discover import Finding
 from stratlab.traces.division import Group, divide, find_conflict, is_size
@@ -15,7 +15,8 @@ from stratlab.traces.experiment_names import name_experiments
 from stratlab.traces.rank_names import find_named_rank, find_place
 from stratlab.traces.rank_trace import TraceFile, look_into
 
-NO_TRACES = ("holds no traceEvents", "a merged trace", "--rank-pattern")  # of what is left out: no damage
+NOTHING_OF_A_TRACE = ("holds no traceEvents", OTHER_ENDING)
+NO_TRACES = (*NOTHING_OF_A_TRACE, "a merged trace", "--rank-pattern")  # of what is left out: no damage
 
 
 @dataclass

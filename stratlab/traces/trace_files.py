@@ -8,11 +8,13 @@ from pathlib import Path
 from stratlab.run_directory.foreign import FOREIGN
 from stratlab.traces.archive_budget import ARCHIVE_LIMITS, ArchiveError, ArchiveLimits, Budget
 from stratlab.traces.archives import (
+    OTHER_ENDING,
     TRACE_SUFFIXES,
     SourceFile,
     Unpacked,
     find_archive_stem,
     is_hidden,
+    say_name,
     unpack,
 )
 from stratlab.user_error import UserError
@@ -66,10 +68,12 @@ def _walk(folder: Path) -> Unpacked:
             path = Path(place, name)
             parts = path.relative_to(root).parts
             wanted = name.lower().endswith(TRACE_SUFFIXES) or find_archive_stem(name)
-            if is_hidden((name,)) or not wanted:
+            if is_hidden((name,)):
                 continue
-            if not "/".join(parts).isprintable():
-                found.left_out.append((ascii("/".join(parts))[1:-1], "its name holds bytes that are no text"))
+            if not wanted:
+                found.left_out.append((say_name(parts), OTHER_ENDING))
+            elif say_name(parts) != "/".join(parts):
+                found.left_out.append((say_name(parts), "its name holds bytes that are no text"))
             else:
                 found.files.append(SourceFile(parts, path))
     return found

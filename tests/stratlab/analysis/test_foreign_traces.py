@@ -61,6 +61,8 @@ def test_every_experiment_of_a_zip_has_its_report(tmp_path: Path) -> None:
         shutil.copy(path, source / "dlrm" / f"worker{rank}_step_12.{1694128201545 + rank}.pt.trace.json")
     build_cpu_trace(0).write(source / "cpu" / "rank0.json.gz")
     (source / "notes.json").write_text("{}")
+    for name in ("README.md", "a.txt", "b.txt", "dlrm/c.txt", "dlrm/.hidden", "zz.txt", "zzz.txt"):
+        (source / name).write_text("")
     archive = pack(source, tmp_path / "traces.zip")
     before, said = archive.read_bytes(), []
     done = run(archive, tmp_path / "out", progress=said.append)
@@ -69,7 +71,7 @@ def test_every_experiment_of_a_zip_has_its_report(tmp_path: Path) -> None:
         "cpu": ("cpu", 1),
         "dlrm": ("gpu", 8),
     }
-    assert "no traces, left out: notes.json" in said
+    assert "no traces, left out: README.md, a.txt, b.txt, dlrm/c.txt, zz.txt and 2 more" in said
     assert sorted(path.name for path in (tmp_path / "out" / "dlrm").iterdir()) == ["analysis", "foreign.json"]
     told = json.loads((tmp_path / "out" / "dlrm" / "foreign.json").read_text())
     assert (told["source"], told["world_size"], told["folders"]) == ("traces.zip", 8, ["dlrm"])
@@ -114,7 +116,7 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
 
 def test_what_may_be_ranks_of_one_run_is_said(tmp_path: Path) -> None:
     for pod in (0, 1):
-        silent = build_gpu_trace(None)
+        silent = build_gpu_trace(None, comm_start=600 + pod)
         silent.head["distributedInfo"] = {}
         silent.write(tmp_path / "in" / f"pod-{pod}_71.{1694128201540 + pod}.pt.trace.json")
     said: list[str] = []
@@ -209,6 +211,9 @@ def test_what_cannot_be_a_source_or_a_place_says_so(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=r"bad\.zip: damaged"):
         run(tmp_path / "bad.zip", tmp_path / "out")
     (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "notes.txt").write_text("")
+    with pytest.raises(NoTraces, match=r"no trace in it\n  no \.json and no \.gz file in it$"):
+        run(tmp_path / "in", tmp_path / "out")
     (tmp_path / "in" / "config.json").write_text("{}")
     with pytest.raises(NoTraces, match=r"no trace in it\n  config\.json: holds no traceEvents"):
         run(tmp_path / "in", tmp_path / "out")

@@ -57,7 +57,8 @@ def test_what_may_be_a_trace_is_unpacked_and_nothing_else(name: str, tmp_path: P
     found = unpack(archive, name, scratch(tmp_path))
     assert [file.shown for file in found.files] == ["a/rank0.json", "a/rank1.json.gz", "b/rank0.JSON"]
     assert found.files[0].path.read_bytes() == TRACE and found.files[0].path.name == "rank0.json"
-    assert found.left_out == []
+    assert found.left_out == [("a/note.txt", "ends neither in .json nor in .gz")]
+    assert not list(tmp_path.rglob("note.txt"))
 
 
 @pytest.mark.parametrize("name", ("runs.zip", "runs.tar"))
