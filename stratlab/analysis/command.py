@@ -199,14 +199,12 @@ def _analyze_foreign(
 
 def _show(report: Mapping[str, Any], folder: Path) -> bool:
     """The answer in short. False where Holistic Trace Analysis has failed in everything."""
-    from stratlab.analysis.pages.part_names import say_headline
+    from stratlab.analysis.pages.origin import build_answer
 
     if report.get("steps_from") == "recording":
         _say("no label tells the steps: the whole recording counts as one")
-    mean = report["mean"]
-    origin = f"{report['source']} traces, backend {report['backend']}, {report['device']}"
-    _say(f"mean of {mean['steps']} steps on {mean['ranks']} ranks ({origin}):")
-    _say(say_headline(report))
+    for line in build_answer(report):
+        _say(line)
     for entry in report["recommendations"]:
         _say(f"  {entry['severity']}, {entry['rule']}: {entry['title']}")
     _say(f"report: {folder / 'analysis' / 'report.html'}")

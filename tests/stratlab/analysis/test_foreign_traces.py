@@ -18,6 +18,7 @@ from stratlab.analysis.foreign_traces import (
     parse_pattern,
 )
 from stratlab.analysis.hta.bridge import HtaRun
+from stratlab.analysis.pages.origin import build_answer
 from stratlab.traces.archive_budget import ArchiveError
 from stratlab.user_error import UserError
 from tests.stratlab.real_traces import TEAM, unpack
@@ -148,6 +149,18 @@ def test_one_that_cannot_be_analysed_leaves_the_others(tmp_path: Path) -> None:
     assert done["twice"].report is None and "rank 0 is in 2 files" in done["twice"].why
     assert done["empty"].report is None and "holds no event with a duration" in done["empty"].why
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good"]
+
+
+@pytest.mark.parametrize("content", (b"", b'{"traceEvents": [{"ph": "X", "ts"'))
+def test_the_answer_names_the_damaged_rank(content: bytes, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        silent = build_gpu_trace(rank)
+        silent.head["distributedInfo"] = {}
+        silent.write(tmp_path / "in" / f"worker{rank}.json")
+    (tmp_path / "in" / "worker2.json").write_bytes(content)
+    found = report(run(tmp_path / "in", tmp_path / "out")["in"])
+    (said,) = [line for line in build_answer(found) if "not in it" in line]
+    assert said.startswith("  not in it: worker2.json, rank 2: ")
 
 
 def test_recordings_without_steps_and_without_communication(tmp_path: Path) -> None:
