@@ -77,7 +77,8 @@ def analyze(
 
     Example: stratlab analyze traces.zip --output analysed
     """
-    from stratlab.analysis.foreign_traces import is_foreign
+    from stratlab.analysis.foreign_places import is_foreign
+    from stratlab.run_directory.files import has_marks
 
     with ExitStack() as until_the_end:
         emit: Callable[[Any], None] = _emit_nothing
@@ -92,6 +93,10 @@ def analyze(
             return
         if output or rank_pattern:
             option = "--output" if output else "--rank-pattern"
+            if (run_dir / "traces").is_dir() and not has_marks(run_dir):
+                raise UserError(
+                    f"{option} is for traces of another program, and {run_dir} may be a run; give {run_dir / 'traces'}"
+                )
             raise UserError(
                 f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'}"
             )

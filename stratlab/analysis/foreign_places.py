@@ -8,12 +8,55 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.analysis.analyze import check_replaceable
-from stratlab.run_directory.files import has_marks
+from stratlab.run_directory.files import MARKS, is_run
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
+from stratlab.traces.archives import find_archive_stem
 from stratlab.traces.experiments import Experiment
 from stratlab.user_error import UserError
 
 OURS = {FOREIGN, "analysis"}
+RUN_FOLDERS = {
+    *(
+        "traces",
+        "analysis",
+        "pods",
+        "ranks",
+        "checkpoints",
+        "model",
+        "best_model",
+        "tensorboard",
+        "hangs",
+        "faults",
+    )
+}
+
+
+def is_foreign(source: Path) -> bool:
+    """Whether `source` is no run directory of this lab, and holds what may be traces of another program: an archive, a
+    file, or a folder without a run's own files. One with traces/ that holds files, and with nothing but what runs have
+    beside it, is a run that has lost its own."""
+    if source.is_file():
+        return True
+    if not source.is_dir() or _has_marks(source):
+        return False
+    there = [path for path in source.iterdir() if not path.name.startswith(".")]
+    traces = next((path for path in there if path.name == "traces" and path.is_dir()), None)
+    if traces is None or any(_is_of_no_run(path) for path in there):
+        return any(there)
+    inside = list(traces.iterdir())
+    return any(path.is_dir() for path in inside) and not any(path.is_file() for path in inside)
+
+
+def _has_marks(folder: Path) -> bool:
+    """A config.json alone may be that of another program."""
+    marks = [mark for mark in MARKS if (folder / mark).is_file()]
+    return is_run(folder) or marks not in ([], ["config.json"])
+
+
+def _is_of_no_run(path: Path) -> bool:
+    if path.is_dir():
+        return path.name not in RUN_FOLDERS
+    return find_archive_stem(path.name) is not None
 
 
 def check_source(source: Path, output: Path) -> None:
@@ -23,7 +66,7 @@ def check_source(source: Path, output: Path) -> None:
         UserError: `source` or `output` cannot be used.
     """
     if source.is_dir():
-        runs = sorted(path.name for path in source.iterdir() if path.is_dir() and has_marks(path))
+        runs = sorted(path.name for path in source.iterdir() if path.is_dir() and is_run(path))
         if runs:
             raise UserError(
                 f"{source}: a comparison of this lab, not traces of another program; analyze one of its runs: "

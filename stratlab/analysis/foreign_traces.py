@@ -18,7 +18,6 @@ from stratlab.analysis.foreign_places import check_place, check_source, hash_fil
 from stratlab.analysis.measuring.measure import Progress
 from stratlab.analysis.reporting.quality import say_ranks
 from stratlab.analysis.reporting.run_facts import build_foreign_facts
-from stratlab.run_directory.files import has_marks
 from stratlab.run_directory.foreign import write_foreign
 from stratlab.traces.archives import OTHER_ENDING, find_archive_stem
 from stratlab.traces.discover import Finding, Found
@@ -40,21 +39,6 @@ class Analysed:
     folder: Path
     report: dict[str, Any] | None
     why: str = ""
-
-
-def is_foreign(source: Path) -> bool:
-    """Whether `source` is no run directory of this lab, and holds what may be traces of another program: an archive, a
-    file, or a folder without a run's own files whose traces/, if there is one, holds no file itself."""
-    if source.is_file():
-        return True
-    if not source.is_dir() or has_marks(source):
-        return False
-    traces = source / "traces"
-    if traces.is_dir():
-        return any(path.is_dir() for path in traces.iterdir()) and not any(
-            p.is_file() for p in traces.iterdir()
-        )
-    return any(source.iterdir())
 
 
 def name_source(source: Path) -> str:

@@ -10,10 +10,10 @@ import pytest
 
 from stratlab.analysis import analyze
 from stratlab.analysis.analyze import NoTraces
+from stratlab.analysis.foreign_places import is_foreign
 from stratlab.analysis.foreign_traces import (
     Analysed,
     analyze_foreign,
-    is_foreign,
     name_source,
     parse_pattern,
 )
@@ -252,6 +252,29 @@ def test_what_is_a_run_of_this_lab_stays_one(tmp_path: Path) -> None:
         is_foreign(path) for path in (ours, tmp_path / "traces only", tmp_path / "empty", tmp_path / "x")
     )
     assert is_foreign(tmp_path / "theirs") and is_foreign(tmp_path / "theirs" / "traces" / "ddp")
+
+
+def test_a_config_json_of_another_program_makes_no_run(tmp_path: Path) -> None:
+    """Hugging Face writes one."""
+    for folder in ("in/bert", "in/gpt", "alone"):
+        build_gpu_trace(0).write(tmp_path / folder / "rank0.json")
+        (tmp_path / folder / "config.json").write_text('{"architectures": ["BertModel"], "hidden_size": 768}')
+    assert is_foreign(tmp_path / "in") and is_foreign(tmp_path / "alone")
+    assert list(run(tmp_path / "in", tmp_path / "out")) == ["bert", "gpt"]
+    assert list(run(tmp_path / "alone", tmp_path / "out")) == ["alone"]
+
+
+@pytest.mark.parametrize("other", ("ddp/rank0.json", "ddp.zip"))
+def test_an_experiment_called_traces_is_one(other: str, tmp_path: Path) -> None:
+    build_gpu_trace(0).write(tmp_path / "in" / "traces" / "rank0.json")
+    build_gpu_trace(0, steps=2).write(tmp_path / "in" / "ddp" / "rank0.json")
+    if other == "ddp.zip":
+        pack(tmp_path / "in" / "ddp", tmp_path / "in" / other)
+        shutil.rmtree(tmp_path / "in" / "ddp")
+    assert is_foreign(tmp_path / "in")
+    assert list(run(tmp_path / "in", tmp_path / "out")) == ["ddp", "traces"]
+    (tmp_path / "in" / "metrics.jsonl").touch()
+    assert not is_foreign(tmp_path / "in")
 
 
 @pytest.mark.parametrize("name", ("a.zip", "a.tar.gz", "a.json", "a.json.gz", "a.pt.trace.json.gz"))
