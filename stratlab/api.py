@@ -28,7 +28,7 @@ from stratlab.compare.reading.kept_varied import read_varied
 from stratlab.compare.showing.report_files import write_report
 from stratlab.rendering.installation import explain_trainer
 from stratlab.run_directory.record import RunRecord, read_run
-from stratlab.traces.archives import ArchiveError
+from stratlab.traces.archive_budget import ArchiveError
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:  # for editors and mypy; what runs asks `__getattr__`

@@ -77,7 +77,8 @@ def analyze(
 
     Example: stratlab analyze traces.zip --output analysed
     """
-    from stratlab.analysis.foreign_traces import is_foreign
+    from stratlab.analysis.foreign_places import is_foreign
+    from stratlab.run_directory.files import has_marks
 
     with ExitStack() as until_the_end:
         emit: Callable[[Any], None] = _emit_nothing
@@ -92,6 +93,10 @@ def analyze(
             return
         if output or rank_pattern:
             option = "--output" if output else "--rank-pattern"
+            if (run_dir / "traces").is_dir() and not has_marks(run_dir):
+                raise UserError(
+                    f"{option} is for traces of another program, and {run_dir} may be a run; give {run_dir / 'traces'}"
+                )
             raise UserError(
                 f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'}"
             )
@@ -171,7 +176,7 @@ def _analyze_foreign(
 ) -> None:
     from stratlab.analysis.analyze import NoTraces
     from stratlab.analysis.foreign_traces import analyze_foreign, name_output, parse_pattern
-    from stratlab.traces.archives import ArchiveError
+    from stratlab.traces.archive_budget import ArchiveError
 
     pattern = parse_pattern(rank_pattern)
     output = output or name_output(source)
@@ -199,14 +204,12 @@ def _analyze_foreign(
 
 def _show(report: Mapping[str, Any], folder: Path) -> bool:
     """The answer in short. False where Holistic Trace Analysis has failed in everything."""
-    from stratlab.analysis.pages.part_names import say_headline
+    from stratlab.analysis.pages.origin import build_answer
 
     if report.get("steps_from") == "recording":
         _say("no label tells the steps: the whole recording counts as one")
-    mean = report["mean"]
-    origin = f"{report['source']} traces, backend {report['backend']}, {report['device']}"
-    _say(f"mean of {mean['steps']} steps on {mean['ranks']} ranks ({origin}):")
-    _say(say_headline(report))
+    for line in build_answer(report):
+        _say(line)
     for entry in report["recommendations"]:
         _say(f"  {entry['severity']}, {entry['rule']}: {entry['title']}")
     _say(f"report: {folder / 'analysis' / 'report.html'}")

@@ -6,7 +6,6 @@ The source is only read. Each experiment gets a folder `<output>/<experiment>/` 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tempfile
 from collections.abc import Sequence
@@ -14,20 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.analyze import NoTraces, analyze_found, check_replaceable
+from stratlab.analysis.analyze import NoTraces, analyze_found
+from stratlab.analysis.foreign_places import check_place, check_source, hash_file
 from stratlab.analysis.measuring.measure import Progress
 from stratlab.analysis.reporting.quality import say_ranks
 from stratlab.analysis.reporting.run_facts import build_foreign_facts
-from stratlab.run_directory.files import has_marks
-from stratlab.run_directory.foreign import FOREIGN, read_foreign, write_foreign
-from stratlab.traces.archives import find_archive_stem
+from stratlab.run_directory.foreign import write_foreign
+from stratlab.traces.archives import OTHER_ENDING, find_archive_stem
 from stratlab.traces.discover import Finding, Found
-from stratlab.traces.experiments import Experiment, TraceFile, sort_experiments
+from stratlab.traces.experiments import NOTHING_OF_A_TRACE, Experiment, sort_experiments
+from stratlab.traces.rank_hints import find_hints
 from stratlab.traces.rank_names import strip_ending
+from stratlab.traces.rank_trace import TraceFile
 from stratlab.traces.trace_files import collect_files
 from stratlab.user_error import UserError
 
-OURS = {FOREIGN, "analysis"}
 MOST_TOLD = 5  # files that are no traces
 
 
@@ -39,21 +39,6 @@ class Analysed:
     folder: Path
     report: dict[str, Any] | None = field(repr=False)
     why: str = ""
-
-
-def is_foreign(source: Path) -> bool:
-    """Whether `source` is no run directory of this lab, and holds what may be traces of another program: an archive, a
-    file, or a folder without a run's own files whose traces/, if there is one, holds no file itself."""
-    if source.is_file():
-        return True
-    if not source.is_dir() or has_marks(source):
-        return False
-    traces = source / "traces"
-    if traces.is_dir():
-        return any(path.is_dir() for path in traces.iterdir()) and not any(
-            p.is_file() for p in traces.iterdir()
-        )
-    return any(source.iterdir())
 
 
 def name_source(source: Path) -> str:
@@ -106,20 +91,21 @@ def analyze_foreign(
         ArchiveError: `source` is an archive that is damaged or refused.
         NoTraces: there is no trace in it.
     """
-    _check_source(source, output)
+    check_source(source, output)
     with tempfile.TemporaryDirectory(prefix="stratlab-foreign-") as scratch:
         progress(f"{source}: looking for traces ...")
         collected = collect_files(source, Path(scratch))
         found = sort_experiments(collected, name_source(source), pattern)
         if not found.experiments:
-            said = [f"  {name}: {why}" for name, why in found.left_out[:20]] or [
-                "  no .json and no .gz file in it"
-            ]
+            odd = [(name, why) for name, why in found.left_out if why != OTHER_ENDING]
+            said = [f"  {name}: {why}" for name, why in odd[:20]] or ["  no .json and no .gz file in it"]
             raise NoTraces("\n".join([f"{source}: no trace in it", *said]))
         for sentence in _say_left_out(found.left_out):
             progress(sentence)
+        for hint in find_hints(found.experiments):
+            progress(f"hint: {hint}")
         for experiment in found.experiments:
-            _check_place(output / experiment.name, source)
+            check_place(output / experiment.name, experiment, source)
         done = []
         for number, experiment in enumerate(found.experiments, 1):
             ranks = f"{len(experiment.traces)} traces" if len(experiment.traces) > 1 else "1 trace"
@@ -147,6 +133,7 @@ def _analyze(experiment: Experiment, source: Path, folder: Path, progress: Progr
             "schema_version": 1,
             "experiment": experiment.name,
             "source": source.resolve().name,
+            "source_path": str(source.resolve()),
             "folders": list(experiment.folders),
             "world_size": experiment.world_size,
             "traces": [_describe(rank, t) for rank, t in experiment.traces.items() if rank in used],
@@ -156,14 +143,12 @@ def _analyze(experiment: Experiment, source: Path, folder: Path, progress: Progr
 
 
 def _describe(rank: int, trace: TraceFile) -> dict[str, Any]:
-    with open(trace.file.path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         "rank": rank,
         "file": trace.file.shown,
         "rank_from": "only trace" if trace.rank is None else trace.rank_from,
         "bytes": trace.file.path.stat().st_size,
-        "sha256": digest,
+        "sha256": hash_file(trace.file.path),
     }
 
 
@@ -181,37 +166,9 @@ def _find_gaps(experiment: Experiment) -> list[Finding]:
 
 def _say_left_out(left_out: Sequence[tuple[str, str]]) -> list[str]:
     """What is no trace at all in one line; what is damaged or refused in a line each."""
-    other = [name for name, why in left_out if why == "holds no traceEvents"]
-    said = [f"warning: {name}: {why} (skipped)" for name, why in left_out if why != "holds no traceEvents"]
+    other = [name for name, why in left_out if why in NOTHING_OF_A_TRACE]
+    said = [f"warning: {name}: {why} (skipped)" for name, why in left_out if why not in NOTHING_OF_A_TRACE]
     if other:
         more = f" and {len(other) - MOST_TOLD} more" if len(other) > MOST_TOLD else ""
         said.insert(0, f"no traces, left out: {', '.join(other[:MOST_TOLD])}{more}")
     return said
-
-
-def _check_source(source: Path, output: Path) -> None:
-    if source.is_dir():
-        runs = sorted(path.name for path in source.iterdir() if path.is_dir() and has_marks(path))
-        if runs:
-            raise UserError(
-                f"{source}: a comparison of this lab, not traces of another program; analyze one of its runs: "
-                f"{', '.join(str(source / name) for name in runs[:3])}"
-            )
-        if output.resolve() == source.resolve():
-            raise UserError(f"--output {output}: expected another folder than that of the traces")
-    if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output}: expected a folder")
-
-
-def _check_place(folder: Path, source: Path) -> None:
-    """An analysis takes the place of an earlier one of the same source, and of nothing else."""
-    if not folder.exists():
-        return
-    there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
-    other = [name for name in there if name not in OURS and not name.startswith(".analysis-")]
-    if other:
-        raise UserError(f"{folder}: holds {other[0]}, which is of no analysis; choose another --output")
-    known = read_foreign(folder, []).get("source", source.resolve().name)
-    if known != source.resolve().name:
-        raise UserError(f"{folder}: holds the analysis of {known}; choose another --output")
-    check_replaceable(folder / "analysis")

@@ -11,7 +11,13 @@ from typing import Any
 from stratlab.run_directory.files import LARGEST_WORLD, Shape, read_object
 
 FOREIGN = "foreign.json"
-SHAPE: Shape = {"experiment": str, "source": str, "world_size": (int, type(None)), "traces": list}
+SHAPE: Shape = {
+    "experiment": str,
+    "source": str,
+    "source_path": str,
+    "world_size": (int, type(None)),
+    "traces": list,
+}
 
 
 def read_foreign(folder: Path, problems: list[str]) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from stratlab.user_error import UserError
+from stratlab.traces.archive_budget import ArchiveError, Budget
 
 ARCHIVE = re.compile(r"(?P<stem>.+?)\.(zip|tar|tar\.gz|tgz)", re.IGNORECASE)
 TRACE_SUFFIXES = (".json", ".gz")
+OTHER_ENDING = "ends neither in .json nor in .gz"
+ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")  # of a member, of an empty one
 COPY_BYTES = 1 << 20
 LONGEST_NAME = 200  # bytes
 DRIVE = re.compile(r"[A-Za-z]:")
@@ -34,23 +36,6 @@ DAMAGE = (
     RuntimeError,
     NotImplementedError,
 )
-
-
-class ArchiveError(UserError):
-    """Why an archive is not unpacked, with its name."""
-
-
-@dataclass(frozen=True)
-class ArchiveLimits:
-    """What one archive may cost."""
-
-    members: int = 20_000
-    total_bytes: int = 64 << 30
-    ratio: int = 200  # unpacked to packed; Kineto's traces reach 18
-    ratio_from_bytes: int = 64 << 20  # small archives may be more repetitive
-
-
-ARCHIVE_LIMITS = ArchiveLimits()
 
 
 @dataclass(frozen=True)
@@ -94,45 +79,52 @@ def is_hidden(parts: tuple[str, ...]) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
-def unpack(archive: Path, shown: str, target: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
+def say_name(parts: tuple[str, ...]) -> str:
+    """Joined; bytes that are no text as a report can hold them."""
+    name = "/".join(parts)
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
     """Unpacks the traces of one archive, and the archives in it as they are.
 
     Args:
         shown: its name for sentences.
         target: an empty folder.
+        budget: of the source that it belongs to.
 
     Raises:
-        ArchiveError: it is damaged as a whole, a member points outside, or it is above the limits.
+        ArchiveError: it is damaged as a whole, a member points outside, or the budget is spent.
         OSError: of this machine, as a full disk.
     """
-    found, most = Unpacked(), _Budget(archive, shown, limits)
+    found = Unpacked()
     try:
         for number, member in enumerate(_list_members(archive), 1):
-            if number > limits.members:
-                raise ArchiveError(f"{shown}: refused, it holds more than {limits.members:,} members")
             parts = _check_name(member.name, shown)
-            most.tell(member.size)
-            if parts and not is_hidden(parts) and _is_wanted(parts[-1]):
+            budget.tell(member.size, shown)
+            if not parts or is_hidden(parts):
+                continue
+            if not _is_wanted(parts[-1]):
+                found.left_out.append((say_name(parts), OTHER_ENDING))
+            else:
                 folder = target / str(number)
                 folder.mkdir()
-                _unpack_member(member, parts, folder, most, found)
+                _unpack_member(member, parts, folder, found)
     except DAMAGE as failure:
         if _is_of_this_machine(failure):
             raise
         if not found.files:
-            raise ArchiveError(f"{shown}: damaged, or not what its name says ({failure})") from failure
+            raise ArchiveError(f"{shown}: damaged, or not what its name says ({_say(failure)})") from failure
         found.left_out.append(
-            (shown, f"damaged ({failure}): what stands behind {found.files[-1].shown} is lost")
+            (shown, f"damaged ({_say(failure)}): what stands behind {found.files[-1].shown} is lost")
         )
     return found
 
 
-def _unpack_member(
-    member: _Member, parts: tuple[str, ...], folder: Path, most: _Budget, found: Unpacked
-) -> None:
-    name = "/".join(parts)
-    if not name.isprintable():
-        found.left_out.append((ascii(name)[1:-1], "its name holds bytes that are no text"))
+def _unpack_member(member: _Member, parts: tuple[str, ...], folder: Path, found: Unpacked) -> None:
+    name = say_name(parts)
+    if name != "/".join(parts):
+        found.left_out.append((name, "its name holds bytes that are no text"))
         return
     if member.problem:
         found.left_out.append((name, member.problem))
@@ -148,33 +140,14 @@ def _unpack_member(
         if _is_of_this_machine(failure):
             raise
         path.unlink(missing_ok=True)
-        found.left_out.append((name, f"damaged in the archive ({failure})"))
+        found.left_out.append((name, f"damaged in the archive ({_say(failure)})"))
         return
     found.files.append(SourceFile(parts, path))
 
 
-class _Budget:
-    """What may still be unpacked of one archive. Its own word suffices: no more is read of a member than it tells."""
-
-    def __init__(self, archive: Path, shown: str, limits: ArchiveLimits) -> None:
-        packed = archive.stat().st_size
-        self._most = min(limits.total_bytes, max(limits.ratio_from_bytes, packed * limits.ratio))
-        self._told = 0
-        why = f"{self._most / 2**30:.3g} GiB" + (
-            f", {limits.ratio} times its size" if self._most == packed * limits.ratio else ""
-        )
-        self._refusal = f"{shown}: refused, it unpacks to more than {why}"
-
-    def tell(self, size: int) -> None:
-        """Before anything is unpacked: what the archive says of itself."""
-        self._told += size
-        if self._told > self._most:
-            raise ArchiveError(self._refusal)
-
-
 def _list_members(archive: Path) -> Iterator[_Member]:
     """Regular files, and with a problem what is no file; folders are left out."""
-    if zipfile.is_zipfile(archive):
+    if _is_zip(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
                 if not info.is_dir():
@@ -186,6 +159,14 @@ def _list_members(archive: Path) -> Iterator[_Member]:
             if not entry.isdir():
                 problem = None if entry.isreg() else "a link or a device, not a file"
                 yield _Member(entry.name, entry.size, problem, partial(tar.extractfile, entry))
+
+
+def _is_zip(archive: Path) -> bool:
+    """By its beginning: a tar ends as a ZIP does whose last member is one that is stored as it is."""
+    with open(archive, "rb") as file:
+        if file.read(4) in ZIP_BEGINNINGS:
+            return True
+    return zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive)  # something may stand before a ZIP
 
 
 def _find_zip_problem(info: zipfile.ZipInfo) -> str | None:
@@ -217,3 +198,8 @@ def _is_wanted(name: str) -> bool:
 
 def _is_of_this_machine(failure: BaseException) -> bool:
     return isinstance(failure, OSError) and failure.errno is not None
+
+
+def _say(failure: BaseException) -> str:
+    """tarfile lists on many lines what it has tried."""
+    return "neither a ZIP nor a tar file" if "\n" in str(failure) else str(failure)

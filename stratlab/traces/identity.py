@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_events
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_blocks, read_head, split_events
 from stratlab.traces.odd_values import LATEST_NS, decode_head
+
+INFO_KEY = b'"distributedInfo"'
 
 
 class _Head(msgspec.Struct):
@@ -33,8 +35,8 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
     """Reads what stands before the events. Never raises for what the file holds.
 
     Args:
-        behind: where no rank is named there, also what stands after them: some writers put it there. That reads the
-            whole file.
+        behind: where no rank is named there, also what stands after them: some writers put it there. That unpacks the
+            whole file, and reads it where there is such a thing.
     """
     try:
         head = msgspec.convert(decode_head(read_head(path, limits)), _Head)
@@ -52,18 +54,34 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
     if isinstance(base, int) and abs(base) >= LATEST_NS:
         return Identity(problem="counts its times from one that no clock shows")
     if info.get("rank") is None and behind:
-        return _read_behind(path, limits)
+        return _read_behind(path, info, limits)
     return _build(info)
 
 
-def _read_behind(path: Path, limits: Limits) -> Identity:
+def _read_behind(path: Path, info: dict[str, Any], limits: Limits) -> Identity:
     try:
-        *_, last = split_events(path, limits)
-        return _build(msgspec.json.decode(last, type=_Head).distributedInfo or {})
+        if _tells_behind(path, limits):
+            *_, last = split_events(path, limits)
+            info = {**info, **(msgspec.json.decode(last, type=_Head).distributedInfo or {})}
     except TraceError as failure:
         return Identity(problem=str(failure))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
-        return Identity()  # what is wrong with it is found when it is read
+        pass  # what is wrong with it is found when it is read
+    return _build(info)
+
+
+def _tells_behind(path: Path, limits: Limits) -> bool:
+    """Whether the key is there, as far as it costs little to know: a file that is not packed is read at its end."""
+    with open(path, "rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            file.seek(max(0, path.stat().st_size - limits.piece_bytes))
+            return INFO_KEY in file.read()
+    last = b""
+    for block in read_blocks(path, limits):
+        if INFO_KEY in last + block:
+            return True
+        last = block[-len(INFO_KEY) :]
+    return False
 
 
 def _build(info: dict[str, Any]) -> Identity:

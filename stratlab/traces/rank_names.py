@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 RANKS_IN_NAME = (  # the first that a name holds
     re.compile(r"rank[_.-]?(\d{1,6})(?!\d)", re.I),
@@ -30,12 +31,58 @@ def split_folders(folders: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, .
     return tuple(folders[:at]), tuple(folders[at:])
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a trace belongs.
+
+    Attributes:
+        above: the folders of its experiment; below: those of ranks and nodes inside of it.
+        stem: what the traces of one experiment share of their names.
+    """
+
+    above: tuple[str, ...]
+    below: tuple[str, ...]
+    stem: str
+
+
+def find_place(parts: Sequence[str], asked: re.Match[str] | None = None) -> Place:
+    """Of the folders and the name of a file.
+
+    Args:
+        asked: what --rank-pattern has found in them, joined by slashes: it divides nothing.
+    """
+    *folders, name = _take_out(parts, asked) if asked and asked[1] else parts
+    above, below = split_folders(folders)
+    return Place(above, below, strip_rank(name, below))
+
+
+def _take_out(parts: Sequence[str], asked: re.Match[str]) -> list[str]:
+    """Without the rank; a folder that the pattern matches as a whole goes with it."""
+    kept, at = [], 0
+    for number, part in enumerate(parts, 1):
+        end = at + len(part)
+        if at <= asked.start(1) and asked.end(1) <= end:
+            is_folder, is_whole = number < len(parts), asked.start() <= at and end <= asked.end()
+            part = part[: asked.start(1) - at] + part[asked.end(1) - at :]
+            part = "" if is_folder and is_whole else part
+        kept += [part] if part or number == len(parts) else []
+        at = end + 1
+    return kept
+
+
 def find_rank(name: str) -> int | None:
     """In the name of a file: after rank, worker, process or proc, or all of it."""
     stem = strip_ending(name)
     if found := ONLY_NUMBER.fullmatch(stem):
         return int(found[1])
     return next((int(m[1]) for pattern in RANKS_IN_NAME if (m := pattern.search(stem))), None)
+
+
+def find_named_rank(parts: Sequence[str]) -> tuple[int | None, str]:
+    """What the name of a file tells, or else its folders; and which of them."""
+    if (rank := find_rank(parts[-1])) is not None:
+        return rank, "file name"
+    return find_folder_rank(split_folders(parts[:-1])[1]), "folder name"
 
 
 def find_folder_rank(below: Sequence[str]) -> int | None:

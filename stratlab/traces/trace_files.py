@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 from stratlab.run_directory.foreign import FOREIGN
+from stratlab.traces.archive_budget import ARCHIVE_LIMITS, ArchiveError, ArchiveLimits, Budget
 from stratlab.traces.archives import (
-    ARCHIVE_LIMITS,
+    OTHER_ENDING,
     TRACE_SUFFIXES,
-    ArchiveError,
-    ArchiveLimits,
     SourceFile,
     Unpacked,
     find_archive_stem,
     is_hidden,
+    say_name,
     unpack,
 )
 from stratlab.user_error import UserError
@@ -36,8 +36,11 @@ def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_L
     """
     if source.is_dir():
         found = _walk(source)
+        packed = (file.path for file in found.files if _is_archive(file))
+        budget = Budget(sum(path.stat().st_size for path in packed if path.is_file()), limits)
     elif source.is_file() and find_archive_stem(source.name):
-        found = unpack(source, source.name, _make_folder(scratch), limits)
+        budget = Budget(source.stat().st_size, limits)
+        found = unpack(source, source.name, _make_folder(scratch), budget)
     elif source.is_file() and source.name.lower().endswith(TRACE_SUFFIXES):
         return Unpacked([SourceFile((source.name,), source.resolve())])
     elif source.exists():
@@ -47,7 +50,7 @@ def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_L
     else:
         raise UserError(f"{source}: no such folder or file")
     for _ in range(DEEPEST_ARCHIVE - (not source.is_dir())):
-        found = _open_archives(found, scratch, limits)
+        found = _open_archives(found, scratch, budget)
     left = [file for file in found.files if _is_archive(file)]
     found.left_out += [(file.shown, "an archive inside an archive inside an archive") for file in left]
     return Unpacked(sorted((f for f in found.files if f not in left), key=lambda f: f.parts), found.left_out)
@@ -65,25 +68,30 @@ def _walk(folder: Path) -> Unpacked:
             path = Path(place, name)
             parts = path.relative_to(root).parts
             wanted = name.lower().endswith(TRACE_SUFFIXES) or find_archive_stem(name)
-            if is_hidden((name,)) or not wanted:
+            if is_hidden((name,)):
                 continue
-            if not "/".join(parts).isprintable():
-                found.left_out.append((ascii("/".join(parts))[1:-1], "its name holds bytes that are no text"))
+            if not wanted:
+                found.left_out.append((say_name(parts), OTHER_ENDING))
+            elif say_name(parts) != "/".join(parts):
+                found.left_out.append((say_name(parts), "its name holds bytes that are no text"))
             else:
                 found.files.append(SourceFile(parts, path))
     return found
 
 
-def _open_archives(found: Unpacked, scratch: Path, limits: ArchiveLimits) -> Unpacked:
+def _open_archives(found: Unpacked, scratch: Path, budget: Budget) -> Unpacked:
     """Each as a folder of its name; archives in these stay."""
     opened = Unpacked([], list(found.left_out))
     for file in found.files:
         if not _is_archive(file):
             opened.files.append(file)
             continue
+        if not file.path.is_file():
+            opened.left_out.append((file.shown, "is not there, or no file"))
+            continue
         stem = find_archive_stem(file.parts[-1]) or file.parts[-1]
         try:
-            inside = unpack(file.path, file.shown, _make_folder(scratch), limits)
+            inside = unpack(file.path, file.shown, _make_folder(scratch), budget)
         except ArchiveError as failure:
             opened.left_out.append((file.shown, str(failure).removeprefix(f"{file.shown}: ")))
             continue

@@ -140,6 +140,21 @@ def test_analyze_shows_where_its_numbers_come_from(
     assert [uri for _, uri in asked] == ["http://m:1", None, None, None]
 
 
+def test_analyze_says_that_a_folder_holds_no_traces(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert call("analyze", str(tmp_path / "empty")) == 3
+    assert (
+        capsys.readouterr().err
+        == f"error: {tmp_path}/empty: holds neither a run nor traces, the folder is empty\n"
+    )
+    (tmp_path / "lost" / "traces").mkdir(parents=True)
+    (tmp_path / "lost" / "traces" / "rank0.json").touch()
+    assert call("analyze", str(tmp_path / "lost"), "--output", str(tmp_path / "out")) == 2
+    assert f"{tmp_path}/lost may be a run; give {tmp_path}/lost/traces" in capsys.readouterr().err
+
+
 def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path: Path) -> None:
     """Exit code 2 is final for the analysis Job: what a library stumbles over must not get it."""
     program = (

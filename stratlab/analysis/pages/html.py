@@ -12,6 +12,7 @@ from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.analysis.pages.communication_section import build_collectives
 from stratlab.analysis.pages.file_sections import build_hta, build_merged, build_quality, build_recordings
 from stratlab.analysis.pages.kernel_sections import build_device_sections, build_idle
+from stratlab.analysis.pages.origin import build_origin, count
 from stratlab.analysis.pages.part_names import say_headline
 from stratlab.analysis.pages.run_sections import build_gpus, build_layout, build_memory, build_training
 from stratlab.analysis.pages.summaries import choose_ranks
@@ -19,6 +20,10 @@ from stratlab.analysis.pages.time_sections import build_phases, build_ranks, bui
 from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.drawing import Section, badge, build_page, html_table, note, paragraph
 
+RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
+OF_SETTINGS = (
+    " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
+)
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
 
 
@@ -59,30 +64,6 @@ def build_html(
     return build_page(f"Trace analysis of {run['run']}", build_origin(report), sections, banner)
 
 
-def build_origin(report: dict[str, Any]) -> str:
-    """Where the numbers come from, in one line."""
-    run, steps = report["run"], sorted({row["step"] for row in report["steps"]})
-    recorded = f"steps {steps[0]} to {steps[-1]} of {_known(run.get('steps'))}" if steps else "no step"
-    parts = [
-        f"Run {run['run']}, strategy {_known(run.get('strategy'))}",
-        f"{_count(run.get('world_size'), 'process', 'es')} on {_count(run.get('nodes'), 'node')}",
-        f"{report['device'] or 'unknown device'} ({_known(run.get('device_type'))})",
-        f"backend {_known(report['backend'])}",
-        f"torch {_known(run.get('torch'))}",
-        recorded,
-        f"{_count(report['mean']['ranks'], 'trace')}; recording slows the steps down.",
-    ]
-    return ", ".join(parts)
-
-
-def _known(value: Any) -> str:
-    return "unknown" if value is None else str(value)
-
-
-def _count(number: Any, noun: str, plural: str = "s") -> str:
-    return f"{_known(number)} {noun}{'' if number == 1 else plural}"
-
-
 def _headline(report: dict[str, Any]) -> Markup:
     mean = report["mean"]
     html = paragraph(Markup("<strong>{}</strong>").format(say_headline(report)))
@@ -92,18 +73,20 @@ def _headline(report: dict[str, Any]) -> Markup:
         columns += ["bubble_pct", "bubble_ideal_pct"]
     if report["source"] == "cpu":
         columns.remove("copy_exposed_pct")
+    by = f", communication by {report['backend']}" if report["backend"] else ""
+    over = " and ".join(filter(None, [count(mean["ranks"], "rank"), count(mean.get("steps"), "step")]))
     what = (
         "A step ends when the GPU has done what was issued in it."
         if report["source"] == "gpu"
-        else f"Operators on the host's threads, communication by {_known(report['backend'])}."
+        else f"Operators on the host's threads{by}."
     )
     return (
         html
         + html_table([mean], round_shares(columns))
         + note(
-            f"Source {report['source']}, means over {_count(mean['ranks'], 'rank')} and "
-            f"{_count(mean.get('steps'), 'step')}. {what} comm overlap is the share of the communication that compute "
-            "hides, all others are shares of the step; exposed communication includes waiting for the last rank."
+            f"Source {report['source']}, means over {over}. {what} comm overlap is the share of the communication that "
+            "compute hides, all others are shares of the step; exposed communication includes waiting for the last "
+            "rank."
         )
     )
 
@@ -121,10 +104,7 @@ def _recommendations(report: dict[str, Any]) -> Markup:
             html += paragraph(Markup("Set <code>{}</code>").format(", ".join(settings)))
         numbers = ", ".join(f"{name} {_round(value)}" for name, value in entry["evidence"].items())
         html += note(f"Rule {entry['rule']}, because {numbers}." if numbers else f"Rule {entry['rule']}.")
-    return html + note(
-        "By rules with fixed thresholds. Try one change at a time and compare the runs. run.config.* are values of the "
-        "chart (--set); other names are environment variables (run.env)."
-    )
+    return html + note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
 
 
 def _round(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratlab.analysis.pages.origin import build_short_origin
 from stratlab.analysis.pages.part_names import say_headline
 from stratlab.analysis.pages.summaries import (
     build_collective_summary,
@@ -23,18 +24,12 @@ Columns = Sequence[Column | str]
 
 def build_markdown(report: dict[str, Any]) -> str:
     """The text of summary.md. Every text from outside is escaped."""
-    run, mean = report["run"], report["mean"]
-    origin = (
-        f"Strategy {run.get('strategy') or 'unknown'}, {format_number(run.get('world_size'))} processes on "
-        f"{format_number(run.get('nodes'))} node(s), {report['device'] or 'unknown device'}, backend "
-        f"{report['backend'] or 'unknown'}, source {report['source']}, {format_number(mean['ranks'])} trace(s), "
-        f"{format_number(mean.get('steps'))} recorded step(s)."
-    )
+    run = report["run"]
     blocks = [f"# Trace analysis of {escape_markdown(run['run'])}"]
     if report["note"]:
         blocks.append(f"**{escape_markdown(report['note'])}.**")
     blocks += [
-        escape_markdown(origin),
+        escape_markdown(build_short_origin(report)),
         *_layout(run),
         f"**{escape_markdown(say_headline(report))}**",
         *_recommendations(report),

@@ -47,6 +47,8 @@ def read_facts(folder: Path) -> RunFacts:
     """
     if not folder.is_dir():
         raise NoRun(f"{folder}: no such folder")
+    if not any(folder.iterdir()):
+        raise NoRun(f"{folder}: holds neither a run nor traces, the folder is empty")
     is_told = (folder / "config.json").is_file()
     if not is_told and not (folder / "traces").is_dir():
         raise NoRun(f"{folder}: not a run directory, it holds no config.json and no folder traces")

@@ -8,6 +8,7 @@ from typing import Any
 from stratlab.compare.explaining.causes import CAUSES, NOT_TRACED, SLOW_LINK, WHY_MORE, say_collective
 
 LEAST_SHARE = 0.10  # of the difference: smaller causes are in the table only
+AS_TIMES = 10  # as long: percents are no help any more
 CPU_ORIGIN = "host operator time on gloo; says nothing about GPUs"
 
 
@@ -27,6 +28,8 @@ def build_sentence(pair: Mapping[str, Any]) -> str:
 
 def _say_difference(pair: Mapping[str, Any]) -> str:
     ms = pair["difference_ms"]
+    if (times := 1 + pair["difference_pct"] / 100) >= AS_TIMES:
+        return f"{pair['run']} takes {times:,.0f} times as long per step as {pair['baseline']} ({format_ms(ms)} more)"
     return (
         f"{pair['run']} is {format_ms(abs(ms))} ({abs(pair['difference_pct']):.0f} %) "
         f"{'slower' if ms >= 0 else 'faster'} per step than {pair['baseline']}"

@@ -152,7 +152,7 @@ def say_limits(report: Mapping[str, Any]) -> list[str]:
     """What the numbers cannot say, a sentence each. A run's name stays as it is."""
     runs = {row["run"] for row in report["runs"]}
     return [
-        f"{remark}." if remark.split()[0] in runs else f"{remark[:1].upper()}{remark[1:]}."
+        f"{remark}." if remark.split()[0].rstrip(",:") in runs else f"{remark[:1].upper()}{remark[1:]}."
         for remark in report["remarks"]
     ]
 

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.explaining.causes import CAUSES, NOT_TRACED, say_collective
+from stratlab.compare.judging.fairness import UNSHOWN
 from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph, subtitle
 from stratlab.drawing.diverging import diverging_bars
 
@@ -56,12 +57,16 @@ def build_why(report: Mapping[str, Any], least_lead_pct: float) -> Section:
         against = f" against {entry['baseline']}" if entry["baseline"] else ""
         html += note(f"{entry['run']}{against}: not explained, {entry['why']}.")
     if others:
-        html += subtitle("Runs that are not comparable")
+        shown_apart = all(pair["differing"] for pair in others)
+        html += subtitle(
+            "Runs that are not comparable" if shown_apart else "Runs that are not shown to be comparable"
+        )
         html += paragraph(
             "What differs between these runs, or may differ, can be the cause of it. No finding."
         )
         for pair in others:
-            html += paragraph(badge("not comparable", "bad") + " " + Markup.escape(pair["sentence"]))
+            mark = badge("not comparable", "bad") if pair["differing"] else badge(UNSHOWN, "warn")
+            html += paragraph(mark + " " + Markup.escape(pair["sentence"]))
         html += details("Their parts", _table(others))
     if found["pairs"]:
         html += details(

@@ -207,7 +207,7 @@ def test_damaged_traces_of_a_finished_run_are_no_success(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "holds no config.json"), ("[]", "no JSON object"), ("{", "no JSON object")],
+    [(None, "neither a run nor traces"), ("[]", "no JSON object"), ("{", "no JSON object")],
 )
 def test_not_a_run_directory(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:

@@ -10,15 +10,16 @@ import pytest
 
 from stratlab.analysis import analyze
 from stratlab.analysis.analyze import NoTraces
+from stratlab.analysis.foreign_places import is_foreign
 from stratlab.analysis.foreign_traces import (
     Analysed,
     analyze_foreign,
-    is_foreign,
     name_source,
     parse_pattern,
 )
 from stratlab.analysis.hta.bridge import HtaRun
-from stratlab.traces.archives import ArchiveError
+from stratlab.analysis.pages.origin import build_answer
+from stratlab.traces.archive_budget import ArchiveError
 from stratlab.user_error import UserError
 from tests.stratlab.real_traces import TEAM, unpack
 from tests.stratlab.simulated.small import TraceWriter, build_cpu_trace, build_gpu_trace, write_run
@@ -61,6 +62,8 @@ def test_every_experiment_of_a_zip_has_its_report(tmp_path: Path) -> None:
         shutil.copy(path, source / "dlrm" / f"worker{rank}_step_12.{1694128201545 + rank}.pt.trace.json")
     build_cpu_trace(0).write(source / "cpu" / "rank0.json.gz")
     (source / "notes.json").write_text("{}")
+    for name in ("README.md", "a.txt", "b.txt", "dlrm/c.txt", "dlrm/.hidden", "zz.txt", "zzz.txt"):
+        (source / name).write_text("")
     archive = pack(source, tmp_path / "traces.zip")
     before, said = archive.read_bytes(), []
     done = run(archive, tmp_path / "out", progress=said.append)
@@ -69,7 +72,7 @@ def test_every_experiment_of_a_zip_has_its_report(tmp_path: Path) -> None:
         "cpu": ("cpu", 1),
         "dlrm": ("gpu", 8),
     }
-    assert "no traces, left out: notes.json" in said
+    assert "no traces, left out: README.md, a.txt, b.txt, dlrm/c.txt, zz.txt and 2 more" in said
     assert sorted(path.name for path in (tmp_path / "out" / "dlrm").iterdir()) == ["analysis", "foreign.json"]
     told = json.loads((tmp_path / "out" / "dlrm" / "foreign.json").read_text())
     assert (told["source"], told["world_size"], told["folders"]) == ("traces.zip", 8, ["dlrm"])
@@ -112,6 +115,22 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     assert "R12" in rules
 
 
+def test_what_may_be_ranks_of_one_run_is_said(tmp_path: Path) -> None:
+    for pod in (0, 1):
+        silent = build_gpu_trace(None, comm_start=600 + pod)
+        silent.head["distributedInfo"] = {}
+        silent.write(tmp_path / "in" / f"pod-{pod}_71.{1694128201540 + pod}.pt.trace.json")
+    said: list[str] = []
+    done = run(tmp_path / "in", tmp_path / "out", progress=said.append)
+    (hint,) = [sentence for sentence in said if sentence.startswith("hint: pod-0_71")]
+    assert hint.endswith(r'--rank-pattern "pod-(\d+)"')
+    assert all(
+        any("no rank is told" in row["reason"] for row in report(one)["quality"]) for one in done.values()
+    )
+    again = run(tmp_path / "in", tmp_path / "by-pod", pattern=parse_pattern(r"pod-(\d+)"))
+    assert [report(one)["mean"]["ranks"] for one in again.values()] == [2]
+
+
 def test_one_that_cannot_be_analysed_leaves_the_others(tmp_path: Path) -> None:
     build_gpu_trace(0).write(tmp_path / "in" / "good" / "rank0.json")
     (tmp_path / "in" / "good" / "rank1.json").write_text('{"traceEvents": [{"ph": "X", "ts"')
@@ -132,6 +151,18 @@ def test_one_that_cannot_be_analysed_leaves_the_others(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good"]
 
 
+@pytest.mark.parametrize("content", (b"", b'{"traceEvents": [{"ph": "X", "ts"'))
+def test_the_answer_names_the_damaged_rank(content: bytes, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        silent = build_gpu_trace(rank)
+        silent.head["distributedInfo"] = {}
+        silent.write(tmp_path / "in" / f"worker{rank}.json")
+    (tmp_path / "in" / "worker2.json").write_bytes(content)
+    found = report(run(tmp_path / "in", tmp_path / "out")["in"])
+    (said,) = [line for line in build_answer(found) if "not in it" in line]
+    assert said.startswith("  not in it: worker2.json, rank 2: ")
+
+
 def test_recordings_without_steps_and_without_communication(tmp_path: Path) -> None:
     trace = without_labels(build_gpu_trace(None, steps=1))
     trace.events = [event for event in trace.events if "AllReduce" not in event["name"]]
@@ -149,12 +180,30 @@ def test_a_second_analysis_replaces_the_first_and_nothing_else(tmp_path: Path) -
     build_gpu_trace(0, steps=2).write(tmp_path / "in" / "rank0.json")
     run(tmp_path / "in", out)
     assert first.read_text() != text
-    shutil.copytree(tmp_path / "in", tmp_path / "other" / "in")
-    with pytest.raises(UserError, match=r"out/in: holds the analysis of in; choose another --output"):
-        run(tmp_path / "other", out)
+    shutil.copytree(tmp_path / "in", tmp_path / "moved" / "in")
+    run(tmp_path / "moved" / "in", out)  # the same traces elsewhere
+    with pytest.raises(UserError, match=r"holds the analysis of .*/moved/in; choose another --output"):
+        build_gpu_trace(0).write(tmp_path / "in" / "rank0.json")
+        run(tmp_path / "in", out)
+    shutil.rmtree(out / "in")
+    run(tmp_path / "in", out)
     (out / "in" / "thesis.tex").write_text("")
     with pytest.raises(UserError, match=r"holds thesis\.tex, which is of no analysis"):
         run(tmp_path / "in", out)
+
+
+def test_another_source_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    for name, steps in (("a", 1), ("b", 2)):
+        build_gpu_trace(0, steps=steps).write(tmp_path / name / "in" / "exp" / "rank0.json")
+        pack(tmp_path / name / "in", tmp_path / name / "traces.zip")
+    first = run(tmp_path / "a" / "traces.zip", tmp_path / "out")["exp"].folder / "analysis" / "report.json"
+    text = first.read_text()
+    with pytest.raises(UserError, match=r"out/exp: holds the analysis of .*/a/traces\.zip; choose another"):
+        run(tmp_path / "b" / "traces.zip", tmp_path / "out")
+    assert first.read_text() == text
+    shutil.copy(tmp_path / "b" / "traces.zip", tmp_path / "a" / "traces.zip")
+    run(tmp_path / "a" / "traces.zip", tmp_path / "out")  # changed since
+    assert first.read_text() != text
 
 
 def test_what_an_analysis_has_left_in_the_source_is_no_source(tmp_path: Path) -> None:
@@ -175,6 +224,9 @@ def test_what_cannot_be_a_source_or_a_place_says_so(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=r"bad\.zip: damaged"):
         run(tmp_path / "bad.zip", tmp_path / "out")
     (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "notes.txt").write_text("")
+    with pytest.raises(NoTraces, match=r"no trace in it\n  no \.json and no \.gz file in it$"):
+        run(tmp_path / "in", tmp_path / "out")
     (tmp_path / "in" / "config.json").write_text("{}")
     with pytest.raises(NoTraces, match=r"no trace in it\n  config\.json: holds no traceEvents"):
         run(tmp_path / "in", tmp_path / "out")
@@ -200,6 +252,29 @@ def test_what_is_a_run_of_this_lab_stays_one(tmp_path: Path) -> None:
         is_foreign(path) for path in (ours, tmp_path / "traces only", tmp_path / "empty", tmp_path / "x")
     )
     assert is_foreign(tmp_path / "theirs") and is_foreign(tmp_path / "theirs" / "traces" / "ddp")
+
+
+def test_a_config_json_of_another_program_makes_no_run(tmp_path: Path) -> None:
+    """Hugging Face writes one."""
+    for folder in ("in/bert", "in/gpt", "alone"):
+        build_gpu_trace(0).write(tmp_path / folder / "rank0.json")
+        (tmp_path / folder / "config.json").write_text('{"architectures": ["BertModel"], "hidden_size": 768}')
+    assert is_foreign(tmp_path / "in") and is_foreign(tmp_path / "alone")
+    assert list(run(tmp_path / "in", tmp_path / "out")) == ["bert", "gpt"]
+    assert list(run(tmp_path / "alone", tmp_path / "out")) == ["alone"]
+
+
+@pytest.mark.parametrize("other", ("ddp/rank0.json", "ddp.zip"))
+def test_an_experiment_called_traces_is_one(other: str, tmp_path: Path) -> None:
+    build_gpu_trace(0).write(tmp_path / "in" / "traces" / "rank0.json")
+    build_gpu_trace(0, steps=2).write(tmp_path / "in" / "ddp" / "rank0.json")
+    if other == "ddp.zip":
+        pack(tmp_path / "in" / "ddp", tmp_path / "in" / other)
+        shutil.rmtree(tmp_path / "in" / "ddp")
+    assert is_foreign(tmp_path / "in")
+    assert list(run(tmp_path / "in", tmp_path / "out")) == ["ddp", "traces"]
+    (tmp_path / "in" / "metrics.jsonl").touch()
+    assert not is_foreign(tmp_path / "in")
 
 
 @pytest.mark.parametrize("name", ("a.zip", "a.tar.gz", "a.json", "a.json.gz", "a.pt.trace.json.gz"))

@@ -155,6 +155,10 @@ def test_every_page_shows_them(folder: Path, with_runs: bool) -> None:
     page, summary, table = render_page(report, runs), build_markdown(report), terminal_table(report)
     for text in (page, summary, str(table.caption)):
         assert "cannot be shown" in text and "None" not in text
+    assert '<span class="badge bad">not comparable</span> Whether' not in page
+    assert f'<span class="badge warn">{UNSHOWN}</span> Whether they are comparable is not known' in page
+    assert "<h3>Runs that are not shown to be comparable</h3>" in page
+    assert "fast, slow: traces of" in page and "Fast" not in page
     headers = [str(column.header) for column in table.columns]
     assert "recorded step ms" in headers and ("samples/s" in headers) == with_runs
     assert ("Do they compute the same?" in page) == with_runs

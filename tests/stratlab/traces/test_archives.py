@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.traces.archives import ArchiveError, ArchiveLimits, unpack
+from stratlab.traces import archives
+from stratlab.traces.archive_budget import ARCHIVE_LIMITS, ArchiveError, ArchiveLimits, Budget
+from stratlab.traces.archives import Unpacked
 from stratlab.traces.trace_files import collect_files
 
 TRACE = b'{"traceEvents": []}'
@@ -39,6 +41,10 @@ def scratch(folder: Path) -> Path:
     return target
 
 
+def unpack(archive: Path, name: str, target: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
+    return archives.unpack(archive, name, target, Budget(archive.stat().st_size, limits))
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_may_be_a_trace_is_unpacked_and_nothing_else(name: str, tmp_path: Path) -> None:
     members = {
@@ -51,7 +57,8 @@ def test_what_may_be_a_trace_is_unpacked_and_nothing_else(name: str, tmp_path: P
     found = unpack(archive, name, scratch(tmp_path))
     assert [file.shown for file in found.files] == ["a/rank0.json", "a/rank1.json.gz", "b/rank0.JSON"]
     assert found.files[0].path.read_bytes() == TRACE and found.files[0].path.name == "rank0.json"
-    assert found.left_out == []
+    assert found.left_out == [("a/note.txt", "ends neither in .json nor in .gz")]
+    assert not list(tmp_path.rglob("note.txt"))
 
 
 @pytest.mark.parametrize("name", ("runs.zip", "runs.tar"))
@@ -70,10 +77,25 @@ def test_a_path_that_points_outside_refuses_the_archive(name: str, member: str, 
 def test_a_bomb_is_refused(name: str, tmp_path: Path) -> None:
     archive = WRITERS[name](tmp_path / name, {"a/rank0.json": bytes(3 << 20)})
     limits = ArchiveLimits(ratio_from_bytes=1 << 20)
-    with pytest.raises(ArchiveError, match="refused, it unpacks to more than 0.000977 GiB"):
+    with pytest.raises(ArchiveError, match="refused, the source unpacks to more than 0.000977 GiB"):
         unpack(archive, name, scratch(tmp_path), limits)
     assert not list(tmp_path.rglob("rank0.json"))
     assert unpack(archive, name, scratch(tmp_path / "scratch")).files  # small ones may be so
+
+
+@pytest.mark.parametrize("packed", (False, True))
+def test_bombs_beside_each_other_are_one_bomb(packed: bool, tmp_path: Path) -> None:
+    """Each alone would be small enough. What is refused leaves its room to the others."""
+    sizes = {"a.zip": 3, "b.zip": 2, "c.zip": 2, "d.zip": 1}
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, size in sizes.items():
+        write_zip(source / name, {"rank0.json": bytes(size << 20)})
+    if packed:
+        source = write_zip(tmp_path / "all.zip", {name: (source / name).read_bytes() for name in sizes})
+    found = collect_files(source, scratch(tmp_path), ArchiveLimits(ratio=1, ratio_from_bytes=6_310_000))
+    assert [file.shown for file in found.files] == ["a/rank0.json", "b/rank0.json", "d/rank0.json"]
+    assert found.left_out == [("c.zip", "refused, the source unpacks to more than 0.00588 GiB")]
 
 
 def test_a_bomb_that_tells_another_size_is_damaged(tmp_path: Path) -> None:
@@ -91,6 +113,9 @@ def test_too_many_members_are_refused(tmp_path: Path) -> None:
     archive = write_zip(tmp_path / "runs.zip", {f"{i}.json": b"" for i in range(4)})
     with pytest.raises(ArchiveError, match="more than 3 members"):
         unpack(archive, "runs.zip", scratch(tmp_path), ArchiveLimits(members=3))
+    source = write_zip(tmp_path / "all.zip", {"a.json": TRACE, "runs.zip": archive.read_bytes()})
+    found = collect_files(source, scratch(tmp_path / "scratch"), ArchiveLimits(members=5))
+    assert found.left_out == [("runs.zip", "refused, the source holds more than 5 members")]
 
 
 def test_a_damaged_member_costs_itself(tmp_path: Path) -> None:
@@ -129,10 +154,11 @@ def test_links_and_encrypted_members_are_left_out(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("content", (b"no archive", b"\x1f\x8b\x08 cut", b"PK\x03\x04"))
 @pytest.mark.parametrize("name", ("runs.zip", "runs.tar.gz"))
-def test_what_is_no_archive_says_so(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"no archive")
-    with pytest.raises(ArchiveError, match=f"{name}: damaged, or not what its name says"):
+def test_what_is_no_archive_says_so(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ArchiveError, match=rf"^{name}: damaged, or not what its name says \(.*\)$"):
         unpack(tmp_path / name, name, scratch(tmp_path))
 
 
@@ -154,13 +180,34 @@ def test_archives_in_folders_and_archives_are_folders(tmp_path: Path) -> None:
     source.mkdir()
     write_zip(source / "ddp.zip", {"rank0.json": TRACE, "more/fsdp.zip": inner, "deep.zip": deepest})
     (source / "bad.zip").write_bytes(b"PK")
+    (source / "gone.zip").symlink_to(tmp_path / "nothing")
     (source / "single.json").write_bytes(TRACE)
     found = collect_files(source, scratch(tmp_path))
     shown = ["ddp/more/fsdp/rank0.json", "ddp/rank0.json", "single.json"]
     assert [file.shown for file in found.files] == shown
     reasons = dict(found.left_out)
     assert reasons["ddp/deep/inner.zip"] == "an archive inside an archive inside an archive"
+    assert reasons["gone.zip"] == "is not there, or no file"
     assert reasons["bad.zip"].startswith("damaged, or not what its name says")
+
+
+def test_a_tar_of_zips_is_a_tar(tmp_path: Path) -> None:
+    """The last of them ends as a ZIP of the whole file would."""
+    names = ("ddp", "fsdp", "zero")
+    inner = {
+        f"{name}.zip": write_zip(tmp_path / f"{name}.zip", {"rank0.json": TRACE}).read_bytes()
+        for name in names
+    }
+    found = collect_files(write_tar(tmp_path / "runs.tar", inner), scratch(tmp_path))
+    assert [file.shown for file in found.files] == [f"{name}/rank0.json" for name in names]
+    assert found.left_out == []
+
+
+def test_what_stands_before_a_zip_is_no_matter(tmp_path: Path) -> None:
+    archive = write_zip(tmp_path / "runs.zip", {"a/rank0.json": TRACE})
+    archive.write_bytes(b"#!/bin/sh\n" + archive.read_bytes())
+    found = unpack(archive, "runs.zip", scratch(tmp_path))
+    assert [file.shown for file in found.files] == ["a/rank0.json"]
 
 
 def test_a_full_disk_is_no_damage_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

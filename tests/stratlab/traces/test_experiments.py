@@ -3,11 +3,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from stratlab.traces import identity
 from stratlab.traces.archives import Unpacked
+from stratlab.traces.chunks import Limits, split_events
 from stratlab.traces.experiment_names import name_experiments
 from stratlab.traces.experiments import Experiment, Sorted, sort_experiments
 from stratlab.traces.trace_files import collect_files
@@ -101,6 +104,39 @@ DIVISIONS: dict[str, tuple[dict[str, Told | bytes], dict[str, list[int]]]] = {
 }
 
 
+def behind(rank: int, size: int) -> bytes:
+    """A trace that tells its rank at the end, far from the beginning."""
+    event = b'{"ph": "X", "name": "%s", "ts": 1, "dur": 2},' % (b"x" * 200)
+    info = b'{"rank": %d, "world_size": %d}' % (rank, size)
+    return b'{"traceEvents": [' + (event * 20_000)[:-1] + b'], "distributedInfo": ' + info + b"}"
+
+
+@pytest.mark.parametrize("ending", ("json", "json.gz"))
+def test_what_the_end_of_a_trace_tells_comes_before_its_name(ending: str, tmp_path: Path) -> None:
+    contents = {f"x/rank{named}.{ending}": behind(rank, 4) for named, rank in ((0, 3), (1, 1))}
+    if ending.endswith("gz"):
+        contents = {name: gzip.compress(content) for name, content in contents.items()}
+    found = only(sort(tmp_path, {**contents}))
+    assert list(found.traces) == [1, 3] and found.world_size == 4
+    assert {trace.rank_from for trace in found.traces.values()} == {"distributedInfo"}
+    assert [f.reason for f in found.findings] == ["named as rank 0, but of rank 3"]
+
+
+def test_an_end_that_tells_nothing_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large trace that names no rank is looked at, not scanned."""
+    content = behind(0, 1).replace(b"distributedInfo", b"somethingElse__")
+    read: list[bytes] = []
+
+    def count(path: Path, limits: Limits) -> Iterator[bytes]:
+        for piece in split_events(path, limits):
+            read.append(piece)
+            yield piece
+
+    monkeypatch.setattr(identity, "split_events", count)
+    found = only(sort(tmp_path, {"x/rank2.json": content, "x/rank1.json.gz": gzip.compress(content)}))
+    assert list(found.traces) == [1, 2] and not read
+
+
 @pytest.mark.parametrize("case", DIVISIONS)
 def test_experiments_and_their_ranks(case: str, tmp_path: Path) -> None:
     files, expected = DIVISIONS[case]
@@ -157,7 +193,7 @@ def test_damage_is_named_in_its_experiment_and_alone_it_is_one(tmp_path: Path) -
         "y/rank0.json.gz": b"\x1f\x8b",
     }
     first, second = sort(tmp_path, {**files, "z.zip": b"PK"}).experiments[:2]
-    assert [(f.file, f.reason) for f in first.findings] == [("x/rank1.json", "empty file")]
+    assert [(f.file, f.reason, f.rank) for f in first.findings] == [("x/rank1.json", "empty file", 1)]
     assert second.name == "y" and "no trace of it can be used: damaged" in second.refused
     assert (
         sort(tmp_path, {})
@@ -180,6 +216,48 @@ def test_the_pattern_comes_first_and_leaves_out_what_it_does_not_match(tmp_path:
     assert ranks(found) == {"x": [0, 1, 2]}
     assert found.left_out == [("x/other.json", r"--rank-pattern gpu(\d+) is not in its name")]
     assert only(found).traces[1].rank_from == "pattern"
+
+
+BY_PATTERN: dict[str, tuple[str, list[str], dict[str, list[int]]]] = {
+    "folders of devices": (
+        r"(?:gpu|dev)(\d+)",
+        ["c/dev0/step100.json", "c/dev1/step100.json", "c/gpu2/step100.json"],
+        {"c": [0, 1, 2]},
+    ),
+    "folders of devices in two experiments": (
+        r"dev(\d+)",
+        ["c/dev0/a.json", "c/dev1/a.json", "d/dev0/a.json", "d/dev1/a.json"],
+        {"c": [0, 1], "d": [0, 1]},
+    ),
+    "several steps of each": (
+        r"dev(\d+)",
+        [f"c/dev{rank}/{name}.json" for rank in (0, 1) for name in ("early", "late")],
+        {"early": [0, 1], "late": [0, 1]},
+    ),
+    "a part of a folder's name": (
+        r"dev(\d+)",
+        ["c/dev0-a/t.json", "c/dev1-a/t.json", "c/dev0-b/t.json"],
+        {"dev-a": [0, 1], "dev-b": [0]},
+    ),
+    "a greedy pattern": (
+        r".*dev(\d+)",
+        ["c/dev0/t.json", "c/dev1/t.json", "d/dev0/t.json"],
+        {"c": [0, 1], "d": [0]},
+    ),
+    "names of files": (
+        r"gpu(\d+)",
+        [f"gpu{rank}_{name}.json" for rank in (0, 1) for name in ("ddp", "fsdp")],
+        {"gpu_ddp": [0, 1], "gpu_fsdp": [0, 1]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BY_PATTERN)
+def test_what_the_pattern_matches_divides_nothing(case: str, tmp_path: Path) -> None:
+    pattern, names, expected = BY_PATTERN[case]
+    found = sort(tmp_path, dict.fromkeys(names, NOTHING), pattern)
+    assert ranks(found) == expected
+    assert not any(each.refused for each in found.experiments)
 
 
 NAMES: list[tuple[list[tuple[str, ...]], list[str]]] = [

@@ -65,6 +65,19 @@ def test_overlap_that_is_lost_is_told_from_a_slow_link() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("host", "words"),
+    (
+        (630.0, "zero3 is 626 ms (792 %) slower per step than ddp: "),
+        (720.0, "zero3 takes 10 times as long per step as ddp (716 ms more): "),
+        (300_000.0, "zero3 takes 3,798 times as long per step as ddp (299,996 ms more): "),
+    ),
+)
+def test_what_takes_many_times_as_long_is_no_percentage(host: float, words: str) -> None:
+    said = say(build_step({**DDP, "host": host}, {ALL_REDUCE: 10.0}), build_step(DDP, {ALL_REDUCE: 10.0}))
+    assert said.startswith(words)
+
+
 def test_small_parts_are_left_to_the_table() -> None:
     base = build_step(DDP, {ALL_REDUCE: 10.0})
     said = say(build_step({**DDP, "host": 34.0, "data": 5.0, "copy": 0.0}, {ALL_REDUCE: 10.0}), base)

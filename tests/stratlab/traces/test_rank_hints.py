@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stratlab.traces.experiments import sort_experiments
+from stratlab.traces.rank_hints import find_hints
+from stratlab.traces.trace_files import collect_files
+
+
+def hint(folder: Path, names: list[str], **info: int) -> list[str]:
+    for number, name in enumerate(names):
+        path = folder / "all" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        events = [{"ph": "X", "name": "x", "ts": number, "dur": 1}]
+        path.write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    (folder / "scratch").mkdir()
+    found = sort_experiments(collect_files(folder / "all", folder / "scratch"), "all")
+    hints = find_hints(found.experiments)
+    reasons = [finding.reason for each in found.experiments for finding in each.findings]
+    assert all(sentence in reasons for sentence in hints)
+    return hints
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    (
+        (["a/pod-0_71.1700000000000.pt.trace.json", "a/pod-1_68.1700000000009.pt.trace.json"], r"pod-(\d+)"),
+        (
+            ["a/left_4711.1700000000000.pt.trace.json", "a/right_4712.1700000000000.pt.trace.json"],
+            r"gpu(\d+)",
+        ),
+        (["c/dev0/step100.json", "c/dev1/step100.json", "c/dev2/step100.json"], r"dev(\d+)"),
+        (["resnet.json", "bert.json"], r"gpu(\d+)"),
+        (["a/x.0.json", "a/x.1.json"], r"x\.(\d+)"),
+    ),
+)
+def test_traces_that_may_be_ranks_of_one_run_are_named(
+    names: list[str], pattern: str, tmp_path: Path
+) -> None:
+    (sentence,) = hint(tmp_path, names)
+    assert all(name in sentence for name in sorted(names)[:2])
+    assert sentence.endswith(f'--rank-pattern "{pattern}"')
+
+
+@pytest.mark.parametrize(
+    "names",
+    (
+        ["ddp/t.json", "fsdp/t.json"],
+        ["a/rank0.json", "b/rank0.json"],
+        ["a.json"],
+        ["rank0.json", "rank1.json"],
+    ),
+)
+def test_what_is_no_such_thing_has_no_hint(names: list[str], tmp_path: Path) -> None:
+    assert hint(tmp_path, names) == []
+
+
+def test_runs_of_one_process_are_experiments(tmp_path: Path) -> None:
+    assert hint(tmp_path, ["resnet.json", "bert.json"], world_size=1) == []
