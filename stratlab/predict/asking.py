@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stratlab.predict.operations_file import OperationsFile
-from stratlab.predict.prediction import Question
+from stratlab.predict.question import Question
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
 from stratlab.user_error import UserError
 
 PREFIX = "TRAINER_"
-DEFAULT_BATCH = {"micro_batch_size": 32, "global_batch_size": 64}
-"""As the trainer has them."""
+NUMBERS = {
+    "micro_batch_size": (32, 1, 10**9),
+    "global_batch_size": (64, 1, 10**9),
+    "model_layers": (0, 0, 1000),
+}
+"""Setting -> default, least and most, as the trainer has them."""
 REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
-BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
@@ -70,7 +74,7 @@ def ask_of_model(
             f"--model {model}: there is no operations file of it; there are files of {known}. "
             "`python -m trainer.count --operations FILE` counts one, --operations FOLDER reads it"
         )
-    given = _read_settings(settings, {name for file in mine for name in file.settings} | set(BATCH))
+    given = _read_settings(settings, {name for file in mine for name in file.settings} | set(NUMBERS))
     strategies = (
         [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
     )
@@ -119,26 +123,23 @@ def build_question(
     Raises:
         UserError: a size that is no number.
     """
-    rows = _read_number(settings, "micro_batch_size", DEFAULT_BATCH["micro_batch_size"])
-    total = _read_number(settings, "global_batch_size", DEFAULT_BATCH["global_batch_size"] if whole else 0)
-    shared = (
-        _read_number(settings, "tp", 1) * _read_number(settings, "cp", 1) * _read_number(settings, "pp", 1)
-    )
-    dp = max(1, ranks // max(1, shared))
     return Question(
         name=name,
         settings=settings,
         ranks=ranks,
         per_node=per_node,
-        rows=rows,
-        micro_batches=total // (rows * dp),
-        layers=_read_number(settings, "model_layers", 0),
+        rows=_read_number(settings, "micro_batch_size"),
+        global_batch=_read_number(settings, "global_batch_size")
+        if whole or "global_batch_size" in settings
+        else 0,
+        layers=_read_number(settings, "model_layers"),
         whole=whole,
     )
 
 
-def _read_number(settings: Mapping[str, str], name: str, default: int) -> int:
+def _read_number(settings: Mapping[str, str], name: str) -> int:
+    default, least, most = NUMBERS[name]
     text = settings.get(name, str(default))
-    if not text.isdecimal() or (name == "micro_batch_size" and text == "0"):
-        raise UserError(f"{name}={text}: expected a whole number from 1")
+    if not re.fullmatch("[0-9]{1,18}", text) or not least <= int(text) <= most:
+        raise UserError(f"{name}={text}: expected a whole number from {least} to {most}")
     return int(text)

@@ -84,7 +84,7 @@ def predict(
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:
         unknown = [
-            {"name": u.question.name, "verdict": "not known", "reason": u.reason}
+            {"name": u.question.name, "verdict": u.verdict, "reason": u.reason}
             for u in answers
             if isinstance(u, Unknown)
         ]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from stratlab.predict.operations_file import OperationsFile, read_operations_file
-from stratlab.predict.prediction import Question
+from stratlab.predict.question import Question
 from stratlab.rendering.installation import explain_trainer
 
 

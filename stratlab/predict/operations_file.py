@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stratlab.predict.extrapolation import Peak, Sample, scale
+from stratlab.predict.question import Question
 from stratlab.user_error import UserError
 
 SHIPPED = Path(__file__).with_name("operations")
@@ -57,22 +59,18 @@ class OperationsFile:
         """Of the fullest rank, with micro-batches of `rows`. `layers`: 0 = the model's own."""
         return scale(self.samples, layers or self.layers, rows, ranks)
 
-    def misses(
-        self,
-        wanted: Mapping[str, str],
-        ranks: int,
-        accumulates: bool,
-        whole: bool = True,
-        per_node: int = 0,
-    ) -> list[str]:
-        """What keeps this file from answering; nothing where it does.
+    def share(self, ranks: int) -> int:
+        """Ranks that see different rows: the axes that share rows are those of the count."""
+        return max(1, ranks // math.prod(self.axes.get(name, 1) for name in ("tp", "cp", "pp")))
 
-        Args:
-            wanted: setting -> text, as a pod has them.
-            whole: what `wanted` leaves out has its default; else it may be anything.
-            per_node: ranks that share a node; 0 = not said.
-        """
-        meant = {name: _text(value) for name, value in self.defaults.items()} if whole else {}
+    def accumulates_for(self, question: Question) -> bool:
+        """Whether a step of the run has several micro-batches."""
+        return question.accumulates(self.share(question.ranks))
+
+    def misses(self, question: Question) -> list[str]:
+        """What keeps this file from answering; nothing where it does."""
+        wanted, ranks = question.settings, question.ranks
+        meant = {name: _text(value) for name, value in self.defaults.items()} if question.whole else {}
         meant |= {name: text for name, text in wanted.items() if name in self.settings}
         found = [
             f"{name}={_text(self.settings[name])} (wanted {text})"
@@ -94,9 +92,9 @@ class OperationsFile:
         counted = {sample.ranks for sample in self.samples}
         if ranks not in counted and not (self.scales_ranks and ranks > 1):
             found.append(f"ranks={', '.join(map(str, sorted(counted)))} (wanted {ranks})")
-        if self.per_node and per_node not in (0, self.per_node):
-            found.append(f"{self.per_node} ranks on a node (wanted {per_node})")
-        if accumulates and not self.accumulates:
+        if self.per_node and question.told_per_node not in (0, self.per_node):
+            found.append(f"{self.per_node} ranks on a node (wanted {question.told_per_node})")
+        if self.accumulates_for(question) and not self.accumulates:
             found.append("one micro-batch in a step (wanted several)")
         return found
 
@@ -142,17 +140,10 @@ def read_operations(folders: Sequence[Path]) -> Iterator[OperationsFile]:
             yield read_operations_file(path)
 
 
-def find_operations(
-    files: Sequence[OperationsFile],
-    wanted: Mapping[str, str],
-    ranks: int,
-    accumulates: bool,
-    whole: bool = True,
-    per_node: int = 0,
-) -> OperationsFile | None:
+def find_operations(files: Sequence[OperationsFile], question: Question) -> OperationsFile | None:
     """The file that answers, rather one that was counted with as many micro-batches; None = there is none."""
-    able = [file for file in files if not file.misses(wanted, ranks, accumulates, whole, per_node)]
-    return min(able, key=lambda file: file.accumulates is not accumulates, default=None)
+    able = [file for file in files if not file.misses(question)]
+    return min(able, key=lambda file: file.accumulates is not file.accumulates_for(question), default=None)
 
 
 def _text(value: Any) -> str:

@@ -56,7 +56,7 @@ def _row(one: Prediction | Unknown) -> dict[str, Any]:
     question = one.question
     row: dict[str, Any] = {"run": question.name, "ranks": question.ranks, "rows": question.rows}
     if isinstance(one, Unknown):
-        return {**row, "verdict": badge("not known", "plain"), "first": one.reason}
+        return {**row, "verdict": badge(one.verdict, "plain"), "first": one.reason}
     verdict: Markup = badge(str(one.verdict), KINDS[one.verdict])
     sizes = {"needs": one.needs_gib, "peak": one.peak.total / GIB, "largest": one.largest}
     return {**row, "verdict": verdict, **sizes, "first": one.advice}

@@ -36,7 +36,7 @@ def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
         question = one.question
         asked = (question.name, str(question.ranks), str(question.rows))
         if isinstance(one, Unknown):
-            table.add_row(*asked, Text("not known", style="bold"), "", "", "", one.reason)
+            table.add_row(*asked, Text(one.verdict, style="bold"), "", "", "", one.reason)
             continue
         at_most = "<= " if one.is_upper_bound else ""
         sizes = (f"{at_most}{one.needs_gib:.2f}", f"{at_most}{one.peak.total / GIB:.2f}", str(one.largest))
