@@ -75,7 +75,9 @@ def predict(
     if page and not page.absolute().parent.is_dir():
         raise UserError(f"--page {page}: its folder is not there")
     cache = find_cache()
-    files = list(read_operations([*([operations] if operations else []), cache, SHIPPED]))
+    files = list(read_operations([operations] if operations else []))
+    files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
+    files += read_operations([SHIPPED])
     if charts:
         questions = ask_of_charts(charts, settings or (), values or ())
     else:

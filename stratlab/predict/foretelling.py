@@ -37,9 +37,9 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
     folders = [*([results / VOLUME] if results else []), find_cache(), SHIPPED]
     try:
         question = build_question(name, settings, ranks, share, whole=True)
-        files = list(read_operations(folders))
+        files = list(read_operations(folders, lambda wrong: None))  # pods tell of them, and go on likewise
         file = find_operations(files, question)
-    except UserError:  # of a setting or a file that others refuse, with their own words
+    except UserError:  # of a setting that others refuse, with their own words
         return ""
     if file is None or question.find_refusal(file.share(ranks)):
         return ""

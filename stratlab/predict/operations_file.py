@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from stratlab.predict.extrapolation import Peak, Sample, scale
+from stratlab.predict.operations_content import OperationsContent, describe_problem
 from stratlab.predict.question import Question
 from stratlab.user_error import UserError
 
@@ -106,38 +108,40 @@ def read_operations_file(path: Path) -> OperationsFile:
         UserError: it cannot be read, or is no operations file.
     """
     try:
-        content = json.loads(path.read_text())
-        if content["schema_version"] != SCHEMA:
-            raise UserError(
-                f"{path}: an operations file of schema {content['schema_version']}, expected {SCHEMA}; count it again"
-            )
-        samples = [
-            Sample(one["layers"], one["rows"], one["ranks"], one["rank"], one["windows"])
-            for one in content["samples"]
-        ]
-        axes = content["samples"][0]["axes"]
-        names = ("key", "settings", "defaults", "layers", "scales_depth", "scales_ranks", "accumulates")
-        return OperationsFile(
-            path=path,
-            samples=samples,
-            axes=axes,
-            per_node=content.get("per_node", 0),
-            known=content.get("known", ()),
-            **{name: content[name] for name in (*names, "labels", "channels", "versions")},
-        )
-    except (OSError, ValueError, LookupError, TypeError) as failure:
-        if isinstance(failure, UserError):
-            raise
+        content = OperationsContent.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as failure:
+        why = describe_problem(failure) if isinstance(failure, ValidationError) else failure.strerror
         raise UserError(
-            f"{path}: no operations file ({failure!r}); `python -m trainer.count --operations FILE` writes one"
+            f"{path}: no operations file ({why}); `python -m trainer.count --operations FILE` writes one"
         ) from None
+    if content.schema_version != SCHEMA:
+        raise UserError(
+            f"{path}: an operations file of schema {content.schema_version}, expected {SCHEMA}; count it again"
+        )
+    samples = [Sample(one.layers, one.rows, one.ranks, one.rank, one.windows) for one in content.samples]
+    rest = {name: value for name, value in content if name not in ("schema_version", "samples")}
+    return OperationsFile(path=path, samples=samples, axes=content.samples[0].axes, **rest)
 
 
-def read_operations(folders: Sequence[Path]) -> Iterator[OperationsFile]:
-    """Every file of the folders, in the order of their names; a folder that is not there has none."""
+def read_operations(
+    folders: Sequence[Path], leave_out: Callable[[UserError], None] | None = None
+) -> Iterator[OperationsFile]:
+    """Every file of the folders, in the order of their names; a folder that is not there has none.
+
+    Args:
+        leave_out: hears of what is none, which is left out.
+
+    Raises:
+        UserError: one is none, and nobody would hear of it.
+    """
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
-            yield read_operations_file(path)
+            try:
+                yield read_operations_file(path)
+            except UserError as failure:
+                if leave_out is None:
+                    raise
+                leave_out(failure)
 
 
 def find_operations(files: Sequence[OperationsFile], question: Question) -> OperationsFile | None:

@@ -19,6 +19,7 @@ from stratlab.predict.operations_file import SHIPPED, find_operations, read_oper
 from stratlab.predict.prediction import predict
 from stratlab.predict.question import Question
 from stratlab.user_error import UserError
+from tests.stratlab.predict.damaged_files import DAMAGES, SAMPLE_DAMAGES, damage
 
 Call = Callable[..., tuple[int, str, str]]
 CHUNK = 2
@@ -155,6 +156,21 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(UserError, match="broken.json"):
         read_operations_file(path)
+
+
+@pytest.mark.parametrize("name", [*DAMAGES, *SAMPLE_DAMAGES])
+def test_a_damaged_file_of_the_cache_is_left_out_and_one_that_is_given_is_refused(
+    call: Call, tmp_path: Path, name: str
+) -> None:
+    content = json.loads((SHIPPED / "vit_huge-ddp-8.json").read_text())
+    path = tmp_path / "cache/stratlab/operations/damaged.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(damage(content, name)))
+    code, out, err = call("--model", "vit_huge", "--set", "strategy=ddp", "--json")
+    assert code == 0 and json.loads(out)[0]["operations_file"] == "vit_huge-ddp-8.json"
+    assert f"left out: {path}: no operations file (" in err and "delete it" in err
+    code, _, err = call("--model", "vit_huge", "--operations", path.parent)
+    assert code == 2 and err.startswith(f"error: {path}: no operations file (")
 
 
 @pytest.fixture

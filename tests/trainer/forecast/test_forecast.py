@@ -18,6 +18,7 @@ from stratlab.predict.extrapolation import scale
 from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
 from stratlab.predict.prediction import predict
 from stratlab.predict.question import Question
+from tests.stratlab.predict.damaged_files import DAMAGES, SAMPLE_DAMAGES, damage
 from trainer import failures
 from trainer.failures import OutOfMemory
 from trainer.forecast import memory
@@ -114,8 +115,11 @@ def test_what_is_switched_off_or_only_evaluates_is_not_foreseen(results: Path):
     assert forecast_memory(config(results).model_copy(update={"mode": "evaluate"}), 8, 8) is None
 
 
-def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture):
-    (results / FOLDER / "a.json").write_text("{}")
+@pytest.mark.parametrize("name", ["", *(name for name in DAMAGES if name != "no strategy"), *SAMPLE_DAMAGES])
+def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture, name: str):
+    """A pod looks for no strategy: without one the rest has to be its own."""
+    content = json.loads((SHIPPED / "vit_huge-ddp-8.json").read_text())
+    (results / FOLDER / "a.json").write_text(json.dumps(damage(content, name) if name else {}))
     with caplog.at_level(logging.WARNING):
         assert forecast_memory(config(results), 8, 8)
     assert "a.json: no operations file, left out" in caplog.text
