@@ -318,19 +318,41 @@ def test_what_the_trainer_refuses_does_not_fit_anything(call: Call) -> None:
     )
 
 
-def test_what_no_file_answers_is_counted_and_kept(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trainer is played by a program that writes a file; the real one: tests/trainer/counting/ranks."""
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Plays the trainer: a program that writes a file; the real one: tests/trainer/counting/ranks."""
     made = write_file(tmp_path / "made", {"model": "vit_base"}, labels=10, channels=1)
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nfor last; do :; done\necho "1 s  count 1 of 8" >&2\ncp {made} "$last"\n')
     program.chmod(0o755)
     monkeypatch.setattr(counting, "explain_trainer", lambda python, env: "")
     monkeypatch.setattr("sys.executable", str(program))
-    asked = ("charts/fsdp", "--set", "run.config.model=vit_base", "--set", "run.config.seq_len=2048")
-    code, _, err = call(*asked)
+    return program
+
+
+UNCOUNTED = ("--set", "run.config.model=vit_base", "--set", "run.config.seq_len=2048")
+
+
+def test_what_no_file_answers_is_counted_and_kept(call: Call, tmp_path: Path, program: Path) -> None:
+    code, _, err = call("charts/fsdp", *UNCOUNTED)
     assert code == 0 and "count 1 of 8" in err
     assert len(list((tmp_path / "cache/stratlab/operations").iterdir())) == 1
     program.unlink()
-    assert call(*asked)[0] == 0, "the second time nothing is counted"
+    assert call("charts/fsdp", *UNCOUNTED)[0] == 0, "the second time nothing is counted"
+
+
+@pytest.mark.parametrize("reason", ["Not a directory", "Read-only file system"])
+def test_without_a_cache_it_answers_and_says_so_once(
+    call: Call, tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """Two strategies are counted; the program's file is of the first alone, and the second is counted each time."""
+    place = tmp_path / reason
+    place.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    if reason.startswith("Read"):
+        place.unlink()
+        refusal = OSError(30, reason)
+        monkeypatch.setattr(counting, "_replace", lambda *given: (_ for _ in ()).throw(refusal))
+    code, out, err = call("charts/fsdp", "charts/hsdp", *UNCOUNTED, "--json")
+    assert code == 0 and len(json.loads(out)) == 2
+    assert err.count("count 1 of 8") == 2 and err.count(f"cannot be written ({reason})") == 1
