@@ -89,6 +89,5 @@ def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
         return f"the nearest file has {', '.join(sorted(alike, key=len)[0])}"
     others = ", ".join(dict.fromkeys(file.strategy for file in mine))
     return (
-        f"no operations file of this model and strategy{f' (there are some of {others})' if others else ''}; "
-        "`python -m trainer.count --operations FILE` counts one, --operations FOLDER reads it"
+        f"no operations file of this model and strategy{f' (there are some of {others})' if others else ''}"
     )

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.predict.operations_file import OperationsFile
+from stratlab.predict.operations_file import OperationsFile, as_text
 from stratlab.predict.question import Question
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
+from stratlab.tables.settings import SETTINGS, find_problem
 from stratlab.user_error import UserError
 
 PREFIX = "TRAINER_"
-NUMBERS = {
-    "micro_batch_size": (32, 1, 10**9),
-    "global_batch_size": (64, 1, 10**9),
-    "model_layers": (0, 0, 1000),
-}
-"""Setting -> default, least and most, as the trainer has them."""
+BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
 REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
 
 
@@ -62,7 +58,8 @@ def _ask_of_job(name: str, job: Mapping[str, Any]) -> Question:
 def ask_of_model(
     model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str]
 ) -> list[Question]:
-    """One question per strategy of which there is a file of this model; what is not given is as in the files.
+    """One question per strategy of which there is a file of this model; what is not given is as in most of the files,
+    the same for all.
 
     Raises:
         UserError: no file of this model, or a setting that none of them has.
@@ -74,11 +71,11 @@ def ask_of_model(
             f"--model {model}: there is no operations file of it; there are files of {known}. "
             "`python -m trainer.count --operations FILE` counts one, --operations FOLDER reads it"
         )
-    given = _read_settings(settings, {name for file in mine for name in file.settings} | set(NUMBERS))
+    given = _read_settings(settings, {name for file in mine for name in file.settings} | set(BATCH))
     strategies = (
         [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
     )
-    rows = {"micro_batch_size": "1", **given}
+    rows = {"micro_batch_size": "1", **find_shared(mine, given), **given}
     return [
         build_question(name, {**rows, "model": model, "strategy": strategy, **more}, gpus, gpus, whole=False)
         for strategy in strategies
@@ -86,6 +83,18 @@ def ask_of_model(
         if gpus == 1 or strategy != "single"
         for name, more in _list_layouts(strategy, mine, given)
     ]
+
+
+def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:
+    """Setting -> text of what most of the files have that are as `given`, of as many the last ones: those that ship.
+
+    Settings that are another one's for each strategy, or that not every file has, are none of it.
+    """
+    own = {"model", "strategy", "dimensions", *BATCH, *given}
+    names = sorted(set.intersection(*(set(file.settings) for file in files)) - own)
+    alike = [file for file in files if all(file.has(name, text) for name, text in given.items())]
+    sets = [tuple(as_text(file.settings[name]) for name in names) for file in reversed(alike or files)]
+    return dict(zip(names, Counter(sets).most_common(1)[0][0], strict=True))
 
 
 def _list_layouts(
@@ -108,6 +117,8 @@ def _read_settings(settings: Sequence[str], known: set[str]) -> dict[str, str]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise UserError(f"--set {text}: {hint}memory depends on {', '.join(sorted(known))}")
+        if problem := find_problem(name, value):
+            raise UserError(f"--set {text}: {problem}")
         found[name] = value
     return found
 
@@ -138,8 +149,7 @@ def build_question(
 
 
 def _read_number(settings: Mapping[str, str], name: str) -> int:
-    default, least, most = NUMBERS[name]
-    text = settings.get(name, str(default))
-    if not re.fullmatch("[0-9]{1,18}", text) or not least <= int(text) <= most:
-        raise UserError(f"{name}={text}: expected a whole number from {least} to {most}")
+    text = settings.get(name, str(SETTINGS[name]["default"]))
+    if problem := find_problem(name, text):
+        raise UserError(f"{name}={text}: {problem}")
     return int(text)

@@ -69,15 +69,20 @@ class OperationsFile:
         """Whether a step of the run has several micro-batches."""
         return question.accumulates(self.share(question.ranks))
 
+    def has(self, name: str, text: str) -> bool:
+        """Whether it was counted with this value; yes where it answers for several."""
+        meant = "bf16" if (name, text) == ("precision", "auto") else text
+        return name not in self.settings or _is_same(self.settings[name], meant)
+
     def misses(self, question: Question) -> list[str]:
         """What keeps this file from answering; nothing where it does."""
         wanted, ranks = question.settings, question.ranks
-        meant = {name: _text(value) for name, value in self.defaults.items()} if question.whole else {}
+        meant = {name: as_text(value) for name, value in self.defaults.items()} if question.whole else {}
         meant |= {name: text for name, text in wanted.items() if name in self.settings}
         found = [
-            f"{name}={_text(self.settings[name])} (wanted {text})"
+            f"{name}={as_text(self.settings[name])} (wanted {text})"
             for name, text in meant.items()
-            if not _is_same(self.settings[name], "bf16" if (name, text) == ("precision", "auto") else text)
+            if not self.has(name, text)
         ]
         found += [
             f"no setting {name} when it was counted (wanted {text})"
@@ -150,13 +155,14 @@ def find_operations(files: Sequence[OperationsFile], question: Question) -> Oper
     return min(able, key=lambda file: file.accumulates is not file.accumulates_for(question), default=None)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """As a pod's variables have it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_same(value: Any, text: str) -> bool:
     if isinstance(value, bool | str):
-        return _text(value) == (text.lower() if isinstance(value, bool) else text)
+        return as_text(value) == (text.lower() if isinstance(value, bool) else text)
     try:
         return float(text) == float(value)
     except ValueError:

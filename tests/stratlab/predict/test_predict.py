@@ -211,6 +211,22 @@ def test_layouts_that_were_counted_are_told_apart(call: Call) -> None:
     assert {one["name"]: one["peak_gib"] for one in json.loads(out)} == {"nd": peaks["nd 3d"]}
 
 
+def test_rows_of_one_table_have_the_same_settings(call: Call, tmp_path: Path) -> None:
+    """A file of rows of 512 tokens lies in the cache, which goes before the shipped ones of 2048."""
+    folder = tmp_path / "cache/stratlab/operations"
+    folder.mkdir(parents=True)
+    shipped = json.loads((SHIPPED / "qwen2.5-3b-fsdp-8.json").read_text())
+    changed = {"seq_len": 512, "lora_rank": 8}
+    content = shipped | {"settings": shipped["settings"] | changed}
+    (folder / "a.json").write_text(json.dumps(content))
+    _, out, _ = call("--model", "qwen2.5-3b", "--json")
+    found = [one for one in json.loads(out) if one["verdict"] != "not known"]
+    assert {one["settings"]["seq_len"] for one in found} == {2048} and len(found) > 5
+    _, out, _ = call("--model", "qwen2.5-3b", "--json", "--set", "seq_len=512")
+    [one] = [one for one in json.loads(out) if one["verdict"] != "not known"]
+    assert one["settings"]["lora_rank"] == 8 and one["strategy"] == "fsdp"
+
+
 WHOLE = {
     ("vit_huge", "hsdp"): "vit_huge hsdp dp_replicate=2 dp_shard=4",
     ("vit_huge", "zeropp"): "",  # counted whole in the file itself, and there on two nodes
@@ -263,7 +279,8 @@ def test_charts_are_answered_and_written_as_a_page(call: Call, tmp_path: Path) -
 def test_nothing_that_fits_ends_with_10_and_nothing_known_with_3(call: Call) -> None:
     assert call("--model", "qwen2.5-3b", "--device-gib", "8")[0] == 10
     code, out, _ = call("charts/fsdp", "--no-count", "--set", "run.config.model=vit_base")
-    assert code == 3 and "no operations file of this model and strategy; `python -m trainer.count" in out
+    assert code == 3 and "no operations file of this model and strategy" in out
+    assert "\nwhere no file answers: `python -m trainer.count --operations FILE` counts one" in out
 
 
 @pytest.mark.parametrize(
