@@ -26,16 +26,19 @@ def ask(
     device_gib: float = 80.0,
     rows: int = 4,
     global_batch: int = 64,
+    at_one_row: str = "",
     **settings: Any,
 ) -> str:
-    """Advice where one cause holds nearly everything, on 8 ranks."""
+    """Advice where one cause holds nearly everything, with one row maybe another one, on 8 ranks."""
     causes = {"parameters": GIB, "activations": GIB, "logits and loss": GIB} | {mostly: 50 * GIB}
     given = {"strategy": "ddp", "activation_checkpointing": "none", "loss_chunk_tokens": 2048, "lora_rank": 0}
     file = read_operations_file(SHIPPED / "vit_huge-ddp-8.json")
     file = replace(file, settings=given | settings, axes={"dp_replicate": 8})
     question = Question("x", {}, ranks=8, per_node=8, rows=rows, global_batch=global_batch)
-    peak = Peak("forward", 0, causes)
-    one = Prediction(question, file, Device(device_gib, 1), peak, peak, Verdict.NOT, largest)
+    peak, smallest = Peak("forward", 0, causes), Peak("forward", 0, causes)
+    if at_one_row:
+        smallest = Peak("forward", 0, {"parameters": GIB, "activations": GIB, at_one_row: 50 * GIB})
+    one = Prediction(question, file, Device(device_gib, 1), peak, smallest, Verdict.NOT, largest)
     return advise(one, others or {})
 
 
@@ -76,7 +79,10 @@ def test_a_proposed_micro_batch_makes_the_same_step(
 
 
 def test_no_setting_is_proposed_that_cannot_make_it_fit() -> None:
-    assert ask("optimizer state", device_gib=40).startswith("strategy=zero1"), "the state alone is too much"
+    assert ask("activations", device_gib=3).startswith("strategy=zero1"), "the state alone is too much"
+    assert ask("activations", at_one_row="parameters").startswith("strategy=zero1"), (
+        "fewer rows are not enough"
+    )
     told = ask("activations", device_gib=1.9, others={"zero1": 0})
     assert told.startswith("no setting makes it fit: CUDA's context and communicators take 1.70 GiB")
 
