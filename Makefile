@@ -118,6 +118,8 @@ schema: setup ## regenerate what is made from the trainer's settings: the charts
 	$(BIN)/python -m trainer.settings.strategy_table stratlab/tables/strategies.json
 	$(BIN)/python -m trainer.settings.optimizer_table stratlab/tables/optimizers.json
 	$(BIN)/python -m trainer.settings.network_table README.md
+	$(BIN)/python -m trainer.settings --schema > stratlab/tables/settings.json.part
+	mv stratlab/tables/settings.json.part stratlab/tables/settings.json
 
 golden: setup ## rewrite tests/charts/golden; review the diff
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/charts/test_golden.py

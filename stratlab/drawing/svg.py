@@ -100,13 +100,17 @@ def line_chart(
 
 
 def stacked_bars(
-    rows: Mapping[str, Mapping[str, float | None]], unit: str, colours: Mapping[str, int] | None = None
+    rows: Mapping[str, Mapping[str, float | None]],
+    unit: str,
+    colours: Mapping[str, int] | None = None,
+    digits: int | None = None,
 ) -> Markup:
     """One horizontal bar per row, from zero, its parts side by side and its total at the end.
 
     Args:
         rows: label -> {part: value in `unit`}; a value None is not drawn. Small sizes in GiB get a smaller unit.
         colours: part -> place in the palette; behind its eight colours come the same ones, lighter.
+        digits: decimals of the totals; None = 4 significant digits.
     """
     names = list(dict.fromkeys(part for row in rows.values() for part, value in row.items() if value))
     rows = {
@@ -139,7 +143,9 @@ def stacked_bars(
             parts.append(rect(x, y, width, pitch - 10, f"f{fills[part]}", tooltip))
             x += width
         known = any(value is not None for value in row.values())
-        parts.append(text(x + 6, y + 15, format_number(totals[label]) if known else "not known", css="n"))
+        parts.append(
+            text(x + 6, y + 15, format_number(totals[label], digits) if known else "not known", css="n")
+        )
     return build_svg(bottom + 40, parts, f"Stacked bars in {unit}")
 
 

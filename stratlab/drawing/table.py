@@ -27,6 +27,8 @@ class Column:
     digits: int | None = None
     wide: bool = False
     """Holds sentences: it keeps room for them beside many other columns."""
+    right: bool = False
+    """On the right like numbers, though some are written as text: `<= 9.80`."""
 
     def title(self) -> tuple[str, str]:
         """Header and unit."""
@@ -91,6 +93,8 @@ def _fit_sizes(
 
 def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
     values = [row[column.key] for row in rows if row.get(column.key) is not None]
+    if column.right:
+        return True
     if not values:  # a number that nobody has keeps its side
         return bool(column.title()[1])
     return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stratlab.predict.counting import NotCounted, count_operations
+from stratlab.predict.device_memory import Verdict
 from stratlab.predict.operations_file import OperationsFile, find_operations
-from stratlab.predict.prediction import Prediction, Question, predict
+from stratlab.predict.prediction import Prediction, predict
+from stratlab.predict.question import Question
+from stratlab.predict.remedies import advise
+from stratlab.tables.strategies import STRATEGIES
+from stratlab.user_error import UserError
+
+NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,7 @@ class Unknown:
 
     question: Question
     reason: str
+    verdict: str = NOT_KNOWN
 
 
 def answer(
@@ -29,48 +37,57 @@ def answer(
 
     Args:
         cache: where what is counted now is kept; None = nothing is counted.
+
+    Raises:
+        UserError: the trainer refuses every one of them.
     """
-    found: list[Prediction | Unknown] = []
-    for question in questions:
-        file = _find(question, files)
-        if file is None and cache is not None:
-            try:
-                file = count_operations(question, cache)
-            except NotCounted as refusal:
-                found.append(Unknown(question, str(refusal)))
-                continue
-        if file is None:
-            found.append(Unknown(question, _explain(question, files)))
-        else:
-            found.append(predict(question, file, device_gib))
-    return found
+    known = list(files)
+    found = [_answer(question, known, device_gib, cache) for question in questions]
+    refused = [one for one in found if isinstance(one, Unknown) and one.verdict == CANNOT_START]
+    if refused and len(refused) == len(found):
+        raise UserError("\n".join(f"{one.question.name}: {one.reason}" for one in refused))
+    return [complete(one, known) if isinstance(one, Prediction) else one for one in found]
 
 
-def _find(question: Question, files: Sequence[OperationsFile]) -> OperationsFile | None:
-    return find_operations(
-        files,
-        question.settings,
-        question.ranks,
-        question.accumulates,
-        question.whole,
-        _told_per_node(question),
-    )
+def complete(one: Prediction, files: Sequence[OperationsFile]) -> Prediction:
+    """With what to change first, where it does not fit; of other strategies as far as files know them."""
+    if one.verdict is Verdict.FITS:
+        return one
+    others = {}
+    for strategy in STRATEGIES.keys() - {one.file.strategy}:
+        other = replace(one.question, settings={**one.question.settings, "strategy": strategy})
+        if file := find_operations(files, other):
+            others[strategy] = predict(other, file, one.device.gib).largest
+    return replace(one, advice=advise(one, others))
 
 
-def _told_per_node(question: Question) -> int:
-    """0 where only a number of GPUs was given."""
-    return question.per_node if question.whole else 0
+def _answer(
+    question: Question, files: list[OperationsFile], device_gib: float, cache: Path | None
+) -> Prediction | Unknown:
+    """A file that is counted for it joins `files`."""
+    file = find_operations(files, question)
+    if file or question.settings.get("strategy") != "nd":  # whose layout nobody knows without a file
+        share = file.share(question.ranks) if file else question.ranks
+        if refusal := question.find_refusal(share):
+            return Unknown(question, refusal, CANNOT_START)
+    if file is None and cache is not None:
+        try:
+            file = count_operations(question, cache)
+        except NotCounted as reason:
+            return Unknown(question, str(reason))
+        files.append(file)
+    if file is None:
+        return Unknown(question, _explain(question, files))
+    return predict(question, file, device_gib)
 
 
 def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
     """What the nearest file of the same model and strategy lacks."""
-    alike: list[list[str]] = [
-        file.misses(
-            question.settings, question.ranks, question.accumulates, question.whole, _told_per_node(question)
-        )
-        for file in files
-        if file.model == question.settings.get("model") and file.strategy == question.settings.get("strategy")
-    ]
-    if not alike:
-        return "no operations file of this model and strategy"
-    return f"the nearest file has {', '.join(sorted(alike, key=len)[0])}"
+    mine = [file for file in files if file.model == question.settings.get("model")]
+    alike = [file.misses(question) for file in mine if file.strategy == question.settings.get("strategy")]
+    if alike:
+        return f"the nearest file has {', '.join(sorted(alike, key=len)[0])}"
+    others = ", ".join(dict.fromkeys(file.strategy for file in mine))
+    return (
+        f"no operations file of this model and strategy{f' (there are some of {others})' if others else ''}"
+    )

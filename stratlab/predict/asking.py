@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.predict.operations_file import OperationsFile
-from stratlab.predict.prediction import Question
+from stratlab.predict.operations_file import OperationsFile, as_text
+from stratlab.predict.question import Question
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
+from stratlab.tables.settings import SETTINGS, find_problem
 from stratlab.user_error import UserError
 
 PREFIX = "TRAINER_"
-DEFAULT_BATCH = {"micro_batch_size": 32, "global_batch_size": 64}
-"""As the trainer has them."""
-REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
+REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
@@ -58,7 +58,8 @@ def _ask_of_job(name: str, job: Mapping[str, Any]) -> Question:
 def ask_of_model(
     model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str]
 ) -> list[Question]:
-    """One question per strategy of which there is a file of this model; what is not given is as in the files.
+    """One question per strategy of which there is a file of this model; what is not given is as in most of the files,
+    the same for all.
 
     Raises:
         UserError: no file of this model, or a setting that none of them has.
@@ -74,7 +75,7 @@ def ask_of_model(
     strategies = (
         [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
     )
-    rows = {"micro_batch_size": "1", **given}
+    rows = {"micro_batch_size": "1", **find_shared(mine, given), **given}
     return [
         build_question(name, {**rows, "model": model, "strategy": strategy, **more}, gpus, gpus, whole=False)
         for strategy in strategies
@@ -82,6 +83,18 @@ def ask_of_model(
         if gpus == 1 or strategy != "single"
         for name, more in _list_layouts(strategy, mine, given)
     ]
+
+
+def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:
+    """Setting -> text of what most of the files have that are as `given`, of as many the last ones: those that ship.
+
+    Settings that are another one's for each strategy, or that not every file has, are none of it.
+    """
+    own = {"model", "strategy", "dimensions", *BATCH, *given}
+    names = sorted(set.intersection(*(set(file.settings) for file in files)) - own)
+    alike = [file for file in files if all(file.has(name, text) for name, text in given.items())]
+    sets = [tuple(as_text(file.settings[name]) for name in names) for file in reversed(alike or files)]
+    return dict(zip(names, Counter(sets).most_common(1)[0][0], strict=True))
 
 
 def _list_layouts(
@@ -104,6 +117,8 @@ def _read_settings(settings: Sequence[str], known: set[str]) -> dict[str, str]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise UserError(f"--set {text}: {hint}memory depends on {', '.join(sorted(known))}")
+        if problem := find_problem(name, value):
+            raise UserError(f"--set {text}: {problem}")
         found[name] = value
     return found
 
@@ -119,26 +134,22 @@ def build_question(
     Raises:
         UserError: a size that is no number.
     """
-    rows = _read_number(settings, "micro_batch_size", DEFAULT_BATCH["micro_batch_size"])
-    total = _read_number(settings, "global_batch_size", DEFAULT_BATCH["global_batch_size"] if whole else 0)
-    shared = (
-        _read_number(settings, "tp", 1) * _read_number(settings, "cp", 1) * _read_number(settings, "pp", 1)
-    )
-    dp = max(1, ranks // max(1, shared))
     return Question(
         name=name,
         settings=settings,
         ranks=ranks,
         per_node=per_node,
-        rows=rows,
-        micro_batches=total // (rows * dp),
-        layers=_read_number(settings, "model_layers", 0),
+        rows=_read_number(settings, "micro_batch_size"),
+        global_batch=_read_number(settings, "global_batch_size")
+        if whole or "global_batch_size" in settings
+        else 0,
+        layers=_read_number(settings, "model_layers"),
         whole=whole,
     )
 
 
-def _read_number(settings: Mapping[str, str], name: str, default: int) -> int:
-    text = settings.get(name, str(default))
-    if not text.isdecimal() or (name == "micro_batch_size" and text == "0"):
-        raise UserError(f"{name}={text}: expected a whole number from 1")
+def _read_number(settings: Mapping[str, str], name: str) -> int:
+    text = settings.get(name, str(SETTINGS[name]["default"]))
+    if problem := find_problem(name, text):
+        raise UserError(f"{name}={text}: {problem}")
     return int(text)

@@ -75,7 +75,9 @@ def predict(
     if page and not page.absolute().parent.is_dir():
         raise UserError(f"--page {page}: its folder is not there")
     cache = find_cache()
-    files = list(read_operations([*([operations] if operations else []), cache, SHIPPED]))
+    files = list(read_operations([operations] if operations else []))
+    files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
+    files += read_operations([SHIPPED])
     if charts:
         questions = ask_of_charts(charts, settings or (), values or ())
     else:
@@ -84,7 +86,7 @@ def predict(
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:
         unknown = [
-            {"name": u.question.name, "verdict": "not known", "reason": u.reason}
+            {"name": u.question.name, "verdict": u.verdict, "reason": u.reason}
             for u in answers
             if isinstance(u, Unknown)
         ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from stratlab.predict.operations_file import OperationsFile, read_operations_file
-from stratlab.predict.prediction import Question
+from stratlab.predict.question import Question
 from stratlab.rendering.installation import explain_trainer
 
 
@@ -22,35 +26,60 @@ def find_cache() -> Path:
 
 
 def count_operations(question: Question, cache: Path) -> OperationsFile:
-    """Counts for the settings of `question`, which takes from half a minute on, and keeps the file in `cache`.
+    """Counts for the settings of `question`, which takes from half a minute on, and keeps the file in `cache`, where
+    that can be written.
 
     Raises:
         NotCounted: there is no trainer here, or these settings cannot be counted.
     """
-    cache.mkdir(parents=True, exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRAINER_")}
     env = kept | {f"TRAINER_{name.upper()}": value for name, value in question.settings.items()}
     if absent := explain_trainer(sys.executable, env):
         raise NotCounted(absent)
-    part = cache / f".{question.name}-{os.getpid()}.part"
+    with tempfile.TemporaryDirectory() as folder:
+        part = Path(folder) / "operations.json"
+        _run_trainer(question, part, env)
+        file = read_operations_file(part)
+        place = cache / f"{file.model.replace('/', '_')}-{file.strategy}-{file.key}.json"
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            _replace(place, part.read_bytes())
+        except OSError as failure:
+            _tell_unkept(cache, failure.strerror or str(failure))
+        return replace(file, path=place)
+
+
+def _run_trainer(question: Question, part: Path, env: Mapping[str, str]) -> None:
     command = [sys.executable, "-m", "trainer.count", "--ranks", str(question.ranks)]
     command += ["--per-node", str(question.per_node), "--operations", str(part)]
     print(f"{question.name}: no file answers, so the trainer counts", file=sys.stderr, flush=True)
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        said = []
+        for line in running.stderr:
+            said.append(line.strip())
+            print(f"  {line.rstrip()}", file=sys.stderr, flush=True)
+    if running.returncode:
+        words = [line for line in said if "TRAINER_" in line or "Error" in line] or said[-1:]
+        raise NotCounted("; ".join(words) or f"the trainer ended with {running.returncode}")
+
+
+def _replace(place: Path, content: bytes) -> None:
+    """Whole or not at all, also where somebody reads it."""
+    part = place.with_name(f".{place.name}-{os.getpid()}.part")
     try:
-        with subprocess.Popen(
-            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as running:
-            assert running.stderr is not None
-            said = []
-            for line in running.stderr:
-                said.append(line.strip())
-                print(f"  {line.rstrip()}", file=sys.stderr, flush=True)
-        if running.returncode:
-            words = [line for line in said if "TRAINER_" in line or "Error" in line] or said[-1:]
-            raise NotCounted("; ".join(words) or f"the trainer ended with {running.returncode}")
-        file = read_operations_file(part)
-        place = cache / f"{file.model.replace('/', '_')}-{file.strategy}-{file.key}.json"
+        part.write_bytes(content)
         part.replace(place)
-        return read_operations_file(place)
     finally:
         part.unlink(missing_ok=True)
+
+
+@functools.cache
+def _tell_unkept(cache: Path, reason: str) -> None:
+    """Once."""
+    print(
+        f"{cache}: cannot be written ({reason}), so what is counted is not kept; XDG_CACHE_HOME names another place",
+        file=sys.stderr,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from stratlab.predict.answering import complete
 from stratlab.predict.asking import PREFIX, build_question
 from stratlab.predict.counting import find_cache
 from stratlab.predict.device_memory import DEVICE_GIB, GIB, Verdict
@@ -36,14 +37,13 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
     folders = [*([results / VOLUME] if results else []), find_cache(), SHIPPED]
     try:
         question = build_question(name, settings, ranks, share, whole=True)
-        file = find_operations(
-            list(read_operations(folders)), settings, ranks, question.accumulates, per_node=share
-        )
-    except UserError:  # of a setting or a file that others refuse, with their own words
+        files = list(read_operations(folders, lambda wrong: None))  # pods tell of them, and go on likewise
+        file = find_operations(files, question)
+    except UserError:  # of a setting that others refuse, with their own words
         return ""
-    if file is None:
+    if file is None or question.find_refusal(file.share(ranks)):
         return ""
-    found = predict(question, file, DEVICE_GIB)
+    found = complete(predict(question, file, DEVICE_GIB), files)
     most = max(found.peak.causes, key=lambda cause: found.peak.causes[cause])
     told = f"{name}: foreseen for GPUs of {DEVICE_GIB:g} GiB: {found.verdict}, {found.needs_gib:.2f} GiB each"
     if found.verdict is Verdict.FITS:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from stratlab.predict.extrapolation import Peak, Sample, scale
+from stratlab.predict.operations_content import OperationsContent, describe_problem
+from stratlab.predict.question import Question
 from stratlab.user_error import UserError
 
 SHIPPED = Path(__file__).with_name("operations")
@@ -57,27 +61,28 @@ class OperationsFile:
         """Of the fullest rank, with micro-batches of `rows`. `layers`: 0 = the model's own."""
         return scale(self.samples, layers or self.layers, rows, ranks)
 
-    def misses(
-        self,
-        wanted: Mapping[str, str],
-        ranks: int,
-        accumulates: bool,
-        whole: bool = True,
-        per_node: int = 0,
-    ) -> list[str]:
-        """What keeps this file from answering; nothing where it does.
+    def share(self, ranks: int) -> int:
+        """Ranks that see different rows: the axes that share rows are those of the count."""
+        return max(1, ranks // math.prod(self.axes.get(name, 1) for name in ("tp", "cp", "pp")))
 
-        Args:
-            wanted: setting -> text, as a pod has them.
-            whole: what `wanted` leaves out has its default; else it may be anything.
-            per_node: ranks that share a node; 0 = not said.
-        """
-        meant = {name: _text(value) for name, value in self.defaults.items()} if whole else {}
+    def accumulates_for(self, question: Question) -> bool:
+        """Whether a step of the run has several micro-batches."""
+        return question.accumulates(self.share(question.ranks))
+
+    def has(self, name: str, text: str) -> bool:
+        """Whether it was counted with this value; yes where it answers for several."""
+        meant = "bf16" if (name, text) == ("precision", "auto") else text
+        return name not in self.settings or _is_same(self.settings[name], meant)
+
+    def misses(self, question: Question) -> list[str]:
+        """What keeps this file from answering; nothing where it does."""
+        wanted, ranks = question.settings, question.ranks
+        meant = {name: as_text(value) for name, value in self.defaults.items()} if question.whole else {}
         meant |= {name: text for name, text in wanted.items() if name in self.settings}
         found = [
-            f"{name}={_text(self.settings[name])} (wanted {text})"
+            f"{name}={as_text(self.settings[name])} (wanted {text})"
             for name, text in meant.items()
-            if not _is_same(self.settings[name], "bf16" if (name, text) == ("precision", "auto") else text)
+            if not self.has(name, text)
         ]
         found += [
             f"no setting {name} when it was counted (wanted {text})"
@@ -94,9 +99,9 @@ class OperationsFile:
         counted = {sample.ranks for sample in self.samples}
         if ranks not in counted and not (self.scales_ranks and ranks > 1):
             found.append(f"ranks={', '.join(map(str, sorted(counted)))} (wanted {ranks})")
-        if self.per_node and per_node not in (0, self.per_node):
-            found.append(f"{self.per_node} ranks on a node (wanted {per_node})")
-        if accumulates and not self.accumulates:
+        if self.per_node and question.told_per_node not in (0, self.per_node):
+            found.append(f"{self.per_node} ranks on a node (wanted {question.told_per_node})")
+        if self.accumulates_for(question) and not self.accumulates:
             found.append("one micro-batch in a step (wanted several)")
         return found
 
@@ -108,60 +113,56 @@ def read_operations_file(path: Path) -> OperationsFile:
         UserError: it cannot be read, or is no operations file.
     """
     try:
-        content = json.loads(path.read_text())
-        if content["schema_version"] != SCHEMA:
-            raise UserError(
-                f"{path}: an operations file of schema {content['schema_version']}, expected {SCHEMA}; count it again"
-            )
-        samples = [
-            Sample(one["layers"], one["rows"], one["ranks"], one["rank"], one["windows"])
-            for one in content["samples"]
-        ]
-        axes = content["samples"][0]["axes"]
-        names = ("key", "settings", "defaults", "layers", "scales_depth", "scales_ranks", "accumulates")
-        return OperationsFile(
-            path=path,
-            samples=samples,
-            axes=axes,
-            per_node=content.get("per_node", 0),
-            known=content.get("known", ()),
-            **{name: content[name] for name in (*names, "labels", "channels", "versions")},
-        )
-    except (OSError, ValueError, LookupError, TypeError) as failure:
-        if isinstance(failure, UserError):
-            raise
+        content = OperationsContent.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as failure:
+        why = describe_problem(failure) if isinstance(failure, ValidationError) else failure.strerror
         raise UserError(
-            f"{path}: no operations file ({failure!r}); `python -m trainer.count --operations FILE` writes one"
+            f"{path}: no operations file ({why}); `python -m trainer.count --operations FILE` writes one"
         ) from None
+    if content.schema_version != SCHEMA:
+        raise UserError(
+            f"{path}: an operations file of schema {content.schema_version}, expected {SCHEMA}; count it again"
+        )
+    samples = [Sample(one.layers, one.rows, one.ranks, one.rank, one.windows) for one in content.samples]
+    rest = {name: value for name, value in content if name not in ("schema_version", "samples")}
+    return OperationsFile(path=path, samples=samples, axes=content.samples[0].axes, **rest)
 
 
-def read_operations(folders: Sequence[Path]) -> Iterator[OperationsFile]:
-    """Every file of the folders, in the order of their names; a folder that is not there has none."""
+def read_operations(
+    folders: Sequence[Path], leave_out: Callable[[UserError], None] | None = None
+) -> Iterator[OperationsFile]:
+    """Every file of the folders, in the order of their names; a folder that is not there has none.
+
+    Args:
+        leave_out: hears of what is none, which is left out.
+
+    Raises:
+        UserError: one is none, and nobody would hear of it.
+    """
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
-            yield read_operations_file(path)
+            try:
+                yield read_operations_file(path)
+            except UserError as failure:
+                if leave_out is None:
+                    raise
+                leave_out(failure)
 
 
-def find_operations(
-    files: Sequence[OperationsFile],
-    wanted: Mapping[str, str],
-    ranks: int,
-    accumulates: bool,
-    whole: bool = True,
-    per_node: int = 0,
-) -> OperationsFile | None:
+def find_operations(files: Sequence[OperationsFile], question: Question) -> OperationsFile | None:
     """The file that answers, rather one that was counted with as many micro-batches; None = there is none."""
-    able = [file for file in files if not file.misses(wanted, ranks, accumulates, whole, per_node)]
-    return min(able, key=lambda file: file.accumulates is not accumulates, default=None)
+    able = [file for file in files if not file.misses(question)]
+    return min(able, key=lambda file: file.accumulates is not file.accumulates_for(question), default=None)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """As a pod's variables have it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_same(value: Any, text: str) -> bool:
     if isinstance(value, bool | str):
-        return _text(value) == (text.lower() if isinstance(value, bool) else text)
+        return as_text(value) == (text.lower() if isinstance(value, bool) else text)
     try:
         return float(text) == float(value)
     except ValueError:

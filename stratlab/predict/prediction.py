@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from stratlab.predict.device_memory import GIB, Device, Verdict
 from stratlab.predict.extrapolation import Peak
 from stratlab.predict.operations_file import OperationsFile
-from stratlab.predict.remedies import advise
+from stratlab.predict.question import Question
 
 MOST_ROWS = 1 << 16
 """Larger micro-batches are not looked for."""
@@ -17,46 +17,33 @@ AXES_BESIDE_DATA = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a run asks for.
+class Prediction:
+    """The answer.
 
     Attributes:
-        name: of the run, as the user knows it.
-        settings: setting -> text, as its pods have them.
-        layers: 0 = the model's own.
-        micro_batches: of a step; 0 = not said, several.
-        whole: what `settings` leaves out has its default; else it is as the file has it.
+        smallest: what one row holds.
+        largest: micro-batch that fits below the gate; 0 = not even one row does.
+        advice: what to change first; "" = nothing, or nobody has asked yet.
     """
-
-    name: str
-    settings: Mapping[str, str]
-    ranks: int
-    per_node: int
-    rows: int
-    micro_batches: int
-    layers: int = 0
-    whole: bool = True
-
-    @property
-    def accumulates(self) -> bool:
-        return self.micro_batches != 1
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The answer. `largest`: micro-batch that fits below the gate; 0 = not even one row does."""
 
     question: Question
     file: OperationsFile
     device: Device
     peak: Peak
+    smallest: Peak
     verdict: Verdict
     largest: int
-    advice: str
+    advice: str = ""
 
     @property
     def needs_gib(self) -> float:
         return self.device.needs_gib(self.peak.total)
+
+    @property
+    def micro_batches(self) -> int | None:
+        """Of a step; None = not said, several."""
+        rows = self.question.rows * self.file.share(self.question.ranks)
+        return self.question.global_batch // rows or None
 
     def as_dict(self) -> dict[str, Any]:
         """For a file; GiB. Causes add up to the peak."""
@@ -66,6 +53,10 @@ class Prediction:
             "model": self.file.model,
             "ranks": self.question.ranks,
             "micro_batch_size": self.question.rows,
+            "settings": dict(self.file.settings),
+            "labels": self.file.labels,
+            "channels": self.file.channels,
+            "micro_batches": self.micro_batches,
             "verdict": str(self.verdict),
             "peak_gib": round(self.peak.total / GIB, 4),
             "on_device_gib": round(self.needs_gib, 4),
@@ -85,11 +76,11 @@ class Prediction:
     def is_upper_bound(self) -> bool:
         """Counted with several micro-batches in a step, where the run has one: then gradients of an earlier one are
         not there yet."""
-        return self.file.accumulates and not self.question.accumulates
+        return self.file.accumulates and not self.file.accumulates_for(self.question)
 
 
 def predict(question: Question, file: OperationsFile, device_gib: float) -> Prediction:
-    """The answer of a file that answers `question` (OperationsFile.misses)."""
+    """The answer of a file that answers `question` (OperationsFile.misses), without advice."""
     device = Device(device_gib, count_groups(file, question.ranks))
 
     def peak(rows: int) -> Peak:
@@ -98,8 +89,7 @@ def predict(question: Question, file: OperationsFile, device_gib: float) -> Pred
     found = peak(question.rows)
     verdict = device.judge(found.total)
     largest = _find_largest(lambda rows: device.judge(peak(rows).total) is Verdict.FITS)
-    advice = advise(file.settings, found, question.rows, largest) if verdict is not Verdict.FITS else ""
-    return Prediction(question, file, device, found, verdict, largest, advice)
+    return Prediction(question, file, device, found, peak(1), verdict, largest)
 
 
 def count_groups(file: OperationsFile, ranks: int) -> int:

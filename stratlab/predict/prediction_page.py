@@ -13,7 +13,7 @@ from stratlab.drawing.table import Column, badge, html_table
 from stratlab.predict.answering import Unknown
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
-from stratlab.predict.prediction_table import explain_lines
+from stratlab.predict.prediction_table import explain_lines, show_gib
 
 KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}
 BESIDE = "context, communicators, reserve"
@@ -24,9 +24,15 @@ COLOURS = {
 }  # fmt: skip
 """What belongs together has one colour, dark and light."""
 COLUMNS = (
-    *("run", "ranks", Column("rows", "micro-batch"), "verdict", Column("needs", "on the device", "GiB", 2)),
     *(
-        Column("peak", "peak of the engines", "GiB", 2),
+        "run",
+        "ranks",
+        Column("rows", "micro-batch"),
+        "verdict",
+        Column("needs", "on the device", "GiB", right=True),
+    ),
+    *(
+        Column("peak", "peak of the engines", "GiB", right=True),
         Column("largest", "largest micro-batch"),
         Column("first", "what to change first"),
     ),
@@ -43,11 +49,11 @@ def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: f
         }
         for one in known
     }
-    limit = f"A device has {device_gib:g} GiB; up to {GATE * device_gib:.1f} GiB is below the gate."
-    origin = " ".join(f"{line}." for line in explain_lines(answers, device_gib))
+    limit = f"A device has {device_gib:g} GiB; up to {GATE * device_gib:.2f} GiB is below the gate."
+    origin = " ".join(f"{line[:1].upper()}{line[1:]}." for line in explain_lines(answers, device_gib))
     sections = [
         Section("Will it fit?", html_table([_row(one) for one in answers], COLUMNS)),
-        Section("What the memory is for", paragraph(limit) + stacked_bars(bars, "GiB", COLOURS)),
+        Section("What the memory is for", paragraph(limit) + stacked_bars(bars, "GiB", COLOURS, digits=2)),
     ]
     return build_page("Memory before the run", origin, sections)
 
@@ -56,7 +62,7 @@ def _row(one: Prediction | Unknown) -> dict[str, Any]:
     question = one.question
     row: dict[str, Any] = {"run": question.name, "ranks": question.ranks, "rows": question.rows}
     if isinstance(one, Unknown):
-        return {**row, "verdict": badge("not known", "plain"), "first": one.reason}
+        return {**row, "verdict": badge(one.verdict, "plain"), "first": one.reason}
     verdict: Markup = badge(str(one.verdict), KINDS[one.verdict])
-    sizes = {"needs": one.needs_gib, "peak": one.peak.total / GIB, "largest": one.largest}
-    return {**row, "verdict": verdict, **sizes, "first": one.advice}
+    sizes = {"needs": show_gib(one, one.needs_gib), "peak": show_gib(one, one.peak.total / GIB)}
+    return {**row, "verdict": verdict, **sizes, "largest": one.largest, "first": one.advice}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from stratlab.predict.answering import Unknown
+from stratlab.predict.answering import NOT_KNOWN, Unknown
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
 
@@ -36,12 +36,16 @@ def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
         question = one.question
         asked = (question.name, str(question.ranks), str(question.rows))
         if isinstance(one, Unknown):
-            table.add_row(*asked, Text("not known", style="bold"), "", "", "", one.reason)
+            table.add_row(*asked, Text(one.verdict, style="bold"), "", "", "", one.reason)
             continue
-        at_most = "<= " if one.is_upper_bound else ""
-        sizes = (f"{at_most}{one.needs_gib:.2f}", f"{at_most}{one.peak.total / GIB:.2f}", str(one.largest))
+        sizes = (show_gib(one, one.needs_gib), show_gib(one, one.peak.total / GIB), str(one.largest))
         table.add_row(*asked, Text(str(one.verdict), style=COLOURS[one.verdict]), *sizes, one.advice)
     return table
+
+
+def show_gib(one: Prediction, gib: float) -> str:
+    """`<= 9.80` where it is an upper bound."""
+    return f"{'<= ' if one.is_upper_bound else ''}{gib:.2f}"
 
 
 def build_causes(answers: Sequence[Prediction | Unknown]) -> Table:
@@ -65,13 +69,22 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     """Where the numbers come from."""
     known = [one for one in answers if isinstance(one, Prediction)]
     yield (
-        f"device {device_gib:g} GiB, gate {GATE:.0%}: {GATE * device_gib:.1f} GiB; counted on fake tensors, no device "
+        f"device {device_gib:g} GiB, gate {GATE:.0%}: {GATE * device_gib:.2f} GiB; counted on fake tensors, no device "
         "took part; CUDA's context, communicators and the allocator's reserve are constants (docs/predict.md)"
     )
-    if assumed := sorted({_assumed(one) for one in known if not one.question.whole}):
-        yield from assumed
+    assumed: dict[str, list[str]] = {}
+    for one in known:
+        if not one.question.whole:
+            assumed.setdefault(_assumed(one), []).append(one.question.name)
+    for told, names in assumed.items():
+        yield f"{', '.join(names)}: {told}" if len(assumed) > 1 else told
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
+    if any(isinstance(one, Unknown) and one.verdict == NOT_KNOWN for one in answers):
+        yield (
+            "where no file answers: `python -m trainer.count --operations FILE` counts one, "
+            "--operations FOLDER reads it"
+        )
 
 
 def _assumed(one: Prediction) -> str:

@@ -18,8 +18,9 @@ from trainer.settings.config import PREFIX, ConfigError
 EXAMPLE = """\
 Settings are TRAINER_* variables, as a pod has them, or --set name=value, which goes first.
 
-  python -m trainer.count --ranks 8 --set strategy=fsdp --set model=vit_huge --set precision=bf16
-  python -m trainer.count --ranks 8 --set strategy=fsdp --set model=qwen2.5-3b --set dataset=metamathqa \
+  python -m trainer.count --ranks 8 --set strategy=fsdp --set model=vit_huge --set dataset=timm/imagenet-1k \\
+      --set precision=bf16 --set micro_batch_size=32 --set global_batch_size=512
+  python -m trainer.count --ranks 8 --set strategy=fsdp --set model=qwen2.5-3b --set dataset=metamathqa \\
       --set seq_len=2048 --set micro_batch_size=1 --set global_batch_size=64 --operations fsdp.json
   python -m trainer.count --ranks 8 --rank 4 --set strategy=nd --set layout=given --set pp=2 --set dp_shard=4 \\
       --set model=qwen2.5-3b --set dataset=metamathqa --set seq_len=2048 --set micro_batch_size=1 --json stage1.json
@@ -67,6 +68,8 @@ def _file_problems(given: argparse.Namespace) -> Iterator[str]:
         file = getattr(given, option)
         if file and not Path(file).absolute().parent.is_dir():
             yield f"--{option}={file}: its folder is not there"
+        elif file and not os.access(Path(file).absolute().parent, os.W_OK):
+            yield f"--{option}={file}: its folder cannot be written"
     if given.operations and (given.json or given.rank):
         yield "--operations: counts the ranks that it needs, several times; leave out --rank and --json"
 

@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class _Corner:
-    """One count: its numbers of layers (0 = the model's own), rows and ranks, and which rank."""
+    """One count: its numbers of layers (0 = as asked for), rows and ranks, and which rank."""
 
     layers: int
     rows: int
@@ -82,7 +82,8 @@ def build_operations(
     dp, stages = _parts(config, ranks, per_node)
     micro_batches = config.global_batch_size // (config.micro_batch_size * dp)
     own = _own_layers(config)
-    depths = _depths(config, own, stages)
+    asked = (config.model_layers or own) if own else 0
+    depths = _depths(config, asked, stages)
     corners = list(_corners(config, ranks, depths, stages))
     samples: list[dict[str, Any]] = []
     for engine in _engines(corners, stages):
@@ -104,7 +105,7 @@ def build_operations(
             for corner in engine
         ]
         found = count_batches(configs, first.ranks, first.rank, pictures, per_node=nodes, cuda=cuda)
-        samples += [_sample(corner, own, each) for corner, each in zip(engine, found, strict=True)]
+        samples += [_sample(corner, asked, each) for corner, each in zip(engine, found, strict=True)]
     scaled = ("model_layers",) if len(depths) > 1 else ()
     settings = settings_that_matter(config, scaled)
     matters: dict[str, Any] = {
@@ -142,20 +143,20 @@ def _parts(config: Config, ranks: int, per_node: int) -> tuple[int, int]:
 
 
 def _own_layers(config: Config) -> int:
-    """0 where a depth cannot be asked for."""
+    """Of the model where nobody asks for a depth; 0 where none can be asked for."""
     if config.model_path or config.teacher:
         return 0
     shape = SHAPES.get(config.model) or VIT.get(config.model)
-    return (config.model_layers or shape.layers) if shape else 0
+    return shape.layers if shape else 0
 
 
-def _depths(config: Config, own: int, stages: int) -> tuple[int, ...]:
-    """Layers that are counted; (0,) is all of the model's."""
-    if config.strategy in SCALES_NOT or not own:
+def _depths(config: Config, asked: int, stages: int) -> tuple[int, ...]:
+    """Layers that are counted; (0,) is all of those that were asked for."""
+    if config.strategy in SCALES_NOT or not asked:
         return (0,)
     step = max(stages, _period(config))
     few = -(-4 // step) * step
-    return (few, 2 * few) if own > 2 * few else (0,)
+    return (few, 2 * few) if asked > 2 * few else (0,)
 
 
 def _period(config: Config) -> int:
@@ -213,13 +214,13 @@ def _settings_of(env: Mapping[str, str], corner: _Corner, dp: int, micro_batches
     return {**env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}}
 
 
-def _sample(corner: _Corner, own: int, found: Count) -> dict[str, Any]:
+def _sample(corner: _Corner, asked: int, found: Count) -> dict[str, Any]:
     windows = {
         name: {cause: size for cause, size in moment.by_cause().items() if size}
         for name, moment in sorted(found.windows.items())
     }
     return {
-        "layers": corner.layers or own,
+        "layers": corner.layers or asked,
         "rows": corner.rows,
         "ranks": corner.ranks,
         "rank": corner.rank,

@@ -24,6 +24,8 @@ FORECAST = "memory_forecast"
 SMALLEST_GIB = 0.005
 UPDATE = "optimizer"
 """A window of a count (trainer/counting/timeline.py)."""
+STATE = ("parameters", "master copies", "gradients", "gradient buckets", "optimizer state", "teacher")
+"""Causes that no micro-batch and no recomputation makes smaller."""
 AXES_BESIDE_DATA = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 
 
@@ -96,12 +98,20 @@ def forecast_memory(
 
 def advise(config: Config, ranks: int, file: OperationsFile, device_gib: float) -> str:
     """What to try next, as a user types it: the largest micro-batch that fits, or what holds less."""
+    fixed, most = _fixed_gib(file, ranks), GATE * device_gib
+    if fixed > most:
+        return f"larger devices: {fixed:.2f} GiB of each are CUDA's context and communicators, whatever the settings"
     for rows in _divisors(config.micro_batch_size):
         less = config.model_copy(update={"micro_batch_size": rows})
-        gib = RESERVED_PER_ALLOCATED * file.peak(less, ranks).total / GIB + _fixed_gib(file, ranks)
-        if gib <= GATE * device_gib:
+        gib = RESERVED_PER_ALLOCATED * file.peak(less, ranks).total / GIB + fixed
+        if gib <= most:
             return f"run.config.micro_batch_size={rows}, which needs {gib:.2f} GiB at the same global batch"
-    rest = [one for one in find_remedies(config, ranks) if "micro_batch_size" not in one]
+    smallest = file.peak(config.model_copy(update={"micro_batch_size": 1}), ranks).causes
+    state = sum(smallest.get(cause, 0) for cause in STATE)
+    useless = {"micro_batch_size"}
+    if RESERVED_PER_ALLOCATED * state / GIB + fixed > most:  # fewer activations are not enough
+        useless.add("activation_checkpointing")
+    rest = [one for one in find_remedies(config, ranks) if not useless & one.keys()]
     return describe_remedies(rest[:1]) or "more or larger devices"
 
 

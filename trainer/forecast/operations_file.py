@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from trainer.forecast.operations_content import OperationsContent, describe_problem
 from trainer.forecast.scaling import Peak, Sample, find_peak, find_window
 from trainer.settings.config import Config
 
@@ -44,7 +47,7 @@ class OperationsFile:
     def micro_batches(self, config: Config, ranks: int) -> int:
         """Of a step of this run: the axes that share a sample are those of the count."""
         axes = self.samples[0]["axes"]
-        shared = axes["tp"] * axes["cp"] * axes["pp"]
+        shared = math.prod(axes.get(name, 1) for name in ("tp", "cp", "pp"))
         return config.global_batch_size // (config.micro_batch_size * max(1, ranks // shared))
 
     def answers(self, config: Config, ranks: int, per_node: int) -> bool:
@@ -101,13 +104,13 @@ def find_operations(
 
 def _read(folders: Sequence[Path]) -> Iterator[OperationsFile]:
     """A file that cannot be read is told and left out: it must not keep a run from starting."""
-    names = ("key", "settings", "layers", "scales_depth", "scales_ranks", "accumulates", "samples")
     for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
         try:
-            content = json.loads(path.read_text())
-            if content["schema_version"] != SCHEMA:
-                raise ValueError(f"schema {content['schema_version']}, expected {SCHEMA}")
-            more = {name: content[name] for name in ("per_node", "known", "rules") if name in content}
-            yield OperationsFile(path, **{name: content[name] for name in names}, **more)
-        except (OSError, ValueError, LookupError, TypeError) as failure:
+            content = OperationsContent.model_validate_json(path.read_bytes()).model_dump()
+            if (schema := content.pop("schema_version")) != SCHEMA:
+                raise ValueError(f"schema {schema}, expected {SCHEMA}")
+            yield OperationsFile(path, **content)
+        except ValidationError as failure:
+            log.warning("%s: no operations file, left out: %s", path, describe_problem(failure))
+        except (OSError, ValueError) as failure:
             log.warning("%s: no operations file, left out: %s", path, failure)

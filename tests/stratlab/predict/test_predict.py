@@ -11,12 +11,15 @@ import pytest
 
 from stratlab import cli
 from stratlab.predict import counting
+from stratlab.predict.answering import complete
 from stratlab.predict.asking import ask_of_charts
 from stratlab.predict.device_memory import GATE, GIB, Device, Verdict
 from stratlab.predict.extrapolation import Sample, scale
 from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
-from stratlab.predict.prediction import Question, predict
+from stratlab.predict.prediction import predict
+from stratlab.predict.question import Question
 from stratlab.user_error import UserError
+from tests.stratlab.predict.damaged_files import DAMAGES, SAMPLE_DAMAGES, damage
 
 Call = Callable[..., tuple[int, str, str]]
 CHUNK = 2
@@ -89,6 +92,11 @@ def write_file(folder: Path, settings: dict[str, Any] | None = None, **others: A
     return path
 
 
+def ask(settings: dict[str, str], ranks: int = 8, global_batch: int = 0, whole: bool = True) -> Question:
+    """Micro-batches of one row; a step of `global_batch`, where 0 is several."""
+    return Question("x", settings, ranks, ranks, rows=1, global_batch=global_batch, whole=whole)
+
+
 WANTED = {"model": "qwen2.5-3b", "strategy": "fsdp", "seq_len": "2048"}
 
 
@@ -107,27 +115,28 @@ def test_a_file_answers_for_its_own_settings(
     tmp_path: Path, change: dict[str, str], ranks: int, named: str
 ) -> None:
     file = read_operations_file(write_file(tmp_path))
-    misses = file.misses(WANTED | change, ranks, accumulates=True)
+    question = ask(WANTED | change, ranks)
+    misses = file.misses(question)
     assert "".join(misses) == named
-    assert (find_operations([file], WANTED | change, ranks, accumulates=True) is file) is not named
+    assert (find_operations([file], question) is file) is not named
 
 
 def test_a_setting_left_out_has_its_default_or_is_as_counted(tmp_path: Path) -> None:
     file = read_operations_file(write_file(tmp_path))
     short = {"model": "qwen2.5-3b", "strategy": "fsdp"}
-    assert file.misses(short, 8, accumulates=True) == ["seq_len=2048 (wanted 512)"]
-    assert not file.misses(short, 8, accumulates=True, whole=False)
+    assert file.misses(ask(short)) == ["seq_len=2048 (wanted 512)"]
+    assert not file.misses(ask(short, whole=False))
 
 
 def test_a_file_of_one_micro_batch_does_not_answer_for_several(tmp_path: Path) -> None:
     file = read_operations_file(write_file(tmp_path, accumulates=False))
-    assert file.misses(WANTED, 8, accumulates=True) and not file.misses(WANTED, 8, accumulates=False)
+    assert file.misses(ask(WANTED)) and not file.misses(ask(WANTED, global_batch=8))
 
 
 def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
     file = read_operations_file(write_file(tmp_path))
-    question = Question("x", WANTED, ranks=8, per_node=8, rows=10**9, micro_batches=2)
-    found = predict(question, file, 79.6)
+    question = Question("x", WANTED, ranks=8, per_node=8, rows=10**9, global_batch=0)
+    found = complete(predict(question, file, 79.6), [])
     device = found.device
 
     def fits(rows: int) -> bool:
@@ -138,7 +147,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
         and fits(found.largest)
         and (not fits(found.largest + 1) or found.largest >= 1 << 16)
     )
-    assert found.advice == f"micro_batch_size={found.largest} fits at the same global batch"
+    assert found.advice == "micro_batch_size=125000 fits at the same global batch"
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema_version": 1}', '{"schema_version": 9}'])
@@ -147,6 +156,21 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(UserError, match="broken.json"):
         read_operations_file(path)
+
+
+@pytest.mark.parametrize("name", [*DAMAGES, *SAMPLE_DAMAGES])
+def test_a_damaged_file_of_the_cache_is_left_out_and_one_that_is_given_is_refused(
+    call: Call, tmp_path: Path, name: str
+) -> None:
+    content = json.loads((SHIPPED / "vit_huge-ddp-8.json").read_text())
+    path = tmp_path / "cache/stratlab/operations/damaged.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(damage(content, name)))
+    code, out, err = call("--model", "vit_huge", "--set", "strategy=ddp", "--json")
+    assert code == 0 and json.loads(out)[0]["operations_file"] == "vit_huge-ddp-8.json"
+    assert f"left out: {path}: no operations file (" in err and "delete it" in err
+    code, _, err = call("--model", "vit_huge", "--operations", path.parent)
+    assert code == 2 and err.startswith(f"error: {path}: no operations file (")
 
 
 @pytest.fixture
@@ -185,6 +209,22 @@ def test_layouts_that_were_counted_are_told_apart(call: Call) -> None:
         "--model", "qwen2.5-3b", "--gpus", "8", "--set", "strategy=nd", "--set", "dimensions=3", "--json"
     )
     assert {one["name"]: one["peak_gib"] for one in json.loads(out)} == {"nd": peaks["nd 3d"]}
+
+
+def test_rows_of_one_table_have_the_same_settings(call: Call, tmp_path: Path) -> None:
+    """A file of rows of 512 tokens lies in the cache, which goes before the shipped ones of 2048."""
+    folder = tmp_path / "cache/stratlab/operations"
+    folder.mkdir(parents=True)
+    shipped = json.loads((SHIPPED / "qwen2.5-3b-fsdp-8.json").read_text())
+    changed = {"seq_len": 512, "lora_rank": 8}
+    content = shipped | {"settings": shipped["settings"] | changed}
+    (folder / "a.json").write_text(json.dumps(content))
+    _, out, _ = call("--model", "qwen2.5-3b", "--json")
+    found = [one for one in json.loads(out) if one["verdict"] != "not known"]
+    assert {one["settings"]["seq_len"] for one in found} == {2048} and len(found) > 5
+    _, out, _ = call("--model", "qwen2.5-3b", "--json", "--set", "seq_len=512")
+    [one] = [one for one in json.loads(out) if one["verdict"] != "not known"]
+    assert one["settings"]["lora_rank"] == 8 and one["strategy"] == "fsdp"
 
 
 WHOLE = {
@@ -240,6 +280,7 @@ def test_nothing_that_fits_ends_with_10_and_nothing_known_with_3(call: Call) -> 
     assert call("--model", "qwen2.5-3b", "--device-gib", "8")[0] == 10
     code, out, _ = call("charts/fsdp", "--no-count", "--set", "run.config.model=vit_base")
     assert code == 3 and "no operations file of this model and strategy" in out
+    assert "\nwhere no file answers: `python -m trainer.count --operations FILE` counts one" in out
 
 
 @pytest.mark.parametrize(
@@ -249,6 +290,13 @@ def test_nothing_that_fits_ends_with_10_and_nothing_known_with_3(call: Call) -> 
         (("--model", "gpt"), "--model gpt"),
         (("--model", "qwen2.5-3b", "--set", "sequence=4"), "--set sequence=4"),
         (("--model", "qwen2.5-3b", "--set", "micro_batch_size=0"), "micro_batch_size=0"),
+        (
+            ("--model", "vit_huge", "--set", "global_batch_size=0"),
+            "global_batch_size=0: expected a whole number",
+        ),
+        (("--model", "vit_huge", "--set", "model_layers=100000"), "from 0 to 1000"),
+        (("--model", "vit_huge", "--set", f"micro_batch_size={10**20}"), "from 1 to 1000000000"),
+        (("--model", "vit_huge", "--set", "micro_batch_size=٣٢"), "micro_batch_size=٣٢"),
         (("--model", "qwen2.5-3b", "--page", "nowhere/x.html"), "--page nowhere/x.html"),
         (("--model", "qwen2.5-3b", "--operations", "nowhere"), "--operations nowhere"),
         (("--model", "qwen2.5-3b", "--values", "x.yaml"), "--values"),
@@ -265,19 +313,63 @@ def test_ranks_and_settings_come_from_what_is_rendered() -> None:
     assert question.settings["strategy"] == "nd" and question.settings["seq_len"] == "2048"
 
 
-def test_what_no_file_answers_is_counted_and_kept(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trainer is played by a program that writes a file; the real one: tests/trainer/counting/ranks."""
+def test_micro_batches_of_a_chosen_layout_are_those_of_its_axes(call: Call) -> None:
+    """pp2.dp4 of 8 ranks: 64 rows are 2 micro-batches of 8 on each of four, not one."""
+    batch = ("--set", "run.config.micro_batch_size=8", "--set", "run.config.global_batch_size=64")
+    _, out, _ = call("charts/llm-2d", *batch, "--no-count", "--json")
+    [found] = json.loads(out)
+    assert found["micro_batches"] == 2 and not found["at_most"]
+    code, _, err = call("charts/llm-2d", "--set", "run.config.micro_batch_size=24", "--no-count")
+    assert code == 2 and "a multiple of micro_batch_size=24 x 4 = 96" in err
+
+
+def test_what_the_trainer_refuses_does_not_fit_anything(call: Call) -> None:
+    batch = ("--set", "micro_batch_size=8", "--set", "global_batch_size=32")
+    asked = ("--model", "qwen2.5-3b", *batch, "--json")
+    _, out, _ = call(*asked)
+    verdicts = {one["name"]: one["verdict"] for one in json.loads(out)}
+    assert verdicts["ddp"] == "cannot start" and verdicts["nd 2d"] == "does not fit"
+    code, _, err = call(*asked, "--set", "strategy=fsdp")
+    assert (
+        code == 2 and "fsdp: global_batch_size=32: must be a multiple of micro_batch_size=8 x 8 = 64" in err
+    )
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Plays the trainer: a program that writes a file; the real one: tests/trainer/counting/ranks."""
     made = write_file(tmp_path / "made", {"model": "vit_base"}, labels=10, channels=1)
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nfor last; do :; done\necho "1 s  count 1 of 8" >&2\ncp {made} "$last"\n')
     program.chmod(0o755)
     monkeypatch.setattr(counting, "explain_trainer", lambda python, env: "")
     monkeypatch.setattr("sys.executable", str(program))
-    asked = ("charts/fsdp", "--set", "run.config.model=vit_base", "--set", "run.config.seq_len=2048")
-    code, _, err = call(*asked)
+    return program
+
+
+UNCOUNTED = ("--set", "run.config.model=vit_base", "--set", "run.config.seq_len=2048")
+
+
+def test_what_no_file_answers_is_counted_and_kept(call: Call, tmp_path: Path, program: Path) -> None:
+    code, _, err = call("charts/fsdp", *UNCOUNTED)
     assert code == 0 and "count 1 of 8" in err
     assert len(list((tmp_path / "cache/stratlab/operations").iterdir())) == 1
     program.unlink()
-    assert call(*asked)[0] == 0, "the second time nothing is counted"
+    assert call("charts/fsdp", *UNCOUNTED)[0] == 0, "the second time nothing is counted"
+
+
+@pytest.mark.parametrize("reason", ["Not a directory", "Read-only file system"])
+def test_without_a_cache_it_answers_and_says_so_once(
+    call: Call, tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """Two strategies are counted; the program's file is of the first alone, and the second is counted each time."""
+    place = tmp_path / reason
+    place.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    if reason.startswith("Read"):
+        place.unlink()
+        refusal = OSError(30, reason)
+        monkeypatch.setattr(counting, "_replace", lambda *given: (_ for _ in ()).throw(refusal))
+    code, out, err = call("charts/fsdp", "charts/hsdp", *UNCOUNTED, "--json")
+    assert code == 0 and len(json.loads(out)) == 2
+    assert err.count("count 1 of 8") == 2 and err.count(f"cannot be written ({reason})") == 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
 import pytest
 
-from trainer.counting.command import _build_say, main
+from trainer.counting.command import EXAMPLE, _build_say, _file_problems, _parse, _settings, main
 from trainer.counting.rules import read_countable
 from trainer.settings.config import ConfigError
 
@@ -98,6 +99,22 @@ def test_help_has_an_example_and_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "python -m trainer.count --ranks 8 --set strategy=fsdp" in done.stdout
+
+
+def test_the_examples_of_the_help_can_be_counted():
+    """As a shell reads them, up to where the counting begins."""
+    lines = EXAMPLE.replace("\\\n", " ").splitlines()
+    examples = [shlex.split(line) for line in lines if line.startswith("  python -m trainer.count ")]
+    assert len(examples) == 3 and max(map(len, EXAMPLE.splitlines())) <= 120
+    for words in examples:
+        given = _parse(words[3:])
+        assert read_countable(_settings({}, given.set), given.ranks, given.rank, given.ranks)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_counted(monkeypatch, tmp_path):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    given = _parse(["--ranks", "1", "--operations", str(tmp_path / "x.json")])
+    assert list(_file_problems(given)) == [f"--operations={tmp_path}/x.json: its folder cannot be written"]
 
 
 @pytest.mark.parametrize(

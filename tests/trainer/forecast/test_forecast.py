@@ -16,7 +16,9 @@ import pytest
 from stratlab.predict import device_memory
 from stratlab.predict.extrapolation import scale
 from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
-from stratlab.predict.prediction import Question, predict
+from stratlab.predict.prediction import predict
+from stratlab.predict.question import Question
+from tests.stratlab.predict.damaged_files import DAMAGES, SAMPLE_DAMAGES, damage
 from trainer import failures
 from trainer.failures import OutOfMemory
 from trainer.forecast import memory
@@ -54,6 +56,11 @@ def as_text(settings: dict[str, object]) -> dict[str, str]:
     }
 
 
+def as_question(run: Config, ranks: int, per_node: int) -> Question:
+    settings = as_text(run.model_dump(exclude_unset=True))
+    return Question(run.run, settings, ranks, per_node, run.micro_batch_size, run.global_batch_size)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_both_programs_scale_alike(path: Path):
     draw = random.Random(path.stem)
@@ -73,7 +80,7 @@ def test_both_programs_know_the_same_of_a_device(results: Path):
     for name in ("RESERVED_PER_ALLOCATED", "CONTEXT_GIB", "COMMUNICATOR_GIB", "WORKSPACE_GIB", "GATE"):
         assert getattr(memory, name) == getattr(device_memory, name)
     ours = forecast_memory(config(results), 8, 8)
-    question = Question("try", {}, 8, 8, rows=32, micro_batches=2)
+    question = Question("try", {}, 8, 8, rows=32, global_batch=512)
     theirs = predict(question, read_operations_file(SHIPPED / "vit_huge-ddp-8.json"), 80.0)
     assert ours and ours.on_device_gib == pytest.approx(theirs.needs_gib)
     assert ours.peak.causes == theirs.peak.causes
@@ -99,14 +106,7 @@ def test_both_programs_know_the_same_of_a_device(results: Path):
 def test_both_programs_find_the_same_file(results: Path, settings: dict, ranks: int):
     run = config(results, **settings)
     ours = forecast_memory(run, ranks, min(ranks, 8))
-    several = run.global_batch_size // (run.micro_batch_size * ranks) != 1
-    theirs = find_operations(
-        list(read_operations([SHIPPED])),
-        as_text(run.model_dump(exclude_unset=True)),
-        ranks,
-        several,
-        per_node=min(ranks, 8),
-    )
+    theirs = find_operations(list(read_operations([SHIPPED])), as_question(run, ranks, min(ranks, 8)))
     assert (ours and ours.file.path.name) == (theirs and theirs.path.name)
 
 
@@ -115,8 +115,11 @@ def test_what_is_switched_off_or_only_evaluates_is_not_foreseen(results: Path):
     assert forecast_memory(config(results).model_copy(update={"mode": "evaluate"}), 8, 8) is None
 
 
-def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture):
-    (results / FOLDER / "a.json").write_text("{}")
+@pytest.mark.parametrize("name", ["", *(name for name in DAMAGES if name != "no strategy"), *SAMPLE_DAMAGES])
+def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture, name: str):
+    """A pod looks for no strategy: without one the rest has to be its own."""
+    content = json.loads((SHIPPED / "vit_huge-ddp-8.json").read_text())
+    (results / FOLDER / "a.json").write_text(json.dumps(damage(content, name) if name else {}))
     with caplog.at_level(logging.WARNING):
         assert forecast_memory(config(results), 8, 8)
     assert "a.json: no operations file, left out" in caplog.text
@@ -155,10 +158,10 @@ def test_a_setting_that_came_after_the_count_may_matter(results: Path):
     assert forecast_memory(config(results), 8, 8), "at its default it is as it was when it was not there"
     assert forecast_memory(config(results, seed=3), 8, 8) is None
     files = list(read_operations([results / FOLDER]))
-    asked = as_text(config(results, seed=3).model_dump(exclude_unset=True))
-    assert find_operations(files, asked, 8, True) is None
+    asked = as_question(config(results, seed=3), 8, 8)
+    assert find_operations(files, asked) is None
     (vit,) = [file for file in files if file.path.stem == "vit_huge-ddp-8"]
-    assert vit.misses(asked, 8, True) == ["no setting seed when it was counted (wanted 3)"]
+    assert vit.misses(asked) == ["no setting seed when it was counted (wanted 3)"]
 
 
 def check(run: Config, device_gib: float | None, monkeypatch: pytest.MonkeyPatch, ranks: int = 8) -> None:
@@ -177,8 +180,20 @@ def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results:
     told = str(refused.value)
     assert f"foreseen: {foreseen.on_device_gib:.2f} GiB on the device" in told and ": activations " in told
     assert "try run.config.micro_batch_size=16, which needs" in told and "memory_forecast=false" in told
-    with pytest.raises(OutOfMemory, match="try run.config.activation_checkpointing=blocks"):
-        check(config(results), 6.0, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("device_gib", "told"),
+    [
+        (13.8, "try run.config.activation_checkpointing=blocks"),
+        (13.0, "try run.config.strategy=zero1"),
+        (1.0, "try larger devices: 1.70 GiB of each are CUDA's context and communicators"),
+    ],
+)
+def test_nothing_is_tried_that_cannot_help(results: Path, monkeypatch, device_gib: float, told: str):
+    """13.97 GiB are needed for one row, 13.53 for the state alone."""
+    with pytest.raises(OutOfMemory, match=told):
+        check(config(results), device_gib, monkeypatch)
 
 
 @pytest.mark.parametrize("device_gib", [14.0, 14.5, 15.0, 16.0, 17.0, 18.0, 20.0])
@@ -195,12 +210,11 @@ def test_what_is_tried_next_fits(results: Path, monkeypatch, device_gib: float):
 def test_a_file_whose_axes_follow_from_the_nodes_answers_for_its_own(results: Path):
     run = config(results, strategy="hsdp", precision="bf16")
     files = list(read_operations([SHIPPED]))
-    asked = as_text(run.model_dump(exclude_unset=True))
     (counted,) = [file.per_node for file in files if file.path.stem == "vit_huge-hsdp-8"]
     for per_node in (counted, 8 - counted if counted != 4 else 8):
         found = forecast_memory(run, 8, per_node)
         assert (found is not None) == (per_node == counted)
-        assert (find_operations(files, asked, 8, True, per_node=per_node) is not None) == (found is not None)
+        assert (find_operations(files, as_question(run, 8, per_node)) is not None) == (found is not None)
 
 
 @pytest.mark.parametrize("settings", [{"memory_forecast": False}, {"oom_ladder": True}])

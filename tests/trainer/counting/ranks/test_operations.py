@@ -46,11 +46,41 @@ def test_scaled_is_what_is_counted_whole(case, tmp_path):
         share = content["samples"][0]["axes"]["tp"]  # ranks that see the same rows
         path = tmp_path / "operations.json"
         path.write_text(json.dumps(content))
-        scaled = read_operations_file(path).peak(rows, ranks)
+        scaled = read_operations_file(path).peak(rows, ranks, 14)
         config = make_config(f"{text} micro_batch_size={rows} global_batch_size={2 * rows * ranks // share}")
         whole = count(config, ranks, 0, find_pictures(config)).peak
         off = scaled.total / whole.total - 1
         assert abs(off) <= BAR, (f"{100 * off:+.2f} %", scaled.window, scaled.causes, whole.by_cause())
+
+    run_ranks(run, 1)
+
+
+def test_a_file_that_was_counted_at_another_depth_answers_for_the_model_s_own(tmp_path):
+    """14 layers were asked for; vit_tiny has 4, which a run means that asks for none."""
+
+    def run() -> None:
+        from stratlab.predict.operations_file import read_operations_file
+        from trainer.counting.inputs import find_pictures
+        from trainer.counting.operations import build_operations
+        from trainer.counting.steps import count
+        from trainer.forecast.operations_file import FOLDER, find_operations
+
+        text = f"{PICTURES} strategy=single"
+        content = build_operations(environment(text, 2, 32), 1, 1, say=lambda text: None)
+        (tmp_path / FOLDER).mkdir()
+        path = tmp_path / FOLDER / "operations.json"
+        path.write_text(json.dumps(content))
+        config = make_config(
+            f"{text.replace(' model_layers=14', '')} precision=bf16 micro_batch_size=6 global_batch_size=12 "
+            f"results={tmp_path}"
+        )
+        whole = count(config, 1, 0, find_pictures(config)).peak.total
+        file = read_operations_file(path)
+        pod = find_operations(config, 1, 1)
+        assert pod is not None and file.layers == pod.layers == 4
+        for scaled in (file.peak(6, 1).total, pod.peak(config, 1).total):
+            assert scaled == pytest.approx(whole, rel=BAR)
+        assert file.peak(6, 1, 14).total > 2 * whole
 
     run_ranks(run, 1)
 

@@ -1,0 +1,49 @@
+"""What `run.config` takes, as the charts' schema has it (`make schema`)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SETTINGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("settings.json").read_text())[
+    "properties"
+]
+
+
+def find_problem(name: str, text: str) -> str:
+    """What is expected instead of this value; "" = the trainer takes it."""
+    entry = SETTINGS[name]
+    if "enum" in entry:
+        return _find_choice_problem([str(value) for value in entry["enum"] if value is not None], text)
+    if "boolean" in entry.get("type", ()):
+        return "" if text.lower() in ("true", "false") else "expected true or false"
+    if "integer" in entry.get("type", ()):
+        least, most = entry["minimum"], entry["maximum"]
+        fits = re.fullmatch("-?[0-9]{1,18}", text) and least <= int(text) <= most
+        return "" if fits else f"expected a whole number from {least} to {most}"
+    if "anyOf" in entry:
+        return "" if _is_number(entry["anyOf"], text) else f"expected {_describe_limits(entry['anyOf'][0])}"
+    fits = re.search(entry.get("pattern", ""), text) and len(text) >= entry.get("minLength", 0)
+    return "" if fits else f"expected {entry['description'][0].lower()}{entry['description'][1:]}"
+
+
+def _find_choice_problem(allowed: list[str], text: str) -> str:
+    if text in allowed:
+        return ""
+    near = difflib.get_close_matches(text, allowed, n=1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}expected one of {', '.join(allowed)}"
+
+
+def _is_number(kinds: list[Mapping[str, Any]], text: str) -> bool:
+    return any("pattern" in kind and re.fullmatch(kind["pattern"], text) for kind in kinds)
+
+
+def _describe_limits(limits: Mapping[str, Any]) -> str:
+    words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+    return " ".join(
+        ["a number", *(f"{word} {limits[name]:g}" for name, word in words.items() if name in limits)]
+    )
