@@ -90,7 +90,7 @@
     "TORCH_EXTENSIONS_DIR" "/tmp/torch_extensions"
     "TRITON_CACHE_DIR" "/tmp/triton"
 -}}
-{{- if ne (include "run.scalar" .Values.run.pod.securityContext.runAsUser) "10001" -}}
+{{- if ne (include "run.identity" .Values.run.pod.securityContext.runAsUser) "10001" -}}
   {{- $_ := set $folders "USER" "trainer" -}}{{/* the image knows no other user, and some libraries ask for a name */}}
 {{- end -}}
 {{- $given := dict -}}

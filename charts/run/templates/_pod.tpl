@@ -13,9 +13,9 @@ imagePullSecrets:
 {{- end }}
 {{- $security := .Values.run.pod.securityContext }}
 securityContext:
-  runAsNonRoot: {{ ne (include "run.scalar" $security.runAsUser) "0" }}
+  runAsNonRoot: {{ ne (include "run.identity" $security.runAsUser) "0" }}
   {{- range $name := list "runAsUser" "runAsGroup" "fsGroup" }}
-  {{- with include "run.scalar" (get $security $name) }}{{/* "" = the cluster chooses */}}
+  {{- with include "run.identity" (get $security $name) }}{{/* "" = the cluster chooses */}}
   {{ $name }}: {{ . }}
   {{- end }}
   {{- end }}
@@ -29,6 +29,11 @@ securityContext:
   {{- end }}
   seccompProfile:
     type: {{ $security.seccompProfile }}
+{{- end }}
+
+{{/* run.identity: the number of a user or a group as text, "" where the cluster chooses: -0.0 is a whole number too, and root. */}}
+{{- define "run.identity" -}}
+{{- if not (kindIs "string" .) }}{{ int64 . }}{{ end -}}
 {{- end }}
 
 {{- define "run.container" -}}

@@ -22,7 +22,7 @@ https://kubernetes.io/docs/concepts/security/pod-security-standards/
     {{- $_ := set $needs (printf "run.pod.securityContext.capabilities: %s" .) "privileged" -}}
   {{- end -}}
 {{- end -}}
-{{- if eq (include "run.scalar" $security.runAsUser) "0" -}}
+{{- if eq (include "run.identity" $security.runAsUser) "0" -}}
   {{- $_ := set $needs "run.pod.securityContext.runAsUser=0" "baseline" -}}
 {{- end -}}
 {{- if eq $security.seccompProfile "Unconfined" -}}
@@ -30,6 +30,17 @@ https://kubernetes.io/docs/concepts/security/pod-security-standards/
 {{- end -}}
 {{- if not (has $security.seLinuxType (list "" "container_t" "container_init_t" "container_kvm_t" "container_engine_t")) -}}
   {{- $_ := set $needs (printf "run.pod.securityContext.seLinuxType=%s" $security.seLinuxType) "privileged" -}}
+{{- end -}}
+{{- range $name, $profile := $run.pod.annotations -}}
+  {{- if and (hasPrefix "container.apparmor.security.beta.kubernetes.io/" $name) (not (or (has $profile (list "" "runtime/default")) (hasPrefix "localhost/" $profile))) -}}
+    {{- $_ := set $needs (printf "run.pod.annotations: %s=%s (not runtime/default or localhost/*)" $name $profile) "privileged" -}}
+  {{- end -}}
+{{- end -}}
+{{- $added := "its operator adds an init container without a security context" -}}
+{{- if eq $run.workload.api "mpijob-v1" -}}
+  {{- $_ := set $needs (printf "run.workload.api=mpijob-v1 (%s)" $added) "baseline" -}}
+{{- else if and (eq $run.workload.api "pytorchjob") (eq $run.workload.topology "master-worker") -}}
+  {{- $_ := set $needs (printf "run.workload.topology=master-worker (%s)" $added) "baseline" -}}
 {{- end -}}
 {{- toYaml $needs -}}
 {{- end }}
@@ -104,7 +115,7 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
   {{- end -}}
   {{- $names = append $names .name -}}
 {{- end -}}
-{{- $user := include "run.scalar" .Values.run.pod.securityContext.runAsUser -}}
+{{- $user := include "run.identity" .Values.run.pod.securityContext.runAsUser -}}
 {{- if and (eq .Values.run.workload.api "mpijob-v2beta1") (ne $user "10001") -}}
 {{- fail (printf "run.pod.securityContext.runAsUser=%s: sshd of an mpijob-v2beta1 knows the user 10001 of the image alone" $user) -}}
 {{- end -}}
