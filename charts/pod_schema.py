@@ -12,7 +12,9 @@ from charts.schema_parts import Schema
 # Of the system and the image: hiding them breaks every program in the pod. Below /usr/local and /opt there is room.
 NO_FOLDER = (
     r"^/(bin|boot|dev|lib|lib32|lib64|libx32|proc|sbin|sys|home/mpiuser|opt/venv|opt/package|opt/kube|run/secrets|"
-    r"usr/bin|usr/lib|usr/lib32|usr/lib64|usr/sbin|usr/local/bin|usr/local/lib|var/run|var/lib/kubelet|etc/mpi)(/.*)?$|"
+    r"usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libexec|usr/sbin|usr/local/bin|usr/local/lib|usr/local/sbin|var/run|"
+    r"var/lib/kubelet|etc/(alternatives|group|gshadow|host\.conf|hostname|hosts|ld\.so\.[a-z.]+|mpi|nsswitch\.conf|"
+    r"pam\.d|passwd|resolv\.conf|security|services|shadow|ssh|subgid|subuid))(/.*)?$|"
     r"^/(etc|home|opt|root|run|tmp|usr|usr/local|usr/share|var)/?$|/\.\.?(/|$)"
 )
 SUB_PATH = r"^[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"

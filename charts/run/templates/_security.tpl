@@ -70,15 +70,23 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
 
 {{- define "run.security.check.volumes" -}}
 {{- $run := .Values.run -}}
-{{- $names := list "results" "tmp" "shm" "token" -}}
-{{- $paths := list (trimSuffix "/" $run.results.mountPath) "/tmp" "/dev/shm" -}}
+{{- $names := list "results" "tmp" "shm" "token" "ssh-auth" "mpi-job-config" "mpi-job-kubectl" -}}{{/* the last three: of operators */}}
+{{- $own := list (trimSuffix "/" $run.results.mountPath) "/tmp" "/dev/shm" -}}
+{{- $paths := $own -}}
 {{- $claims := list $run.results.claim -}}
 {{- range $volume := $run.pod.volumes -}}
   {{- $path := trimSuffix "/" $volume.mountPath -}}
   {{- if has $volume.name $names -}}
-    {{- fail (printf "run.pod.volumes: %s is there twice, or a volume of the chart's own (results, tmp, shm, token)" $volume.name) -}}
+    {{- fail (printf "run.pod.volumes: %s is there twice, or a volume of the chart's own (results, tmp, shm, token) or an operator's (ssh-auth, mpi-job-config, mpi-job-kubectl)" $volume.name) -}}
   {{- else if has $path $paths -}}
     {{- fail (printf "run.pod.volumes: %s is mounted at %s, where another volume is" $volume.name $path) -}}
+  {{- end -}}
+  {{- range $folder := $own -}}
+    {{- if hasPrefix (printf "%s/" $folder) $path -}}{{/* the results of a run would lie in it, and go with the pod */}}
+      {{- fail (printf "run.pod.volumes: %s is mounted at %s, below %s, which is the pods' own; mount it beside, as at /mnt/%s" $volume.name $path $folder $volume.name) -}}
+    {{- else if hasPrefix (printf "%s/" $path) $folder -}}
+      {{- fail (printf "run.pod.volumes: %s is mounted at %s, above %s, which is the pods' own; mount it beside, as at /mnt/%s" $volume.name $path $folder $volume.name) -}}
+    {{- end -}}
   {{- end -}}
   {{- with $volume.persistentVolumeClaim -}}
     {{- if has .claimName $claims -}}{{/* seen on a cluster: scheduled, and then no start and no event */}}
