@@ -21,7 +21,8 @@ SUB_PATH = r"^[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
 NO_WAY_UP = r"(^|/)\.\.(/|$)"
 LABEL_NAMED = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 CAPABILITY = r"^[A-Z][A-Z_]+$"
-IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
+_PART = r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*"
+IMAGE = rf"^({_PART}(:[0-9]+)?/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?$"
 HIGHEST_ID = 2**31 - 1
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -98,7 +99,7 @@ def _volumes() -> list[Schema]:
         "emptyDir": parts.record(
             "Gone with the pod.",
             {
-                "sizeLimit": parts.text(parts.QUANTITY, "Of the disk, or of the pod's memory."),
+                "sizeLimit": parts.text(parts.SIZE, "Of the disk, or of the pod's memory."),
                 "medium": parts.choice("Where it lies.", "", "Memory"),
             },
             required=("sizeLimit",),
@@ -154,8 +155,8 @@ def _volume(source: str, schema: Schema) -> Schema:
 
 
 def _init_container() -> Schema:
-    text = {"type": "string", "description": "As it is; no shell reads it."}
-    value = {"type": "string", "description": "Value."}
+    text = parts.text(parts.ENV_VALUE, "As it is; no shell reads it.")
+    value = parts.text(parts.ENV_VALUE, "Value.")
     variable = parts.record("One variable.", {"name": parts.text(parts.ENV_NAME, "Name."), "value": value})
     properties = {
         "name": parts.text(LABEL_NAMED, "Of the container."),

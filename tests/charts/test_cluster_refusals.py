@@ -99,6 +99,7 @@ def test_what_contradicts_the_chart_is_refused(helm: Path, run: dict[str, Any], 
 REFUSED_VOLUMES = [
     {"name": "x", "mountPath": "/x"},
     {"name": "x", "mountPath": "/x", "emptyDir": {}},  # without a bound
+    {"name": "x", "mountPath": "/x", "emptyDir": {"sizeLimit": "0"}},
     {"name": "x", "mountPath": "/x", "nfs": {"server": "a", "path": "/"}},
     {"name": "x", "mountPath": "/x", "configMap": {"name": "a"}, "secret": {"secretName": "a"}},
     {"name": "x", "mountPath": "/usr/bin", "configMap": {"name": "a"}},
@@ -151,3 +152,43 @@ def test_the_schema_refuses_a_volume(helm: Path, volume: dict[str, Any]) -> None
     )
     assert done.returncode == 1 and "specifications of the schema" in done.stderr, done.stderr
     assert "/pod/volumes/0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "taken"),
+    [
+        *((image, True) for image in ("a", "a:1", "host:5000/a/b-c__d.e", "host:5000/a:1@sha256:" + "c" * 64)),
+        *((image, True) for image in ("nvcr.io/nvidia/pytorch:25.10-py3", "a@sha256:" + "c" * 64)),
+        *((image, False) for image in ("a:", "a/", "a//b", "a@", "a:1:2", "a@sha256:c", "host:x/a", "a:.1")),
+    ],
+)  # fmt: skip
+def test_the_image_of_an_init_container_is_a_reference(helm: Path, image: str, taken: bool) -> None:
+    first = {"name": "x", "image": image, "command": ["true"]}
+    done = helm_template(helm, CHARTS / "ddp", values={"run": {"pod": {"initContainers": [first]}}})
+    assert (done.returncode == 0) == taken, done.stderr
+    assert taken or "at '/pod/initContainers/0/image'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ([("A", "1"), ("A", "2")], "A is there twice"),
+        ([("HF_TOKEN", "hunter2")], "HF_TOKEN looks like a secret"),
+    ],
+    ids=str,
+)
+def test_an_init_container_is_held_to_it_too(helm: Path, env: list[tuple[str, str]], says: str) -> None:
+    variables = [{"name": name, "value": value} for name, value in env]
+    first = {"name": "unpack", "image": "a", "command": ["true"], "env": variables}
+    done = helm_template(helm, CHARTS / "ddp", values={"run": {"pod": {"initContainers": [first]}}})
+    assert done.returncode == 1 and f"run.pod.initContainers: unpack: env: {says}" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_text_that_no_program_can_be_given_is_refused(helm: Path) -> None:
+    first = {"name": "x", "image": "a", "command": ["a\0b"], "env": [{"name": "A", "value": "a\0b"}]}
+    run = {"pod": {"initContainers": [first]}, "env": [{"name": "A", "value": "a\0b"}]}
+    done = helm_template(helm, CHARTS / "ddp", values={"run": run})
+    assert done.returncode == 1
+    for key in ("/env/0/value", "/pod/initContainers/0/env/0/value", "/pod/initContainers/0/command/0"):
+        assert key in done.stderr

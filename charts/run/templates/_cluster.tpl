@@ -80,7 +80,7 @@ env:
   {{- end -}}
 {{- end }}
 resources:
-  {{- include "run.resources" (dict "requests" $requests "limits" $limits) | trim | nindent 2 }}
+  {{- include "run.resources" (dict "key" (printf "run.pod.initContainers: %s: resources" $given.name) "requests" $requests "limits" $limits) | trim | nindent 2 }}
 {{ include "run.container" .context }}
 volumeMounts:
   {{- include "run.mounts" .context | nindent 2 }}

@@ -121,6 +121,15 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
   {{- if not .command -}}
     {{- fail (printf "run.pod.initContainers: %s has no command" .name) -}}
   {{- end -}}
+  {{- $list := printf "run.pod.initContainers: %s: env" .name -}}
+  {{- $given := list -}}
+  {{- range .env -}}
+    {{- if has .name $given -}}
+      {{- fail (printf "%s: %s is there twice" $list .name) -}}
+    {{- end -}}
+    {{- include "run.environment.check.plain" (dict "list" $list "name" .name "instead" "mount that by run.pod.volumes, which init containers see") -}}
+    {{- $given = append $given .name -}}
+  {{- end -}}
   {{- $names = append $names .name -}}
 {{- end -}}
 {{- $user := include "run.identity" .Values.run.pod.securityContext.runAsUser -}}
