@@ -23,6 +23,7 @@ LABEL_NAMED = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 CAPABILITY = r"^[A-Z][A-Z_]+$"
 _PART = r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*"
 IMAGE = rf"^({_PART}(:[0-9]+)?/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?$"
+OF_LABELS = ("In", "NotIn", "Exists", "DoesNotExist")
 HIGHEST_ID = 2**31 - 1
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -184,12 +185,18 @@ def _spread() -> Schema:
 
 def _affinity() -> Schema:
     weight = parts.whole("Against the others.", maximum=100)
-    nodes = parts.record("Nodes.", {"matchExpressions": _expressions("Of their labels.")}, required=())
+    # an empty term means no node
+    conditions = _expressions("Of their labels.", *OF_LABELS, "Gt", "Lt") | {"minItems": 1}
+    nodes = parts.record("Nodes.", {"matchExpressions": conditions}, required=("matchExpressions",))
     preferred_nodes = parts.record("Rather these.", {"weight": weight, "preference": nodes})
     near = _near()
     preferred_near = parts.record("Rather there.", {"weight": weight, "podAffinityTerm": near})
     node_affinity = {
-        REQUIRED: parts.record("Only these.", {"nodeSelectorTerms": parts.list_of("Any of them.", nodes)}),
+        REQUIRED: parts.record(
+            "Only these.",
+            {"nodeSelectorTerms": parts.list_of("Any of them.", nodes, minItems=1)},
+            required=("nodeSelectorTerms",),
+        ),
         PREFERRED: parts.list_of("By weight.", preferred_nodes),
     }
     pod_affinity = {
@@ -208,7 +215,7 @@ def _near() -> Schema:
     labels = parts.map_of("All of them.", parts.text(parts.LABEL_VALUE, "Of the label.", maxLength=63))
     selector = parts.record(
         "Left out: the training pods of this run.",
-        {"matchLabels": labels, "matchExpressions": _expressions("All of them.")},
+        {"matchLabels": labels, "matchExpressions": _expressions("All of them.", *OF_LABELS)},
         required=(),
     )
     properties = {
@@ -218,10 +225,14 @@ def _near() -> Schema:
     return parts.record("One place with these pods.", properties, required=("topologyKey",))
 
 
-def _expressions(description: str) -> Schema:
+def _expressions(description: str, *operators: str) -> Schema:
+    """Exists and DoesNotExist compare with nothing, all others with something."""
     properties = {
         "key": parts.text(parts.QUALIFIED_NAME, "Label."),
-        "operator": parts.choice("How it is compared.", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"),
+        "operator": parts.choice("How it is compared.", *operators),
         "values": parts.list_of("With what.", parts.text(parts.LABEL_VALUE, "Value.", maxLength=63)),
     }
-    return parts.list_of(description, parts.record("One condition.", properties))
+    nothing = {"properties": {"values": {"maxItems": 0}}}
+    something = {"required": ["values"], "properties": {"values": {"minItems": 1}}}
+    values = parts.depending("operator", ["Exists", "DoesNotExist"], nothing, something)
+    return parts.list_of(description, parts.record("One condition.", properties, **values))

@@ -70,8 +70,14 @@ def switch(description: str) -> Schema:
     return {"type": "boolean", "description": description}
 
 
-def list_of(description: str, items: Schema) -> Schema:
-    return {"type": "array", "items": items, "description": description}
+def list_of(description: str, items: Schema, **constraints: Any) -> Schema:
+    return {"type": "array", "items": items, "description": description, **constraints}
+
+
+def depending(name: str, values: Iterable[str], then: Schema, otherwise: Schema) -> Schema:
+    """What else a record must be where the field `name` has one of these values, and where not."""
+    condition = {"required": [name], "properties": {name: {"enum": [*values]}}}
+    return {"if": condition, "then": then, "else": otherwise}
 
 
 def name(description: str, **constraints: Any) -> Schema:

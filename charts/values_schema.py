@@ -53,6 +53,8 @@ def _scheduling() -> Schema:
         "effect": parts.choice("Of the taint.", "NoSchedule", "PreferNoSchedule", "NoExecute"),
         "tolerationSeconds": parts.seconds("How long NoExecute is tolerated."),
     }
+    no_value = {"properties": {"value": {"maxLength": 0}}}
+    any_taint = parts.depending("operator", ["Exists"], no_value, {"required": ["key"]})
     labels = {
         "type": "object",
         "additionalProperties": parts.text(parts.LABEL_VALUE, "Of the label.", maxLength=63),
@@ -65,7 +67,8 @@ def _scheduling() -> Schema:
         "priorityClass": parts.optional_name("PriorityClass."),
         "nodeSelector": labels,
         "tolerations": parts.list_of(
-            "Of the training pods.", parts.record("As of a pod.", toleration, required=())
+            "Of the training pods.",
+            parts.record("As of a pod.", toleration, required=(), **any_taint),
         ),
         "waitSeconds": parts.seconds("How long the run may wait for its nodes."),
     }

@@ -88,6 +88,17 @@ from tests.charts.rendering import CHARTS, container, helm_template, render, tra
             "run.pod.securityContext.runAsUser=20000: sshd of an mpijob-v2beta1",
         ),
         ({"env": [{"name": "HOSTNAME", "value": "x"}]}, "run.env: HOSTNAME is the name of the pod"),
+        (
+            {
+                "pod": {
+                    "topologySpread": [
+                        {"topologyKey": "rack", "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule"}
+                        for skew in (1, 2)
+                    ]
+                }
+            },
+            "run.pod.topologySpread: rack, DoNotSchedule is there twice",
+        ),
     ],
     ids=str,
 )

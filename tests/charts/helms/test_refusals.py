@@ -10,6 +10,10 @@ import pytest
 from tests.charts.rendering import CHARTS, helm_template, pick, render
 
 VOLUME = "run.pod.volumes[0]"
+TERM = (
+    "run.pod.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
+    ".matchExpressions[0]"
+)
 # setting, what helm 4 says, what helm 3 says
 TYPOS = [
     ("run.nodez=2", "at '': additional properties 'nodez' not allowed", "Additional property nodez"),
@@ -82,6 +86,16 @@ TYPOS = [
         "run.pod.labels.job-name=x",
         "run.pod.labels: job-name is set by the chart, Kubernetes or an operator",
         "run.pod.labels: job-name is set by",
+    ),
+    (
+        "run.scheduling.tolerations[0].operator=Exists,run.scheduling.tolerations[0].value=yes",
+        "at '/scheduling/tolerations/0/value'",
+        "scheduling.tolerations.0.value",
+    ),
+    (
+        f"{TERM}.key=gpu,{TERM}.operator=In",
+        "missing property 'values'",
+        "values is required",
     ),
     ("run.secrets[0].name=A", "missing properties 'secret', 'key'", "secret is required"),
     (
