@@ -12,14 +12,18 @@ from charts.schema_parts import Schema
 # Of the system and the image: hiding them breaks every program in the pod. Below /usr/local and /opt there is room.
 NO_FOLDER = (
     r"^/(bin|boot|dev|lib|lib32|lib64|libx32|proc|sbin|sys|home/mpiuser|opt/venv|opt/package|opt/kube|run/secrets|"
-    r"usr/bin|usr/lib|usr/lib32|usr/lib64|usr/sbin|usr/local/bin|usr/local/lib|var/run|var/lib/kubelet|etc/mpi)(/.*)?$|"
+    r"usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libexec|usr/sbin|usr/local/bin|usr/local/lib|usr/local/sbin|var/run|"
+    r"var/lib/kubelet|etc/(alternatives|group|gshadow|host\.conf|hostname|hosts|ld\.so\.[a-z.]+|mpi|nsswitch\.conf|"
+    r"pam\.d|passwd|resolv\.conf|security|services|shadow|ssh|subgid|subuid))(/.*)?$|"
     r"^/(etc|home|opt|root|run|tmp|usr|usr/local|usr/share|var)/?$|/\.\.?(/|$)"
 )
 SUB_PATH = r"^[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
 NO_WAY_UP = r"(^|/)\.\.(/|$)"
 LABEL_NAMED = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 CAPABILITY = r"^[A-Z][A-Z_]+$"
-IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
+_PART = r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*"
+IMAGE = rf"^({_PART}(:[0-9]+)?/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?$"
+OF_LABELS = ("In", "NotIn", "Exists", "DoesNotExist")
 HIGHEST_ID = 2**31 - 1
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -96,7 +100,7 @@ def _volumes() -> list[Schema]:
         "emptyDir": parts.record(
             "Gone with the pod.",
             {
-                "sizeLimit": parts.text(parts.QUANTITY, "Of the disk, or of the pod's memory."),
+                "sizeLimit": parts.text(parts.SIZE, "Of the disk, or of the pod's memory."),
                 "medium": parts.choice("Where it lies.", "", "Memory"),
             },
             required=("sizeLimit",),
@@ -152,8 +156,8 @@ def _volume(source: str, schema: Schema) -> Schema:
 
 
 def _init_container() -> Schema:
-    text = {"type": "string", "description": "As it is; no shell reads it."}
-    value = {"type": "string", "description": "Value."}
+    text = parts.text(parts.ENV_VALUE, "As it is; no shell reads it.")
+    value = parts.text(parts.ENV_VALUE, "Value.")
     variable = parts.record("One variable.", {"name": parts.text(parts.ENV_NAME, "Name."), "value": value})
     properties = {
         "name": parts.text(LABEL_NAMED, "Of the container."),
@@ -181,12 +185,18 @@ def _spread() -> Schema:
 
 def _affinity() -> Schema:
     weight = parts.whole("Against the others.", maximum=100)
-    nodes = parts.record("Nodes.", {"matchExpressions": _expressions("Of their labels.")}, required=())
+    # an empty term means no node
+    conditions = _expressions("Of their labels.", *OF_LABELS, "Gt", "Lt") | {"minItems": 1}
+    nodes = parts.record("Nodes.", {"matchExpressions": conditions}, required=("matchExpressions",))
     preferred_nodes = parts.record("Rather these.", {"weight": weight, "preference": nodes})
     near = _near()
     preferred_near = parts.record("Rather there.", {"weight": weight, "podAffinityTerm": near})
     node_affinity = {
-        REQUIRED: parts.record("Only these.", {"nodeSelectorTerms": parts.list_of("Any of them.", nodes)}),
+        REQUIRED: parts.record(
+            "Only these.",
+            {"nodeSelectorTerms": parts.list_of("Any of them.", nodes, minItems=1)},
+            required=("nodeSelectorTerms",),
+        ),
         PREFERRED: parts.list_of("By weight.", preferred_nodes),
     }
     pod_affinity = {
@@ -205,7 +215,7 @@ def _near() -> Schema:
     labels = parts.map_of("All of them.", parts.text(parts.LABEL_VALUE, "Of the label.", maxLength=63))
     selector = parts.record(
         "Left out: the training pods of this run.",
-        {"matchLabels": labels, "matchExpressions": _expressions("All of them.")},
+        {"matchLabels": labels, "matchExpressions": _expressions("All of them.", *OF_LABELS)},
         required=(),
     )
     properties = {
@@ -215,10 +225,14 @@ def _near() -> Schema:
     return parts.record("One place with these pods.", properties, required=("topologyKey",))
 
 
-def _expressions(description: str) -> Schema:
+def _expressions(description: str, *operators: str) -> Schema:
+    """Exists and DoesNotExist compare with nothing, all others with something."""
     properties = {
         "key": parts.text(parts.QUALIFIED_NAME, "Label."),
-        "operator": parts.choice("How it is compared.", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"),
+        "operator": parts.choice("How it is compared.", *operators),
         "values": parts.list_of("With what.", parts.text(parts.LABEL_VALUE, "Value.", maxLength=63)),
     }
-    return parts.list_of(description, parts.record("One condition.", properties))
+    nothing = {"properties": {"values": {"maxItems": 0}}}
+    something = {"required": ["values"], "properties": {"values": {"minItems": 1}}}
+    values = parts.depending("operator", ["Exists", "DoesNotExist"], nothing, something)
+    return parts.list_of(description, parts.record("One condition.", properties, **values))

@@ -12,6 +12,8 @@ Schema = dict[str, Any]
 
 # Of Kubernetes: 500m, 2Gi, 0.5
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+# the same above zero: of a volume "0" is no limit at all
+SIZE = r"^(0*[1-9][0-9]*(\.[0-9]+)?|0+\.0*[1-9][0-9]*)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 PREFIX = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/"
 LABEL_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
@@ -22,6 +24,7 @@ EXTENDED_RESOURCE = rf"^({PREFIX}{LABEL_NAME})?$"
 MOUNT_PATH = r"^(/[^/:\x00-\x1f\x7f]+)+/?$"
 NO_MOUNT_PATH = rf"{reserved_folders.PATTERN}|/\.\.?(/|$)"
 ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+ENV_VALUE = r"^[^\x00]*$"  # no program can be given more
 HTTP_URI = r"^(https?://[^\s/?#@]+([/?#][^\s]*)?)?$"  # no user:password@
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 SECRET_KEY = r"^[-._A-Za-z0-9]+$"
@@ -67,8 +70,14 @@ def switch(description: str) -> Schema:
     return {"type": "boolean", "description": description}
 
 
-def list_of(description: str, items: Schema) -> Schema:
-    return {"type": "array", "items": items, "description": description}
+def list_of(description: str, items: Schema, **constraints: Any) -> Schema:
+    return {"type": "array", "items": items, "description": description, **constraints}
+
+
+def depending(name: str, values: Iterable[str], then: Schema, otherwise: Schema) -> Schema:
+    """What else a record must be where the field `name` has one of these values, and where not."""
+    condition = {"required": [name], "properties": {name: {"enum": [*values]}}}
+    return {"if": condition, "then": then, "else": otherwise}
 
 
 def name(description: str, **constraints: Any) -> Schema:

@@ -53,6 +53,8 @@ def _scheduling() -> Schema:
         "effect": parts.choice("Of the taint.", "NoSchedule", "PreferNoSchedule", "NoExecute"),
         "tolerationSeconds": parts.seconds("How long NoExecute is tolerated."),
     }
+    no_value = {"properties": {"value": {"maxLength": 0}}}
+    any_taint = parts.depending("operator", ["Exists"], no_value, {"required": ["key"]})
     labels = {
         "type": "object",
         "additionalProperties": parts.text(parts.LABEL_VALUE, "Of the label.", maxLength=63),
@@ -65,7 +67,8 @@ def _scheduling() -> Schema:
         "priorityClass": parts.optional_name("PriorityClass."),
         "nodeSelector": labels,
         "tolerations": parts.list_of(
-            "Of the training pods.", parts.record("As of a pod.", toleration, required=())
+            "Of the training pods.",
+            parts.record("As of a pod.", toleration, required=(), **any_taint),
         ),
         "waitSeconds": parts.seconds("How long the run may wait for its nodes."),
     }
@@ -85,7 +88,7 @@ def _rdma() -> Schema:
 
 
 def _env() -> Schema:
-    value = {"type": ["string", "number", "boolean"], "description": "Value."}
+    value = {"type": ["string", "number", "boolean"], "pattern": parts.ENV_VALUE, "description": "Value."}
     entry = {"name": parts.text(parts.ENV_NAME, "Name."), "value": value}
     items = parts.record("One variable. TRAINER_* names belong into run.config.", entry)
     return parts.list_of("Further variables of the training container.", items)
@@ -111,7 +114,7 @@ def values_schema() -> Schema:
             **{"not": {"pattern": parts.NO_MOUNT_PATH}},
         ),
     }
-    shared_memory = {"sizeLimit": parts.text(parts.QUANTITY, "Counted as memory of the pod.")}
+    shared_memory = {"sizeLimit": parts.text(parts.SIZE, "Counted as memory of the pod.")}
     mlflow = {
         "trackingUri": parts.text(parts.HTTP_URI, 'MLflow server; "" = metrics stay on the results volume.'),
         "existingSecret": parts.optional_name("Secret with the keys username and password."),
@@ -134,7 +137,7 @@ def values_schema() -> Schema:
         "podSecurity": pod_security(),
         "tmp": parts.record(
             "/tmp of every pod",
-            {"sizeLimit": parts.text(parts.QUANTITY, "Of the node's disk; beyond it a pod is evicted.")},
+            {"sizeLimit": parts.text(parts.SIZE, "Of the node's disk; beyond it a pod is evicted.")},
         ),
         "workload": _workload(),
         "suspend": parts.switch("Whether the run has no pods for now."),

@@ -6,7 +6,7 @@ https://kubernetes.io/docs/concepts/security/pod-security-standards/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Spec = dict[str, Any]
@@ -33,6 +33,7 @@ SYSCTLS = {
     "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
 }
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 SECCOMP = ("RuntimeDefault", "Localhost")
 SELINUX_TYPES = (None, "", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
@@ -125,8 +126,11 @@ def baseline_problems(pod: Spec) -> list[str]:
     return found
 
 
-def find_level(pod: Spec) -> str:
-    """The strictest level that the pod passes."""
+def find_level(pod: Spec, annotations: Mapping[str, str] | None = None) -> str:
+    """The strictest level that the pod passes, with the annotations by which AppArmor is set."""
+    profiles = [value for name, value in (annotations or {}).items() if name.startswith(APPARMOR)]
+    if not all(value in ("", "runtime/default") or value.startswith("localhost/") for value in profiles):
+        return "privileged"
     if not restricted_problems(pod):
         return "restricted"
     return "privileged" if baseline_problems(pod) else "baseline"

@@ -27,7 +27,7 @@ def render_both(helm: Path, chart: str, settings: str) -> list[list[Document]]:
 @pytest.mark.parametrize("api", KINDS)
 def test_the_resource_is_that_of_the_run(helm: Path, api: str) -> None:
     """But for the mode, its hash, and the run directory, which a check has none of."""
-    check, train = render_both(helm, "ddp", f"{WHERE},run.workload.api={api}")
+    check, train = render_both(helm, "ddp", f"{WHERE},run.workload.api={api},run.podSecurity.level=baseline")
     kinds = [{each["kind"] for each in documents} for documents in (check, train)]
     assert kinds[1] - kinds[0] == {"Job", "Pod"}
     found, run = (pick(documents, KINDS[api]) for documents in (check, train))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.charts.rendering import (
     Document,
     container,
     environment,
-    helm_template,
     pick,
     render,
 )
@@ -162,81 +160,6 @@ def test_openshift_chooses_the_users(helm: Path) -> None:
         )
     ).values()
     assert "runAsUser" not in prepared["spec"]["securityContext"]
-
-
-@pytest.mark.parametrize(
-    ("run", "says"),
-    [
-        (
-            {"pod": {"volumes": [{"name": "tmp", "mountPath": "/x", "emptyDir": {"sizeLimit": "1Gi"}}]}},
-            "run.pod.volumes: tmp is there twice, or a volume of the chart's own",
-        ),
-        (
-            {"pod": {"volumes": [{"name": "x", "mountPath": "/results/", "configMap": {"name": "a"}}]}},
-            "run.pod.volumes: x is mounted at /results, where another volume is",
-        ),
-        (
-            {
-                "pod": {
-                    "volumes": [
-                        {
-                            "name": "x",
-                            "mountPath": "/x",
-                            "persistentVolumeClaim": {"claimName": "stratlab-results"},
-                        }
-                    ]
-                }
-            },
-            "run.pod.volumes: x is the claim stratlab-results, which the pods have already",
-        ),
-        (
-            {"pod": {"initContainers": [{"name": "pytorch", "image": "a", "command": ["b"]}]}},
-            "run.pod.initContainers: pytorch is there twice, or a container of the chart's",
-        ),
-        (
-            {"pod": {"initContainers": [{"name": "a", "image": "a", "command": []}]}},
-            "run.pod.initContainers: a has no command",
-        ),
-        (
-            {"pod": {"labels": {"app.kubernetes.io/name": "x"}}},
-            "run.pod.labels: app.kubernetes.io/name is set by the chart",
-        ),
-        ({"pod": {"labels": {"kueue.x-k8s.io/queue-name": "x"}}}, "Kueue's queue is run.scheduling.queue"),
-        (
-            {"workload": {"api": "mpijob-v2beta1"}, "pod": {"securityContext": {"runAsUser": 20000}}},
-            "run.pod.securityContext.runAsUser=20000: sshd of an mpijob-v2beta1",
-        ),
-        ({"env": [{"name": "HOSTNAME", "value": "x"}]}, "run.env: HOSTNAME is the name of the pod"),
-    ],
-    ids=str,
-)
-def test_what_contradicts_the_chart_is_refused(helm: Path, run: dict[str, Any], says: str) -> None:
-    done = helm_template(helm, CHARTS / "ddp", values={"run": run})
-    assert done.returncode == 1 and says in done.stderr, done.stderr
-
-
-REFUSED_VOLUMES = [
-    {"name": "x", "mountPath": "/x"},
-    {"name": "x", "mountPath": "/x", "emptyDir": {}},  # without a bound
-    {"name": "x", "mountPath": "/x", "nfs": {"server": "a", "path": "/"}},
-    {"name": "x", "mountPath": "/x", "configMap": {"name": "a"}, "secret": {"secretName": "a"}},
-    {"name": "x", "mountPath": "/usr/bin", "configMap": {"name": "a"}},
-    {"name": "x", "mountPath": "/opt/venv/lib", "configMap": {"name": "a"}},
-    {"name": "x", "mountPath": "/etc", "configMap": {"name": "a"}},
-    {"name": "x", "mountPath": "/x/../etc", "configMap": {"name": "a"}},
-    {"name": "x", "mountPath": "/x", "subPath": "a/../..", "configMap": {"name": "a"}},
-    {"name": "x", "mountPath": "/x", "readOnly": True, "hostPath": {"path": "/a/../etc"}},
-]
-
-
-@pytest.mark.parametrize("volume", REFUSED_VOLUMES, ids=json.dumps)
-def test_the_schema_refuses_a_volume(helm: Path, volume: dict[str, Any]) -> None:
-    allowed = {"level": "privileged", "hostPaths": ["/a"]}
-    done = helm_template(
-        helm, CHARTS / "ddp", values={"run": {"pod": {"volumes": [volume]}, "podSecurity": allowed}}
-    )
-    assert done.returncode == 1 and "specifications of the schema" in done.stderr, done.stderr
-    assert "/pod/volumes/0" in done.stderr
 
 
 def test_a_change_of_an_annotation_is_a_change_of_the_settings(helm: Path) -> None:

@@ -162,13 +162,19 @@ def test_a_password_in_the_address_of_the_server_is_refused(helm: Path) -> None:
     assert done.returncode and "trackingUri" in done.stderr
 
 
+RANKS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR"),
+    *("MASTER_PORT", "PET_NNODES", "PET_RDZV_ENDPOINT", "PET_STANDALONE", "PET_START_METHOD"),
+)
+
+
 @pytest.mark.parametrize("block", ["env", "secrets"])
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
         ("TRAINER_LR", "write run.config.lr"),
         ("MLFLOW_TRACKING_PASSWORD", "write run.mlflow.existingSecret"),
-        ("PET_NNODES", "follows from run.nodes"),
+        *((name, "follows from run.nodes, run.processesPerNode and run.workload") for name in RANKS),
         ("STRATLAB_NODE", "is the node that the pod is on"),
     ],
 )

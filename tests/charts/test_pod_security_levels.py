@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.charts.pod_security import BASELINE_CAPABILITIES, LEVELS, find_level
+from tests.charts.pod_security import APPARMOR, BASELINE_CAPABILITIES, LEVELS, find_level
 from tests.charts.rendering import CHARTS, OTHER_CHARTS, helm_template, read_documents
 from tests.charts.unwrapping import unwrap_pods
 
@@ -40,6 +40,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"pod": {"securityContext": {"capabilities": ["NET_BIND_SERVICE"]}}}, "", "restricted"),
     ({"pod": {"securityContext": {"runAsUser": 0}}}, "run.pod.securityContext.runAsUser=0", "baseline"),
+    ({"pod": {"securityContext": {"runAsUser": -0.0}}}, "run.pod.securityContext.runAsUser=0", "baseline"),
     ({"pod": {"securityContext": {"runAsUser": ""}}}, "", "restricted"),
     ({"pod": {"securityContext": {"runAsGroup": 0, "fsGroup": 0}}}, "", "restricted"),
     (
@@ -50,6 +51,13 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"pod": {"securityContext": {"seLinuxType": "spc_t"}}}, "seLinuxType=spc_t", "privileged"),
     ({"pod": {"securityContext": {"seLinuxType": "container_t"}}}, "", "restricted"),
     ({"pod": {"securityContext": {"readOnlyRootFilesystem": False}}}, "", "restricted"),
+    (
+        {"pod": {"annotations": {f"{APPARMOR}pytorch": "unconfined"}}},
+        f"run.pod.annotations: {APPARMOR}pytorch=unconfined",
+        "privileged",
+    ),
+    ({"pod": {"annotations": {f"{APPARMOR}pytorch": "runtime/default"}}}, "", "restricted"),
+    ({"pod": {"annotations": {f"{APPARMOR}pytorch": "localhost/strict"}}}, "", "restricted"),
     (
         {
             "pod": {
@@ -76,7 +84,8 @@ def test_a_value_at_its_level_and_below(helm: Path, run: dict[str, Any], key: st
 
     done = template(needs)
     assert done.returncode == 0, done.stderr
-    found = {name: find_level(pod["spec"]) for name, pod in unwrap_pods(read_documents(done.stdout)).items()}
+    pods = unwrap_pods(read_documents(done.stdout))
+    found = {name: find_level(pod["spec"], pod["metadata"].get("annotations")) for name, pod in pods.items()}
     assert max(found.values(), key=LEVELS.index) == needs
     if needs != LEVELS[0]:
         below = LEVELS[LEVELS.index(needs) - 1]
@@ -93,6 +102,18 @@ def test_all_that_a_level_refuses_is_named_at_once(helm: Path) -> None:
     for key in ("run.pod.hostNetwork=true", "runAsUser=0", "run.rdma.lockMemory=true"):
         assert key in done.stderr
     assert "run.podSecurity.level=privileged" in done.stderr
+
+
+@pytest.mark.parametrize("workload", ["api=mpijob-v1", "topology=master-worker"])
+def test_what_an_operator_adds_needs_baseline(helm: Path, workload: str) -> None:
+    """Whatever the values are: it is not in what is rendered."""
+    for level in LEVELS:
+        settings = f"run.workload.{workload},run.podSecurity.level={level}"
+        done = helm_template(helm, CHARTS / "ddp", ["--set", settings])
+        assert (done.returncode == 0) == (level != "restricted"), done.stderr
+    done = helm_template(helm, CHARTS / "ddp", ["--set", f"run.workload.{workload}"])
+    assert f"run.workload.{workload} (its operator adds an init container" in done.stderr
+    assert "needs `baseline`" in done.stderr and "say so: run.podSecurity.level=baseline" in done.stderr
 
 
 @pytest.mark.parametrize("level", LEVELS)

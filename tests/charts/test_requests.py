@@ -13,6 +13,7 @@ from tests.charts.rendering import (
     Document,
     container,
     discover_other_charts,
+    helm_template,
     render,
     training_pod,
 )
@@ -74,3 +75,56 @@ def test_an_accelerator_alone_is_seen() -> None:
 def test_amounts(helm: Path, run: dict[str, Any], requests: dict[str, str]) -> None:
     rendered = render(helm, CHARTS / "ddp", values={"run": run})
     assert container(training_pod(rendered), "pytorch")["resources"]["requests"] == requests
+
+
+OVER = [
+    ("cpu", "501m", "0.5"),
+    ("cpu", 2, "1.5"),
+    ("memory", "1.5Gi", "1Gi"),
+    ("memory", "1074M", "1Gi"),
+    ("memory", "1Gi", "1G"),
+    ("memory", 1073741825, "1Gi"),
+    ("memory", "2Ei", "1E"),
+    ("memory", "1Ti", "1T"),
+    ("ephemeral-storage", "9Gi", "8Gi"),
+]
+
+
+@pytest.mark.parametrize(("name", "request_", "limit"), OVER, ids=str)
+def test_a_request_above_its_limit_is_refused(
+    helm: Path, name: str, request_: str | int, limit: str | int
+) -> None:
+    """The API server refuses the pod, not the run. As it is meant, the other way round, it is allowed."""
+    resources = {"requests": {name: request_}, "limits": {name: limit}}
+    done = helm_template(helm, CHARTS / "ddp", values={"run": {"resources": resources}})
+    assert done.returncode == 1
+    assert f"run.resources: requests.{name}={request_} is above limits.{name}={limit}" in done.stderr
+    swapped = {"requests": {name: limit}, "limits": {name: request_}}
+    render(helm, CHARTS / "ddp", values={"run": {"resources": swapped}})
+
+
+@pytest.mark.parametrize(("one", "same"), [("1M", "1000k"), (1073741824, "1Gi"), ("100m", 0.1)], ids=str)
+def test_a_request_may_be_its_limit(helm: Path, one: str | int, same: str | float) -> None:
+    for requests, limits in ((one, same), (same, one)):
+        resources = {"requests": {"memory": requests}, "limits": {"memory": limits}}
+        render(helm, CHARTS / "ddp", values={"run": {"resources": resources}})
+
+
+def test_it_is_refused_of_every_container(helm: Path) -> None:
+    over = {"requests": {"cpu": 2}, "limits": {"cpu": 1}}
+    first = {"name": "unpack", "image": "a", "command": ["true"], "resources": over}
+    says = "requests.cpu=2 is above limits.cpu=1"
+    for run, key in (
+        ({"pod": {"initContainers": [first]}}, "run.pod.initContainers: unpack: resources"),
+        ({"analysis": {"resources": over}}, "run.analysis.resources"),
+    ):
+        done = helm_template(helm, CHARTS / "ddp", values={"run": run})
+        assert done.returncode == 1 and f"{key}: {says}" in done.stderr, done.stderr
+    settings = [*OTHER_CHARTS["prepare"], "--set", "prepare.resources.limits.cpu=1m"]
+    done = helm_template(helm, CHARTS / "prepare", settings)
+    assert done.returncode == 1 and "prepare.resources: requests.cpu=" in done.stderr
+
+
+def test_a_default_request_does_not_exceed_a_limit_of_the_analysis(helm: Path) -> None:
+    done = helm_template(helm, CHARTS / "ddp", ["--set", "run.analysis.resources.limits.memory=512Mi"])
+    assert "run.analysis.resources: requests.memory=1Gi is above limits.memory=512Mi" in done.stderr

@@ -215,8 +215,8 @@ def settings_hash(helm: Path, *settings: str) -> str:
         "run.config.lr=0.5",
         "run.image.tag=x",
         "run.mlflow.trackingUri=http://x",
-        "run.workload.api=mpijob-v1",
-        "run.workload.topology=master-worker",
+        "run.workload.api=mpijob-v1,run.podSecurity.level=baseline",
+        "run.workload.topology=master-worker,run.podSecurity.level=baseline",
         "run.scheduling.nodeSelector.a=b",
     ],
 )

@@ -81,7 +81,8 @@ class Run:
 
 def install(lab: Lab, each: Run) -> None:
     """`helm install`, which tells how to go on."""
-    printed = lab.install(each.name, each.chart, each.values, helm=each.helm, files=each.files)
+    values = {"run.podSecurity.level": each.place, **each.values}
+    printed = lab.install(each.name, each.chart, values, helm=each.helm, files=each.files)
     assert f"stratlab watch {each.name}" in printed
 
 

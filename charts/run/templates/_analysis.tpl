@@ -140,7 +140,7 @@ env:
   {{- with include "run.environment.mlflow" .context }}
   {{- . | nindent 2 }}
   {{- end }}
-{{- with include "run.resources" $analysis.resources | trim }}
+{{- with include "run.resources" (merge (dict "key" "run.analysis.resources") $analysis.resources) | trim }}
 resources:
   {{- . | nindent 2 }}
 {{- end }}

@@ -21,7 +21,13 @@ affinity: {{ include "run.cluster.affinity" $ }}
 {{- end }}
 {{- with $pod.topologySpread }}
 topologySpreadConstraints:
+  {{- $spread := list }}
   {{- range . }}
+  {{- $pair := printf "%s, %s" .topologyKey .whenUnsatisfiable }}
+  {{- if has $pair $spread }}
+  {{- fail (printf "run.pod.topologySpread: %s is there twice: one entry for a topologyKey with the same whenUnsatisfiable" $pair) }}
+  {{- end }}
+  {{- $spread = append $spread $pair }}
   - {{ merge (dict "labelSelector" (include "run.cluster.own" $ | fromYaml)) . | toJson }}
   {{- end }}
 {{- end }}
@@ -80,7 +86,7 @@ env:
   {{- end -}}
 {{- end }}
 resources:
-  {{- include "run.resources" (dict "requests" $requests "limits" $limits) | trim | nindent 2 }}
+  {{- include "run.resources" (dict "key" (printf "run.pod.initContainers: %s: resources" $given.name) "requests" $requests "limits" $limits) | trim | nindent 2 }}
 {{ include "run.container" .context }}
 volumeMounts:
   {{- include "run.mounts" .context | nindent 2 }}

@@ -90,15 +90,14 @@
     "TORCH_EXTENSIONS_DIR" "/tmp/torch_extensions"
     "TRITON_CACHE_DIR" "/tmp/triton"
 -}}
-{{- if ne (include "run.scalar" .Values.run.pod.securityContext.runAsUser) "10001" -}}
+{{- if ne (include "run.identity" .Values.run.pod.securityContext.runAsUser) "10001" -}}
   {{- $_ := set $folders "USER" "trainer" -}}{{/* the image knows no other user, and some libraries ask for a name */}}
 {{- end -}}
 {{- $given := dict -}}
 {{- range .Values.run.env -}}
   {{- include "run.environment.check" (dict "list" "run.env" "name" .name "given" $given) -}}
-  {{- if regexMatch "(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE)?KEY)(_|$)" .name -}}
-    {{- fail (printf "run.env: %s looks like a secret, and values can be read by everyone who sees the release: put it into a Secret and name that in run.secrets: [{name: %s, secret: my-secret, key: my-key}]" .name .name) -}}
-  {{- end -}}
+  {{- $secrets := printf "name that in run.secrets: [{name: %s, secret: my-secret, key: my-key}]" .name -}}
+  {{- include "run.environment.check.plain" (dict "list" "run.env" "name" .name "instead" $secrets) -}}
   {{- $_ := set $given .name true -}}
 {{- end -}}
 {{- range .Values.run.secrets -}}
@@ -117,6 +116,13 @@
 {{- end }}
 {{- end }}
 
+{{/* run.environment.check.plain: `name` of a `list` does not look like a secret's, whose value belongs elsewhere: `instead`. */}}
+{{- define "run.environment.check.plain" -}}
+{{- if regexMatch "(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE)?KEY)(_|$)" .name -}}
+  {{- fail (printf "%s: %s looks like a secret, and values can be read by everyone who sees the release: put it into a Secret and %s" .list .name .instead) -}}
+{{- end -}}
+{{- end }}
+
 {{/* run.environment.check: `name` of a `list` is not one that the chart sets itself, nor one of `given`. */}}
 {{- define "run.environment.check" -}}
 {{- if hasPrefix "TRAINER_" .name -}}
@@ -125,7 +131,7 @@
   {{- fail (printf "%s: for MLFLOW_TRACKING_URI write run.mlflow.trackingUri, the analysis needs it too" .list) -}}
 {{- else if has .name (list "MLFLOW_TRACKING_USERNAME" "MLFLOW_TRACKING_PASSWORD") -}}
   {{- fail (printf "%s: for %s write run.mlflow.existingSecret, the analysis needs it too" .list .name) -}}
-{{- else if has .name (list "PET_NNODES" "PET_NPROC_PER_NODE" "PET_NODE_RANK" "PET_MAX_RESTARTS" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_BACKEND" "PET_RDZV_CONF" "PET_RDZV_ENDPOINT" "PET_RDZV_ID") -}}
+{{- else if has .name (include "run.environment.ranks" . | fromYamlArray) -}}
   {{- fail (printf "%s: %s follows from run.nodes, run.processesPerNode and run.workload" .list .name) -}}
 {{- else if eq "HOSTNAME" .name -}}
   {{- fail (printf "%s: %s is the name of the pod" .list .name) -}}
@@ -134,4 +140,14 @@
 {{- else if hasKey .given .name -}}
   {{- fail (printf "%s: %s is there twice" .list .name) -}}
 {{- end -}}
+{{- end }}
+
+{{/* run.environment.ranks: who is which rank, and where they meet: said by operators, mpirun and the trainer's launcher. */}}
+{{- define "run.environment.ranks" -}}
+{{- range $name := list "RANK" "WORLD_SIZE" "LOCAL_RANK" "LOCAL_WORLD_SIZE" "GROUP_RANK" "GROUP_WORLD_SIZE" "NODE_RANK" "ROLE_NAME" "ROLE_RANK" "ROLE_WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" }}
+- {{ $name }}
+{{- end }}
+{{- range $name := list "NNODES" "NPROC_PER_NODE" "NODE_RANK" "MAX_RESTARTS" "MASTER_ADDR" "MASTER_PORT" "RDZV_BACKEND" "RDZV_CONF" "RDZV_ENDPOINT" "RDZV_ID" "LOCAL_ADDR" "STANDALONE" "ROLE" "START_METHOD" "MODULE" "NO_PYTHON" "RUN_PATH" "SHUTDOWN_TIMEOUT" }}
+- PET_{{ $name }}
+{{- end }}
 {{- end }}

@@ -13,6 +13,22 @@ labels of 63 characters at most.
 {{- $name -}}
 {{- end }}
 
+{{/* run.labels.reserved: the names and beginnings of names of labels that the chart, Kubernetes or an operator sets. */}}
+{{- define "run.labels.reserved" -}}
+prefixes:
+  - app.kubernetes.io/
+  - batch.kubernetes.io/
+  - training.kubeflow.org/
+  - trainer.kubeflow.org/
+  - jobset.sigs.k8s.io/
+names:
+  - job-name
+  - controller-uid
+  - kueue.x-k8s.io/queue-name
+  - kueue.x-k8s.io/managed
+  - kueue.x-k8s.io/pod-group-name
+{{- end }}
+
 {{/* run.labels: of a `component` of the run, the same on objects and pods. No chart version: a Job's pods cannot change. */}}
 {{- define "run.labels" -}}
 app.kubernetes.io/name: {{ .context.Chart.Name | quote }}
@@ -20,9 +36,14 @@ app.kubernetes.io/instance: {{ .context.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component | quote }}
 app.kubernetes.io/part-of: stratlab
 app.kubernetes.io/managed-by: {{ .context.Release.Service | quote }}
+{{- $reserved := include "run.labels.reserved" . | fromYaml }}
 {{- range $name, $value := .context.Values.run.pod.labels }}
-{{- if or (hasPrefix "app.kubernetes.io/" $name) (hasPrefix "training.kubeflow.org/" $name) (hasPrefix "trainer.kubeflow.org/" $name) (eq "kueue.x-k8s.io/queue-name" $name) }}
-{{- fail (printf "run.pod.labels: %s is set by the chart or an operator; Kueue's queue is run.scheduling.queue" $name) }}
+{{- $taken := has $name $reserved.names }}
+{{- range $reserved.prefixes }}
+{{- $taken = or $taken (hasPrefix . $name) }}
+{{- end }}
+{{- if $taken }}
+{{- fail (printf "run.pod.labels: %s is set by the chart, Kubernetes or an operator; Kueue's queue is run.scheduling.queue" $name) }}
 {{- end }}
 {{ $name | quote }}: {{ $value | quote }}
 {{- end }}

@@ -90,10 +90,6 @@ run's log says what to set in run.graceSeconds.
 {{- if $run.suspend }}
 Suspended: there are no pods until `helm upgrade {{ .Release.Name }} CHART --reuse-values --set run.suspend=false`.
 {{- end }}
-{{- if or (eq $run.workload.api "mpijob-v1") (ne $run.workload.topology "worker-only") }}
-The namespace may enforce Pod Security `baseline`, not `restricted`: the operator adds an init container without a
-security context. Otherwise no pod comes, and only the events of the resource say why.
-{{- end }}
 {{- range $key, $level := include "run.security.needs" . | fromYaml }}
 {{ $key }} needs a namespace with Pod Security `{{ $level }}`.
 {{- end }}

@@ -13,9 +13,9 @@ imagePullSecrets:
 {{- end }}
 {{- $security := .Values.run.pod.securityContext }}
 securityContext:
-  runAsNonRoot: {{ ne (include "run.scalar" $security.runAsUser) "0" }}
+  runAsNonRoot: {{ ne (include "run.identity" $security.runAsUser) "0" }}
   {{- range $name := list "runAsUser" "runAsGroup" "fsGroup" }}
-  {{- with include "run.scalar" (get $security $name) }}{{/* "" = the cluster chooses */}}
+  {{- with include "run.identity" (get $security $name) }}{{/* "" = the cluster chooses */}}
   {{ $name }}: {{ . }}
   {{- end }}
   {{- end }}
@@ -29,6 +29,11 @@ securityContext:
   {{- end }}
   seccompProfile:
     type: {{ $security.seccompProfile }}
+{{- end }}
+
+{{/* run.identity: the number of a user or a group as text, "" where the cluster chooses: -0.0 is a whole number too, and root. */}}
+{{- define "run.identity" -}}
+{{- if not (kindIs "string" .) }}{{ int64 . }}{{ end -}}
 {{- end }}
 
 {{- define "run.container" -}}
@@ -56,9 +61,16 @@ securityContext:
   mountPath: /tmp
 {{- end }}
 
-{{/* run.resources: limits and requests, every amount as text. */}}
+{{/* run.resources: limits and requests that the values say below `key`, every amount as text. */}}
 {{- define "run.resources" -}}
-{{- range $kind, $amounts := . }}
+{{- $limits := .limits | default dict -}}
+{{- $requests := .requests | default dict -}}
+{{- range $name, $amount := $requests -}}
+  {{- if and (hasKey $limits $name) (gt (include "run.amount" $amount | float64) (include "run.amount" (get $limits $name) | float64)) -}}
+    {{- fail (printf "%s: requests.%s=%s is above limits.%s=%s: a request must not be above its limit" $.key $name (include "run.scalar" $amount) $name (include "run.scalar" (get $limits $name))) -}}
+  {{- end -}}
+{{- end -}}
+{{- range $kind, $amounts := dict "limits" $limits "requests" $requests }}
 {{- if $amounts }}
 {{ $kind }}:
   {{- range $name, $amount := $amounts }}
@@ -66,4 +78,13 @@ securityContext:
   {{- end }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* run.amount: a quantity of Kubernetes as a number: 500m is 0.5, 1Ki is 1024. */}}
+{{- define "run.amount" -}}
+{{- $text := include "run.scalar" . -}}
+{{- $suffix := regexFind "[A-Za-z]+$" $text -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18
+    "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- mulf (trimSuffix $suffix $text | float64) (get $units $suffix) -}}
 {{- end }}

@@ -22,7 +22,7 @@ https://kubernetes.io/docs/concepts/security/pod-security-standards/
     {{- $_ := set $needs (printf "run.pod.securityContext.capabilities: %s" .) "privileged" -}}
   {{- end -}}
 {{- end -}}
-{{- if eq (include "run.scalar" $security.runAsUser) "0" -}}
+{{- if eq (include "run.identity" $security.runAsUser) "0" -}}
   {{- $_ := set $needs "run.pod.securityContext.runAsUser=0" "baseline" -}}
 {{- end -}}
 {{- if eq $security.seccompProfile "Unconfined" -}}
@@ -30,6 +30,17 @@ https://kubernetes.io/docs/concepts/security/pod-security-standards/
 {{- end -}}
 {{- if not (has $security.seLinuxType (list "" "container_t" "container_init_t" "container_kvm_t" "container_engine_t")) -}}
   {{- $_ := set $needs (printf "run.pod.securityContext.seLinuxType=%s" $security.seLinuxType) "privileged" -}}
+{{- end -}}
+{{- range $name, $profile := $run.pod.annotations -}}
+  {{- if and (hasPrefix "container.apparmor.security.beta.kubernetes.io/" $name) (not (or (has $profile (list "" "runtime/default")) (hasPrefix "localhost/" $profile))) -}}
+    {{- $_ := set $needs (printf "run.pod.annotations: %s=%s (not runtime/default or localhost/*)" $name $profile) "privileged" -}}
+  {{- end -}}
+{{- end -}}
+{{- $added := "its operator adds an init container without a security context" -}}
+{{- if eq $run.workload.api "mpijob-v1" -}}
+  {{- $_ := set $needs (printf "run.workload.api=mpijob-v1 (%s)" $added) "baseline" -}}
+{{- else if and (eq $run.workload.api "pytorchjob") (eq $run.workload.topology "master-worker") -}}
+  {{- $_ := set $needs (printf "run.workload.topology=master-worker (%s)" $added) "baseline" -}}
 {{- end -}}
 {{- toYaml $needs -}}
 {{- end }}
@@ -59,15 +70,23 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
 
 {{- define "run.security.check.volumes" -}}
 {{- $run := .Values.run -}}
-{{- $names := list "results" "tmp" "shm" "token" -}}
-{{- $paths := list (trimSuffix "/" $run.results.mountPath) "/tmp" "/dev/shm" -}}
+{{- $names := list "results" "tmp" "shm" "token" "ssh-auth" "mpi-job-config" "mpi-job-kubectl" -}}{{/* the last three: of operators */}}
+{{- $own := list (trimSuffix "/" $run.results.mountPath) "/tmp" "/dev/shm" -}}
+{{- $paths := $own -}}
 {{- $claims := list $run.results.claim -}}
 {{- range $volume := $run.pod.volumes -}}
   {{- $path := trimSuffix "/" $volume.mountPath -}}
   {{- if has $volume.name $names -}}
-    {{- fail (printf "run.pod.volumes: %s is there twice, or a volume of the chart's own (results, tmp, shm, token)" $volume.name) -}}
+    {{- fail (printf "run.pod.volumes: %s is there twice, or a volume of the chart's own (results, tmp, shm, token) or an operator's (ssh-auth, mpi-job-config, mpi-job-kubectl)" $volume.name) -}}
   {{- else if has $path $paths -}}
     {{- fail (printf "run.pod.volumes: %s is mounted at %s, where another volume is" $volume.name $path) -}}
+  {{- end -}}
+  {{- range $folder := $own -}}
+    {{- if hasPrefix (printf "%s/" $folder) $path -}}{{/* the results of a run would lie in it, and go with the pod */}}
+      {{- fail (printf "run.pod.volumes: %s is mounted at %s, below %s, which is the pods' own; mount it beside, as at /mnt/%s" $volume.name $path $folder $volume.name) -}}
+    {{- else if hasPrefix (printf "%s/" $path) $folder -}}
+      {{- fail (printf "run.pod.volumes: %s is mounted at %s, above %s, which is the pods' own; mount it beside, as at /mnt/%s" $volume.name $path $folder $volume.name) -}}
+    {{- end -}}
   {{- end -}}
   {{- with $volume.persistentVolumeClaim -}}
     {{- if has .claimName $claims -}}{{/* seen on a cluster: scheduled, and then no start and no event */}}
@@ -102,9 +121,18 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
   {{- if not .command -}}
     {{- fail (printf "run.pod.initContainers: %s has no command" .name) -}}
   {{- end -}}
+  {{- $list := printf "run.pod.initContainers: %s: env" .name -}}
+  {{- $given := list -}}
+  {{- range .env -}}
+    {{- if has .name $given -}}
+      {{- fail (printf "%s: %s is there twice" $list .name) -}}
+    {{- end -}}
+    {{- include "run.environment.check.plain" (dict "list" $list "name" .name "instead" "mount that by run.pod.volumes, which init containers see") -}}
+    {{- $given = append $given .name -}}
+  {{- end -}}
   {{- $names = append $names .name -}}
 {{- end -}}
-{{- $user := include "run.scalar" .Values.run.pod.securityContext.runAsUser -}}
+{{- $user := include "run.identity" .Values.run.pod.securityContext.runAsUser -}}
 {{- if and (eq .Values.run.workload.api "mpijob-v2beta1") (ne $user "10001") -}}
 {{- fail (printf "run.pod.securityContext.runAsUser=%s: sshd of an mpijob-v2beta1 knows the user 10001 of the image alone" $user) -}}
 {{- end -}}

@@ -144,7 +144,7 @@ memory: {amount: 1, unit: Gi}
   {{- $limits = merge (dict $run.rdma.resource $run.rdma.count) $limits -}}
 {{- end -}}
 {{- $requests := include "run.training.requests" .context | fromYaml -}}
-{{- include "run.resources" (dict "limits" $limits "requests" $requests) | trim -}}
+{{- include "run.resources" (dict "key" "run.resources" "limits" $limits "requests" $requests) | trim -}}
 {{- end -}}
 {{- end }}
 

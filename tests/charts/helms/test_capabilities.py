@@ -14,6 +14,7 @@ from tests.charts.rendering import CHARTS, analysis_pod, helm_template, pick, re
 # What every API server has, and Helm's own list for `helm template` has not.
 CLUSTER = ["--api-versions", "apiregistration.k8s.io/v1"]
 KINDS = ("PyTorchJob", "MPIJob", "TrainJob")
+BASELINE = "run.podSecurity.level=baseline"  # mpijob-v1 and a master need it
 SERVED = {
     "pytorchjob": ("kubeflow.org/v1/PyTorchJob", "trainer.git/manifests/overlays/standalone?ref=v1.9.4"),
     "mpijob-v1": ("kubeflow.org/v1/MPIJob", "trainer.git/manifests/overlays/standalone?ref=v1.9.4"),
@@ -25,7 +26,7 @@ SERVED = {
 @pytest.mark.parametrize("api", SERVED)
 def test_an_api_that_is_not_served(helm: Path, api: str) -> None:
     others = [part for name, (kind, _) in SERVED.items() if name != api for part in ("--api-versions", kind)]
-    arguments = [*CLUSTER, *others, "--set", f"run.workload.api={api}"]
+    arguments = [*CLUSTER, *others, "--set", f"run.workload.api={api},{BASELINE}"]
     done = helm_template(helm, CHARTS / "ddp", arguments)
     assert done.returncode and f"run.workload.api={api}: this cluster has no " in done.stderr
     assert "kubectl apply --server-side -k" in done.stderr and SERVED[api][1] in done.stderr
@@ -33,14 +34,14 @@ def test_an_api_that_is_not_served(helm: Path, api: str) -> None:
 
 @pytest.mark.parametrize("api", SERVED)
 def test_an_api_that_is_served(helm: Path, api: str) -> None:
-    arguments = [*CLUSTER, "--api-versions", SERVED[api][0], "--set", f"run.workload.api={api}"]
+    arguments = [*CLUSTER, "--api-versions", SERVED[api][0], "--set", f"run.workload.api={api},{BASELINE}"]
     render(helm, CHARTS / "ddp", arguments)
 
 
 @pytest.mark.parametrize("api", SERVED)
 def test_without_a_cluster_nothing_is_asked(helm: Path, api: str) -> None:
-    render(helm, CHARTS / "ddp", ["--set", f"run.workload.api={api}"])
-    render(helm, CHARTS / "ddp", ["--is-upgrade", "--set", f"run.workload.api={api}"])
+    render(helm, CHARTS / "ddp", ["--set", f"run.workload.api={api},{BASELINE}"])
+    render(helm, CHARTS / "ddp", ["--is-upgrade", "--set", f"run.workload.api={api},{BASELINE}"])
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_without_a_cluster_nothing_is_asked(helm: Path, api: str) -> None:
 )
 def test_auto_takes_what_the_cluster_serves(helm: Path, served: list[str], chosen: str) -> None:
     arguments = [part for api in served for part in ("--api-versions", SERVED[api][0])]
-    arguments += [*(CLUSTER if served else []), "--set", "run.workload.api=auto"]
+    arguments += [*(CLUSTER if served else []), "--set", f"run.workload.api=auto,{BASELINE}"]
     documents = render(helm, CHARTS / "ddp", arguments)
     (workload,) = [each for each in documents if each["kind"] in KINDS]
     assert workload["kind"] == chosen
@@ -67,13 +68,13 @@ def test_auto_takes_what_the_cluster_serves(helm: Path, served: list[str], chose
 
 
 def test_auto_where_none_is_served(helm: Path) -> None:
-    done = helm_template(helm, CHARTS / "ddp", [*CLUSTER, "--set", "run.workload.api=auto"])
+    done = helm_template(helm, CHARTS / "ddp", [*CLUSTER, "--set", f"run.workload.api=auto,{BASELINE}"])
     assert done.returncode and "this cluster has no kubeflow.org/v1 PyTorchJob" in done.stderr
 
 
 def test_auto_with_a_master(helm: Path) -> None:
     """Which only a PyTorchJob has: what is missing is said, and not that nothing else has one."""
-    settings = ["--set", "run.workload.api=auto,run.workload.topology=master-worker"]
+    settings = ["--set", f"run.workload.api=auto,run.workload.topology=master-worker,{BASELINE}"]
     other = [*CLUSTER, "--api-versions", SERVED["trainjob"][0]]
     done = helm_template(helm, CHARTS / "ddp", [*other, *settings])
     assert done.returncode and "this cluster has no kubeflow.org/v1 PyTorchJob" in done.stderr

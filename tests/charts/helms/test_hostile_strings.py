@@ -83,7 +83,7 @@ def choose_texts(hostile: str) -> dict[StringValue, str]:
         place: place.marker
         for place in PLACES
         if str(place) == "secrets.0.name"  # not that of env
-        or (str(place) == "env.0.name" and SECRET.search(texts[place]))
+        or (str(place).endswith("env.0.name") and SECRET.search(texts[place]))
         or (str(place) == "rdma.resource" and texts[place] == accelerator)
     }
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.charts.rendering import CHARTS, NAMESPACE, RELEASE, find_program, pick, render
 
+BASELINE = "run.podSecurity.level=baseline"
+
 
 @pytest.fixture(scope="module")
 def notes_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -78,17 +80,25 @@ def test_a_server_outside_of_the_cluster_is_not_forwarded(helm: Path, notes_char
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ("run.workload.api=mpijob-v1", "`baseline`, not `restricted`"),
-        ("run.workload.topology=master-worker", "`baseline`, not `restricted`"),
+        (
+            f"run.workload.api=mpijob-v1,{BASELINE}",
+            "run.workload.api=mpijob-v1 (its operator adds an init container without a security context) needs a "
+            "namespace with Pod Security `baseline`",
+        ),
+        (
+            f"run.workload.topology=master-worker,{BASELINE}",
+            "run.workload.topology=master-worker (its operator adds an init container without a security context) "
+            "needs a namespace with Pod Security `baseline`",
+        ),
         (
             "run.rdma.enabled=true,run.podSecurity.level=privileged",
             "run.rdma.lockMemory=true (the capability IPC_LOCK) needs a namespace with Pod Security `privileged`",
         ),
         ("run.suspend=true", f"helm upgrade {RELEASE} CHART --reuse-values --set run.suspend=false"),
-        ("run.workload.api=mpijob-v1", f"logs pod/{RELEASE}-launcher"),
+        (f"run.workload.api=mpijob-v1,{BASELINE}", f"logs pod/{RELEASE}-launcher"),
         ("run.workload.api=mpijob-v2beta1", f"logs job/{RELEASE}-launcher"),
         ("run.workload.api=trainjob", f"logs job/{RELEASE}-node-0"),
-        ("run.workload.topology=master-worker", f"logs pod/{RELEASE}-master-0"),
+        (f"run.workload.topology=master-worker,{BASELINE}", f"logs pod/{RELEASE}-master-0"),
     ],
 )
 def test_what_must_be_known_first(helm: Path, notes_chart: Path, settings: str, says: str) -> None:

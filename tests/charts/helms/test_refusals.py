@@ -9,6 +9,11 @@ import pytest
 
 from tests.charts.rendering import CHARTS, helm_template, pick, render
 
+VOLUME = "run.pod.volumes[0]"
+TERM = (
+    "run.pod.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
+    ".matchExpressions[0]"
+)
 # setting, what helm 4 says, what helm 3 says
 TYPOS = [
     ("run.nodez=2", "at '': additional properties 'nodez' not allowed", "Additional property nodez"),
@@ -66,6 +71,31 @@ TYPOS = [
         "run.rdma.enabled=true,run.rdma.lockMemory=false,run.rdma.resource=nvidia.com/gpu",
         "is the accelerator's resource",
         "is the accelerator's",
+    ),
+    (
+        f"{VOLUME}.name=x,{VOLUME}.configMap.name=a,{VOLUME}.mountPath=/results/default",
+        "run.pod.volumes: x is mounted at /results/default, below /results, which is the pods' own",
+        "run.pod.volumes: x is mounted at /results/default, below /results, which is the pods' own",
+    ),
+    (
+        f"{VOLUME}.name=x,{VOLUME}.configMap.name=a,{VOLUME}.mountPath=/etc/passwd",
+        "at '/pod/volumes/0/mountPath'",
+        "pod.volumes.0.mountPath",
+    ),
+    (
+        "run.pod.labels.job-name=x",
+        "run.pod.labels: job-name is set by the chart, Kubernetes or an operator",
+        "run.pod.labels: job-name is set by",
+    ),
+    (
+        "run.scheduling.tolerations[0].operator=Exists,run.scheduling.tolerations[0].value=yes",
+        "at '/scheduling/tolerations/0/value'",
+        "scheduling.tolerations.0.value",
+    ),
+    (
+        f"{TERM}.key=gpu,{TERM}.operator=In",
+        "missing property 'values'",
+        "values is required",
     ),
     ("run.secrets[0].name=A", "missing properties 'secret', 'key'", "secret is required"),
     (
