@@ -29,8 +29,8 @@ from tests.charts.rendering import CHARTS, container, helm_template, render, tra
             )
             for path, more, says in (
                 ("/results/default", {}, "x is mounted at /results/default, below /results,"),
+                ("/dev/shm/x", {}, "x is mounted at /dev/shm/x, below /dev/shm,"),
                 ("/results/_prepared/pets/", {}, "x is mounted at /results/_prepared/pets, below /results,"),
-                ("/tmp/huggingface", {}, "x is mounted at /tmp/huggingface, below /tmp,"),
                 (
                     "/data",
                     {"results": {"mountPath": "/data/runs/"}},
@@ -145,6 +145,7 @@ REFUSED_VOLUMES = [
         "/data",
         "/results2",
         "/tmp2",
+        "/tmp/huggingface",
         "/opt/x",
         "/mnt/a/b",
     ],

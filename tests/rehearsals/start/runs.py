@@ -55,7 +55,7 @@ def render(starter: str, results: Path, script: Path, *more: str) -> Path:
         *more,
     ]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return script
 
 
