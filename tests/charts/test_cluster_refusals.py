@@ -29,7 +29,6 @@ from tests.charts.rendering import CHARTS, container, helm_template, render, tra
             )
             for path, more, says in (
                 ("/results/default", {}, "x is mounted at /results/default, below /results,"),
-                ("/dev/shm/x", {}, "x is mounted at /dev/shm/x, below /dev/shm,"),
                 ("/results/_prepared/pets/", {}, "x is mounted at /results/_prepared/pets, below /results,"),
                 (
                     "/data",
