@@ -102,8 +102,10 @@ def _is_of(known: Mapping[str, Any], experiment: Experiment, source: Path) -> bo
     if known.get("source_path") == str(source.resolve()):
         return True
     rows = [row for row in known.get("traces", []) if isinstance(row, dict)]
+    if not rows or not all(isinstance(row.get("sha256"), str) for row in rows):
+        return False
     there = {hash_file(trace.file.path) for trace in experiment.traces.values()}
-    return bool(rows) and {row.get("sha256") for row in rows} <= there
+    return {row["sha256"] for row in rows} <= there
 
 
 def hash_file(path: Path) -> str:

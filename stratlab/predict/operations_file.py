@@ -77,7 +77,12 @@ class OperationsFile:
     def misses(self, question: Question) -> list[str]:
         """What keeps this file from answering; nothing where it does."""
         wanted, ranks = question.settings, question.ranks
-        meant = {name: as_text(value) for name, value in self.defaults.items()} if question.whole else {}
+        # who asks for a model without settings takes a file's own, but for the depth: the model's is meant
+        meant = {
+            name: as_text(value)
+            for name, value in self.defaults.items()
+            if question.whole or name == "model_layers"
+        }
         meant |= {name: text for name, text in wanted.items() if name in self.settings}
         found = [
             f"{name}={as_text(self.settings[name])} (wanted {text})"

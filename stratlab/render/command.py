@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -93,5 +94,6 @@ def render(
             aside.write_text(script)
             aside.rename(output)
         except OSError as failure:
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):
+                aside.unlink()
             raise UserError(f"--output {output}: {failure.strerror or failure}") from None

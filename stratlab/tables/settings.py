@@ -15,8 +15,10 @@ SETTINGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("setti
 
 
 def find_problem(name: str, text: str) -> str:
-    """What is expected instead of this value; "" = the trainer takes it."""
-    entry = SETTINGS[name]
+    """What is expected instead of this value; "" = the trainer takes it, or only a newer one knows the setting."""
+    entry = SETTINGS.get(name)
+    if entry is None:
+        return ""
     if "enum" in entry:
         return _find_choice_problem([str(value) for value in entry["enum"] if value is not None], text)
     if "boolean" in entry.get("type", ()):

@@ -48,3 +48,11 @@ class Budget:
             raise ArchiveError(f"{shown}: refused, the source unpacks to {self._why}")
         self._members += 1
         self._bytes += size
+
+    def mark(self) -> tuple[int, int]:
+        """What is used by now, for `give_back`."""
+        return self._members, self._bytes
+
+    def give_back(self, mark: tuple[int, int]) -> None:
+        """What was used since is unused: an archive was refused, and what it had left was removed."""
+        self._members, self._bytes = mark

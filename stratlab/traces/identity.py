@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
 def _read_behind(path: Path, info: dict[str, Any], limits: Limits) -> Identity:
     try:
         if _tells_behind(path, limits):
-            *_, last = split_events(path, limits)
+            last = deque(split_events(path, limits), maxlen=1).pop()
             info = {**info, **(msgspec.json.decode(last, type=_Head).distributedInfo or {})}
     except TraceError as failure:
         return Identity(problem=str(failure))

@@ -55,6 +55,16 @@ def _find_pattern(names: Sequence[str]) -> str:
         counts = {int(number[0]) for number in numbers} == set(range(len(names)))
         before = (WORD_BEFORE.search(number.string[: number.start()]) for number in numbers)
         words = {word[0] if word else "" for word in before}
-        if counts and len(words) == 1 and (word := words.pop()):
-            return rf"{word}(\d+)".replace(".", r"\.")
+        if not counts or len(words) > 1 or not (word := words.pop()):
+            continue
+        for start in ("", "/"):  # a folder may begin alike
+            pattern = start + word.replace(".", r"\.") + r"(\d+)"
+            if all(_finds(pattern, number) for number in numbers):
+                return pattern
     return EXAMPLE
+
+
+def _finds(pattern: str, number: re.Match[str]) -> bool:
+    """Whether it finds this number in its name, and none before."""
+    found = re.search(pattern, number.string)
+    return found is not None and found.start(1) == number.start()

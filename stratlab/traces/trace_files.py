@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from stratlab.run_directory.foreign import FOREIGN
@@ -90,14 +91,20 @@ def _open_archives(found: Unpacked, scratch: Path, budget: Budget) -> Unpacked:
             opened.left_out.append((file.shown, "is not there, or no file"))
             continue
         stem = find_archive_stem(file.parts[-1]) or file.parts[-1]
+        folder, before = _make_folder(scratch), budget.mark()
         try:
-            inside = unpack(file.path, file.shown, _make_folder(scratch), budget)
-        except ArchiveError as failure:
+            inside = unpack(file.path, file.shown, folder, budget)
+        except ArchiveError as failure:  # the others shall have what it took
+            budget.give_back(before)
+            shutil.rmtree(folder)
+            folder.mkdir()  # its number stays taken
             opened.left_out.append((file.shown, str(failure).removeprefix(f"{file.shown}: ")))
             continue
         above = (*file.parts[:-1], stem)
         opened.files += [SourceFile((*above, *each.parts), each.path) for each in inside.files]
-        opened.left_out += [(f"{file.shown}/{name}", why) for name, why in inside.left_out]
+        opened.left_out += [
+            (name if name == file.shown else "/".join((*above, name)), why) for name, why in inside.left_out
+        ]
     return opened
 
 

@@ -128,6 +128,18 @@ def test_a_setting_left_out_has_its_default_or_is_as_counted(tmp_path: Path) -> 
     assert not file.misses(ask(short, whole=False))
 
 
+def test_a_file_of_six_layers_does_not_answer_for_the_model(tmp_path: Path) -> None:
+    """Nobody says a depth who asks for a model; what scales with depth keeps none in its settings."""
+    six = write_file(tmp_path, {"model_layers": 6})
+    content = json.loads(six.read_text())
+    content["defaults"]["model_layers"] = 0
+    six.write_text(json.dumps(content))
+    file = read_operations_file(six)
+    short = {"model": "qwen2.5-3b", "strategy": "fsdp"}
+    assert file.misses(ask(short, whole=False)) == ["model_layers=6 (wanted 0)"]
+    assert not file.misses(ask(short | {"model_layers": "6"}, whole=False))
+
+
 def test_a_file_of_one_micro_batch_does_not_answer_for_several(tmp_path: Path) -> None:
     file = read_operations_file(write_file(tmp_path, accumulates=False))
     assert file.misses(ask(WANTED)) and not file.misses(ask(WANTED, global_batch=8))

@@ -36,12 +36,16 @@ def test_the_documents_commands_write_their_script(
     assert CliRunner().invoke(app, words[:-2]).output == script.read_text()
 
 
-@pytest.mark.parametrize(("name", "why"), [("none/ddp.sh", "No such file"), ("folder", "Is a directory")])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("none/ddp.sh", "No such file"), ("folder", "Is a directory"), ("f/x.sh", "Not a directory")],
+)
 def test_an_output_that_cannot_be_written_is_named(
     name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
+    Path("f").touch()
     options = [
         "--for",
         "torchrun",
@@ -52,7 +56,7 @@ def test_an_output_that_cannot_be_written_is_named(
     ]
     done = CliRunner().invoke(app, ["render", str(ROOT / "charts/ddp"), *options, "--output", name])
     assert isinstance(done.exception, UserError) and f"--output {name}: {why}" in str(done.exception)
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "folder"]
 
 
 def test_there_is_one_command_for_each_starter() -> None:

@@ -118,6 +118,31 @@ def test_too_many_members_are_refused(tmp_path: Path) -> None:
     assert found.left_out == [("runs.zip", "refused, the source holds more than 5 members")]
 
 
+@pytest.mark.parametrize("name", ("a.zip", "z.zip"))
+def test_a_refused_archive_leaves_its_room_to_the_others(name: str, tmp_path: Path) -> None:
+    """Before them and behind them: what it took of the budget, and of the disk, is given back."""
+    source = tmp_path / "source"
+    source.mkdir()
+    write_zip(source / "good.zip", {f"rank{i}.json": TRACE for i in range(3)})
+    write_zip(source / name, {f"{i}.json": TRACE for i in range(9)})
+    found = collect_files(source, scratch(tmp_path), ArchiveLimits(members=6))
+    assert [file.shown for file in found.files] == [f"good/rank{i}.json" for i in range(3)]
+    assert [left for left, _ in found.left_out] == [name]
+    assert len([*(tmp_path / "scratch").rglob("*.json")]) == 3
+
+
+def test_what_is_damaged_in_an_archive_lies_where_the_archive_does(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    archive = write_zip(source / "a.zip", {"rank0.json": TRACE, "rank1.json": b"y" * 1000})
+    data = bytearray(archive.read_bytes())
+    at = data.index(b"rank1.json") + len(b"rank1.json")
+    data[at : at + 8] = b"\xff" * 8
+    archive.write_bytes(bytes(data))
+    found = collect_files(source, scratch(tmp_path))
+    assert [left for left, _ in found.left_out] == ["a/rank1.json"]
+
+
 def test_a_damaged_member_costs_itself(tmp_path: Path) -> None:
     archive = write_zip(tmp_path / "runs.zip", {"a/rank0.json": TRACE, "a/rank1.json": b"y" * 1000})
     data = bytearray(archive.read_bytes())

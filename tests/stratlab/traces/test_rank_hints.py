@@ -35,6 +35,7 @@ def hint(folder: Path, names: list[str], **info: int) -> list[str]:
         (["c/dev0/step100.json", "c/dev1/step100.json", "c/dev2/step100.json"], r"dev(\d+)"),
         (["resnet.json", "bert.json"], r"gpu(\d+)"),
         (["a/x.0.json", "a/x.1.json"], r"x\.(\d+)"),
+        (["gpu8/gpu0.json", "gpu8/gpu1.json"], r"/gpu(\d+)"),
     ),
 )
 def test_traces_that_may_be_ranks_of_one_run_are_named(
