@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,13 +63,21 @@ __all__ = [
 ]
 
 
+OF_THE_TRAINER = (
+    *("ConfigError", "DataMissing", "ExperimentFailed", "LoadedData"),
+    *("deepspeed_config", "load_data", "load_model", "run_experiment"),
+)
+if not TYPE_CHECKING and find_spec("trainer") is None:  # `import *` brings what there is
+    __all__ = [name for name in __all__ if name not in OF_THE_TRAINER]
+
+
 def __getattr__(name: str) -> Any:
     """The trainer's functions, found when somebody asks for them: these tools never import the trainer themselves.
 
     Raises:
         UserError: the trainer is not installed here, or another `trainer` is.
     """
-    if name not in __all__:  # of which this module lacks the trainer's alone
+    if name not in OF_THE_TRAINER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         return getattr(import_module("trainer.api"), name)
@@ -136,7 +146,7 @@ def compare(
     folder = _read_path("folder", folder)
     place = None if output is None else _read_path("output", output)
     named = parse_varied(_read_text("varied", varied))
-    if not isinstance(memory_limit_gib, int | float | None):
+    if not isinstance(memory_limit_gib, Real | None):
         raise UserError(f"memory_limit_gib={memory_limit_gib!r}: expected a number")
     runs = load_runs(folder)
     report = compare_runs(

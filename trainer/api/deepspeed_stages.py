@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from operator import index
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
-from trainer.launch.options import count_problem
 from trainer.layout.mesh import broken_rules
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import placement_problems
@@ -50,7 +50,7 @@ def build_deepspeed(
     """As `deepspeed_config`, of options as they are typed behind `python -m trainer`."""
     asked, processes = read_settings(options)
     per_node = int(processes)
-    if count_problem("nodes", repr(nodes)):
+    if isinstance(nodes, bool) or not isinstance(nodes, SupportsIndex) or index(nodes) < 1:
         raise ConfigError([f"nodes={nodes!r}: expected a number from 1"])
     if problems := list(dict.fromkeys(_find_problems(asked, nodes, per_node, device))):
         raise ConfigError(problems)

@@ -169,9 +169,9 @@ def _read_run(
             ]
         )
     for name, value in settings.items():
-        if not isinstance(value, str | os.PathLike):
+        if not isinstance(value, str | os.PathLike | None):
             raise ConfigError([f"{name}={value!r}: expected a path; leave it out for the run's own"])
-    found = read_config(run).model_copy(update={name: str(value) for name, value in settings.items()})
+    found = read_config(run).model_copy(update={name: str(value or "") for name, value in settings.items()})
     return found if weights is None else evaluated(found, choose_weights(run, weights))
 
 

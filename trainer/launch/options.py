@@ -118,7 +118,7 @@ def count_problem(name: str, value: str) -> str:
 
 def name_settings(text: str) -> str:
     """Who wrote `lr` in a file, behind --set or in Python did not write TRAINER_LR."""
-    return re.sub(rf"\b{PREFIX}([A-Z][A-Z0-9_]*)", lambda found: found[1].lower(), text)
+    return re.sub(rf"\b{PREFIX}([A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])", lambda found: found[1].lower(), text)
 
 
 def make_name(env: Mapping[str, str], now: datetime) -> str:

@@ -48,7 +48,9 @@ class Config(Settings):
         given = {name.lower(): env[f"{PREFIX}{name}"] for name in typed}
         problems = [_unknown(name) for name in sorted(given.keys() - cls.model_fields.keys())]
         problems += [
-            f"{PREFIX}{name}: is written {PREFIX}{name.upper()}" for name in typed if name != name.upper()
+            f"{PREFIX}{name}: the name of a variable is all in capital letters"
+            for name in typed
+            if name != name.upper() and name.lower() in cls.model_fields
         ]
         known = {name: text for name, text in given.items() if name in cls.model_fields}
         try:

@@ -10,12 +10,13 @@ import os
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from trainer.settings.config import PREFIX, ConfigError
+from trainer.settings.config import PREFIX, Config, ConfigError
 
 NOTHING = ("null", "~", "Null", "NULL")
 """YAML's words for no value: the setting is as if nobody had named it."""
@@ -120,11 +121,19 @@ def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[st
 
 def _find_problem(name: str, value: str) -> str:
     """Why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win unseen."""
-    if NAME.fullmatch(name.lower()) and name != name.lower():
-        return f"{name}: names of settings are in small letters, {name.lower()}"
     if not NAME.fullmatch(name):
-        return f"{name!r}: no name of a setting"
+        return f"{name!r}: no name of a setting{_find_hint(name)}"
     return "" if is_passable(value) else f"{name}={value!r}: holds a character that no process can be given"
+
+
+def _find_hint(name: str) -> str:
+    """Of a name as charts, variables or other programs have it."""
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[-.]+", "_", name).lower()
+    plain = plain.removeprefix(PREFIX.lower()).removeprefix("run_").removeprefix("config_")
+    if plain in ("processes", "processes_per_node"):
+        return ", that is --processes"
+    near = [plain] if plain in Config.model_fields else get_close_matches(plain, Config.model_fields, 1)
+    return f", did you mean {near[0]}?" if near else ""
 
 
 def is_passable(text: str) -> bool:

@@ -85,7 +85,7 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
     {{- if and (ne $folder "/tmp") (hasPrefix (printf "%s/" $folder) $path) -}}{{/* a run's results would lie in it, and go with the pod; below /tmp caches may */}}
       {{- fail (printf "run.pod.volumes: %s is mounted at %s, below %s, which is the pods' own; mount it beside, as at /mnt/%s" $volume.name $path $folder $volume.name) -}}
     {{- else if hasPrefix (printf "%s/" $path) $folder -}}
-      {{- fail (printf "run.pod.volumes: %s is mounted at %s, above %s, which is the pods' own; mount it beside, as at /mnt/%s" $volume.name $path $folder $volume.name) -}}
+      {{- fail (printf "run.pod.volumes: %s is mounted at %s, above %s, which is the pods' own; mount it elsewhere" $volume.name $path $folder) -}}
     {{- end -}}
   {{- end -}}
   {{- with $volume.persistentVolumeClaim -}}

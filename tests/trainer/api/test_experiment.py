@@ -24,7 +24,7 @@ from trainer.api import ConfigError, experiment, run_experiment
             "dataset_path='\\ud800': holds a character that no process can be given",
         ),
         ({"config": "/a\0b"}, "config='/a\\x00b': holds a character that no process can be given"),
-        ({"lr": 0.5, "LR": 0.001}, "LR: names of settings are in small letters, lr"),
+        ({"lr": 0.5, "LR": 0.001}, "'LR': no name of a setting, did you mean lr?"),
         ({"strategy": "dpp"}, "strategy='dpp': expected one of single, ddp"),
     ],
 )

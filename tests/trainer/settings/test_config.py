@@ -39,7 +39,7 @@ def test_rules_are_said_beside_unknown_names_and_behind_wrong_values() -> None:
 
 def test_a_variable_has_one_spelling() -> None:
     said = problems(TRAINER_lr="0.5", TRAINER_LR="0.001")
-    assert said == ["TRAINER_lr: is written TRAINER_LR"]
+    assert said == ["TRAINER_lr: the name of a variable is all in capital letters"]
 
 
 def test_values_are_read_with_their_types():

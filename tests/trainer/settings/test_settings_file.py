@@ -65,9 +65,13 @@ other: 1
         ("run: {config: [1]}\n", "run.config: expected names and values"),
         ("run: {env: {A: b}}\n", "run.env: expected a list of name and value"),
         ("run: {config: {lr: [1]}}\n", "run.config.lr: expected one value, not a list"),
-        ("lr: 0.5\nLR: 0.001\n", "LR: names of settings are in small letters, lr"),
-        ("run: {config: {Lr: 1}}\n", "run.config.Lr: names of settings are in small letters, lr"),
+        ("lr: 0.5\nLR: 0.001\n", "'LR': no name of a setting, did you mean lr?"),
+        ("run: {config: {Lr: 1}}\n", "run.config.'Lr': no name of a setting, did you mean lr?"),
         ("a=b: 1\n", "'a=b': no name of a setting"),
+        ("micro-batch-size: 4\n", "'micro-batch-size': no name of a setting, did you mean micro_batch_size?"),
+        ("microBatchSize: 4\n", "'microBatchSize': no name of a setting, did you mean micro_batch_size?"),
+        ("TRAINER_LR: 1\n", "'TRAINER_LR': no name of a setting, did you mean lr?"),
+        ("'lr:': 1\n", "'lr:': no name of a setting, did you mean lr?"),
         ("? [a]\n: b\n", "no YAML: expected a name before ':' in line 1"),
         ("{a: b}: c\n", "no YAML: expected a name before ':' in line 1"),
         ("[" * 5000, "its lists or names are too deep"),
@@ -129,5 +133,5 @@ def test_pairs() -> None:
     assert read_pairs(given) == {"lr": "0.1", "model": "cnn", "steps": None, "model_path": "a=b"}
     with pytest.raises(ConfigError, match=r"--set lr: expected key=value[^$]*--set =3: "):
         read_pairs(["lr", "=3"])
-    with pytest.raises(ConfigError, match=r"LR: names of settings are in small letters, lr\nseed=.*: holds"):
+    with pytest.raises(ConfigError, match=r"'LR': no name of a setting, did you mean lr\?\nseed=.*: holds"):
         read_pairs(["lr=1", "LR=2", "seed=\0"])
