@@ -79,6 +79,7 @@ def test_help_of_each_verb(stratlab: Stratlab) -> None:
 
 def test_predict_and_render_on_a_packed_chart(stratlab: Stratlab, package: Path) -> None:
     asked = ["--set", "run.config.model=vit_huge", "--set", "run.processesPerNode=8"]
+    asked += ["--set", "run.config.global_batch_size=256"]  # of which 8 x 32 is a whole part
     done = stratlab("predict", package, *asked, "--json", helm=True)
     assert done.returncode == 0, done.stderr
     (answer,) = json.loads(done.stdout)

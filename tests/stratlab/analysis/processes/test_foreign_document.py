@@ -16,7 +16,7 @@ from tests.documents.commands import ROOT, read_commands, split
 from tests.stratlab.real_traces import SINGLE, TEAM, unpack
 from tests.stratlab.simulated.small import build_gpu_trace
 
-COMMANDS = [command for command, files in read_commands().items() if files == {"docs/foreign.md"}]
+COMMANDS = [command for command, files in read_commands().items() if "docs/foreign.md" in files]
 FOLDERS = {  # as somebody may have sorted them
     "in_flight_a100_rank0": "a100/in flight",
     "nccl_a100": "a100/nccl",
@@ -78,7 +78,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_real_traces_are_analysed_and_compared(real: Path) -> None:
     done = run("stratlab analyze traces.zip", real)
     assert done.returncode == 0, done.stderr
-    assert "no traces, left out: settings.json" in done.stdout
+    assert "no traces, left out: v100/README.md, settings.json" in done.stdout
     assert "side by side: stratlab compare traces-analysis" in done.stdout
     reports = {
         path.parents[1].name: json.loads(path.read_text())
@@ -141,4 +141,4 @@ def test_the_exit_code_tells_what_cannot_be_analysed(tmp_path: Path) -> None:
     (tmp_path / "run" / "traces").mkdir(parents=True)
     build_gpu_trace(0, steps=1).write(tmp_path / "run" / "traces" / "rank0_trace.json")
     done = run("stratlab analyze run --output x", tmp_path)
-    assert done.returncode == 2 and "--output is for traces of another program; run is a run" in done.stderr
+    assert done.returncode == 2 and "run may be a run; give run/traces" in done.stderr

@@ -54,7 +54,7 @@ def test_the_commands_give_what_one_process_gives(tmp_path: Path) -> None:
     ]
     for command in COMMANDS:
         done = analyze(tmp_path, *split(command)[1:])
-    assert "mean of 1 steps on 8 ranks" in done.stdout
+    assert "mean of 1 step on 8 ranks" in done.stdout
     assert read_report(run) == report
     assert read_tables(run) == tables and any(name.startswith("hta/") for name in tables)
     assert (run / "analysis" / "merged_trace.json.gz").read_bytes() == merged
