@@ -8,27 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.analysis.analyze import check_replaceable
-from stratlab.run_directory.files import MARKS, is_run
+from stratlab.run_directory.files import MARKS, RUN_FOLDERS, is_run
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
 from stratlab.traces.archives import find_archive_stem
 from stratlab.traces.experiments import Experiment
 from stratlab.user_error import UserError
 
 OURS = {FOREIGN, "analysis"}
-RUN_FOLDERS = {
-    *(
-        "traces",
-        "analysis",
-        "pods",
-        "ranks",
-        "checkpoints",
-        "model",
-        "best_model",
-        "tensorboard",
-        "hangs",
-        "faults",
-    )
-}
 
 
 def is_foreign(source: Path) -> bool:

@@ -13,6 +13,20 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 MARKS = ("config.json", "attempts.jsonl", "metrics.jsonl", "summary.json")  # one of them makes a folder a run
+RUN_FOLDERS = frozenset(
+    (
+        "traces",
+        "analysis",
+        "pods",
+        "ranks",
+        "checkpoints",
+        "model",
+        "best_model",
+        "tensorboard",
+        "hangs",
+        "faults",
+    )
+)
 EVENTS = ("started", "met", "ended", "refused")
 LARGEST_WORLD = 65_536
 ALIVE_S = 120.0

@@ -26,7 +26,7 @@ def judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
         for name in ("clock", "files of the others", "all-reduce"):
             if error := read_error(found, name):
                 failed = True
-                fix = FAILED_FIXES[found.get("meeting", {}).get("backend", "nccl")]
+                fix = FAILED_FIXES[found["meeting"]["backend"]]
                 yield Finding(PROBLEM, "network", f"{name_rank(rank, facts)}: {name} failed: {error}", fix)
                 break
     first = facts.get(0, {})
