@@ -14,7 +14,7 @@ from stratlab.machine.interruption import Interrupted
 from stratlab.machine.processes import Processes, free_port
 from stratlab.predict.foretelling import foretell
 from stratlab.progress.display import Display
-from stratlab.progress.run_progress import Progress, RunReader
+from stratlab.progress.run_progress import Progress, RunReader, format_seconds
 from stratlab.rehearse.folders import make_folder, remove_empty, replaced
 from stratlab.rehearse.planned_run import PlannedRun, Request, build_plan
 from stratlab.rehearse.replicas import PodEnd, deciding_end, run_pods
@@ -77,7 +77,14 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
     if not runs:
         return
     display.say(f"checking the settings of {', '.join(runs)}")
-    answers = ask_trainer(runs, build_machine_env(os.environ), ["--replace"] if replace else [])
+    answers = ask_trainer(
+        runs,
+        build_machine_env(os.environ),
+        ["--replace"] if replace else [],
+        waiting=lambda waited: display.say(
+            f"still checking them, for {format_seconds(waited)}: data, models and tokenizers are read for it"
+        ),
+    )
     if answers.is_absent:
         raise Refused([answers.reason], 2)
     if answers.reason:

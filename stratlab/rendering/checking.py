@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from stratlab.rendering.installation import explain_trainer
 
 TRAINER = ("python", "-m", "trainer")
 VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)")
+WAITING_S = 5.0
+"""Between two words of a check that takes long: a text model's tokenizer is loaded for it."""
 NO_SETTINGS = ("RUN", "RESULTS", "IMAGE", "WAIT_S", "ACCELERATOR")  # of a chart: it names these otherwise
 
 
@@ -45,22 +48,19 @@ def ask_trainer(
     environ: Mapping[str, str],
     options: Sequence[str],
     program: Sequence[str] = TRAINER,
+    waiting: Callable[[float], None] = lambda seconds: None,
 ) -> Answers:
     """What the trainer says of `runs`, run -> environment of its pods.
 
     Args:
         environ: of the process that is started.
         options: `--elsewhere`, `--replace`.
+        waiting: hears every WAITING_S for how many seconds it has been asked.
     """
     if not runs:
         return Answers({})
-    done = subprocess.run(
-        [*program[:-1], f"{program[-1]}.program", "check", *options],
-        input=json.dumps({name: dict(env) for name, env in runs.items()}),
-        env=dict(environ),
-        capture_output=True,
-        text=True,
-    )
+    command = [*program[:-1], f"{program[-1]}.program", "check", *options]
+    done = _ask(command, json.dumps({name: dict(env) for name, env in runs.items()}), dict(environ), waiting)
     try:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -70,6 +70,26 @@ def ask_trainer(
         return Answers({}, words[-1])
     refused = {name: (each["code"], each["problems"]) for name, each in found.items() if each["code"]}
     return Answers(refused)
+
+
+def _ask(
+    command: Sequence[str], question: str, environ: dict[str, str], waiting: Callable[[float], None]
+) -> subprocess.CompletedProcess[str]:
+    began = time.monotonic()
+    text: str | None = question
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(text, timeout=WAITING_S)
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    text = None  # it has been sent
+                    waiting(time.monotonic() - began)
+        except BaseException:
+            process.kill()
+            raise
 
 
 def list_refusals(answers: Answers, count: int) -> list[str]:

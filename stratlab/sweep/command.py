@@ -13,6 +13,8 @@ import typer
 
 from stratlab.options import Context
 
+CHECKING = "checking the settings of every release"
+
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep, as YAML.", show_default=False)],
@@ -98,8 +100,13 @@ def sweep(
     with SweepDisplay(console) as display, signals_raise(), ExitStack() as until_the_end:
         bench = Workbench(asked, file.parent, helm, display)
         plan = build_plan(asked, file.parent, helm, display.pass_by)
-        display.pass_by("checking the settings of every release")
-        reasons = [check_settings(plan, os.environ), check_candidates(bench) if asked.tune else ""]
+        display.pass_by(CHECKING)
+        reasons = [
+            check_settings(
+                plan, os.environ, lambda waited: display.pass_by(f"{CHECKING}, for {waited:.0f} s")
+            ),
+            check_candidates(bench) if asked.tune else "",
+        ]
         for reason in dict.fromkeys(filter(None, reasons)):
             display.say(f"the settings could not be checked beforehand: {reason}")
         for told in foretell_all(plan):

@@ -200,14 +200,21 @@ def _count_processes(workload: Workload) -> dict[str, str]:
     return {"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(max(1, processes // nodes))}
 
 
-def check_settings(plan: Sequence[Planned], environ: Mapping[str, str]) -> str:
+def check_settings(
+    plan: Sequence[Planned],
+    environ: Mapping[str, str],
+    waiting: Callable[[float], None] = lambda seconds: None,
+) -> str:
     """Lets the trainer check the settings of every release; returns why it could not be asked, or "".
+
+    Args:
+        waiting: hears now and then for how many seconds it has been asked.
 
     Raises:
         UserError: with one line per sentence of the trainer, and the releases that it is about.
     """
     runs = {each.release.name: each.environment for each in plan if "TRAINER_RUN" in each.environment}
-    answers = ask_trainer(runs, environ, ["--elsewhere"], (sys.executable, "-m", "trainer"))
+    answers = ask_trainer(runs, environ, ["--elsewhere"], (sys.executable, "-m", "trainer"), waiting)
     if answers.refused:
         raise UserError("\n  ".join(["the sweep cannot start:", *list_refusals(answers, len(plan))]))
     return answers.reason

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from stratlab.rendering.checking import Answers, ask_trainer, list_refusals
 
@@ -14,6 +17,32 @@ PYTHON = (sys.executable, "-m", "trainer")
 def settings(tmp_path: Path, **changes: str) -> dict[str, str]:
     given = {"run": "a", "results": str(tmp_path), "strategy": "ddp", "model": "cnn"} | changes
     return {f"TRAINER_{name.upper()}": value for name, value in given.items()}
+
+
+def test_a_check_that_takes_long_is_heard_of_and_ends_with_who_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "program.py").write_text(
+        "import json, sys, time; asked = json.load(sys.stdin); time.sleep(0.9)\n"
+        "print(json.dumps({name: {'code': 2, 'problems': [name * 3]} for name in asked}))"
+    )
+    monkeypatch.setattr("stratlab.rendering.checking.WAITING_S", 0.2)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    heard: list[float] = []
+    program = (sys.executable, "-m", "slow")
+    answers = ask_trainer({"a": {}}, environ, [], program, heard.append)
+    assert answers.refused == {"a": (2, ["aaa"])}
+    assert len(heard) >= 2
+    assert heard == sorted(heard)
+
+    def give_up(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        ask_trainer({"a": {}}, environ, [], program, give_up)
+    assert time.monotonic() - began < 0.8  # the process has been ended, not waited for
 
 
 def test_every_run_is_judged_and_none_is_started(tmp_path: Path) -> None:
