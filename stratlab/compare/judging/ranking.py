@@ -77,7 +77,7 @@ def build_search(
             "method": find_difference_noise(points[0], points[-1], goal, spread, degrees, members)[1],
             "degrees": degrees,
         },
-        "remarks": _list_remarks(points, goal),
+        "remarks": _list_remarks(points, goal, members),
     }
 
 
@@ -117,7 +117,7 @@ def _judge(
     points: Sequence[Mapping[str, Any]], goal: Goal, spread: float, degrees: int, runs: Sequence[RunRecord]
 ) -> tuple[dict[str, Any] | None, str]:
     if len(points) < 2:
-        return None, "only one point of the search has finished"
+        return None, "only one point of the search is left to rank"
     first, second = points[:2]
     noise, method = find_difference_noise(first, second, goal, spread, degrees, runs)
     unit = f" {goal.unit}" if goal.unit else ""
@@ -157,13 +157,18 @@ def _list_left_out(
     return found
 
 
-def _list_remarks(points: Sequence[Mapping[str, Any]], goal: Goal) -> list[str]:
+def _list_remarks(points: Sequence[Mapping[str, Any]], goal: Goal, runs: Sequence[RunRecord]) -> list[str]:
     seen = sorted({point["samples_seen"] for point in points if point["samples_seen"]})
     remarks = [ON_TEST] if goal.key.startswith("test_") else []
     if len(seen) > 1:
+        epochs = all(run.config["config"].get("steps") is None for run in runs)
+        cause = (
+            "an epoch has whole batches only"
+            if epochs
+            else "with run.config.epochs instead of steps they would see the same"
+        )
         remarks.append(
-            f"the points of the search have seen from {seen[0]:,} to {seen[-1]:,} samples: with run.config.epochs "
-            "instead of steps they would see the same"
+            f"the points of the search have seen from {seen[0]:,} to {seen[-1]:,} samples: {cause}"
         )
     return remarks
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stratlab.compare.judging.facts import UNKNOWN
-from stratlab.compare.judging.rules import Rule
+from stratlab.compare.judging.rules import SIZES, Rule
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 
@@ -33,6 +33,7 @@ TYPES = ("parameter dtypes", "gradient dtypes", "optimizer dtypes", "reduction d
 FOLLOWING: Mapping[str, tuple[str, ...]] = {
     SEED: ("initial_weights_sha256", "data_order_sha256"),
     "optimizer": ("momentum", "nesterov", "beta1", "beta2", "eps", "optimizer dtypes"),
+    "momentum": ("optimizer dtypes",),  # none of it, no state
     "global_batch_size": LENGTH,
     "epochs": LENGTH,
     "steps": LENGTH,
@@ -41,6 +42,8 @@ FOLLOWING: Mapping[str, tuple[str, ...]] = {
     "batch_norm": ("batch_norm_samples",),
     "model": SHAPE,
     "model_path": SHAPE,
+    **dict.fromkeys(SIZES, SHAPE),
+    "teacher": ("teacher_sha256",),
     "init": ("initial_weights_sha256", "preprocessing", "resolved.image_size", "flops_per_sample"),
     "normalization": ("preprocessing",),
     "image_size": SHAPE,

@@ -150,7 +150,7 @@ def test_equal_runs_are_plainly_comparable_whatever_may_be_varied(tmp_path: Path
     build(tmp_path, "fsdp", 90.0, "fsdp")
     report = compare(load_runs(tmp_path), varied=["lr"])
     assert report["fairness"]["verdict"] == "comparable"
-    assert report["search"]["reason"] == "only one point of the search has finished"
+    assert report["search"]["reason"] == "only one point of the search is left to rank"
 
 
 @pytest.mark.parametrize(
@@ -190,6 +190,45 @@ def test_what_follows_from_a_varied_setting_is_accepted(tmp_path: Path) -> None:
     excused = {entry["field"]: entry["varied"] for entry in report["fairness"]["differences"]}
     assert excused["beta1"] == "optimizer" and excused["optimizer dtypes"] == "optimizer"
     assert report["search"]["best"] == {"optimizer": "sgd"}
+
+
+def test_without_momentum_there_is_no_state(tmp_path: Path) -> None:
+    build(tmp_path, "none", 90.0, optimizer="sgd", momentum=0.0)
+    build(tmp_path, "some", 94.0, optimizer="sgd", momentum=0.9, loss_shift=1.0)
+    report = compare(load_runs(tmp_path), varied=["momentum"])
+    assert report["fairness"]["verdict"] == AS_SEARCH, report["fairness"]["reason"]
+    excused = {entry["field"]: entry["varied"] for entry in report["fairness"]["differences"]}
+    assert excused["optimizer dtypes"] == "momentum"
+    assert report["search"]["best"] == {"momentum": 0.9}
+
+
+def resolve(folder: Path, **facts: Any) -> None:
+    """Writes what a run's settings have come to."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["resolved"] |= facts
+    file.write_text(json.dumps(config))
+
+
+def test_another_depth_is_another_number_of_weights(tmp_path: Path) -> None:
+    for layers in (2, 3):
+        run = f"l{layers}"
+        build(
+            tmp_path, run, 90.0 + layers, loss_shift=float(layers), model_layers=layers,
+            initial_weights_sha256=run,
+        )  # fmt: skip
+        numbers = dict.fromkeys(("parameters", "trainable_parameters", "flops_per_sample"), 1000 * layers)
+        resolve(tmp_path / run, **numbers)
+    report = compare(load_runs(tmp_path), varied=["model_layers"])
+    assert report["fairness"]["verdict"] == AS_SEARCH, report["fairness"]["reason"]
+
+
+def test_another_teacher_has_other_weights(tmp_path: Path) -> None:
+    for name, shift in (("one", 0.0), ("two", 0.5)):
+        build(tmp_path, name, 90.0, loss_shift=shift, teacher=f"t/{name}")
+        resolve(tmp_path / name, teacher_sha256=name)
+    report = compare(load_runs(tmp_path), varied=["teacher"])
+    assert report["fairness"]["verdict"] == AS_SEARCH, report["fairness"]["reason"]
 
 
 def test_what_follows_must_be_the_same_for_the_same_value(tmp_path: Path) -> None:
@@ -246,7 +285,16 @@ def test_batches_that_see_other_amounts_of_data_are_said(tmp_path: Path) -> None
     )  # fmt: skip
     report = compare(load_runs(tmp_path), varied=["global_batch_size"])
     assert report["fairness"]["verdict"] == AS_SEARCH, report["fairness"]["reason"]
-    assert "have seen from 3,840 to 7,680 samples" in report["search"]["remarks"][0]
+    said = "the points of the search have seen from 3,840 to 7,680 samples: "
+    assert report["search"]["remarks"] == [
+        said + "with run.config.epochs instead of steps they would see the same"
+    ]
+    for file in tmp_path.glob("*/config.json"):
+        config = json.loads(file.read_text())
+        config["config"] |= {"steps": None, "epochs": 3}
+        file.write_text(json.dumps(config))
+    report = compare(load_runs(tmp_path), varied=["global_batch_size"])
+    assert report["search"]["remarks"] == [said + "an epoch has whole batches only"]
 
 
 def test_without_a_validation_split_the_test_split_chooses_and_that_is_said(tmp_path: Path) -> None:
