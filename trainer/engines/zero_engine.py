@@ -17,6 +17,7 @@ from trainer.engines import deepspeed_state
 from trainer.engines.deepspeed_snapshot import take_snapshot
 from trainer.engines.flops_profile import profile_flops
 from trainer.hangs.pulse import STEP
+from trainer.measuring.deepspeed_shards import list_shards
 from trainer.measuring.observation import Observed, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.models.loss_scale import LossScale
@@ -88,8 +89,7 @@ class DeepSpeedEngine:
         masters = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3
         if masters is None:
             masters = optimizer.single_partition_of_fp32_groups
-        shards = [p.ds_tensor for p in parameters if hasattr(p, "ds_tensor")]
-        self.observed.add("parameters", [*parameters, *shards, *masters])
+        self.observed.add("parameters", [*parameters, *list_shards(parameters), *masters])
         held = [p.grad for p in (*parameters, *masters) if p.grad is not None]
         for parts in optimizer.averaged_gradients.values():
             held += [part for part in parts or [] if part is not None]

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from trainer.failures import OutOfMemory
+from trainer.measuring.deepspeed_shards import list_shards
 from trainer.measuring.memory_counters import GIB, Counters
 from trainer.measuring.observation import Observed
 from trainer.record.run_directory import write_json
@@ -87,8 +88,7 @@ def _describe(
 def _observe(holders: Holders) -> None:
     """What there is of weights and gradients in the first step; what ZeRO keeps beside them counts as the rest."""
     parameters = list(holders.module.parameters())
-    shards = [p.ds_tensor for p in parameters if hasattr(p, "ds_tensor")]
-    holders.observed.add("parameters", [*parameters, *shards])
+    holders.observed.add("parameters", [*parameters, *list_shards(parameters)])
     holders.observed.add("gradients", [p.grad for p in parameters if p.grad is not None])
 
 

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ class Held:
     """Beside fp32 parameters it keeps an fp32 copy of each rank's share (DeepSpeed's optimizers)."""
     at_most: tuple[str, ...] = ()
     """Kinds of which it may hold less when they are counted, between the backward pass and the update."""
+    again_in_node: str = ""
+    """The part of the setting `zeropp` with which a node's ranks share all parameters once more."""
     but: Mapping[str, str] = field(default_factory=dict)
     """Where it holds more, by kind: the usual reason."""
 
@@ -191,7 +193,15 @@ STRATEGIES: dict[str, StrategyRow] = {
         2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1", climbs_to="zero3"
     ),
     "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2", climbs_to=""),
-    "zeropp": _zero(3, by_nodes=True, wire="", holds_less="", sends_less="zero2", climbs_to="zero3"),
+    "zeropp": _zero(
+        3,
+        by_nodes=True,
+        wire="",
+        holds=replace(OF_ZERO[3], again_in_node="hpz"),
+        holds_less="",
+        sends_less="zero2",
+        climbs_to="zero3",
+    ),
     "nd": StrategyRow(
         file="nd",
         axes=ND_AXES,

@@ -29,13 +29,15 @@ class Promise:
     """What a strategy says it divides.
 
     Attributes:
-        divided, over, copies, at_most, but: `Held` in the trainer's table of strategies says what they mean.
+        divided, over, copies, at_most, again_in_node, but: `Held` in the trainer's table of strategies says what they
+            mean.
     """
 
     divided: Sequence[str]
     over: Sequence[str]
     copies: bool
     at_most: Sequence[str]
+    again_in_node: str
     but: Mapping[str, str]
 
 
@@ -80,6 +82,10 @@ def _judge(run: RunRecord) -> dict[str, Any]:
         promised["parameters"] = (
             weights / (shares if "parameters" in promise.divided else 1) + masters / shares
         )
+    if promise.again_in_node and promise.again_in_node in str(
+        (run.config.get("config") or {}).get("zeropp")
+    ).split(","):
+        promised["parameters"] += _reckon_weights(run)[0] / (resolved.get("processes_per_node") or world_size)
     whole, even = sum(state.values()), sum(state.values()) / world_size
     total, told = sum(held.values()), sum(promised.values())
     differing = {

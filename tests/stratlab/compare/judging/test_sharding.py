@@ -62,7 +62,7 @@ PROMISED = {  # strategy -> bytes per parameter of a rank of 4, AdamW in fp32, b
     "zero1": (4 + 1, 4, 2),
     "zero2": (4 + 1, 1, 2),
     "zero3": (1 + 1, 1, 2),
-    "zeropp": (1 + 1, 1, 2),
+    "zeropp": (1 + 1 + 2, 1, 2),  # and what two ranks of a node share once more
 }
 
 
@@ -81,6 +81,13 @@ def test_what_is_promised_by_hand(tmp_path: Path, strategy: str) -> None:
     assert entry["sharding_effectiveness_pct"] == pytest.approx(100 * 16 / ranks / total)
     assert entry["promised_effectiveness_pct"] == pytest.approx(entry["sharding_effectiveness_pct"])
     assert entry["kept"] is True and entry["why"] == "as promised"
+
+
+def test_without_hpz_there_is_no_copy_in_the_node(tmp_path: Path) -> None:
+    entry = judge(tmp_path, "zeropp", held(1 + 1, 1, 2), zeropp="qwz")
+    assert entry["kept"] is True, entry["why"]
+    entry = judge(tmp_path, "zeropp", held(1 + 1, 1, 2), zeropp="qwz,hpz")
+    assert entry["why"] == "less parameters than promised"
 
 
 def test_replicas_of_shards_divide_by_the_shards_alone(tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ def record(config: Config, ranks: int, rank: int, fake_group: bool) -> Recorded:
     return Recorded(max(totals[before - 1 :]), totals[before - 1])
 
 
-def run_steps(config: Config) -> Engine:
+def run_steps(config: Config, per_node: int = 0) -> Engine:
     """Two steps of a new engine, in the process group that is there; the engine, still open."""
     pictures = find_pictures(config)
-    run = run_of(config)
+    run = run_of(config, per_node=per_node)
     if config.is_text:
         model = build_decoder(config, empty=config.strategy == "nd")
     else:
