@@ -79,6 +79,7 @@ EXPERIMENTS = (
     ),
     *("llm-1d-to-5d/full/gpus-8", "llm-1d-to-5d/full/experts", "llm-1d-to-5d/full/nodes-4"),
     *("vit-lora-cifar100/full/lora", "zeropp-two-nodes/full/quantized", "offload/full/two-gpus"),
+    "mobilenet-finetuned/full/cifar100",
     *("seven-models/full/cnn", "two-t4/full/kaggle", "hyperparameters/full/cnn"),
     *("scaling/full/strong", "scaling/full/weak", "distillation/full/taught"),
 )

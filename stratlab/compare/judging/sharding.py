@@ -168,14 +168,16 @@ def _say(promise: Promise, kind: str, word: str) -> str:
 
 
 def say_sharding(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One sentence for each run that holds something else than its strategy promises."""
-    sentences = []
+    """One sentence for runs that hold something else than their strategy promises; repeats share it."""
+    told: dict[str, list[str]] = {}
     for entry in entries:
         if entry["kept"] is False:
             factor, unit = fit_unit([entry["held_gib"], entry["promised_gib"]])
             held, promised = entry["held_gib"] * factor, entry["promised_gib"] * factor
-            sentences.append(
-                f"{entry['run']} holds {held:.4g} {unit} of the state per rank where {entry['strategy']} promises "
-                f"{promised:.4g}: {entry['why']}"
+            what = (
+                f"{held:.4g} {unit} of the state per rank where {entry['strategy']} promises {promised:.4g}"
             )
-    return sentences
+            told.setdefault(f"{what}: {entry['why']}", []).append(entry["run"])
+    return [
+        f"{', '.join(names)} {'holds' if len(names) == 1 else 'hold'} {what}" for what, names in told.items()
+    ]

@@ -14,6 +14,7 @@ from stratlab.compare.reading.warmup import RULE
 from stratlab.compare.showing.tradeoffs import build_goals_html, draw_pareto
 from stratlab.drawing import Column, Section, Tile, badge, details, html_table, note, paragraph, tile_row
 from stratlab.number import format_fact, format_number
+from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import TRACED
 
 NAMES = {
@@ -25,6 +26,7 @@ NAMES = {
 }
 
 
+MOST_VALUES = 4
 MOST_PAIRS = 15
 """Six runs; up to here every pair stands in one table."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
@@ -44,8 +46,15 @@ def describe_origin(report: Mapping[str, Any]) -> str:
         f"backend {either(origin['backend'])}, "
         f"{either(origin['world_size'])} processes on {either(origin['nodes'])} node(s), "
         f"{either(origin['steps'])} steps of which {either(origin['measured_steps'])} are timed, "
-        f"{origin['repeats']} repeat(s) per strategy. {versions}."
+        f"{_describe_repeats(report)}. {versions}."
     )
+
+
+def _describe_repeats(report: Mapping[str, Any]) -> str:
+    points = (report["search"] or {}).get("points")
+    if points:
+        return f"{min(point['seeds'] for point in points)} seed(s) for each point of the search"
+    return f"{report['origin']['repeats']} repeat(s) per strategy"
 
 
 def is_foreign(report: Mapping[str, Any]) -> bool:
@@ -191,7 +200,9 @@ def build_sources(report: Mapping[str, Any]) -> Section:
 
 
 def either(value: Any) -> str:
-    """A fact of the origin; a list holds the values on which the runs differ."""
+    """A fact of the origin; a list holds the values on which the runs differ. Of many numbers the range is enough."""
+    if isinstance(value, list) and len(value) > MOST_VALUES and all(map(is_number, value)):
+        return f"{format_number(min(value))} to {format_number(max(value))}"
     return " / ".join(map(either, value)) if isinstance(value, list) else format_number(value)
 
 

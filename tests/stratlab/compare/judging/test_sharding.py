@@ -181,3 +181,12 @@ def test_page_and_markdown_show_it(tmp_path: Path) -> None:
     text = build_markdown(report)
     assert "## Sharding" in text and "not kept" in text and "57.1" in text
     assert report["runs"][0]["sharding_effectiveness_pct"] == pytest.approx(400 / 7)
+
+
+def test_repeats_that_hold_the_same_share_a_sentence(tmp_path: Path) -> None:
+    one = judge(tmp_path / "one", "zero2", held(4 + 1, 2, 2))
+    other = judge(tmp_path / "other", "zero2", held(4 + 1, 3, 2))
+    entries = [one | {"run": "a"}, one | {"run": "b"}, other | {"run": "c"}]
+    first, second = say_sharding(entries)
+    assert first.startswith("a, b hold ") and "more gradients than promised" in first
+    assert second.startswith("c holds ")
