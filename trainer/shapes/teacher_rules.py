@@ -7,19 +7,15 @@ teacher      demo/large ─▶ <results>/demo/large/model     a finished run's e
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
-from trainer.settings.fields import HUB_ID, MODELS
 from trainer.settings.size_table import SIZES
 from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.decoder_shapes import TEXT_HUB_IDS, parameter_shapes
+from trainer.shapes.decoder_shapes import parameter_shapes
 from trainer.shapes.model_shapes import (
     HUB_IDS,
     PUBLISHED,
@@ -30,6 +26,7 @@ from trainer.shapes.model_shapes import (
     read_model_json,
     registered_name,
 )
+from trainer.shapes.teacher_place import fetch_teacher_json, find_teacher_folder, said_teacher
 
 IMAGENET_CLASSES = 1000
 
@@ -40,7 +37,7 @@ def teacher_config(config: Config) -> Config:
     Raises:
         ConfigError: there is no such teacher, or the run that is named has left no weights.
     """
-    folder = _find_folder(config)
+    folder = find_teacher_folder(config)
     return config.model_copy(
         update={
             "task": "text" if config.is_text else "image",
@@ -60,45 +57,6 @@ def teacher_config(config: Config) -> Config:
     )
 
 
-def _said(config: Config) -> str:
-    return f"TRAINER_TEACHER={config.teacher!r}"
-
-
-def _find_folder(config: Config) -> Path | None:
-    """None = a name or a hub id."""
-    given = Path(config.teacher)
-    for path in (Path(config.results) / given, given):  # an absolute path stays itself
-        if (path / "model" / "config.json").is_file():
-            return path / "model"
-        content = _read(path / "config.json")
-        if "resolved" in content:
-            raise ConfigError(
-                [
-                    f"{_said(config)}: the run in {path} has left no weights; one leaves them at its end if it has a "
-                    "checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0"
-                ]
-            )
-        if content:
-            return path
-    if config.teacher in MODELS or re.fullmatch(HUB_ID, config.teacher):
-        return None
-    published = ", ".join((*PUBLISHED, *TEXT_HUB_IDS))
-    raise ConfigError(
-        [
-            f"{_said(config)}: no such folder, expected a finished run (<comparison>/<run> below TRAINER_RESULTS="
-            f"{config.results!r}), a folder in Hugging Face format, one of {published}, or a hub id (owner/name)"
-        ]
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def teacher_problems(config: Config, num_labels: int | None = None) -> list[str]:
     """One sentence per reason for which this teacher cannot teach this student.
 
@@ -109,14 +67,16 @@ def teacher_problems(config: Config, num_labels: int | None = None) -> list[str]
         return []
     try:
         teacher = teacher_config(config)
+        if teacher.is_text and "/" in teacher.model and not teacher.model_path:
+            _fetch_json(teacher)  # before what reads it goes there and waits for long
         found = _own_problems(teacher)
         if not (found and config.is_text):  # whose shape may not be to be had
             found += _shared(config, teacher, num_labels)
-        return [f"{_said(config)}: {problem}" for problem in found]
+        return [f"{said_teacher(config)}: {problem}" for problem in found]
     except ConfigError as failure:
         return failure.problems
     except DataMissing as failure:
-        return [f"{_said(config)}: {failure}"]
+        return [f"{said_teacher(config)}: {failure}"]
 
 
 def _own_problems(teacher: Config) -> list[str]:
@@ -157,15 +117,7 @@ def read_classes(teacher: Config) -> int:
 
 
 def _fetch_json(teacher: Config) -> dict[str, Any]:
-    from huggingface_hub import hf_hub_download
-
-    source = HUB_IDS.get(registered_name(teacher), teacher.model)
-    try:
-        return _read(Path(hf_hub_download(source, "config.json")))
-    except Exception as failure:  # network, disk, no such model: all mean "not to be had"
-        raise DataMissing(
-            f"no such run or folder, and {source} is neither on the hub nor in its cache: {failure}"
-        ) from failure
+    return fetch_teacher_json(teacher, HUB_IDS.get(registered_name(teacher), teacher.model))
 
 
 def count_teacher_bytes(config: Config) -> int:
