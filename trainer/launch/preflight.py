@@ -94,7 +94,9 @@ def check(
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
-    problems += teacher_problems(config) if config.is_text else []  # of images with their classes
+    problems += (
+        teacher_problems(config) if config.is_text else []
+    )  # of images with their classes and channels
     problems += _tracking_problems(env)
     problems += rank_problems(config.fault, world_size)
     problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size)
@@ -172,7 +174,7 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
         raise ConfigError(problems + failure.problems) from None
     if not size_problem and (scale := scale_problem(config, data.source_edge, image_size)):
         problems.append(scale)
-    problems += teacher_problems(config, len(data.class_names))
+    problems += teacher_problems(config, len(data.class_names), data.channels)
     problems += plan_problems(config, len(data.train))
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
     if problems:

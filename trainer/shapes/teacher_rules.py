@@ -26,9 +26,12 @@ from trainer.shapes.model_shapes import (
     read_model_json,
     registered_name,
 )
+from trainer.shapes.teacher_kind import kind_problem
 from trainer.shapes.teacher_place import fetch_teacher_json, find_teacher_folder, said_teacher
 
 IMAGENET_CLASSES = 1000
+REPEATED_CHANNELS = 3
+"""Of published weights, for which one grey channel is repeated."""
 
 
 def teacher_config(config: Config) -> Config:
@@ -57,50 +60,75 @@ def teacher_config(config: Config) -> Config:
     )
 
 
-def teacher_problems(config: Config, num_labels: int | None = None) -> list[str]:
+def teacher_problems(config: Config, num_labels: int | None = None, channels: int | None = None) -> list[str]:
     """One sentence per reason for which this teacher cannot teach this student.
 
     Args:
         num_labels: classes of the data set; None = not known, and not compared.
+        channels: of its images, likewise.
     """
     if not config.teacher or config.mode != "train":
         return []
     try:
-        teacher = teacher_config(config)
-        if teacher.is_text and "/" in teacher.model and not teacher.model_path:
-            _fetch_json(teacher)  # before what reads it goes there and waits for long
-        found = _own_problems(teacher)
-        if not (found and config.is_text):  # whose shape may not be to be had
-            found += _shared(config, teacher, num_labels)
-        return [f"{said_teacher(config)}: {problem}" for problem in found]
+        return [
+            f"{said_teacher(config)}: {problem}" for problem in _find_problems(config, num_labels, channels)
+        ]
     except ConfigError as failure:
         return failure.problems
     except DataMissing as failure:
         return [f"{said_teacher(config)}: {failure}"]
 
 
-def _own_problems(teacher: Config) -> list[str]:
-    problems = model_problems(teacher)
-    if not teacher.is_text:
-        size = image_size_problem(teacher, teacher.image_size or default_image_size(teacher))
-        problems += [size] if size else []
-    return problems
+def _find_problems(config: Config, num_labels: int | None, channels: int | None) -> list[str]:
+    teacher = teacher_config(config)
+    if problem := kind_problem(config, teacher):
+        return [problem]
+    if teacher.is_text:
+        if "/" in teacher.model and not teacher.model_path:
+            _fetch_json(teacher)  # before what reads it goes there and waits for long
+        return model_problems(teacher) or [*_vocabulary_problems(config, teacher)]
+    size = image_size_problem(teacher, config.image_size or default_image_size(config))
+    return [
+        *model_problems(teacher),
+        *([size] if size else []),
+        *([] if num_labels is None else _class_problems(config, teacher, num_labels)),
+        *([] if channels is None else _channel_problems(config, teacher, channels)),
+    ]
 
 
-def _shared(config: Config, teacher: Config, num_labels: int | None) -> Iterator[str]:
-    if config.is_text:
-        words, known = read_shape(config).vocab, read_shape(teacher).vocab
-        if words != known:
-            yield f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same"
-    elif num_labels is None or not _has_weights(teacher):
-        return
-    elif (known := read_classes(teacher)) != num_labels:
+def _vocabulary_problems(config: Config, teacher: Config) -> Iterator[str]:
+    words, known = read_shape(config).vocab, read_shape(teacher).vocab
+    if words != known:
+        yield f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same"
+
+
+def _class_problems(config: Config, teacher: Config, num_labels: int) -> Iterator[str]:
+    if (known := read_classes(teacher)) != num_labels:
         yield f"tells {known} classes apart, the data set {config.dataset_name} has {num_labels}"
 
 
-def _has_weights(teacher: Config) -> bool:
-    name = registered_name(teacher)
-    return bool(teacher.model_path) or not name or name in PUBLISHED
+def _channel_problems(config: Config, teacher: Config, channels: int) -> Iterator[str]:
+    taken = read_channels(teacher)
+    repeats = channels == 1 and taken == REPEATED_CHANNELS and registered_name(teacher) in ("", *PUBLISHED)
+    if taken not in (None, channels) and not repeats:
+        yield (
+            f"was trained on images of {taken} channels, those of {config.dataset_name} have {channels}; "
+            "expected the same"
+        )
+
+
+def read_channels(teacher: Config) -> int | None:
+    """Of the images that an image classifier with weights takes; None = its config.json does not say.
+
+    Raises:
+        DataMissing: the hub has no such model, nor its cache.
+    """
+    if registered_name(teacher) in PUBLISHED and not teacher.model_path:
+        return REPEATED_CHANNELS
+    content = read_model_json(teacher) if teacher.model_path else _fetch_json(teacher)
+    said = content.get("vision_config", content)
+    found = content.get("channels") if registered_name(teacher) else said.get("num_channels")
+    return found if isinstance(found, int) else None
 
 
 def read_classes(teacher: Config) -> int:

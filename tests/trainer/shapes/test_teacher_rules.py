@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.data.exported import evaluated
+from trainer.launch.preflight import check
 from trainer.layout.axes import Axes
 from trainer.layout.decoder_memory import describe_ranks
 from trainer.layout.fit import GIB, fit_problems
@@ -18,7 +19,13 @@ from trainer.settings.continuation import swapped_teacher_problems
 from trainer.shapes import teacher_rules as teachers
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import count_parameters
-from trainer.shapes.teacher_rules import count_teacher_bytes, read_classes, teacher_config, teacher_problems
+from trainer.shapes.teacher_rules import (
+    count_teacher_bytes,
+    read_channels,
+    read_classes,
+    teacher_config,
+    teacher_problems,
+)
 
 DIGITS = {"stratlab_model": "cnn", "class_names": [str(i) for i in range(10)]}
 WORDS = {
@@ -197,3 +204,86 @@ def test_a_teacher_that_does_not_fit_is_told(monkeypatch):
 def test_who_computes_a_loss(pp, ends):
     axes = Axes(pp=pp, dp_shard=4 // pp)
     assert [rank for rank in range(4) if axes.computes_loss(rank)] == ends
+
+
+@pytest.mark.parametrize(
+    ("content", "taken", "repeats"),
+    [
+        ({"stratlab_model": "cnn", "channels": 3}, 3, False),
+        ({"stratlab_model": "resnet", "channels": 3}, 3, True),
+        ({"model_type": "vit", "num_channels": 3}, 3, True),
+        ({"model_type": "clip", "vision_config": {"num_channels": 4}}, 4, False),
+        ({"model_type": "vit"}, None, True),
+    ],
+)
+def test_images_of_other_channels_than_the_teacher_s_are_refused_with_both(tmp_path, content, taken, repeats):
+    folder = write(tmp_path / "m", content | {"class_names": [str(i) for i in range(10)], "num_labels": 10})
+    assert read_channels(settings(model_path=str(folder))) == taken
+    found = teacher_problems(settings(teacher=str(folder), image_size=32), 10, 1)
+    said = f"was trained on images of {taken} channels, those of digits have 1; expected the same"
+    assert found == ([] if repeats else [f"TRAINER_TEACHER='{folder}': {said}"])
+    assert teacher_problems(settings(teacher=str(folder), image_size=32), 10, taken or 3) == []
+
+
+def test_published_weights_take_three_channels_or_a_grey_one():
+    for channels, problems in ((1, 0), (3, 0), (4, 1)):
+        assert len(teacher_problems(settings(teacher="resnet"), 1000, channels)) == problems
+
+
+def test_the_check_before_the_ranks_compares_the_channels(tmp_path):
+    folder = write(tmp_path / "m", DIGITS | {"channels": 3})
+    config = settings(results=str(tmp_path), teacher=str(folder), model="cnn")
+    with pytest.raises(ConfigError) as caught:
+        check(config, 1, {})
+    (said,) = caught.value.problems
+    assert said.startswith(f"TRAINER_TEACHER='{folder}': was trained on images of 3 channels")
+
+
+def test_pixels_that_the_teacher_cannot_take_are_those_of_the_student(tmp_path):
+    folder = write(tmp_path / "m", DIGITS | {"model_type": "vit", "stratlab_model": "", "patch_size": 14})
+    assert refused(teacher=str(folder), model="cnn") == (
+        f"TRAINER_TEACHER='{folder}': TRAINER_IMAGE_SIZE=32: m needs a multiple of 14, for example 28"
+    )
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "said"),
+    [
+        ("cnn", "vit_tiny", "nobody has published weights of cnn; expected a finished run"),
+        ("qwen_tiny", "vit_tiny", "is a language model, vit_tiny takes images; expected a finished run"),
+        ("qwen_tiny", "qwen2.5-0.5b", "nobody has published weights of qwen_tiny; expected a finished run"),
+        (
+            "cnn",
+            "qwen_tiny",
+            "is no language model that is built here, qwen_tiny is one; expected a finished run",
+        ),
+    ],
+)
+def test_a_name_that_cannot_teach_is_told_of_the_teacher_alone(teacher, student, said):
+    found = refused(teacher=teacher, model=student)
+    assert found.startswith(f"TRAINER_TEACHER={teacher!r}: {said} (<comparison>/<run> below TRAINER_RESULTS=")
+    assert "TRAINER_INIT" not in found and "TRAINER_MODEL" not in found
+
+
+@pytest.mark.parametrize(
+    ("content", "student", "said"),
+    [
+        (
+            WORDS,
+            "vit_tiny",
+            "is a language model, vit_tiny takes images: model_type 'qwen2' in FOLDER/config.json",
+        ),
+        (
+            DIGITS,
+            "qwen_tiny",
+            "is no language model that is built here, qwen_tiny is one: the architecture cnn in FOLDER/config.json, "
+            "expected model_type qwen2 or qwen3_moe",
+        ),
+        (DIGITS, "vit_tiny", "FOLDER holds no *.safetensors, which its weights are loaded from"),
+    ],
+)
+def test_a_folder_that_cannot_teach_is_told_of_the_teacher_alone(tmp_path, content, student, said):
+    folder = write(tmp_path / "m", content, weights="safetensors" not in said)
+    assert refused(teacher=str(folder), model=student) == (
+        f"TRAINER_TEACHER='{folder}': {said.replace('FOLDER', str(folder))}"
+    )
