@@ -150,13 +150,41 @@ def test_temperature_and_weight_alone_have_no_effect():
         "TRAINER_DISTIL_TEMPERATURE=4: has no effect without TRAINER_TEACHER",
         "TRAINER_DISTIL_WEIGHT=0.9: has no effect without TRAINER_TEACHER",
     ]
-    for wrong in ({"DISTIL_TEMPERATURE": "0"}, {"DISTIL_WEIGHT": "1.5"}, {"DISTIL_WEIGHT": "0"}):
-        env = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet"} | {
-            f"TRAINER_{k}": v for k, v in wrong.items()
-        }
+    taught = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet"}
+    for weight in ("1.5", "0"):
         with pytest.raises(ConfigError):
-            Config.from_env(env)
+            Config.from_env({**taught, "TRAINER_DISTIL_WEIGHT": weight})
     assert Config.from_env({"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet", "TRAINER_DISTIL_WEIGHT": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.01", 0.01),
+        ("1e-2", 0.01),
+        ("0.25", 0.25),
+        ("5e-1", 0.5),
+        ("4", 4),
+        ("2.5e1", 25),
+        ("1e2", 100),
+        ("100", 100),
+    ],
+)
+def test_a_temperature_at_which_a_teacher_has_something_to_say(text, value):
+    taught = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet", "TRAINER_DISTIL_TEMPERATURE": text}
+    assert Config.from_env(taught).distil_temperature == value
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "1e-30", "0.001", "0.00999", "9.9e-3", "1e-3", "100.1", "101", "1e3", "-1"]
+)
+def test_temperatures_at_which_it_has_nothing_to_say(text):
+    taught = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet", "TRAINER_DISTIL_TEMPERATURE": text}
+    with pytest.raises(ConfigError) as caught:
+        Config.from_env(taught)
+    assert caught.value.problems == [
+        f"TRAINER_DISTIL_TEMPERATURE={text!r}: expected a number from 0.01 to 100, written as 0.0015 or 1.5e-3"
+    ]
 
 
 def test_judging_a_student_needs_no_teacher():
