@@ -31,7 +31,12 @@ from trainer.settings.fields import MODELS
 from trainer.settings.recording_rules import snapshot_problems
 from trainer.settings.schedule import plan_problems
 from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.shapes.model_shapes import (
+    default_image_size,
+    image_size_problem,
+    lone_value_problem,
+    model_problems,
+)
 from trainer.shapes.teacher_rules import teacher_problems
 
 BUILT_IN_IMAGES = ("digits", "synthetic")
@@ -129,6 +134,8 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
     samples = None
     if not config.is_text and ours:
         image_size = config.image_size or default_image_size(config)
+        if lone_value := lone_value_problem(config, pods.world_size):
+            problems.append(lone_value)
         if size_problem := image_size_problem(config, image_size):
             problems.append(size_problem)
         elif config.dataset in BUILT_IN_IMAGES and not config.dataset_path:
@@ -167,7 +174,9 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
-    problems = problems + ([size_problem] if size_problem else [])
+    problems = problems + [
+        problem for problem in (size_problem, lone_value_problem(config, world_size)) if problem
+    ]
     try:
         data = open_data(config, image_size if not size_problem else default_image_size(config))
     except ConfigError as failure:
