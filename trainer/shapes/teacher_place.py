@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer.failures import DataMissing
-from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import HUB_ID, MODELS
 from trainer.shapes.decoder_shapes import TEXT_HUB_IDS
@@ -42,10 +41,10 @@ def find_teacher_folder(config: Config) -> Path | None:
     Raises:
         ConfigError: it is neither, or a run that cannot teach.
     """
-    given, own = Path(config.teacher), RunDirectory(config.results, config.comparison, config.run)
+    given, own = Path(config.teacher), Path(config.results) / config.comparison / config.run
     places = (Path(config.results) / given, given)  # an absolute path stays itself
     for path in places:
-        if path.resolve() in (own.path.resolve(), own.model.resolve()):
+        if path.resolve() in (own.resolve(), (own / "model").resolve()):
             raise ConfigError(
                 [f"{said_teacher(config)}: is this run itself; expected another run, a finished one"]
             )
