@@ -252,7 +252,12 @@ TABLE: dict[str, Row] = {
     f".venv/bin/stratlab rehearse charts/ddp charts/fsdp {STUDIES} {STUDENT} --set run.config.teacher=teachers/single "
     "--set run.config.distil_temperature=4 --set run.config.distil_weight=0.7": row(PARSES, DISTIL),
     f".venv/bin/stratlab rehearse charts/zero2 {STUDIES} {STUDENT}": row(PARSES, DISTIL),
-    ".venv/bin/stratlab compare distil-results/runs/students --output distil-results": row(PARSES, DISTIL),
+    ".venv/bin/stratlab compare distil-results/runs/students --output distil-results "
+    "--mlflow distil-results/mlflow": row(PARSES, DISTIL),
+    ".venv/bin/stratlab rehearse charts/ddp charts/fsdp --values examples/digits.yaml --set run.config.optimizer=sgd "
+    "--set run.config.momentum=0.9 --set run.config.nesterov=true --set run.config.lr=0.01": row(
+        PARSES, RENDERS
+    ),
     "stratlab analyze RUN_DIR": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab analyze RUN": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab compare DIR": row(COMPARES),

@@ -11,7 +11,7 @@ from trainer.layout.mesh import broken_rules
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import placement_problems
 from trainer.settings.strategy_table import STRATEGIES
-from trainer.shapes.model_shapes import model_problems
+from trainer.shapes.model_shapes import lone_value_problem, model_problems
 
 Device = Literal["cuda", "cpu"]
 STAGES = tuple(name for name, row in STRATEGIES.items() if row.deepspeed_stage)
@@ -78,4 +78,5 @@ def _find_problems(asked: Config, nodes: int, per_node: int, device: str) -> lis
         return [f"device={device!r}: expected cuda or cpu"]
     ranks = nodes * per_node
     rules = broken_rules(asked, ranks, per_node) + placement_problems(asked, ranks, per_node)
-    return rules + model_problems(asked)
+    lone_value = lone_value_problem(asked, ranks)
+    return rules + model_problems(asked) + ([lone_value] if lone_value else [])

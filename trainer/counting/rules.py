@@ -9,7 +9,12 @@ from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import broken_deepspeed_rules
 from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.shapes.model_shapes import (
+    default_image_size,
+    image_size_problem,
+    lone_value_problem,
+    model_problems,
+)
 from trainer.shapes.teacher_rules import teacher_problems
 
 
@@ -29,7 +34,7 @@ def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int)
     problems += broken_deepspeed_rules(config, ranks, per_node, env=env, gpu=False)
     if not config.is_text:
         size = image_size_problem(config, config.image_size or default_image_size(config))
-        problems += [size] if size else []
+        problems += [problem for problem in (size, lone_value_problem(config, ranks)) if problem]
     problems += teacher_problems(config)
     problems += _uncounted(config)
     if problems:

@@ -31,7 +31,12 @@ from trainer.settings.fields import MODELS
 from trainer.settings.recording_rules import snapshot_problems
 from trainer.settings.schedule import plan_problems
 from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.model_shapes import default_image_size, image_size_problem, model_problems
+from trainer.shapes.model_shapes import (
+    default_image_size,
+    image_size_problem,
+    lone_value_problem,
+    model_problems,
+)
 from trainer.shapes.teacher_rules import teacher_problems
 
 BUILT_IN_IMAGES = ("digits", "synthetic")
@@ -94,7 +99,9 @@ def check(
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
-    problems += teacher_problems(config) if config.is_text else []  # of images with their classes
+    problems += (
+        teacher_problems(config) if config.is_text else []
+    )  # of images with their classes and channels
     problems += _tracking_problems(env)
     problems += rank_problems(config.fault, world_size)
     problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size)
@@ -127,6 +134,8 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
     samples = None
     if not config.is_text and ours:
         image_size = config.image_size or default_image_size(config)
+        if lone_value := lone_value_problem(config, pods.world_size):
+            problems.append(lone_value)
         if size_problem := image_size_problem(config, image_size):
             problems.append(size_problem)
         elif config.dataset in BUILT_IN_IMAGES and not config.dataset_path:
@@ -165,14 +174,16 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
-    problems = problems + ([size_problem] if size_problem else [])
+    problems = problems + [
+        problem for problem in (size_problem, lone_value_problem(config, world_size)) if problem
+    ]
     try:
         data = open_data(config, image_size if not size_problem else default_image_size(config))
     except ConfigError as failure:
         raise ConfigError(problems + failure.problems) from None
     if not size_problem and (scale := scale_problem(config, data.source_edge, image_size)):
         problems.append(scale)
-    problems += teacher_problems(config, len(data.class_names))
+    problems += teacher_problems(config, len(data.class_names), data.channels)
     problems += plan_problems(config, len(data.train))
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
     if problems:

@@ -62,6 +62,8 @@ def _model(config: Settings) -> Iterator[str]:
         yield f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out"
     if config.lora_targets and not config.lora_rank:
         yield "TRAINER_LORA_TARGETS: has no effect without TRAINER_LORA_RANK above 0"
+    if config.lora_alpha != type(config).model_fields["lora_alpha"].default and not config.lora_rank:
+        yield f"TRAINER_LORA_ALPHA={config.lora_alpha:g}: has no effect without TRAINER_LORA_RANK above 0"
 
 
 def _teacher(config: Settings) -> Iterator[str]:

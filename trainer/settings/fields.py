@@ -155,7 +155,11 @@ class Settings(BaseModel):
         "empty = nobody.",
     )
     distil_temperature: float = Field(
-        default=2.0, gt=0, le=100, description="What logits of teacher and model are divided by."
+        default=2.0,
+        ge=0.01,
+        le=100,
+        description="What logits of teacher and model are divided by; below 0.01 the softmax knows one class alone, "
+        "above 100 all classes alike, and neither teaches anything.",
     )
     distil_weight: float = Field(
         default=0.5,

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import difflib
 
+from trainer.settings.fields import MODELS as OURS
+from trainer.settings.network_table import FINETUNED, FINETUNED_NETWORKS
+from trainer.settings.size_table import SIZES
+
 MICRO = (
     "the samples of one forward pass are TRAINER_MICRO_BATCH_SIZE, those of an update TRAINER_GLOBAL_BATCH_SIZE, and "
     "the accumulation follows from both"
@@ -44,8 +48,13 @@ SETTINGS_ELSEWHERE = {
     ),
     "betas": "they are TRAINER_BETA1 and TRAINER_BETA2",
     **dict.fromkeys(
-        ("adam_beta1", "adam_beta2", "adam_epsilon", "epsilon"), "AdamW has TRAINER_BETA1, _BETA2 and _EPS"
+        (
+            *("adam_beta1", "adam_beta2", "adam_epsilon", "adam_eps", "epsilon"),
+            *("adamw_beta1", "adamw_beta2", "adamw_epsilon", "adamw_eps"),
+        ),
+        "AdamW has TRAINER_BETA1, TRAINER_BETA2 and TRAINER_EPS",
     ),
+    "sgd_momentum": "it is called TRAINER_MOMENTUM",
     **dict.fromkeys(
         ("num_gpus", "gpus_per_node", "nproc_per_node", "num_nodes", "nnodes"),
         "how many processes there are is the chart's: run.nodes, run.processesPerNode",
@@ -55,6 +64,8 @@ SETTINGS_ELSEWHERE = {
     **dict.fromkeys(("num_heads", "num_attention_heads"), "it is called TRAINER_MODEL_HEADS"),
     "num_key_value_heads": "it is called TRAINER_MODEL_KV_HEADS",
     **dict.fromkeys(("intermediate_size", "mlp_dim", "d_ff"), "it is called TRAINER_MODEL_INTERMEDIATE"),
+    "model_size": "a size is a preset in TRAINER_MODEL (vit_tiny, vit_small), or what differs from one: "
+    + ", ".join(f"TRAINER_{name.upper()}" for name in SIZES),
     "patch_size": "it is called TRAINER_MODEL_PATCH",
     "vocab_size": "it is called TRAINER_MODEL_VOCAB",
     **dict.fromkeys(("teacher_model", "teacher_path", "teacher_name"), "it is called TRAINER_TEACHER"),
@@ -120,7 +131,33 @@ def hint_of_value(setting: str, value: str) -> str:
     if setting == "strategy" and value in STRATEGIES:
         ours, what = STRATEGIES[value]
         return f"; {what} is called {ours}"
-    if setting == "model" and value in MODELS:
-        more = MOBILENET_V2 if value == "mobilenet_v2" else ""
-        return f"; the network is called {MODELS[value]}{more}"
-    return ""
+    return _hint_of_model(value) if setting == "model" else ""
+
+
+def _hint_of_model(value: str) -> str:
+    found = _find_model(value)
+    if found:
+        return f"; the network is called {found}{MOBILENET_V2 if value == 'mobilenet_v2' else ''}"
+    plain = _plain(value)
+    body = _find_model(plain.removesuffix(FINETUNED)) if plain.endswith(FINETUNED) else ""
+    if f"{body}{FINETUNED}" in FINETUNED_NETWORKS:
+        return f"; the network with its published weights is called {body}{FINETUNED}"
+    if body:
+        return (
+            f"; no {FINETUNED} name has the network {body}, only {', '.join(FINETUNED_NETWORKS)}; "
+            f"TRAINER_MODEL={body} is the network itself"
+        )
+    near = difflib.get_close_matches(plain, PLAIN, n=1, cutoff=0.8)
+    return f"; did you mean {PLAIN[near[0]]}?" if near else ""
+
+
+def _find_model(name: str) -> str:
+    """Ours, whatever its capitals and its hyphens; "" = none."""
+    return PLAIN.get(_plain(name), "")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_").replace(" ", "_")
+
+
+PLAIN = {_plain(name): ours for name, ours in MODELS.items()} | {_plain(name): name for name in OURS}

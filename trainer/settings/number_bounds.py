@@ -38,11 +38,13 @@ def text_pattern(entry: Schema) -> str:
     """
     if entry["type"] == "integer":
         return "^-?[0-9]{1,18}$"  # its bounds are those of the number
-    positive = "exclusiveMinimum" in entry
-    assert entry.get("exclusiveMinimum", entry.get("minimum")) == 0
+    least, positive = entry.get("exclusiveMinimum", entry.get("minimum")), "exclusiveMinimum" in entry
     largest = entry.get("exclusiveMaximum", entry.get("maximum"))
     digits = round(math.log10(largest))
     assert largest == 10.0**digits
+    if least:
+        return _from_a_fraction(least, digits, itself="" if "exclusiveMaximum" in entry else _exactly(digits))
+    assert least == 0
     below_one = rf"0{{1,9}}\.0{{0,30}}[1-9]{MORE}" if positive else rf"0{{1,9}}(\.{MORE})?"
     first = f"[1-9][0-9]{{0,{digits - 1}}}" if positive else f"[0-9]{{1,{digits}}}"
     plain = rf"{ZEROS}{first}(\.{MORE})?|{below_one}" if digits else below_one
@@ -50,6 +52,15 @@ def text_pattern(entry: Schema) -> str:
     exponent = rf"(-{ZEROS}[0-9]{{1,2}}|\+?{ZEROS}{_up_to(digits - 1)})" if digits else f"-{ZEROS}[1-9][0-9]?"
     itself = "" if "exclusiveMaximum" in entry else _exactly(digits)
     return f"^({plain}|{mantissa}[eE]{exponent}{itself})$"
+
+
+def _from_a_fraction(least: float, digits: int, itself: str) -> str:
+    """From 10**-1 to 10**-9 on, that itself among them, up to a number of so many digits from 1 on."""
+    places = round(-math.log10(least))
+    assert least == 10.0**-places and 1 <= places <= 9 and digits
+    plain = rf"{ZEROS}[1-9][0-9]{{0,{digits - 1}}}(\.{MORE})?|0{{1,9}}\.0{{0,{places - 1}}}[1-9]{MORE}"
+    exponent = rf"(-{ZEROS}[0-{places}]|\+?{ZEROS}{_up_to(digits - 1)})"
+    return rf"^({plain}|[1-9](\.{MORE})?[eE]{exponent}{itself})$"
 
 
 def number_problem(entry: Schema, value: Any) -> str | None:
@@ -77,7 +88,7 @@ def _is_within(entry: Schema, value: float) -> bool:
 def _expectation(entry: Schema) -> str:
     if entry["type"] == "integer":
         return f"expected a whole number from {entry['minimum']} to {entry['maximum']}"
-    lowest = "above 0" if "exclusiveMinimum" in entry else "from 0"
+    lowest = "above 0" if "exclusiveMinimum" in entry else f"from {entry['minimum']:g}"
     most = (
         f"and below {entry['exclusiveMaximum']:g}"
         if "exclusiveMaximum" in entry

@@ -190,9 +190,22 @@ def _batch_norm_problems(config: Config) -> Iterator[str]:
         yield no_batch_norm(name)
     if has_batch_norm(config) and config.compile and recomputed != NONE:
         yield compiled_batch_norm(name, recomputed)
-    size = config.image_size or default_image_size(config)
-    if has_batch_norm(config) and config.micro_batch_size == 1 and size == NETWORKS[str(name)].smallest:
-        yield (
-            f"TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE={size}: the batch norm of {name} needs more than "
-            "one value per channel, so two samples or a larger image"
-        )
+
+
+def lone_value_problem(config: Config, processes: int) -> str | None:
+    """Why batch norm has nothing to take a deviation of, or None: one value per channel, once the image is 1 x 1.
+
+    Args:
+        processes: that have samples of their own.
+    """
+    name = registered_name(config)
+    if config.is_text or config.mode == "evaluate" or not has_batch_norm(config):
+        return None
+    size, seen = config.image_size or default_image_size(config), count_batch_norm_samples(config, processes)
+    if size != NETWORKS[name].smallest or seen != 1:
+        return None
+    shared = ", TRAINER_BATCH_NORM=synchronised" if processes > 1 else ""
+    return (
+        f"TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE={size}: the batch norm of {name} needs more than one value "
+        f"per channel, so two samples{shared} or a larger image"
+    )

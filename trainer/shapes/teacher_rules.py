@@ -7,19 +7,15 @@ teacher      demo/large ─▶ <results>/demo/large/model     a finished run's e
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
-from trainer.settings.fields import HUB_ID, MODELS
 from trainer.settings.size_table import SIZES
 from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.decoder_shapes import TEXT_HUB_IDS, parameter_shapes
+from trainer.shapes.decoder_shapes import parameter_shapes
 from trainer.shapes.model_shapes import (
     HUB_IDS,
     PUBLISHED,
@@ -30,8 +26,12 @@ from trainer.shapes.model_shapes import (
     read_model_json,
     registered_name,
 )
+from trainer.shapes.teacher_kind import kind_problem
+from trainer.shapes.teacher_place import fetch_teacher_json, find_teacher_folder, said_teacher
 
 IMAGENET_CLASSES = 1000
+REPEATED_CHANNELS = 3
+"""Of published weights, for which one grey channel is repeated."""
 
 
 def teacher_config(config: Config) -> Config:
@@ -40,7 +40,7 @@ def teacher_config(config: Config) -> Config:
     Raises:
         ConfigError: there is no such teacher, or the run that is named has left no weights.
     """
-    folder = _find_folder(config)
+    folder = find_teacher_folder(config)
     return config.model_copy(
         update={
             "task": "text" if config.is_text else "image",
@@ -60,87 +60,75 @@ def teacher_config(config: Config) -> Config:
     )
 
 
-def _said(config: Config) -> str:
-    return f"TRAINER_TEACHER={config.teacher!r}"
-
-
-def _find_folder(config: Config) -> Path | None:
-    """None = a name or a hub id."""
-    given = Path(config.teacher)
-    for path in (Path(config.results) / given, given):  # an absolute path stays itself
-        if (path / "model" / "config.json").is_file():
-            return path / "model"
-        content = _read(path / "config.json")
-        if "resolved" in content:
-            raise ConfigError(
-                [
-                    f"{_said(config)}: the run in {path} has left no weights; one leaves them at its end if it has a "
-                    "checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0"
-                ]
-            )
-        if content:
-            return path
-    if config.teacher in MODELS or re.fullmatch(HUB_ID, config.teacher):
-        return None
-    published = ", ".join((*PUBLISHED, *TEXT_HUB_IDS))
-    raise ConfigError(
-        [
-            f"{_said(config)}: no such folder, expected a finished run (<comparison>/<run> below TRAINER_RESULTS="
-            f"{config.results!r}), a folder in Hugging Face format, one of {published}, or a hub id (owner/name)"
-        ]
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def teacher_problems(config: Config, num_labels: int | None = None) -> list[str]:
+def teacher_problems(config: Config, num_labels: int | None = None, channels: int | None = None) -> list[str]:
     """One sentence per reason for which this teacher cannot teach this student.
 
     Args:
         num_labels: classes of the data set; None = not known, and not compared.
+        channels: of its images, likewise.
     """
     if not config.teacher or config.mode != "train":
         return []
     try:
-        teacher = teacher_config(config)
-        found = _own_problems(teacher)
-        if not (found and config.is_text):  # whose shape may not be to be had
-            found += _shared(config, teacher, num_labels)
-        return [f"{_said(config)}: {problem}" for problem in found]
+        return [
+            f"{said_teacher(config)}: {problem}" for problem in _find_problems(config, num_labels, channels)
+        ]
     except ConfigError as failure:
         return failure.problems
     except DataMissing as failure:
-        return [f"{_said(config)}: {failure}"]
+        return [f"{said_teacher(config)}: {failure}"]
 
 
-def _own_problems(teacher: Config) -> list[str]:
-    problems = model_problems(teacher)
-    if not teacher.is_text:
-        size = image_size_problem(teacher, teacher.image_size or default_image_size(teacher))
-        problems += [size] if size else []
-    return problems
+def _find_problems(config: Config, num_labels: int | None, channels: int | None) -> list[str]:
+    teacher = teacher_config(config)
+    if problem := kind_problem(config, teacher):
+        return [problem]
+    if teacher.is_text:
+        if "/" in teacher.model and not teacher.model_path:
+            _fetch_json(teacher)  # before what reads it goes there and waits for long
+        return model_problems(teacher) or [*_vocabulary_problems(config, teacher)]
+    size = image_size_problem(teacher, config.image_size or default_image_size(config))
+    return [
+        *model_problems(teacher),
+        *([size] if size else []),
+        *([] if num_labels is None else _class_problems(config, teacher, num_labels)),
+        *([] if channels is None else _channel_problems(config, teacher, channels)),
+    ]
 
 
-def _shared(config: Config, teacher: Config, num_labels: int | None) -> Iterator[str]:
-    if config.is_text:
-        words, known = read_shape(config).vocab, read_shape(teacher).vocab
-        if words != known:
-            yield f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same"
-    elif num_labels is None or not _has_weights(teacher):
-        return
-    elif (known := read_classes(teacher)) != num_labels:
+def _vocabulary_problems(config: Config, teacher: Config) -> Iterator[str]:
+    words, known = read_shape(config).vocab, read_shape(teacher).vocab
+    if words != known:
+        yield f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same"
+
+
+def _class_problems(config: Config, teacher: Config, num_labels: int) -> Iterator[str]:
+    if (known := read_classes(teacher)) != num_labels:
         yield f"tells {known} classes apart, the data set {config.dataset_name} has {num_labels}"
 
 
-def _has_weights(teacher: Config) -> bool:
-    name = registered_name(teacher)
-    return bool(teacher.model_path) or not name or name in PUBLISHED
+def _channel_problems(config: Config, teacher: Config, channels: int) -> Iterator[str]:
+    taken = read_channels(teacher)
+    repeats = channels == 1 and taken == REPEATED_CHANNELS and registered_name(teacher) in ("", *PUBLISHED)
+    if taken not in (None, channels) and not repeats:
+        yield (
+            f"was trained on images of {taken} channels, those of {config.dataset_name} have {channels}; "
+            "expected the same"
+        )
+
+
+def read_channels(teacher: Config) -> int | None:
+    """Of the images that an image classifier with weights takes; None = its config.json does not say.
+
+    Raises:
+        DataMissing: the hub has no such model, nor its cache.
+    """
+    if registered_name(teacher) in PUBLISHED and not teacher.model_path:
+        return REPEATED_CHANNELS
+    content = read_model_json(teacher) if teacher.model_path else _fetch_json(teacher)
+    said = content.get("vision_config", content)
+    found = content.get("channels") if registered_name(teacher) else said.get("num_channels")
+    return found if isinstance(found, int) else None
 
 
 def read_classes(teacher: Config) -> int:
@@ -157,15 +145,7 @@ def read_classes(teacher: Config) -> int:
 
 
 def _fetch_json(teacher: Config) -> dict[str, Any]:
-    from huggingface_hub import hf_hub_download
-
-    source = HUB_IDS.get(registered_name(teacher), teacher.model)
-    try:
-        return _read(Path(hf_hub_download(source, "config.json")))
-    except Exception as failure:  # network, disk, no such model: all mean "not to be had"
-        raise DataMissing(
-            f"no such run or folder, and {source} is neither on the hub nor in its cache: {failure}"
-        ) from failure
+    return fetch_teacher_json(teacher, HUB_IDS.get(registered_name(teacher), teacher.model))
 
 
 def count_teacher_bytes(config: Config) -> int:

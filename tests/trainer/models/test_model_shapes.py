@@ -5,6 +5,8 @@ import json
 import pytest
 
 from tests.trainer.models.conftest import small_settings
+from trainer.counting.rules import read_countable
+from trainer.launch.preflight import Pods, check, check_elsewhere
 from trainer.models import build_model
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import MODELS
@@ -12,6 +14,7 @@ from trainer.shapes.model_shapes import (
     count_batch_norm_samples,
     default_image_size,
     image_size_problem,
+    lone_value_problem,
     model_problems,
 )
 
@@ -87,14 +90,50 @@ def test_weights_that_nobody_published(name):
     assert caught.value.problems == [sentence]
 
 
-def test_batch_norm_needs_more_than_one_value():
-    one = {"micro_batch_size": 1}
-    assert model_problems(settings("resnet", image_size=32, **one)) == [
+@pytest.mark.parametrize(
+    ("batch_norm", "processes", "way_out"),
+    [
+        ("local", 1, "two samples or a larger image"),
+        ("local", 2, "two samples, TRAINER_BATCH_NORM=synchronised or a larger image"),
+        ("synchronised", 1, "two samples or a larger image"),
+        ("synchronised", 2, None),
+    ],
+)
+def test_batch_norm_needs_more_than_one_value(batch_norm, processes, way_out):
+    config = settings("resnet", image_size=32, micro_batch_size=1, batch_norm=batch_norm)
+    said = (
         "TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE=32: the batch norm of resnet needs more than one value per "
-        "channel, so two samples or a larger image"
-    ]
-    for fits in (settings("resnet", **one), settings("vgg", image_size=32, **one), settings("cnn", **one)):
-        assert model_problems(fits) == []
+        f"channel, so {way_out}"
+    )
+    assert lone_value_problem(config, processes) == (said if way_out else None)
+    assert model_problems(config) == []
+
+
+def test_one_sample_is_enough_without_batch_norm_or_with_pixels_left():
+    for fits in (
+        settings("resnet"),
+        settings("vgg", image_size=32),
+        settings("cnn"),
+        settings(dataset="arithmetic"),
+    ):
+        assert lone_value_problem(fits.model_copy(update={"micro_batch_size": 1}), 1) is None
+
+
+def test_every_check_knows_how_many_processes_share_the_statistics():
+    one = {"micro_batch_size": 1, "global_batch_size": 2, "image_size": 32, "profile_steps": 0}
+    shared = settings("mobilenet", **one, batch_norm="synchronised", strategy="ddp")
+    alone = settings("mobilenet", **one, strategy="ddp")
+    check(shared, 2, {}, replaces=True)
+    check_elsewhere(shared, Pods(2, 1))
+    for look in (lambda: check(alone, 2, {}, replaces=True), lambda: check_elsewhere(alone, Pods(2, 1))):
+        with pytest.raises(ConfigError, match="needs more than one value per channel"):
+            look()
+    env = {
+        f"TRAINER_{name.upper()}": str(value) for name, value in alone.model_dump(exclude_unset=True).items()
+    }
+    with pytest.raises(ConfigError, match="needs more than one value per channel"):
+        read_countable(env, 2, 0, 2)
+    assert read_countable(env | {"TRAINER_BATCH_NORM": "synchronised"}, 2, 0, 2).micro_batch_size == 1
 
 
 @pytest.mark.parametrize(

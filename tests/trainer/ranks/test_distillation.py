@@ -145,7 +145,8 @@ def test_a_head_that_is_not_in_the_file_teaches_nobody(volume: Path, tmp_path: P
     body = {name: tensor for name, tensor in load_file(file).items() if not name.startswith("head")}
     save_file(body, file, metadata={"format": "pt"})
     done = fork_ranks(be_worker, 1, env=settings(results, "zero1", **TAUGHT, **STUDENT), grace_s=20)
-    assert done[0].exit_code == 3 and "first head." in done[0].output
+    said = done[0].output
+    assert done[0].exit_code == 3 and "first head." in said and "TRAINER_TEACHER='default/single': " in said
 
 
 @pytest.mark.parametrize("layout", [{}, {"TRAINER_LAYOUT": "given", "TRAINER_PP": "2"}])

@@ -37,6 +37,13 @@ def test_rules_are_said_beside_unknown_names_and_behind_wrong_values() -> None:
     assert len(problems(TRAINER_LR="x", TRAINER_STRATEGY="dpp", **rule)) == 2
 
 
+def test_a_scale_of_adapters_needs_adapters() -> None:
+    said = problems(TRAINER_LORA_ALPHA="32")
+    assert said == ["TRAINER_LORA_ALPHA=32: has no effect without TRAINER_LORA_RANK above 0"]
+    assert read(TRAINER_LORA_ALPHA="32", TRAINER_LORA_RANK="4").lora_alpha == 32
+    assert read(TRAINER_LORA_ALPHA="16").lora_rank == 0  # what it is without being named
+
+
 def test_a_variable_has_one_spelling() -> None:
     said = problems(TRAINER_lr="0.5", TRAINER_LR="0.001")
     assert said == ["TRAINER_lr: the name of a variable is all in capital letters"]

@@ -35,6 +35,22 @@ def test_a_data_set_s_name_that_is_nearly_one_of_ours() -> None:
         ("STRATEGY", "zero++", "; ZeRO++ is called zeropp"),
         ("MODEL", "CNN-LSTM", "; the network is called cnn_lstm"),
         ("MODEL", "vgg16", "; the network is called vgg"),
+        ("MODEL", "Mobilenet", "; the network is called mobilenet"),
+        ("MODEL", "VIT-Tiny", "; the network is called vit_tiny"),
+        ("MODEL", "qwen2.5-3B", "; the network is called qwen2.5-3b"),
+        ("MODEL", "mobilenet-finetuned", "; the network is called mobilenet_finetuned"),
+        (
+            "MODEL",
+            "resnet50_finetuned",
+            "; the network with its published weights is called resnet_finetuned",
+        ),
+        (
+            "MODEL",
+            "cnn_finetuned",
+            "; no _finetuned name has the network cnn, only mobilenet_finetuned, efficientnet_finetuned, "
+            "vgg_finetuned, resnet_finetuned; TRAINER_MODEL=cnn is the network itself",
+        ),
+        ("MODEL", "mobilnet", "; did you mean mobilenet?"),
         ("MODEL", "mobilenet_v2", "version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224"),
     ],
 )
@@ -48,6 +64,12 @@ def test_a_value_is_refused_with_ours(setting, value, said):
     [
         ("LEARNING_RATE", "it is called TRAINER_LR"),
         ("GRADIENT_ACCUMULATION_STEPS", "and the accumulation follows from both"),
+        ("ADAM_EPS", "AdamW has TRAINER_BETA1, TRAINER_BETA2 and TRAINER_EPS"),
+        (
+            "MODEL_SIZE",
+            "TRAINER_MODEL_LAYERS, TRAINER_MODEL_HIDDEN, TRAINER_MODEL_HEADS, TRAINER_MODEL_INTERMEDIATE, "
+            "TRAINER_MODEL_PATCH, TRAINER_MODEL_KV_HEADS, TRAINER_MODEL_VOCAB",
+        ),
         ("MODEL_TYPE", "it is called TRAINER_MODEL"),
         ("NUM_GPUS", "how many processes there are is the chart's: run.nodes, run.processesPerNode"),
     ],
@@ -55,6 +77,10 @@ def test_a_value_is_refused_with_ours(setting, value, said):
 def test_a_setting_is_refused_with_ours(setting, said):
     problem = refuse(**{f"TRAINER_{setting}": "2"})
     assert problem.startswith(f"TRAINER_{setting}: unknown setting; ") and problem.endswith(said)
+
+
+def test_a_name_that_is_nobody_s_gets_no_hint():
+    assert refuse(TRAINER_MODEL="alexnet").endswith("a hub id such as google/vit-base-patch16-224")
 
 
 def test_what_is_proposed_is_there_and_what_is_explained_is_not():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.data.exported import evaluated
+from trainer.launch.preflight import check
 from trainer.layout.axes import Axes
 from trainer.layout.decoder_memory import describe_ranks
 from trainer.layout.fit import GIB, fit_problems
@@ -18,7 +19,13 @@ from trainer.settings.continuation import swapped_teacher_problems
 from trainer.shapes import teacher_rules as teachers
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import count_parameters
-from trainer.shapes.teacher_rules import count_teacher_bytes, read_classes, teacher_config, teacher_problems
+from trainer.shapes.teacher_rules import (
+    count_teacher_bytes,
+    read_channels,
+    read_classes,
+    teacher_config,
+    teacher_problems,
+)
 
 DIGITS = {"stratlab_model": "cnn", "class_names": [str(i) for i in range(10)]}
 WORDS = {
@@ -143,13 +150,41 @@ def test_temperature_and_weight_alone_have_no_effect():
         "TRAINER_DISTIL_TEMPERATURE=4: has no effect without TRAINER_TEACHER",
         "TRAINER_DISTIL_WEIGHT=0.9: has no effect without TRAINER_TEACHER",
     ]
-    for wrong in ({"DISTIL_TEMPERATURE": "0"}, {"DISTIL_WEIGHT": "1.5"}, {"DISTIL_WEIGHT": "0"}):
-        env = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet"} | {
-            f"TRAINER_{k}": v for k, v in wrong.items()
-        }
+    taught = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet"}
+    for weight in ("1.5", "0"):
         with pytest.raises(ConfigError):
-            Config.from_env(env)
+            Config.from_env({**taught, "TRAINER_DISTIL_WEIGHT": weight})
     assert Config.from_env({"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet", "TRAINER_DISTIL_WEIGHT": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.01", 0.01),
+        ("1e-2", 0.01),
+        ("0.25", 0.25),
+        ("5e-1", 0.5),
+        ("4", 4),
+        ("2.5e1", 25),
+        ("1e2", 100),
+        ("100", 100),
+    ],
+)
+def test_a_temperature_at_which_a_teacher_has_something_to_say(text, value):
+    taught = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet", "TRAINER_DISTIL_TEMPERATURE": text}
+    assert Config.from_env(taught).distil_temperature == value
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "1e-30", "0.001", "0.00999", "9.9e-3", "1e-3", "100.1", "101", "1e3", "-1"]
+)
+def test_temperatures_at_which_it_has_nothing_to_say(text):
+    taught = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet", "TRAINER_DISTIL_TEMPERATURE": text}
+    with pytest.raises(ConfigError) as caught:
+        Config.from_env(taught)
+    assert caught.value.problems == [
+        f"TRAINER_DISTIL_TEMPERATURE={text!r}: expected a number from 0.01 to 100, written as 0.0015 or 1.5e-3"
+    ]
 
 
 def test_judging_a_student_needs_no_teacher():
@@ -197,3 +232,86 @@ def test_a_teacher_that_does_not_fit_is_told(monkeypatch):
 def test_who_computes_a_loss(pp, ends):
     axes = Axes(pp=pp, dp_shard=4 // pp)
     assert [rank for rank in range(4) if axes.computes_loss(rank)] == ends
+
+
+@pytest.mark.parametrize(
+    ("content", "taken", "repeats"),
+    [
+        ({"stratlab_model": "cnn", "channels": 3}, 3, False),
+        ({"stratlab_model": "resnet", "channels": 3}, 3, True),
+        ({"model_type": "vit", "num_channels": 3}, 3, True),
+        ({"model_type": "clip", "vision_config": {"num_channels": 4}}, 4, False),
+        ({"model_type": "vit"}, None, True),
+    ],
+)
+def test_images_of_other_channels_than_the_teacher_s_are_refused_with_both(tmp_path, content, taken, repeats):
+    folder = write(tmp_path / "m", content | {"class_names": [str(i) for i in range(10)], "num_labels": 10})
+    assert read_channels(settings(model_path=str(folder))) == taken
+    found = teacher_problems(settings(teacher=str(folder), image_size=32), 10, 1)
+    said = f"was trained on images of {taken} channels, those of digits have 1; expected the same"
+    assert found == ([] if repeats else [f"TRAINER_TEACHER='{folder}': {said}"])
+    assert teacher_problems(settings(teacher=str(folder), image_size=32), 10, taken or 3) == []
+
+
+def test_published_weights_take_three_channels_or_a_grey_one():
+    for channels, problems in ((1, 0), (3, 0), (4, 1)):
+        assert len(teacher_problems(settings(teacher="resnet"), 1000, channels)) == problems
+
+
+def test_the_check_before_the_ranks_compares_the_channels(tmp_path):
+    folder = write(tmp_path / "m", DIGITS | {"channels": 3})
+    config = settings(results=str(tmp_path), teacher=str(folder), model="cnn")
+    with pytest.raises(ConfigError) as caught:
+        check(config, 1, {})
+    (said,) = caught.value.problems
+    assert said.startswith(f"TRAINER_TEACHER='{folder}': was trained on images of 3 channels")
+
+
+def test_pixels_that_the_teacher_cannot_take_are_those_of_the_student(tmp_path):
+    folder = write(tmp_path / "m", DIGITS | {"model_type": "vit", "stratlab_model": "", "patch_size": 14})
+    assert refused(teacher=str(folder), model="cnn") == (
+        f"TRAINER_TEACHER='{folder}': TRAINER_IMAGE_SIZE=32: m needs a multiple of 14, for example 28"
+    )
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "said"),
+    [
+        ("cnn", "vit_tiny", "nobody has published weights of cnn; expected a finished run"),
+        ("qwen_tiny", "vit_tiny", "is a language model, vit_tiny takes images; expected a finished run"),
+        ("qwen_tiny", "qwen2.5-0.5b", "nobody has published weights of qwen_tiny; expected a finished run"),
+        (
+            "cnn",
+            "qwen_tiny",
+            "is no language model that is built here, qwen_tiny is one; expected a finished run",
+        ),
+    ],
+)
+def test_a_name_that_cannot_teach_is_told_of_the_teacher_alone(teacher, student, said):
+    found = refused(teacher=teacher, model=student)
+    assert found.startswith(f"TRAINER_TEACHER={teacher!r}: {said} (<comparison>/<run> below TRAINER_RESULTS=")
+    assert "TRAINER_INIT" not in found and "TRAINER_MODEL" not in found
+
+
+@pytest.mark.parametrize(
+    ("content", "student", "said"),
+    [
+        (
+            WORDS,
+            "vit_tiny",
+            "is a language model, vit_tiny takes images: model_type 'qwen2' in FOLDER/config.json",
+        ),
+        (
+            DIGITS,
+            "qwen_tiny",
+            "is no language model that is built here, qwen_tiny is one: the architecture cnn in FOLDER/config.json, "
+            "expected model_type qwen2 or qwen3_moe",
+        ),
+        (DIGITS, "vit_tiny", "FOLDER holds no *.safetensors, which its weights are loaded from"),
+    ],
+)
+def test_a_folder_that_cannot_teach_is_told_of_the_teacher_alone(tmp_path, content, student, said):
+    folder = write(tmp_path / "m", content, weights="safetensors" not in said)
+    assert refused(teacher=str(folder), model=student) == (
+        f"TRAINER_TEACHER='{folder}': {said.replace('FOLDER', str(folder))}"
+    )
