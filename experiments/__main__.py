@@ -6,28 +6,31 @@
 
 For each part: small data and weights go where `charts/prepare` puts the real ones on a cluster; `stratlab sweep ...
 --rehearse` renders the charts, runs them and compares the runs; report, table, date and hardware go to
-experiments/<experiment>/result/<part>/. Exit codes: 0 all as it should be; 1 not; 2 no such experiment, or a
-folder of somebody else.
+experiments/<experiment>/result/<part>/, where a part passed; else what was kept before stays. Exit codes: 0 all as it
+should be; 1 not; 2 no such experiment, or a folder of somebody else or of one that is at work; 130, 143 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import fcntl
 import json
 import shutil
-import subprocess
+import signal
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.catalogue import FOLDER, Part, list_experiments
-from experiments.prepared import fill_volume
-from experiments.result import ROOT, Outcome, find_complaints, keep_result, read_report
-from stratlab.sweep.definition import read_sweep
-from stratlab.sweep.matrix import expand
+from experiments.part_run import run_part
+from experiments.result import ROOT, Outcome
+from stratlab.machine.interruption import Interrupted, signals_raise
+from stratlab.user_error import UserError
 
 OUT = ROOT / "experiments-results"
+LOCK = ".lock"
 FOUND = "found.json"
 """In the folder of the runs, from the first moment: it is ours, and what was found so far."""
 
@@ -37,63 +40,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = build_parser().parse_args(arguments)
     every = [part for experiment in list_experiments() for part in experiment.parts]
     if asked.list:
-        print("\n".join(_name(part) for part in every))
+        print("\n".join(part.full_name for part in every))
         return 0
-    known = {name for part in every for name in (part.experiment, _name(part))}
+    known = {name for part in every for name in (part.experiment, part.full_name)}
     if unknown := [name for name in asked.names if name not in known]:
-        print(f"NAMES={' '.join(unknown)}: expected of {', '.join(sorted(known))}", file=sys.stderr)
+        print("\n".join(_say_unknown(name, known) for name in unknown), file=sys.stderr)
         return 2
-    parts = [p for p in every if not asked.names or {p.experiment, _name(p)} & set(asked.names)]
-    if asked.out.exists() and any(asked.out.iterdir()) and not (asked.out / FOUND).exists():
-        print(f"--out {asked.out}: is not empty and has no {FOUND}; expected a new folder", file=sys.stderr)
+    parts = [p for p in every if not asked.names or {p.experiment, p.full_name} & set(asked.names)]
+    try:
+        with _only_one(asked.out), signals_raise():
+            return _run_all(parts, every, asked.out, asked.keep)
+    except UserError as problem:
+        print(problem, file=sys.stderr)
         return 2
-    asked.out.mkdir(parents=True, exist_ok=True)
+    except Interrupted as stop:
+        print(f"{stop}: stopped; {asked.out} has what has run, results that were kept stay", file=sys.stderr)
+        return stop.code
+
+
+def _run_all(parts: Sequence[Part], every: Sequence[Part], out: Path, keep: Path) -> int:
     outcomes: list[Outcome] = []
-    _write_found(asked.out, outcomes)
-    shutil.rmtree(asked.out / "volume", ignore_errors=True)
+    _write_found(out, outcomes)
+    shutil.rmtree(out / "volume", ignore_errors=True)
     for number, part in enumerate(parts, 1):
-        print(f"\n=== {number}/{len(parts)} {_name(part)}", flush=True)
+        print(f"\n=== {number}/{len(parts)} {part.full_name}", flush=True)
         parts_of_it = sum(each.experiment == part.experiment for each in every)
-        outcomes.append(run_part(part, asked.out, asked.keep, parts_of_it))
-        _write_found(asked.out, outcomes)
+        outcomes.append(run_part(part, out, keep, parts_of_it))
+        _write_found(out, outcomes)
     print()
     for outcome in outcomes:
         said = "; ".join(outcome.complaints) or "as it must be"
         print(f"{outcome.part:44} {outcome.seconds:6.0f} s  {said}")
+    print(
+        f"results: {keep}/*/result, in place of earlier ones where a part is as it must be; pages and runs: {out}"
+    )
     return int(any(outcome.complaints for outcome in outcomes))
 
 
-def run_part(part: Part, out: Path, keep: Path, parts: int) -> Outcome:
-    """One part: fills the volume, runs and compares, keeps the result.
+@contextmanager
+def _only_one(out: Path) -> Iterator[None]:
+    """Holds the folder of the runs, which is emptied: of nobody else, and not while another command is at work in it.
 
-    Args:
-        out: gets volume/, what the small forms read, and <experiment>/<part>/ with runs, MLflow's store and report.
-        keep: <experiment>/result/<part>/ below it gets what is to stay.
-        parts: of the experiment.
+    Raises:
+        UserError: it is not ours.
     """
-    began = time.monotonic()
-    folder = out / part.experiment / part.name
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "runs").mkdir(parents=True)
-    fill_volume(part.prepared(), out / "volume", out / "volume" / "as-published")
-    (out / "volume" / "_prepared").mkdir(parents=True, exist_ok=True)
-    (folder / "runs" / "_prepared").symlink_to((out / "volume" / "_prepared").resolve())
-    command = ["stratlab", "sweep", str(part.small.relative_to(ROOT)), "--rehearse"]
-    done = subprocess.run([sys.executable, "-m", *command, str(folder)], cwd=ROOT)
-    report = read_report(folder / "report")
-    names = [release.name for release in expand(read_sweep(part.small))]
-    complaints = find_complaints(report, names)
-    if done.returncode and not complaints:
-        complaints = [f"stratlab sweep ended with exit code {done.returncode}"]
-    outcome = Outcome(_name(part), time.monotonic() - began, complaints, report)
-    told = " ".join([*command, "FOLDER"])
-    kept = keep / part.experiment / "result" / part.name
-    keep_result(folder / "report", kept, outcome, told, parts)
-    return outcome
+    theirs = out.exists() and {path.name for path in out.iterdir()} - {LOCK}
+    if theirs and not (out / FOUND).exists():
+        raise UserError(f"--out {out}: is not empty and has no {FOUND}; expected a new folder")
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"--out {out}: another `python -m experiments` is at work in it; expected another folder, "
+                "and times are of use only where nothing else runs"
+            ) from None
+        yield
 
 
-def _name(part: Part) -> str:
-    return f"{part.experiment}/{part.name}"
+def _say_unknown(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    hint = f", did you mean {near[0]}?" if near else f": expected of {', '.join(sorted(known))}"
+    return f"NAMES={name} is no experiment{hint}"
 
 
 def _read_folder(given: str) -> Path:
@@ -134,4 +143,5 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `--list | head`
     sys.exit(main())

@@ -8,12 +8,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from stratlab.user_error import UserError
 
 FOLDER = Path(__file__).parent
 MOUNT = "/results"
@@ -31,10 +35,18 @@ class Part:
     small: Path
 
     @property
+    def full_name(self) -> str:
+        return f"{self.experiment}/{self.name}"
+
+    @property
     def values(self) -> Sequence[Path]:
         """The files that both sizes name for helm."""
-        named = read_yaml(self.full).get("values", [])
-        return [self.full.parent / each for each in ([named] if isinstance(named, str) else named)]
+        return _values_of(self.full)
+
+    def form(self) -> str:
+        """Changes with what the small form says, in its own file and in those of its values."""
+        written = [read_yaml(path) for path in (self.small, *_values_of(self.small))]
+        return hashlib.sha256(json.dumps(written, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def prepared(self) -> list[str]:
         """Names of what its runs read from the volume."""
@@ -70,9 +82,23 @@ def list_experiments(folder: Path = FOLDER) -> list[Experiment]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The map in a file."""
-    content: dict[str, Any] = yaml.safe_load(path.read_text())
+    """The map in a file.
+
+    Raises:
+        UserError: there is none; with the file's name.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as problem:
+        raise UserError(f"{path}: {' '.join(str(problem).split())}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected names with values, found {type(content).__name__}")
     return content
+
+
+def _values_of(sweep: Path) -> list[Path]:
+    named = read_yaml(sweep).get("values", [])
+    return [sweep.parent / each for each in ([named] if isinstance(named, str) else named)]
 
 
 def _texts(node: Any) -> Iterator[str]:

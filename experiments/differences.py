@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from os.path import normpath
 from typing import Any
 
 STRATEGY = "strategy"
@@ -52,7 +53,11 @@ def _compare_rest(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator
     for key in sorted({*full, *small} - {"set", "matrix", "exclude", "values"}):
         yield from _compare(key, full.get(key), small.get(key))
     wanted = [file for file in _list(full.get("values")) if CLUSTER not in file]
-    yield from _compare("values", wanted, _list(small.get("values")))
+    found = _list(small.get("values"))
+    yield from _compare("values", wanted, found)
+    for file in found:
+        if normpath(f"full/{file}") != normpath(f"small/{file}"):
+            yield f"values: {file} is one file beside the full form and another beside the small one"
 
 
 def find_clusters(sweep: Mapping[str, Any]) -> list[str]:
@@ -75,7 +80,7 @@ def _compare(place: str, full: Any, small: Any) -> Iterator[str]:
     if place.removeprefix("set: ") not in SMALLER or full is None or small is None:
         yield f"{place} is {full!r} in the full form and {small!r} in the small one"
     elif not _is_smaller(full, small):
-        yield f"{place} is {small!r} in the small form, more than {full!r}"
+        yield f"{place} is {small!r} in the small form, expected a whole number from 1 to {full!r}"
 
 
 def _compare_matrix(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
@@ -92,11 +97,14 @@ def _compare_matrix(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterat
         elif axis not in SMALLER:
             yield f"matrix: {axis} is {values} in the full form and {there} in the small one"
         elif len(there) > len(values) or not all(map(_is_smaller, values, there)):
-            yield f"matrix: {axis} is {there} in the small form, more than {values}"
+            yield f"matrix: {axis} is {there} in the small form, expected whole numbers from 1 to those of {values}"
 
 
 def _is_smaller(full: Any, small: Any) -> bool:
-    return isinstance(full, int | float) and isinstance(small, int | float) and small <= full
+    """A count of the same kind: nothing is switched off by a 0 that the full form has not."""
+    if type(full) is not int or type(small) is not int:
+        return False
+    return small == full == 0 or 1 <= small <= full
 
 
 def _compare_exclude(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:

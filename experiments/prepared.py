@@ -75,4 +75,6 @@ def fill_volume(names: Sequence[str], volume: Path, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3 or not set(sys.argv[2:]) <= PREPARED.keys():
+        sys.exit(f"found {sys.argv[1:]}; expected a folder, then names of {', '.join(PREPARED)}")
     fill_volume(sys.argv[2:], Path(sys.argv[1]), Path(sys.argv[1]) / "as-published")

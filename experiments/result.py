@@ -19,6 +19,7 @@ from rich.console import Console
 from experiments.catalogue import FOLDER
 from stratlab.compare.showing.terminal_table import terminal_table
 
+FACTS = "result.json"
 KEPT = ("report.json", "summary.md", "report.html")
 """Of the comparison's report; the folder of the rehearsal is called FOLDER in them."""
 MOST_PAGES = 5
@@ -69,23 +70,40 @@ def find_complaints(report: Mapping[str, Any], expected: Sequence[str]) -> list[
     return found
 
 
-def keep_result(report_folder: Path, part_folder: Path, outcome: Outcome, command: str, parts: int) -> None:
-    """Fills the part's folder below result/: the report, the table as a text, and how it came to be.
+def keep_result(
+    report_folder: Path, part_folder: Path, outcome: Outcome, command: str, parts: int, form: str
+) -> None:
+    """Fills the part's folder below result/, as a whole: the report, the table as a text, and how it came to be.
+
+    What was kept before stays where this outcome is not as it must be.
 
     Args:
         parts: of the experiment.
+        form: of catalogue.Part.form.
     """
-    shutil.rmtree(part_folder, ignore_errors=True)
-    part_folder.mkdir(parents=True)
+    if outcome.complaints and (part_folder / FACTS).is_file():
+        return
+    new, old = (part_folder.with_name(f".{part_folder.name}.{age}") for age in ("new", "old"))
+    for folder in (new, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    new.mkdir(parents=True)
+    _fill(new, report_folder, outcome, parts)
+    facts = describe_outcome(outcome, command) | {"form": form}
+    (new / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+    if part_folder.exists():
+        part_folder.rename(old)
+    new.rename(part_folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill(folder: Path, report_folder: Path, outcome: Outcome, parts: int) -> None:
     for name in KEPT:
         if (report_folder / name).is_file():
             text = take_folder_out((report_folder / name).read_text(), report_folder.parent)
             if name != "report.html" or (parts <= MOST_PAGES and len(text.encode()) <= MOST_PAGE_BYTES):
-                (part_folder / name).write_text(text)
+                (folder / name).write_text(text)
     if outcome.report:
-        (part_folder / "table.txt").write_text(draw_table(outcome.report))
-    facts = describe_outcome(outcome, command)
-    (part_folder / "result.json").write_text(json.dumps(facts, indent=1) + "\n")
+        (folder / "table.txt").write_text(draw_table(outcome.report))
 
 
 def take_folder_out(text: str, folder: Path) -> str:

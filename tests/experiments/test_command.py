@@ -1,12 +1,21 @@
-"""The command's folders."""
+"""The command: its folders, one at a time in each, what ends it, what it says of files that cannot be read."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from experiments import __main__ as command
+from experiments import part_run
+from experiments.catalogue import Part, list_experiments
+from experiments.result import ROOT
 
 
 def test_folders_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +33,77 @@ def test_what_lies_in_a_folder_of_somebody_else_stays(
     assert command.main(["--out", str(tmp_path), "offload"]) == 2
     assert "is not empty and has no found.json" in capsys.readouterr().err
     assert kept.read_text() == "theirs"
+
+
+def test_two_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with command._only_one(tmp_path / "out"):
+        assert command.main(["--out", str(tmp_path / "out"), "offload"]) == 2
+    assert "another `python -m experiments` is at work in it" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "volume").exists()
+    with command._only_one(tmp_path / "out"):
+        pass  # the other one has ended
+
+
+def test_a_misspelt_name_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["ofload", "zzz"]) == 2
+    said = capsys.readouterr().err
+    assert "NAMES=ofload is no experiment, did you mean offload?" in said
+    assert "NAMES=zzz is no experiment: expected of " in said
+
+
+def test_a_signal_ends_what_was_started_too(tmp_path: Path) -> None:
+    """In a process of its own: it is the one that is asked to end."""
+    code = (
+        "import sys\n"
+        "from experiments import part_run\n"
+        "from stratlab.machine.interruption import Interrupted, signals_raise\n"
+        "child = 'import os, sys, time; open(sys.argv[1], \"w\").write(str(os.getpid())); time.sleep(60)'\n"
+        "try:\n"
+        "    with signals_raise():\n"
+        "        part_run._run([sys.executable, '-c', child, sys.argv[1]])\n"
+        "except Interrupted as stop:\n"
+        "    sys.exit(stop.code)\n"
+    )
+    noted = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", code, str(noted)], cwd=ROOT) as program:
+        until = time.monotonic() + 30
+        while not (noted.is_file() and noted.read_text()) and time.monotonic() < until:
+            time.sleep(0.02)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(30) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(noted.read_text()), 0)
+
+
+def broken(tmp_path: Path, text: str) -> Part:
+    part = list_experiments()[0].parts[0]
+    small = tmp_path / "small.yaml"
+    small.write_text(text)
+    return replace(part, small=small)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("run: [broken", "small.yaml: not YAML: while parsing a flow sequence"),
+        ("- a", "small.yaml: "),
+        ("", "small.yaml: "),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_complaint_of_its_part(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    outcome = part_run.run_part(broken(tmp_path, text), tmp_path / "out", tmp_path / "kept", 1)
+    assert sentence in outcome.complaints[0]
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_sweep_that_ends_without_a_report_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = list_experiments()[0].parts[0]
+    monkeypatch.setattr(part_run, "_fill", lambda part, out, runs: runs.mkdir(parents=True))
+    monkeypatch.setattr(part_run, "_run", lambda line: 2)
+    outcome = part_run.run_part(part, tmp_path / "out", tmp_path / "kept", 1)
+    (told,) = outcome.complaints
+    assert told.endswith("ended with exit code 2 and no report; its words are above")

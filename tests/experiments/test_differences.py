@@ -53,16 +53,29 @@ def test_smaller_numbers_are_allowed() -> None:
         (("values",), ["../values.yaml", "../examples/cluster-a.yaml"], "values is"),
         (("tune",), {"steps": 3}, "tune is None in the full form"),
         (("set", "run.config.lr"), 0.01, "set: run.config.lr is 0.1 in the full form and 0.01"),
-        (("set", "run.config.epochs"), 4, "set: run.config.epochs is 4 in the small form, more than 3"),
+        (
+            ("set", "run.config.epochs"),
+            4,
+            "set: run.config.epochs is 4 in the small form, expected a whole number from 1 to 3",
+        ),
+        *(
+            (("set", "run.config.epochs"), odd, "expected a whole number from 1")
+            for odd in (0, -3, True, 0.5)
+        ),
+        (("values",), "extra.yaml", "extra.yaml is one file beside the full form and another"),
         (("set", "run.config.steps"), 4, "set: run.config.steps is None in the full form"),
         (("set", "run.config.seed"), 1, "set: run.config.seed is None in the full form and 1"),
         (("matrix", "strategy"), ["ddp"], "matrix: strategy is"),
         (
             ("matrix", "run.processesPerNode"),
             [1, 16],
-            "run.processesPerNode is .1, 16. in the small form, more",
+            "run.processesPerNode is .1, 16. in the small form, expected whole numbers",
         ),
-        (("matrix", "run.config.micro_batch_size"), [1, 2, 3, 4], "micro_batch_size is .* more than"),
+        (
+            ("matrix", "run.config.micro_batch_size"),
+            [1, 2, 3, 4],
+            "micro_batch_size is .* expected whole numbers",
+        ),
         (("matrix", "run.config.zeropp"), ["hpz,qwz"], "zeropp is .* not a part of"),
         (("matrix", "run.config.seed"), [1], "matrix: has the axes"),
         (("exclude",), [], "exclude: is"),
@@ -76,6 +89,18 @@ def test_every_other_key_is_refused(place: tuple[str, ...], value: Any, sentence
     node[place[-1]] = value
     found = find_differences(FULL, small)
     assert found and re.search(sentence, " | ".join(found)), found
+
+
+def test_files_of_one_name_in_two_folders_are_two_files() -> None:
+    named = {"values": ["../values.yaml", "extra/v.yaml"]}
+    (found,) = find_differences(FULL | named, smaller() | named)
+    assert found.startswith("values: extra/v.yaml is one file beside the full form and another")
+
+
+def test_what_is_switched_off_in_both_forms_is_no_difference() -> None:
+    full, small = copy.deepcopy(FULL), smaller()
+    full["set"]["run.config.profile_steps"] = small["set"]["run.config.profile_steps"] = 0
+    assert find_differences(full, small) == []
 
 
 def test_a_key_that_the_small_form_lacks_is_a_difference() -> None:

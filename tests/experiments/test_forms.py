@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.catalogue import PREPARED, Part, list_experiments, read_yaml
+from experiments.catalogue import FOLDER, PREPARED, Part, list_experiments, read_yaml
 from experiments.differences import find_clusters, find_differences
 from experiments.prepared import PREPARED as SOURCES
 from stratlab.rendering.helm import find_helm
@@ -31,9 +31,14 @@ def plan(file: Path) -> Sequence[Planned]:
 
 def test_there_is_a_small_form_of_each_part_and_no_other() -> None:
     assert PARTS
+    folders = {path for path in FOLDER.iterdir() if (path / "full").is_dir() or (path / "small").is_dir()}
+    assert folders == {experiment.folder for experiment in EXPERIMENTS}, "a folder without README.md"
     for experiment in EXPERIMENTS:
-        small = sorted(path.name for path in (experiment.folder / "small").iterdir())
-        assert small == sorted(path.name for path in (experiment.folder / "full").iterdir()), experiment.name
+        full, small = (
+            {path.name for path in (experiment.folder / size).glob("*")} for size in ("full", "small")
+        )
+        lacking = [f"small/{name}" for name in full - small] + [f"full/{name}" for name in small - full]
+        assert full and not lacking, f"{experiment.name}: lacks {', '.join(lacking) or 'a file in full/'}"
 
 
 @each_part
@@ -67,7 +72,9 @@ def test_what_runs_on_several_nodes_names_the_file_of_its_cluster(part: Part) ->
         assert (part.full.parent / file).is_file()
         name = Path(file).name
         assert f"examples/{name}" in readme
-        asked = yaml.safe_load((part.full.parent / file).read_text())["run"]["pod"].get("annotations", {})
+        of_cluster = yaml.safe_load((part.full.parent / file).read_text())
+        assert of_cluster.keys() == {"run"} and "config" not in of_cluster["run"], "no part of the recipe"
+        asked = of_cluster["run"]["pod"].get("annotations", {})
         for planned in plan(part.full):
             assert template(planned.workload.object)["metadata"].get("annotations", {}) == asked
 
