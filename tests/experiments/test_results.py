@@ -27,7 +27,7 @@ def test_each_part_has_the_result_of_its_small_form(part: Part) -> None:
     again = f"make experiments NAMES={part.full_name}"
     assert (folder / "result.json").is_file(), f"no result is kept: {again}"
     kept = json.loads((folder / "result.json").read_text())
-    assert kept["form"] == part.form(), f"the small form has changed since: {again}"
+    assert kept.get("form") == part.form(), f"the small form has changed since: {again}"
     names = [release.name for release in expand(read_sweep(part.small))]
     assert kept["result"] == "passed" and kept["complaints"] == []
     assert sorted(kept["runs"]) == sorted(names)
