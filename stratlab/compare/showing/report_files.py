@@ -24,7 +24,7 @@ from stratlab.compare.showing.layout_page import build_layouts
 from stratlab.compare.showing.learning import build_classes, build_learning
 from stratlab.compare.showing.search_section import build_search_section
 from stratlab.compare.showing.sharding_section import build_sharding_section
-from stratlab.compare.showing.short_names import shorten_names
+from stratlab.compare.showing.short_names import SHORT, shorten_names
 from stratlab.compare.showing.summary_page import build_markdown
 from stratlab.compare.showing.tradeoffs import build_choice
 from stratlab.compare.showing.tuning_section import build_tuning
@@ -47,7 +47,6 @@ CSV_FIELDS = (
     *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
     *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
 )
-SHORT = "Names of runs are shown without {}, which begins all of them."
 FILES = ("report.json", "comparison.csv", "summary.md", "report.html")
 assert set(STATE_FIELDS) <= set(CSV_FIELDS)
 
@@ -118,7 +117,7 @@ def is_report(path: Path) -> bool:
 def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
     """The page as text."""
     report, runs, prefix = shorten_names(report, runs)
-    origin = verdict.describe_origin(report) + (f" {SHORT.format(prefix)}" if prefix else "")
+    origin = verdict.describe_origin(report) + (f" {SHORT.format(prefix)}." if prefix else "")
     records = [run for run in runs if run.status != "not a run"]
     rows = report["runs"]
     first = [verdict.build_verdict(report), build_why(report, LEAST_LEAD_PCT)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from stratlab.run_directory.record import RunRecord
 
+SHORT = "Names of runs are shown without {}, which begins all of them"
 LEAST = 8
 """Letters to be taken off: what little is gained else does not pay for names that are not those of the runs."""
 

@@ -12,6 +12,7 @@ from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.run_rows import find_recorded_step_ms
+from stratlab.compare.showing.short_names import SHORT, shorten_names
 from stratlab.compare.showing.verdict import either, is_foreign
 from stratlab.number import format_number
 from stratlab.run_directory.record import TRACED
@@ -47,6 +48,7 @@ OF_TEXT = ("useful_tokens_per_s", "bubble_pct", "test_perplexity")
 
 def terminal_table(report: Mapping[str, Any]) -> Table:
     """One row per run; the caption says whether they are comparable and where the numbers come from."""
+    report, _, prefix = shorten_names(report, [])
     origin = report["origin"]
     hardware, backend, world_size, steps = (
         either(origin[name]) for name in ("hardware", "backend", "world_size", "steps")
@@ -55,6 +57,7 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     best = [f"{metric}: {run}" for metric, run in report["winners"].items() if run]
     groups = [f"comparable with each other: {', '.join(g['runs'])}" for g in report["group_winners"]]
     lines = [
+        *([SHORT.format(prefix)] if prefix else []),
         f"{report['fairness']['verdict']}: {report['fairness']['reason']}",
         *groups,
         f"best: {', '.join(best) if best else 'nobody is named'}",
@@ -70,7 +73,7 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     ]
     table = Table(title=escape(f"comparison {report['comparison']}"), caption=escape("\n".join(lines)))
     table.caption_justify = "left"
-    table.add_column("run")
+    table.add_column("run", overflow="fold")  # what tells runs apart stands at the end
     tasks = {row["task"] for row in report["runs"]} - {None}
     left_out = (*(OF_IMAGES if tasks == {"text"} else ()), *(OF_TEXT if tasks == {"image"} else ()))
     columns = [column for column in COLUMNS if column[0] not in left_out]
@@ -79,7 +82,7 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         others = [column for column in OF_TRACES if column not in columns]
         columns = list(OF_TRACES) if only_traces else [*columns, *others]
     for name, header, _ in columns:
-        table.add_column(header, justify="left" if name in LEFT else "right")
+        table.add_column(header, justify="left" if name in LEFT else "right", overflow="fold")
     for row in report["runs"]:
         bubble = row["bubble_pct"] if (row["pp"] or 1) > 1 else None
         row = {**row, "strategy": _name(row), "status": _status(row), "bubble_pct": bubble}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.showing.report_files import render_page
 from stratlab.compare.showing.short_names import shorten_names
+from stratlab.compare.showing.terminal_table import terminal_table
 from tests.stratlab.example_run import build_run_dir
 
 
@@ -26,6 +29,20 @@ def test_the_comparisons_name_is_told_once(tmp_path: Path) -> None:
     assert not re.findall(r"(?<![-/\w])vit-food101-(?:ddp|fsdp)(?![-/\w])", said)
     assert "fsdp is" in said and "than ddp" in said, "sentences too"
     assert report["runs"][0]["run"].startswith("vit-"), "the report itself keeps them"
+
+
+@pytest.mark.parametrize("width", [60, 110, 200])
+def test_a_terminal_of_any_width_tells_runs_apart(tmp_path: Path, width: int) -> None:
+    root = tmp_path / "vit-huge-food101-eight-gpus"
+    strategies = ("ddp", "fsdp", "zero2", "hsdp")
+    for strategy in strategies:
+        build_run_dir(root, f"{root.name}-{strategy}", strategy)
+    page = io.StringIO()
+    Console(file=page, width=width).print(terminal_table(compare(load_runs(root))))
+    first = [line.split("│")[1] for line in page.getvalue().splitlines() if line.startswith("│")]
+    assert "".join(cell.strip() for cell in first) == "".join(sorted(strategies))
+    assert "…" not in page.getvalue().partition("└")[0]
+    assert f"Names of runs are shown without {root.name}-" in " ".join(page.getvalue().split())
 
 
 def report_of(comparison: str, *names: str) -> dict[str, object]:
