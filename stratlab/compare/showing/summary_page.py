@@ -8,6 +8,7 @@ from typing import Any
 from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.showing import sharding_section
 from stratlab.compare.showing.search_section import build_search_rows, list_columns
+from stratlab.compare.showing.short_names import SHORT, shorten_names
 from stratlab.compare.showing.tradeoffs import SCALING_COLUMNS
 from stratlab.compare.showing.verdict import NAMES, describe_origin
 from stratlab.drawing import Column, escape_markdown, markdown_table
@@ -30,10 +31,11 @@ RUNS: tuple[Column | str, ...] = (
 
 def build_markdown(report: Mapping[str, Any]) -> str:
     """The text of summary.md. Every text from outside is escaped."""
-    fairness = report["fairness"]
+    report, _, prefix = shorten_names(report, [])
+    fairness, shortened = report["fairness"], f" {SHORT.format(prefix)}." if prefix else ""
     blocks = [
         f"# Comparison {escape_markdown(report['comparison'])}",
-        escape_markdown(describe_origin(report)),
+        escape_markdown(describe_origin(report) + shortened),
         f"**{escape_markdown(fairness['verdict'])}**: {escape_markdown(fairness['reason'])}.",
         *([_list(report["remarks"])] if report["remarks"] else []),
         *_best(report),

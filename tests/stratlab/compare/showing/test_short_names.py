@@ -13,6 +13,7 @@ from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.showing.report_files import render_page
 from stratlab.compare.showing.short_names import shorten_names
+from stratlab.compare.showing.summary_page import build_markdown
 from stratlab.compare.showing.terminal_table import terminal_table
 from tests.stratlab.example_run import build_run_dir
 
@@ -28,6 +29,8 @@ def test_the_comparisons_name_is_told_once(tmp_path: Path) -> None:
     said = re.sub(r"<[^>]*>", " ", page)
     assert not re.findall(r"(?<![-/\w])vit-food101-(?:ddp|fsdp)(?![-/\w])", said)
     assert "fsdp is" in said and "than ddp" in said, "sentences too"
+    text = build_markdown(report)
+    assert "| fsdp | fsdp |" in text and "Names of runs are shown without" in text
     assert report["runs"][0]["run"].startswith("vit-"), "the report itself keeps them"
 
 
