@@ -161,7 +161,7 @@ def _list_remarks(points: Sequence[Mapping[str, Any]], goal: Goal, runs: Sequenc
     seen = sorted({point["samples_seen"] for point in points if point["samples_seen"]})
     remarks = [ON_TEST] if goal.key.startswith("test_") else []
     if len(seen) > 1:
-        epochs = all(run.config["config"].get("steps") is None for run in runs)
+        epochs = not any(run.config["config"].get("steps") for run in runs)
         cause = (
             "an epoch has whole batches only"
             if epochs

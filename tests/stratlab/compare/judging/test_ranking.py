@@ -291,7 +291,7 @@ def test_batches_that_see_other_amounts_of_data_are_said(tmp_path: Path) -> None
     ]
     for file in tmp_path.glob("*/config.json"):
         config = json.loads(file.read_text())
-        config["config"] |= {"steps": None, "epochs": 3}
+        config["config"] |= {"steps": 0, "epochs": 3}
         file.write_text(json.dumps(config))
     report = compare(load_runs(tmp_path), varied=["global_batch_size"])
     assert report["search"]["remarks"] == [said + "an epoch has whole batches only"]
