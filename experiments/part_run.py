@@ -28,7 +28,7 @@ def run_part(part: Part, out: Path, keep: Path, parts: int) -> Outcome:
     folder = out / part.experiment / part.name
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        names = [release.name for release in expand(read_sweep(part.small))]
+        names, form = [release.name for release in expand(read_sweep(part.small))], part.form()
         _fill(part, out, folder / "runs")
     except UserError as problem:
         return Outcome(part.full_name, time.monotonic() - began, [str(problem)], {})
@@ -40,9 +40,11 @@ def run_part(part: Part, out: Path, keep: Path, parts: int) -> Outcome:
         complaints = [f"`{' '.join(command)}` ended with exit code {code} and no report; its words are above"]
     elif code and not complaints:
         complaints = [f"stratlab sweep ended with exit code {code}"]
+    if part.form() != form:
+        complaints.append("its small form was changed meanwhile: run it again")
     outcome = Outcome(part.full_name, time.monotonic() - began, complaints, report)
     kept = keep / part.experiment / "result" / part.name
-    keep_result(folder / "report", kept, outcome, " ".join([*command, "FOLDER"]), parts, part.form())
+    keep_result(folder / "report", kept, outcome, " ".join([*command, "FOLDER"]), parts, form)
     return outcome
 
 

@@ -25,7 +25,7 @@ KEPT = ("report.json", "summary.md", "report.html")
 MOST_PAGES = 5
 """Parts of an experiment up to which pages are kept: they lie in git. With more parts a page is at FOLDER/report."""
 MOST_PAGE_BYTES = 270_000
-"""A larger page, that of many runs, is left at FOLDER/report, too; summary.md says the same in text."""
+"""A larger page, that of many runs, is left at FOLDER/report, too; summary.md has the answer in text."""
 TABLE_WIDTH = 200
 MATTERS = (
     "trainer",
@@ -81,9 +81,11 @@ def keep_result(
         parts: of the experiment.
         form: of catalogue.Part.form.
     """
+    new, old = (part_folder.with_name(f".{part_folder.name}.{age}") for age in ("new", "old"))
+    if old.is_dir() and not part_folder.exists():  # somebody was stopped between two renames
+        old.rename(part_folder)
     if outcome.complaints and (part_folder / FACTS).is_file():
         return
-    new, old = (part_folder.with_name(f".{part_folder.name}.{age}") for age in ("new", "old"))
     for folder in (new, old):
         shutil.rmtree(folder, ignore_errors=True)
     new.mkdir(parents=True)

@@ -15,12 +15,6 @@ from stratlab.predict.operations_file import OperationsFile, read_operations_fil
 from stratlab.predict.question import Question
 from stratlab.rendering.installation import explain_trainer
 
-INSTEAD = {
-    "model_path": "name a preset of its shape, as --set run.config.model=vit_huge",
-    "dataset_path": "name a known data set, as --set run.config.dataset=food101",
-}
-"""Settings that may name a folder of a cluster's volume -> what says as much of it here."""
-
 
 class NotCounted(Exception):
     """The trainer is not there, or refuses. Its words."""
@@ -38,8 +32,12 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
     Raises:
         NotCounted: there is no trainer here, or these settings cannot be counted.
     """
-    if elsewhere := _list_elsewhere(question.settings):
-        raise NotCounted(elsewhere)
+    weights = question.settings.get("model_path", "")
+    if weights and not Path(weights).exists():
+        raise NotCounted(
+            f"model_path={weights} is not on this machine: name a preset of its shape, as "
+            "--set run.config.model=vit_huge, with --set run.config.model_path=null"
+        )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRAINER_")}
     env = kept | {f"TRAINER_{name.upper()}": value for name, value in question.settings.items()}
     if absent := explain_trainer(sys.executable, env):
@@ -55,16 +53,6 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
         except OSError as failure:
             _tell_unkept(cache, failure.strerror or str(failure))
         return replace(file, path=place)
-
-
-def _list_elsewhere(settings: Mapping[str, object]) -> str:
-    """What a count would read from folders that are not on this machine, and how to do without; "" = nothing."""
-    asked = {name: str(settings[name]) for name in INSTEAD if settings.get(name)}
-    missing = {name: path for name, path in asked.items() if not Path(path).exists()}
-    return "; ".join(
-        f"{name}={path} is not on this machine: {INSTEAD[name]}, with --set run.config.{name}=null"
-        for name, path in missing.items()
-    )
 
 
 def _run_trainer(question: Question, part: Path, env: Mapping[str, str]) -> None:

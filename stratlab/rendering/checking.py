@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,21 +76,25 @@ def ask_trainer(
 def _ask(
     command: Sequence[str], question: str, environ: dict[str, str], waiting: Callable[[float], None]
 ) -> subprocess.CompletedProcess[str]:
-    began = time.monotonic()
-    text: str | None = question
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        try:
-            while True:
-                try:
-                    out, err = process.communicate(text, timeout=WAITING_S)
-                    return subprocess.CompletedProcess(command, process.returncode, out, err)
-                except subprocess.TimeoutExpired:
-                    text = None  # it has been sent
-                    waiting(time.monotonic() - began)
-        except BaseException:
-            process.kill()
-            raise
+    began, pipe = time.monotonic(), subprocess.PIPE
+    with tempfile.TemporaryFile(
+        "w+"
+    ) as asked:  # of a pipe, communicate() leaves what a first call has not written
+        asked.write(question)
+        asked.seek(0)
+        with subprocess.Popen(
+            command, env=environ, stdin=asked, stdout=pipe, stderr=pipe, text=True
+        ) as process:
+            try:
+                while True:
+                    try:
+                        out, err = process.communicate(timeout=WAITING_S)
+                        return subprocess.CompletedProcess(command, process.returncode, out, err)
+                    except subprocess.TimeoutExpired:
+                        waiting(time.monotonic() - began)
+            except BaseException:
+                process.kill()
+                raise
 
 
 def list_refusals(answers: Answers, count: int) -> list[str]:

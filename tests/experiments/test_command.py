@@ -98,6 +98,24 @@ def test_a_file_that_cannot_be_read_is_a_complaint_of_its_part(
     assert not (tmp_path / "kept").exists()
 
 
+def test_a_form_that_changes_while_it_runs_gives_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = list_experiments()[0].parts[0]
+    small = tmp_path / "small.yaml"
+    small.write_text(part.small.read_text())
+    values = tmp_path.parent / "values.yaml"
+    values.write_text((part.small.parents[1] / "values.yaml").read_text())
+    monkeypatch.setattr(part_run, "ROOT", tmp_path)
+    monkeypatch.setattr(part_run, "_fill", lambda part, out, runs: runs.mkdir(parents=True))
+    monkeypatch.setattr(part_run, "find_complaints", lambda report, names: [])
+    monkeypatch.setattr(
+        part_run, "_run", lambda line: bool(values.write_text("run: {config: {lr: 7}}")) and 0
+    )
+    outcome = part_run.run_part(replace(part, small=small), tmp_path / "out", tmp_path / "kept", 1)
+    assert outcome.complaints == ["its small form was changed meanwhile: run it again"]
+
+
 def test_a_sweep_that_ends_without_a_report_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

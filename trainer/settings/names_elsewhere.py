@@ -137,18 +137,31 @@ def hint_of_value(setting: str, value: str) -> str:
 def _hint_of_model(value: str) -> str:
     found = _find_model(value)
     if found:
-        return f"; the network is called {found}{MOBILENET_V2 if value == 'mobilenet_v2' else ''}"
+        return f"; the network is called {found}{_say_version(value)}"
     plain = _plain(value)
     body = _find_model(plain.removesuffix(FINETUNED)) if plain.endswith(FINETUNED) else ""
     if f"{body}{FINETUNED}" in FINETUNED_NETWORKS:
-        return f"; the network with its published weights is called {body}{FINETUNED}"
+        return f"; the network with its published weights is called {body}{FINETUNED}{_say_version(value)}"
     if body:
         return (
             f"; no {FINETUNED} name has the network {body}, only {', '.join(FINETUNED_NETWORKS)}; "
             f"TRAINER_MODEL={body} is the network itself"
         )
-    near = difflib.get_close_matches(plain, PLAIN, n=1, cutoff=0.8)
-    return f"; did you mean {PLAIN[near[0]]}?" if near else ""
+    near = [
+        name
+        for name in difflib.get_close_matches(plain, PLAIN, n=5, cutoff=0.7)
+        if _digits(name) == _digits(plain)  # resnet101 is no resnet50
+    ]
+    return f"; did you mean {PLAIN[near[0]]}?{_say_version(value)}" if near else ""
+
+
+def _say_version(name: str) -> str:
+    plain = _plain(name).replace("_", "")
+    return MOBILENET_V2 if plain.startswith("mobilenetv2") else ""
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
 
 
 def _find_model(name: str) -> str:

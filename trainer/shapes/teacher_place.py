@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,17 @@ NAMED_RUNS = 5
 def said_teacher(config: Config) -> str:
     """How an error names it."""
     return f"TRAINER_TEACHER={config.teacher!r}"
+
+
+@contextmanager
+def naming_the_teacher(config: Config) -> Iterator[None]:
+    """What its files alone tell is refused in its name, not in those of settings that nobody has set."""
+    try:
+        yield
+    except ConfigError as failure:
+        raise ConfigError([f"{said_teacher(config)}: {problem}" for problem in failure.problems]) from None
+    except DataMissing as failure:
+        raise DataMissing(f"{said_teacher(config)}: {failure}") from failure
 
 
 def expected_teachers(config: Config) -> str:

@@ -14,7 +14,6 @@ from trainer.data.exported import check_classes
 from trainer.data.order import SampleOrder
 from trainer.data.residence import Source, build_source, resolve_residence
 from trainer.engine import Engine
-from trainer.failures import DataMissing
 from trainer.hangs.alone import do_alone
 from trainer.hangs.pulse import Pulse
 from trainer.models import build_model
@@ -25,7 +24,7 @@ from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.precision import Precision
 from trainer.shapes.model_shapes import default_image_size
-from trainer.shapes.teacher_place import said_teacher
+from trainer.shapes.teacher_place import naming_the_teacher
 from trainer.shapes.teacher_rules import teacher_config, teacher_problems
 from trainer.tasks.judge import open_judge
 from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_classification
@@ -100,16 +99,10 @@ class ImageTask:
         if problems := teacher_problems(config, labels, channels):
             raise ConfigError(problems)
         asked = teacher_config(config)
-        try:
+        with naming_the_teacher(config):
             model = build_model(
                 asked, image_size=self._image_size, channels=channels, num_labels=labels, whole=True
             )
-        except ConfigError as failure:  # only its files told
-            raise ConfigError(
-                [f"{said_teacher(config)}: {problem}" for problem in failure.problems]
-            ) from None
-        except DataMissing as failure:
-            raise DataMissing(f"{said_teacher(config)}: {failure}") from failure
         self.teacher_facts = {
             "teacher_sha256": self._hash("hashing the teacher", model, pulse),
             "teacher_parameters": sum(p.numel() for p in model.parameters()),

@@ -31,6 +31,7 @@ from trainer.shapes.decoder_shapes import (
     count_forward_flops_per_token,
     count_parameters,
 )
+from trainer.shapes.teacher_place import naming_the_teacher
 from trainer.shapes.teacher_rules import teacher_config, teacher_problems
 from trainer.tasks.judge import open_judge
 from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_language_modelling
@@ -87,8 +88,9 @@ class TextTask:
         if problems := teacher_problems(config):
             raise ConfigError(problems)
         asked = teacher_config(config)
-        shape = self._teacher_shape = read_shape(asked)
-        weights = open_weights(asked, shape)
+        with naming_the_teacher(config):
+            shape = self._teacher_shape = read_shape(asked)
+            weights = open_weights(asked, shape)
         with leave_alone(pulse):  # files are read
             found = hash_weights_by_name(weights, weights.names, dist.get_rank(), dist.get_world_size())
         self.teacher_facts = {
@@ -99,7 +101,9 @@ class TextTask:
         }
         if not teaches:
             return None
-        placed = place_teacher(self._build(asked, empty=False), self._device, precision.teacher_dtype)
+        with naming_the_teacher(config):
+            built = self._build(asked, empty=False)
+        placed = place_teacher(built, self._device, precision.teacher_dtype)
         return Teacher(placed, config.distil_temperature, config.distil_weight)
 
     def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:

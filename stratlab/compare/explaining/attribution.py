@@ -57,6 +57,9 @@ def build_attribution(
     kinds = {row["run"]: _find_kind(row) for row in rows if is_compared(row)}
     steps = {row["run"]: ms for row in rows if is_compared(row) and (ms := _find_step_ms(row))}
     if baseline is not None and baseline not in steps:
+        ending = [name for name in steps if name.endswith(f"-{baseline}")]  # as pages and tables show it
+        baseline = ending[0] if len(ending) == 1 else baseline
+    if baseline is not None and baseline not in steps:
         known = ", ".join(steps) or "none"
         raise UserError(f"--baseline {baseline}: expected a finished run of this comparison: {known}")
     groups = [[name for name in group if name in steps] for group in fairness["groups"]]

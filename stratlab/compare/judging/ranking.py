@@ -161,16 +161,20 @@ def _list_remarks(points: Sequence[Mapping[str, Any]], goal: Goal, runs: Sequenc
     seen = sorted({point["samples_seen"] for point in points if point["samples_seen"]})
     remarks = [ON_TEST] if goal.key.startswith("test_") else []
     if len(seen) > 1:
-        epochs = not any(run.config["config"].get("steps") for run in runs)
-        cause = (
-            "an epoch has whole batches only"
-            if epochs
-            else "with run.config.epochs instead of steps they would see the same"
-        )
         remarks.append(
-            f"the points of the search have seen from {seen[0]:,} to {seen[-1]:,} samples: {cause}"
+            f"the points of the search have seen from {seen[0]:,} to {seen[-1]:,} samples"
+            + _name_cause(points[0]["settings"], runs)
         )
     return remarks
+
+
+def _name_cause(varied: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
+    """Why points have seen other amounts; "" where that is what was asked for."""
+    if not varied.keys().isdisjoint(("steps", "epochs", "train_samples")):
+        return ""
+    if any(run.config["config"].get("steps") for run in runs):
+        return ": with run.config.epochs instead of steps they would see the same"
+    return ": an epoch has whole batches only"
 
 
 def name_point(point: Mapping[str, Any]) -> str:

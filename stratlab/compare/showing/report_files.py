@@ -116,14 +116,14 @@ def is_report(path: Path) -> bool:
 
 def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
     """The page as text."""
-    report, runs, prefix = shorten_names(report, runs)
+    report, runs, prefix = shorten_names({**report, "limits": say_limits(report)}, runs)
     origin = verdict.describe_origin(report) + (f" {SHORT.format(prefix)}." if prefix else "")
     records = [run for run in runs if run.status != "not a run"]
     rows = report["runs"]
     first = [verdict.build_verdict(report), build_why(report, LEAST_LEAD_PCT)]
     if verdict.is_foreign(report):  # the rest is of what a run tells
         sections = [*first, measured.build_traces(rows), verdict.build_fairness(report)]
-        return build_page(f"Comparison {report['comparison']}", origin, sections, say_limits(report))
+        return build_page(f"Comparison {report['comparison']}", origin, sections, report["limits"])
     sections = [
         *first,
         measured.build_speed(rows, report["noise"]),
@@ -141,7 +141,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
         *build_classes(records),
         verdict.build_sources(report),
     ]
-    return build_page(f"Comparison {report['comparison']}", origin, sections, say_limits(report))
+    return build_page(f"Comparison {report['comparison']}", origin, sections, report["limits"])
 
 
 def say_limits(report: Mapping[str, Any]) -> list[str]:

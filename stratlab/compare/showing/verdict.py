@@ -53,7 +53,8 @@ def describe_origin(report: Mapping[str, Any]) -> str:
 def _describe_repeats(report: Mapping[str, Any]) -> str:
     points = (report["search"] or {}).get("points")
     if points:
-        return f"{min(point['seeds'] for point in points)} seed(s) for each point of the search"
+        seeds = sorted({point["seeds"] for point in points})
+        return f"{' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seed(s) for each point of the search"
     return f"{report['origin']['repeats']} repeat(s) per strategy"
 
 

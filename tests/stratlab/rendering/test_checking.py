@@ -45,6 +45,29 @@ def test_a_check_that_takes_long_is_heard_of_and_ends_with_who_asked(
     assert time.monotonic() - began < 0.8  # the process has been ended, not waited for
 
 
+def test_many_runs_are_asked_for_of_a_trainer_that_is_slow_to_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a pipe holds, and read late."""
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "program.py").write_text(
+        "import json, sys, time; time.sleep(0.7); asked = json.load(sys.stdin)\n"
+        "print(json.dumps({name: {'code': 0, 'problems': []} for name in asked}))"
+    )
+    monkeypatch.setattr("stratlab.rendering.checking.WAITING_S", 0.1)
+    heard: list[float] = []
+
+    def hear(seconds: float) -> None:
+        heard.append(seconds)
+        assert seconds < 20, "it waits for ever"
+
+    runs = {f"run-{number}": {"TRAINER_RUN": "x" * 2000} for number in range(100)}
+    answers = ask_trainer(
+        runs, {**os.environ, "PYTHONPATH": str(tmp_path)}, [], (sys.executable, "-m", "late"), hear
+    )
+    assert answers == Answers({}) and len(heard) >= 2
+
+
 def test_every_run_is_judged_and_none_is_started(tmp_path: Path) -> None:
     runs = {
         "good": settings(tmp_path),

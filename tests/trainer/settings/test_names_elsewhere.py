@@ -51,6 +51,11 @@ def test_a_data_set_s_name_that_is_nearly_one_of_ours() -> None:
             "vgg_finetuned, resnet_finetuned; TRAINER_MODEL=cnn is the network itself",
         ),
         ("MODEL", "mobilnet", "; did you mean mobilenet?"),
+        *(
+            ("MODEL", name, "version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224")
+            for name in ("MobileNet-V2", "MobileNetV2", "mobilenet_v2_finetuned")
+        ),
+        ("MODEL", "qwen2.5-1.5b-instruct", "; did you mean qwen2.5-1.5b?"),
         ("MODEL", "mobilenet_v2", "version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224"),
     ],
 )
@@ -79,8 +84,9 @@ def test_a_setting_is_refused_with_ours(setting, said):
     assert problem.startswith(f"TRAINER_{setting}: unknown setting; ") and problem.endswith(said)
 
 
-def test_a_name_that_is_nobody_s_gets_no_hint():
-    assert refuse(TRAINER_MODEL="alexnet").endswith("a hub id such as google/vit-base-patch16-224")
+@pytest.mark.parametrize("name", ["alexnet", "resnet101", "resnet-18", "Qwen2.5-7B"])
+def test_a_name_that_is_nobody_s_gets_no_hint(name):
+    assert refuse(TRAINER_MODEL=name).endswith("a hub id such as google/vit-base-patch16-224")
 
 
 def test_what_is_proposed_is_there_and_what_is_explained_is_not():

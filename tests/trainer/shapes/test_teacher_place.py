@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.fake_hub import run_fake_hub
-from trainer.settings.config import Config
+from trainer.failures import DataMissing
+from trainer.settings.config import Config, ConfigError
 from trainer.shapes import teacher_place
 from trainer.shapes.teacher_rules import teacher_problems
 
@@ -120,3 +121,12 @@ def test_a_hub_that_does_not_answer_is_told_soon_and_once(
         and "demo/large is neither on the hub" in said
     )
     assert "retry" not in caplog.text.lower()
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DataMissing])
+def test_what_its_files_alone_tell_is_refused_in_its_name(kind: type[Exception]) -> None:
+    config = Config(run="student", teacher="/models/large")
+    told = "TRAINER_MODEL_PATH='/models/large': has tensors that this model does not: x"
+    with pytest.raises(kind) as refused, teacher_place.naming_the_teacher(config):
+        raise kind([told] if kind is ConfigError else told)
+    assert str(refused.value).startswith(f"TRAINER_TEACHER='/models/large': {told}")

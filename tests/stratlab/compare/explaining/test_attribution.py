@@ -38,6 +38,13 @@ def test_the_fastest_is_the_baseline_and_the_parts_sum_to_the_measured_differenc
     assert "no band" not in found["pairs"][0]["origin"] and "GPU events" in found["pairs"][0]["origin"]
 
 
+def test_a_baseline_may_be_called_as_a_page_shows_it(tmp_path: Path) -> None:
+    for strategy in ("ddp", "fsdp"):
+        build_run_dir(tmp_path, f"demo-long-{strategy}", strategy, device="cuda", hosts=["n"])
+    report = compare(load_runs(tmp_path), baseline="fsdp")
+    assert [pair["baseline"] for pair in report["attribution"]["pairs"]] == ["demo-long-fsdp"]
+
+
 def test_a_baseline_can_be_asked_for(tmp_path: Path) -> None:
     report = build_report(tmp_path, "ddp", "fsdp", "zero2", baseline="fsdp")
     pairs = report["attribution"]["pairs"]

@@ -297,6 +297,16 @@ def test_batches_that_see_other_amounts_of_data_are_said(tmp_path: Path) -> None
     assert report["search"]["remarks"] == [said + "an epoch has whole batches only"]
 
 
+def test_where_the_length_is_searched_nobody_is_told_to_make_it_equal(tmp_path: Path) -> None:
+    build(tmp_path, "a", 90.0, epochs=3)
+    build(
+        tmp_path, "b", 94.0, loss_shift=0.01, epochs=6,
+        global_batch_size=128, grad_accum_steps=2, data_order_sha256="other",
+    )  # fmt: skip
+    report = compare(load_runs(tmp_path), varied=["global_batch_size", "epochs"])
+    assert report["search"]["remarks"] == ["the points of the search have seen from 3,840 to 7,680 samples"]
+
+
 def test_without_a_validation_split_the_test_split_chooses_and_that_is_said(tmp_path: Path) -> None:
     build(tmp_path, "a", None, lr=0.001, test_accuracy_pct=70.0, test_samples=10_000)
     build(tmp_path, "b", None, lr=0.01, test_accuracy_pct=90.0, test_samples=10_000, loss_shift=0.01)

@@ -87,6 +87,10 @@ def test_without_hpz_there_is_no_copy_in_the_node(tmp_path: Path) -> None:
     entry = judge(tmp_path, "zeropp", held(1 + 1, 1, 2), zeropp="qwz")
     assert entry["kept"] is True, entry["why"]
     entry = judge(tmp_path, "zeropp", held(1 + 1, 1, 2), zeropp="qwz,hpz")
+    assert entry["kept"] is False and entry["why"].startswith(
+        "recorded before the copy in each node was counted"
+    )
+    entry = judge(tmp_path, "zeropp", held(1, 1, 2), zeropp="qwz,hpz")
     assert entry["why"] == "less parameters than promised"
 
 

@@ -71,6 +71,23 @@ def test_else_names_stay(names: tuple[str, ...]) -> None:
     assert shorten_names(report, []) == (report, [], "")
 
 
+@pytest.mark.parametrize(
+    ("comparison", "begin"),
+    [("vit_food101", "vit-food101-"), ("ViT-Food101", "vit-food101-"), ("1d-to-5d", "s-1d-to-5d-")],
+)
+def test_names_as_a_sweep_writes_them(comparison: str, begin: str) -> None:
+    report = report_of(comparison, f"{begin}ddp", f"{begin}fsdp")
+    shown, _, prefix = shorten_names(report, [])
+    assert prefix == begin and [row["run"] for row in shown["runs"]] == ["ddp", "fsdp"]
+
+
+def test_a_place_stays_that_is_called_like_a_run() -> None:
+    report = report_of("example", "example-ddp", "example-fsdp")
+    report |= {"not_runs": [{"folder": "example-ddp.old"}], "sources": [{"run_dir": "example-ddp"}]}
+    shown, _, _ = shorten_names(report, [])
+    assert shown["not_runs"] == report["not_runs"] and shown["sources"] == report["sources"]
+
+
 def test_a_short_name_in_front_stays() -> None:
     report = report_of("llm", "llm-1d", "llm-2d")
     assert shorten_names(report, []) == (report, [], "")
