@@ -82,7 +82,7 @@ SUITES: tuple[Suite, ...] = (
     Suite(
         "experiments", "the small form of every experiment runs to its report: every run finished and complete",
         command=("{python}", "-m", "experiments", "--out", RAW_EXPERIMENTS, "--keep", f"{RAW_EXPERIMENTS}/kept"),
-        smallest=("guide-examples/mobilenet-ddp", "zeropp-two-nodes/quantized"), minutes=40,
+        smallest=("guide-examples/mobilenet-ddp", "zeropp-two-nodes/quantized"), minutes=65,
         facts="experiments/found.json",
     ),
     Suite(
