@@ -68,7 +68,7 @@ app.command(short_help="Check that a finished run is whole, here and in MLflow."
 app.command(short_help="Compare the runs of a folder or of an MLflow experiment.")(compare)
 app.command(short_help="Serve the MLflow store of a rehearsal.")(mlflow)
 app.add_typer(export, name="export", short_help="Write files for other programs: TensorBoard.")
-app.add_typer(metrics, name="metrics", short_help="Send to MLflow what it does not have yet.")
+app.add_typer(metrics, name="metrics", short_help="Send MLflow what it missed; serve runs to Prometheus.")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.table import Table
@@ -10,11 +11,26 @@ from rich.text import Text
 from stratlab.predict.answering import NOT_KNOWN, Unknown
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
+from stratlab.predict.question import Question
 
 COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
 SMALLEST_GIB = 0.005
 """A cause below it has no column."""
 NUMBERS = 4
+COUNTED = (
+    *(
+        "model",
+        "strategy",
+        "dataset",
+        "seq_len",
+        "image_size",
+        "precision",
+        "activation_checkpointing",
+        "lora_rank",
+    ),
+    *("micro_batch_size", "global_batch_size"),
+)
+"""Settings that a count is asked with."""
 
 
 def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
@@ -80,11 +96,20 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         yield f"{', '.join(names)}: {told}" if len(assumed) > 1 else told
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
-    if any(isinstance(one, Unknown) and one.verdict == NOT_KNOWN for one in answers):
+    unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
+    if unknown:
         yield (
-            "where no file answers: `python -m trainer.count --operations FILE` counts one, "
-            "--operations FOLDER reads it"
+            f"where no file answers: `{_name_count(unknown[0].question)}` counts one, --operations FOLDER reads it"
         )
+
+
+def _name_count(question: Question) -> str:
+    """The command that counts for it, as it can be typed."""
+    per_node = f" --per-node {question.per_node}" if question.told_per_node not in (0, question.ranks) else ""
+    given = {name: question.settings[name] for name in COUNTED if question.settings.get(name)}
+    asked = "".join(f" --set {name}={shlex.quote(value)}" for name, value in given.items())
+    file = f"FOLDER/{question.settings.get('strategy', 'counted')}.json"
+    return f"python -m trainer.count --ranks {question.ranks}{per_node}{asked} --operations {file}"
 
 
 def _assumed(one: Prediction) -> str:

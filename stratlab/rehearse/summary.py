@@ -76,7 +76,8 @@ def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
     )
     if what == "training" and again:
         lines.append(
-            f"  a cluster would start it again (restartPolicy {run.restart_policy}); a rehearsal does not"
+            f"  a cluster would start it again (restartPolicy {run.restart_policy}); a rehearsal does not: the same "
+            "command again goes on from its newest checkpoint, or from the start"
         )
     if run.run_dir.exists():
         lines.append(f"  log: {end.log}")
@@ -91,7 +92,7 @@ def next_commands(ends: Sequence[RunEnd], mlflow: Path) -> list[str]:
     lines = [f"run directory: {end.run_dir}" for end in finished]
     comparisons = [end.run_dir.parent for end in ends if end.code == 0]
     lines += [
-        f"compare them:  stratlab compare {shlex.quote(str(folder))}"
+        f"compare them:  stratlab compare {shlex.quote(str(folder))} --mlflow {shlex.quote(str(mlflow))}"
         for folder in dict.fromkeys(comparisons)
         if comparisons.count(folder) > 1
     ]

@@ -109,11 +109,11 @@ TABLE: dict[str, Row] = {
     ".venv/bin/stratlab rehearse charts/ddp charts/zero2 --values examples/digits.yaml "
     "--set run.config.comparison=half --set run.config.global_batch_size=32 "
     "--set run.config.micro_batch_size=16 --results demo-results/runs": row(TUTORIAL),
-    ".venv/bin/stratlab compare demo-results/runs/half": row(TUTORIAL),
+    ".venv/bin/stratlab compare demo-results/runs/half --mlflow demo-results/mlflow": row(TUTORIAL),
     ".venv/bin/stratlab rehearse charts/ddp charts/fsdp --results demo-results/runs --values my-values.yaml": row(
         TUTORIAL
     ),
-    ".venv/bin/stratlab compare demo-results/runs/pets": row(TUTORIAL),
+    ".venv/bin/stratlab compare demo-results/runs/pets --mlflow demo-results/mlflow": row(TUTORIAL),
     "stratlab mlflow demo-results/mlflow": row(PARSES, DEMO),
     **{
         f"kubectl -n stratlab {words}": row("tests/cluster/e2e/test_runs.py::*", instead=READS_PODS)
@@ -207,10 +207,6 @@ TABLE: dict[str, Row] = {
         PARSES,
         "tests/distributions/processes/test_empty_environment.py::test_predict_and_render_on_a_packed_chart",
         instead=PLACEHOLDER,
-    ),
-    "pip install 'stratlab[prometheus]'": row(
-        "tests/distributions/processes/test_wheels.py::test_what_the_wheel_says_of_itself",
-        instead="takes its packages from an index",
     ),
     "stratlab metrics serve": row("tests/stratlab/metrics/processes/test_prometheus.py::*"),
     "stratlab metrics serve results/runs --port 9464": row(

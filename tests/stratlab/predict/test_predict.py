@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from stratlab.predict.prediction import predict
 from stratlab.predict.question import Question
 from stratlab.user_error import UserError
 from tests.stratlab.predict.damaged_files import DAMAGES, SAMPLE_DAMAGES, damage
+from trainer.counting.command import _parse
 
 Call = Callable[..., tuple[int, str, str]]
 CHUNK = 2
@@ -292,7 +294,13 @@ def test_nothing_that_fits_ends_with_10_and_nothing_known_with_3(call: Call) -> 
     assert call("--model", "qwen2.5-3b", "--device-gib", "8")[0] == 10
     code, out, _ = call("charts/fsdp", "--no-count", "--set", "run.config.model=vit_base")
     assert code == 3 and "no operations file of this model and strategy" in out
-    assert "\nwhere no file answers: `python -m trainer.count --operations FILE` counts one" in out
+    (told,) = [line for line in out.splitlines() if line.startswith("where no file answers: ")]
+    words = shlex.split(told.split("`")[1])
+    assert words[:3] == ["python", "-m", "trainer.count"] and "model=vit_base" in words
+    assert words[-2:] == ["--operations", "FOLDER/fsdp.json"]
+    parsed = _parse(words[3:])
+    settings = dict(text.split("=", 1) for text in parsed.set)
+    assert settings["strategy"] == "fsdp" and parsed.ranks >= 1, "as it stands, the trainer reads it"
 
 
 @pytest.mark.parametrize(

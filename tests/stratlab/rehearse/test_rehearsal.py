@@ -123,7 +123,10 @@ def test_keep_going_and_codes_that_a_cluster_would_try_again(
     other = write_chart(tmp_path / "other")
     ends = run(tmp_path, screen, chart, other, settings=["run.config.fault=143"], keep_going=True)
     assert [end.code for end in ends] == [143, 143]
-    assert "a cluster would start it again (restartPolicy ExitCode); a rehearsal does not" in screen[1]()
+    assert (
+        "a cluster would start it again (restartPolicy ExitCode); a rehearsal does not: the same command again"
+        in screen[1]()
+    )
 
 
 def test_a_refused_setting_leaves_nothing(chart: Path, tmp_path: Path, screen: Screen) -> None:
@@ -164,7 +167,7 @@ def test_the_next_commands(tmp_path: Path) -> None:
     (tmp_path / "a b" / "x").mkdir(parents=True)
     end = RunEnd("x", tmp_path / "a b" / "x", 0)
     lines = next_commands([end, end], Path("/m"))
-    assert f"compare them:  stratlab compare '{tmp_path}/a b'" in lines
+    assert f"compare them:  stratlab compare '{tmp_path}/a b' --mlflow /m" in lines
     assert lines[-1] == "see them:      stratlab mlflow /m"
     assert not any("compare" in line for line in next_commands([end], Path("/m")))
 
