@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratlab.drawing.table import Column
+from stratlab.drawing.table import Column, fit_sizes
 from stratlab.number import format_number
 
 SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
-LONGEST = 100
+LONGEST = 240
 
 Columns = Sequence[Column | str]
 
@@ -21,8 +21,9 @@ def escape_markdown(text: Any) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]], columns: Columns) -> str:
-    """A table with numbers at the right; `-` where a value is not known, long texts cut."""
-    shown = [column if isinstance(column, Column) else Column(column) for column in columns]
+    """A table with numbers at the right; `-` where a value is not known, sizes in a unit that suits
+    them, long texts cut."""
+    rows, shown = fit_sizes(rows, [c if isinstance(c, Column) else Column(c) for c in columns])
     titles = [
         " ".join(filter(None, (name, f"({unit})" if unit else "")))
         for name, unit in (c.title() for c in shown)

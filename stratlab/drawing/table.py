@@ -59,7 +59,7 @@ def html_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column | str
         columns: in order; a plain name stands for `Column(name)`.
     """
     shown = [column if isinstance(column, Column) else Column(column) for column in columns]
-    rows, shown = _fit_sizes(rows, shown)
+    rows, shown = fit_sizes(rows, shown)
     numeric = {column.key: _is_numeric(rows, column) for column in shown}
     head = Markup("").join(_header(column, numeric[column.key]) for column in shown)
     body = Markup("").join(
@@ -73,7 +73,7 @@ def html_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column | str
     ).format(head, body)
 
 
-def _fit_sizes(
+def fit_sizes(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]
 ) -> tuple[list[dict[str, Any]], list[Column]]:
     """Columns in GiB whose sizes are all small, in a unit that suits them."""

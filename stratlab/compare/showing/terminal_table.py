@@ -13,8 +13,8 @@ from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.run_rows import find_recorded_step_ms
 from stratlab.compare.showing.short_names import SHORT, shorten_names
-from stratlab.compare.showing.verdict import either, is_foreign
-from stratlab.number import format_number
+from stratlab.compare.showing.verdict import NAMES, either, is_foreign
+from stratlab.number import fit_unit, format_number
 from stratlab.run_directory.record import TRACED
 
 COLUMNS: tuple[tuple[str, str, int | None], ...] = (
@@ -41,6 +41,7 @@ OF_TRACES: tuple[tuple[str, str, int | None], ...] = (
     ("copy_exposed_pct", "exposed copies %", 1),
     ("idle_pct", "idle %", 1),
 )
+STATE = "state_memory_gib"
 OF_IMAGES = ("samples_per_s", "test_accuracy_pct")
 LEFT = ("strategy", "status", "trace_source")
 OF_TEXT = ("useful_tokens_per_s", "bubble_pct", "test_perplexity")
@@ -54,7 +55,7 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         either(origin[name]) for name in ("hardware", "backend", "world_size", "steps")
     )
     only_traces = is_foreign(report)
-    best = [f"{metric}: {run}" for metric, run in report["winners"].items() if run]
+    best = [f"{NAMES.get(metric, metric)}: {run}" for metric, run in report["winners"].items() if run]
     groups = [f"comparable with each other: {', '.join(g['runs'])}" for g in report["group_winners"]]
     lines = [
         *([SHORT.format(prefix)] if prefix else []),
@@ -78,6 +79,8 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     left_out = (*(OF_IMAGES if tasks == {"text"} else ()), *(OF_TEXT if tasks == {"image"} else ()))
     columns = [column for column in COLUMNS if column[0] not in left_out]
     columns = [_on_host(column) if _has_no_device(report) else column for column in columns]
+    factor, unit = fit_unit(row["state_memory_gib"] for row in report["runs"])
+    columns = [(STATE, f"state {unit}/rank", 3) if column[0] == STATE else column for column in columns]
     if any(row["status"] == TRACED for row in report["runs"]):
         others = [column for column in OF_TRACES if column not in columns]
         columns = list(OF_TRACES) if only_traces else [*columns, *others]
@@ -86,7 +89,7 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     for row in report["runs"]:
         bubble = row["bubble_pct"] if (row["pp"] or 1) > 1 else None
         row = {**row, "strategy": _name(row), "status": _status(row), "bubble_pct": bubble}
-        row |= _read_traces(row)
+        row |= _read_traces(row) | {STATE: row[STATE] and row[STATE] * factor}
         cells = [format_number(row[name], digits) for name, _, digits in columns]
         table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
     return table

@@ -249,7 +249,7 @@ def test_the_terminal_shows_one_line_per_run_and_the_verdict(runs: list[RunRecor
         "zero2",
     ]
     assert "5,661.1" in printed and "comparable: nothing that matters differs" in printed
-    assert "best: state_memory_gib: fsdp" in printed
+    assert "best: least memory held by the state: fsdp" in printed
     assert "Example CPU, 4 cores, backend gloo, world size 2" in printed and ON_CPU in printed
 
 
