@@ -187,7 +187,7 @@ def test_an_api_server_that_is_away_is_no_end(api: FakeApi, connection: Connecti
         run.goes_on_for(3 * QUIET_S)
         api.put(JOBS, job("Failed"))
         api.closing, api.fault = False, lambda path, query: None
-        run.ends_within(8)
+        run.ends_within(20)
 
 
 @pytest.mark.parametrize("text", ["demo", "pytorchjob/", "job/demo", "/demo"])
