@@ -14,23 +14,22 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import fcntl
 import json
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from experiments.catalogue import FOLDER, Part, list_experiments
 from experiments.part_run import run_part
 from experiments.result import ROOT, Outcome
 from stratlab.machine.interruption import Interrupted, signals_raise
+from stratlab.sweep.state import only_one
 from stratlab.user_error import UserError
 
 OUT = ROOT / "experiments-results"
-LOCK = ".lock"
 FOUND = "found.json"
 """In the folder of the runs, from the first moment: it is ours, and what was found so far."""
 
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     parts = [p for p in every if not asked.names or {p.experiment, p.full_name} & set(asked.names)]
     try:
-        with _only_one(asked.out), signals_raise():
+        with _claim(asked.out), signals_raise():
             return _run_all(parts, every, asked.out, asked.keep)
     except UserError as problem:
         print(problem, file=sys.stderr)
@@ -77,26 +76,18 @@ def _run_all(parts: Sequence[Part], every: Sequence[Part], out: Path, keep: Path
     return int(any(outcome.complaints for outcome in outcomes))
 
 
-@contextmanager
-def _only_one(out: Path) -> Iterator[None]:
+def _claim(out: Path) -> AbstractContextManager[None]:
     """Holds the folder of the runs, which is emptied: of nobody else, and not while another command is at work in it.
 
     Raises:
-        UserError: it is not ours.
+        UserError: it is not ours; on entering, where somebody is at work in it.
     """
-    theirs = out.exists() and {path.name for path in out.iterdir()} - {LOCK}
-    if theirs and not (out / FOUND).exists():
+    found = out / FOUND
+    if out.exists() and any(out.iterdir()) and not found.exists():
         raise UserError(f"--out {out}: is not empty and has no {FOUND}; expected a new folder")
     out.mkdir(parents=True, exist_ok=True)
-    with (out / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"--out {out}: another `python -m experiments` is at work in it; expected another folder, "
-                "and times are of use only where nothing else runs"
-            ) from None
-        yield
+    found.touch()
+    return only_one(found, "python -m experiments")
 
 
 def _say_unknown(name: str, known: set[str]) -> str:

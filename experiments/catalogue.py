@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,9 +96,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def list_values(sweep: Mapping[str, Any]) -> list[str]:
+    """The values files that a sweep names: one, several, or none."""
+    named = sweep.get("values") or []
+    return [named] if isinstance(named, str) else list(named)
+
+
 def _values_of(sweep: Path) -> list[Path]:
-    named = read_yaml(sweep).get("values", [])
-    return [sweep.parent / each for each in ([named] if isinstance(named, str) else named)]
+    return [sweep.parent / each for each in list_values(read_yaml(sweep))]
 
 
 def _texts(node: Any) -> Iterator[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from os.path import normpath
 from typing import Any
 
+from experiments.catalogue import list_values
+
 STRATEGY = "strategy"
 SMALLER: Mapping[str, str] = {
     "run.nodes": "pods",
@@ -52,8 +54,8 @@ def find_differences(full: Mapping[str, Any], small: Mapping[str, Any]) -> list[
 def _compare_rest(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
     for key in sorted({*full, *small} - {"set", "matrix", "exclude", "values"}):
         yield from _compare(key, full.get(key), small.get(key))
-    wanted = [file for file in _list(full.get("values")) if CLUSTER not in file]
-    found = _list(small.get("values"))
+    wanted = [file for file in list_values(full) if CLUSTER not in file]
+    found = list_values(small)
     yield from _compare("values", wanted, found)
     for file in found:
         if not file.startswith("/") and normpath(f"full/{file}") != normpath(f"small/{file}"):
@@ -62,11 +64,7 @@ def _compare_rest(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator
 
 def find_clusters(sweep: Mapping[str, Any]) -> list[str]:
     """The values files of a cluster that a sweep names."""
-    return [file for file in _list(sweep.get("values")) if CLUSTER in file]
-
-
-def _list(given: Any) -> list[str]:
-    return [given] if isinstance(given, str) else list(given or [])
+    return [file for file in list_values(sweep) if CLUSTER in file]
 
 
 def _compare_set(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:

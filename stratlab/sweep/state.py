@@ -82,7 +82,7 @@ def read_state(file: Path, comparison: str, namespace: str) -> State:
 
 
 @contextmanager
-def only_one(file: Path) -> Iterator[None]:
+def only_one(file: Path, program: str = "stratlab sweep") -> Iterator[None]:
     """Two sweeps of one file would install everything twice.
 
     Raises:
@@ -92,7 +92,7 @@ def only_one(file: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"{file}: another `stratlab sweep` is at work on it") from None
+            raise UserError(f"{file}: another `{program}` is at work on it") from None
         yield
 
 

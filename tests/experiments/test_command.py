@@ -36,11 +36,11 @@ def test_what_lies_in_a_folder_of_somebody_else_stays(
 
 
 def test_two_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with command._only_one(tmp_path / "out"):
+    with command._claim(tmp_path / "out"):
         assert command.main(["--out", str(tmp_path / "out"), "offload"]) == 2
-    assert "another `python -m experiments` is at work in it" in capsys.readouterr().err
+    assert "another `python -m experiments` is at work on it" in capsys.readouterr().err
     assert not (tmp_path / "out" / "volume").exists()
-    with command._only_one(tmp_path / "out"):
+    with command._claim(tmp_path / "out"):
         pass  # the other one has ended
 
 

@@ -17,6 +17,7 @@ import trainer.models.learner
 import trainer.models.token_loss
 from trainer.counting.replacement import replaced
 from trainer.counting.storages import NODE_CAUSE, StorageWatch
+from trainer.measuring.deepspeed_shards import list_shards
 from trainer.settings.strategy_table import STRATEGIES
 
 Function = Callable[..., Any]
@@ -142,8 +143,8 @@ def attribute_state(watch: StorageWatch, engine: Any) -> None:
     parameters = list(engine.module.parameters())
     for tensor in (*parameters, *engine.module.buffers()):
         watch.attribute(tensor, "parameters", final=True)
-        for name in ("ds_tensor", "ds_secondary_tensor"):  # DeepSpeed's shards, and hpZ's in the node
-            watch.attribute(getattr(tensor, name, None), "parameters", final=True)
+    for shard in list_shards(parameters):
+        watch.attribute(shard, "parameters", final=True)
     for tensor in _masters(engine):
         watch.attribute(tensor, "master copies", final=True)
     buckets = getattr(_deepspeed_optimizer(engine), "ipg_buckets", {})
@@ -160,8 +161,8 @@ def attribute_teacher(watch: StorageWatch, teacher: Any) -> None:
 
 def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
     """What the backward pass has left, before the update takes it; and hpZ's shards, which the forward pass makes."""
-    for parameter in engine.module.parameters():
-        watch.attribute(getattr(parameter, "ds_secondary_tensor", None), "parameters", final=True)
+    for shard in list_shards(engine.module.parameters()):
+        watch.attribute(shard, "parameters", final=True)
     for tensor in (*engine.module.parameters(), *_masters(engine)):
         watch.attribute(tensor.grad, "gradients")
     optimizer = _deepspeed_optimizer(engine)

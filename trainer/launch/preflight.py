@@ -99,9 +99,8 @@ def check(
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
     problems = broken_rules(config, world_size, per_node) + model_problems(config)
-    problems += (
-        teacher_problems(config) if config.is_text else []
-    )  # of images with their classes and channels
+    if config.is_text:  # of images with their classes and channels, below
+        problems += teacher_problems(config)
     problems += _tracking_problems(env)
     problems += rank_problems(config.fault, world_size)
     problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size)
