@@ -30,14 +30,16 @@ def test_what_lies_in_a_folder_of_somebody_else_stays(
     kept = tmp_path / "volume" / "data"
     kept.parent.mkdir()
     kept.write_text("theirs")
-    assert command.main(["--out", str(tmp_path), "offload"]) == 2
+    assert command.main(["--out", str(tmp_path), "--keep", str(tmp_path / "kept"), "offload"]) == 2
     assert "is not empty and has no found.json" in capsys.readouterr().err
     assert kept.read_text() == "theirs"
 
 
 def test_two_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with command._claim(tmp_path / "out"):
-        assert command.main(["--out", str(tmp_path / "out"), "offload"]) == 2
+        assert (
+            command.main(["--out", str(tmp_path / "out"), "--keep", str(tmp_path / "kept"), "offload"]) == 2
+        )
     assert "another `python -m experiments` is at work on it" in capsys.readouterr().err
     assert not (tmp_path / "out" / "volume").exists()
     with command._claim(tmp_path / "out"):

@@ -98,6 +98,7 @@ def test_a_result_that_was_being_exchanged_comes_back(tmp_path: Path) -> None:
     (report / "summary.md").write_text("first")
     keep(folder, report)
     folder.rename(folder.with_name(".example.old"))  # stopped between two renames
+    (report / "summary.md").write_text("second")
     keep(folder, report, "a is failed")
     assert (folder / "summary.md").read_text() == "first"
     assert [path.name for path in folder.parent.iterdir()] == ["example"]

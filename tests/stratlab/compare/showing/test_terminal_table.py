@@ -27,5 +27,6 @@ def test_small_models_are_told_in_small_units(
     report = compare(load_runs(tmp_path))
     page = io.StringIO()
     Console(file=page, width=200).print(terminal_table(report))
-    assert f"state {unit}/rank" in page.getvalue() and f" {told} " in page.getvalue()
+    rows = [line for line in page.getvalue().splitlines() if line.startswith("│")]
+    assert f"state {unit}/rank" in page.getvalue() and all(f" {told} │" in row for row in rows)
     assert f"state per rank ({unit})" in build_markdown(report)
