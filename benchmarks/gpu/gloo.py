@@ -29,9 +29,18 @@ MODELS = {
         "TRAIN_SAMPLES": "400",
     },
 }
-LAYOUT = {"nd": {"LAYOUT": "given", "TP": "2"}}
+MODELS["experts"] = MODELS["qwen"] | {"MODEL": "qwen_moe_tiny"}
+GIVEN = {"STRATEGY": "nd", "LAYOUT": "given"}
+LAYOUTS = {
+    "nd tp": GIVEN | {"TP": "2"},
+    "nd pp": GIVEN | {"PP": "2"},
+    "nd cp": GIVEN | {"CP": "2"},
+    "nd cp allgather": GIVEN | {"CP": "2", "CP_KIND": "allgather"},
+    "nd ep": GIVEN | {"DP_SHARD": "2", "EP": "2"},
+}
 RUNS = (  # by value
-    *("vit:ddp", "vit:fsdp", "vit:zero2", "qwen:fsdp", "qwen:nd", "vit:zero3", "qwen:ddp", "qwen:zero2"),
+    *("qwen:nd pp", "qwen:nd cp", "experts:nd ep", "vit:zeropp", "qwen:nd cp allgather", "experts:fsdp"),
+    *("vit:ddp", "vit:fsdp", "vit:zero2", "qwen:fsdp", "qwen:nd tp", "vit:zero3", "qwen:ddp", "qwen:zero2"),
     "vit:zero1",
 )
 TINY_RUNS = ("vit:zero2",)
@@ -55,7 +64,7 @@ def run(session: Session) -> None:
         if not session.has_time(NEEDS_S):
             session.skip(f"{name} x 2", NEEDS_S)
             continue
-        settings = MODELS[model] | {"STRATEGY": strategy} | LAYOUT.get(strategy, {})
+        settings = MODELS[model] | LAYOUTS.get(strategy, {"STRATEGY": strategy})
         _train(session, f"{name} x 2", settings, alone[model], TWO_RANKS)
 
 

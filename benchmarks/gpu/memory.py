@@ -32,6 +32,19 @@ KINDS = (  # by value
     "qwen2.5-0.5b:single+selective",
     "vit_base:fsdp+fp32",
     "qwen2.5-0.5b:zero2+fp16",
+    "vit_base:zero2+offload",
+    "vit_base:zero3+offload",
+    "vit_base:zero3+offload_all",
+    "vit_base:fsdp+offload_all",
+    "experts:single",
+    "experts:fsdp",
+    "experts:zero2",
+    "resnet:ddp+synchronised",
+    "vit_base:single+augmented",
+    "vit_base:single+streamed",
+    "vit_base:single+clipped",
+    "vit_base:single+kept",
+    "vit_base:single+taught",
 )
 RUNS = tuple(f"{kind}+{SHORT}" for kind in KINDS)
 AT_ONCE = 3

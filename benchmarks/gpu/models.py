@@ -19,11 +19,19 @@ TEXT = {
     "SEQ_LEN": "2048",
     "GLOBAL_BATCH_SIZE": "4",
 }
+EXPERTS = {
+    "MODEL_LAYERS": "12",
+    "MODEL_HIDDEN": "1024",
+    "MODEL_HEADS": "16",
+    "MODEL_KV_HEADS": "8",
+    "MODEL_INTERMEDIATE": "768",
+}
+"""A mixture of experts of a size that keeps a card busy: the preset's own is a toy."""
 TINY = {"STEPS": "16", "GLOBAL_BATCH_SIZE": "8", "MICRO_BATCH_SIZE": "4"}
 TINY_IMAGES = {"DATASET": "synthetic", "TRAIN_SAMPLES": "64", **TINY}
 TINY_TEXT = {"DATASET": "arithmetic", "TOKENIZER": "bytes", "TRAIN_SAMPLES": "400", "SEQ_LEN": "192", **TINY}
 CONVOLUTIONAL = ("resnet", "mobilenet", "efficientnet", "vgg")
-NAMES = ("vit_base", "vit_huge", *CONVOLUTIONAL, "qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b")
+NAMES = ("vit_base", "vit_huge", *CONVOLUTIONAL, "qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b", "experts")
 LARGE_CARD_GIB = 100.0
 """From here on two rows of 2048 tokens of the 3B model fit beside its fp32 state."""
 
@@ -36,9 +44,20 @@ EXTRAS: dict[str, Settings] = {
     "fp32": {"PRECISION": "fp32"},
     "lora": {"LORA_RANK": "16"},
     "unpacked": {"PACKING": "false"},
+    "offload": {"OFFLOAD": "optimizer"},
+    "offload_all": {"OFFLOAD": "all"},
+    "synchronised": {"BATCH_NORM": "synchronised"},
+    "augmented": {"AUGMENT": "all"},
+    "streamed": {"DATA_RESIDENCE": "stream"},
+    "clipped": {"CLIP_NORM": "1"},
+    "saves": {"STEPS": "250", "CHECKPOINT_EVERY": "60", "CHECKPOINT_KEEP": "1", "PROFILE_STEPS": "0"},
     "short": {"STEPS": "8", "PROFILE_STEPS": "0"},
+    "kept": {"CHECKPOINT_EVERY": "8"},
+    "taught": {"TEACHER": "gpu/vit_base-single-kept-short"},
+    "again": {},
 }
-"""A run is named `model:strategy`, with these after a plus."""
+"""A run is named `model:strategy`, with these after a plus; `again` only tells a repeat from the first. `taught` learns
+from vit_base:single+kept+short, which has to have run."""
 COMPILE_S = 40
 """What compiling adds to a run, at least."""
 
@@ -66,6 +85,7 @@ def build_models(session: Session) -> dict[str, Model]:
             "vit_huge": Model(TINY_IMAGES | smaller, 1),
             **dict.fromkeys(CONVOLUTIONAL, Model(TINY_IMAGES | {"MODEL": "cnn", "LR": "1e-3"}, 1)),
             **dict.fromkeys(("qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b"), text),
+            "experts": Model(TINY_TEXT | {"MODEL": "qwen_moe_tiny", "LR": "3e-3"}, 1),
         }
     rows = "2" if read_card_gib(session) >= LARGE_CARD_GIB else "1"
     return {
@@ -75,6 +95,7 @@ def build_models(session: Session) -> dict[str, Model]:
         "qwen2.5-3b": _text("qwen2.5-3b", rows, 70),
         "qwen2.5-1.5b": _text("qwen2.5-1.5b", rows, 45),
         "qwen2.5-0.5b": _text("qwen2.5-0.5b", "2", 20),
+        "experts": Model({**_text("qwen_moe_tiny", "2", 20).settings, **EXPERTS}, 20),
     }
 
 
