@@ -30,6 +30,14 @@ MODELS = {
     },
 }
 MODELS["experts"] = MODELS["qwen"] | {"MODEL": "qwen_moe_tiny"}
+MODELS["resnet"] = MODELS["vit"] | {
+    "MODEL": "resnet",
+    "IMAGE_SIZE": "32",
+    "LR": "1e-4",
+    "GLOBAL_BATCH_SIZE": "8",
+}
+ALONE = {"resnet": {"MICRO_BATCH_SIZE": "8"}}
+"""One process has at once what two ranks have, whose batch norm is that of all their samples."""
 GIVEN = {"STRATEGY": "nd", "LAYOUT": "given"}
 LAYOUTS = {
     "nd tp": GIVEN | {"TP": "2"},
@@ -37,9 +45,11 @@ LAYOUTS = {
     "nd cp": GIVEN | {"CP": "2"},
     "nd cp allgather": GIVEN | {"CP": "2", "CP_KIND": "allgather"},
     "nd ep": GIVEN | {"DP_SHARD": "2", "EP": "2"},
+    "ddp synchronised": {"STRATEGY": "ddp", "BATCH_NORM": "synchronised"},
 }
 RUNS = (  # by value
-    *("qwen:nd pp", "qwen:nd cp", "experts:nd ep", "vit:zeropp", "qwen:nd cp allgather", "experts:fsdp"),
+    *("resnet:ddp synchronised", "qwen:nd pp", "vit:zeropp", "experts:fsdp", "qwen:nd cp allgather"),
+    *("experts:nd ep", "qwen:nd cp"),
     *("vit:ddp", "vit:fsdp", "vit:zero2", "qwen:fsdp", "qwen:nd tp", "vit:zero3", "qwen:ddp", "qwen:zero2"),
     "vit:zero1",
 )
@@ -60,7 +70,9 @@ def run(session: Session) -> None:
             if not session.has_time(NEEDS_S):
                 session.skip(f"{model}:single", NEEDS_S)
                 continue
-            alone[model] = _train(session, f"{model}:single", MODELS[model] | {"STRATEGY": "single"})
+            alone[model] = _train(
+                session, f"{model}:single", MODELS[model] | {"STRATEGY": "single"} | ALONE.get(model, {})
+            )
         if not session.has_time(NEEDS_S):
             session.skip(f"{name} x 2", NEEDS_S)
             continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 from trainer.layout.axes import Axes
 from trainer.layout.choice import resolve_on_device
@@ -85,9 +86,18 @@ def largest_device_bytes() -> int | None:
         return None
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return max((int(nvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles), default=None)
+        return max((_usable_bytes(nvml, handle) for handle in handles), default=None)
     except nvml.NVMLError as failure:  # a slice of a GPU may not ask for the whole one's
         log.warning("the memory of the GPUs is not known: %s", failure)
         return None
     finally:
         nvml.nvmlShutdown()
+
+
+def _usable_bytes(nvml: Any, handle: Any) -> int:
+    """Without what the driver keeps back, half a GiB of an H100, which is in `total` and which no process gets."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError_FunctionNotFound:  # drivers before 510 do not tell the two apart
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return int(memory.total) - int(memory.reserved)

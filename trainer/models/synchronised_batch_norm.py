@@ -81,15 +81,17 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         given, weight, mean, variance = ctx.saved_tensors
         exact = None if weight is None else weight.to(mean.dtype)
-        # as if mean and variance were constants; its gradients of weight and bias are the sums that are wanted
+        slope = torch.rsqrt(variance + ctx.eps)
+        # as if mean and variance were constants; its gradients of weight and bias are the sums that are wanted. A CPU's
+        # kernel takes mean and variance for that, a GPU's, where channels lie side by side, the two behind them
         found, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-            gradients[0].contiguous(), given, exact, mean, variance, None, None, False, ctx.eps, [True] * 3
+            gradients[0].contiguous(memory_format=_layout(given)),
+            *(given, exact, mean, variance, mean, slope, False, ctx.eps, [True] * 3),
         )
         sums = torch.stack([of_bias, of_weight]).to(mean.dtype)
         if _processes() > 1:
             dist.all_reduce(sums)
         sums /= given.numel() // given.shape[1] * _processes()
-        slope = torch.rsqrt(variance + ctx.eps)
         scale = slope if exact is None else slope * exact
         shape = [1, -1, *[1] * (given.dim() - 2)]
         shift, through_variance = scale * sums[0], scale * slope * sums[1]
@@ -106,6 +108,12 @@ class _Normalise(torch.autograd.Function):
 def _exact(given: Tensor) -> torch.dtype:
     """Of statistics: no less than fp32."""
     return torch.promote_types(given.dtype, torch.float32)
+
+
+def _layout(given: Tensor) -> torch.memory_format:
+    """Images whose channels lie side by side keep that: else each gradient would be copied, twice."""
+    beside = given.dim() == 4 and given.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if beside else torch.contiguous_format
 
 
 def _processes() -> int:
