@@ -16,9 +16,9 @@ from benchmarks.gpu.models import build_models, resolve_run
 from benchmarks.gpu.own_run import OPERATIONS, file_name
 from benchmarks.gpu.session import ROOT, Session
 
-UNCOUNTED = ("+compile", "+taught", "+again", "+offload", "+offload_all")
-"""What the compiler keeps is not counted (docs/memory.md); host and device look alike on a CPU; no teacher is there
-yet; a repeat has its first one's file."""
+UNCOUNTED = ("+compile", "+taught", "+again")
+"""What the compiler keeps is not counted (docs/memory.md); no teacher is there yet; a repeat has its first one's
+file."""
 PRECISION = "bf16"
 """What `auto` is on these cards."""
 
@@ -27,7 +27,7 @@ def list_runs() -> list[str]:
     """Names of the runs that are foreseen; files answer for every number of steps."""
     names = [*project.RUNS, *strategies.RUNS, *memory.RUNS]
     plain = [name.removesuffix(f"+{memory.SHORT}") for name in names]
-    return [*dict.fromkeys(name for name in plain if UNCOUNTED not in name)]
+    return [*dict.fromkeys(name for name in plain if not name.endswith(UNCOUNTED))]
 
 
 def count(name: str) -> int:

@@ -37,7 +37,7 @@ def predict(
     ] = "",
     gpus: Annotated[int, typer.Option(min=1, help="With --model: how many.")] = 8,
     device_gib: Annotated[
-        float, typer.Option(min=0.1, help="Memory of one GPU. An H200 has 140.4.")
+        float, typer.Option(min=0.1, help="Memory of one GPU. An H200 has 139.8.")
     ] = DEVICE_GIB,
     operations: Annotated[
         Path | None,

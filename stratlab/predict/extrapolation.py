@@ -8,9 +8,11 @@ window.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 Causes = dict[str, float]
+HOST = "host"
+"""What is offloaded, as if it were a window of the step."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Sample:
     ranks: int
     rank: int
     windows: Mapping[str, Mapping[str, int]]
+    host: Mapping[str, int] = field(default_factory=dict)
+    """Bytes in host memory by cause: what is offloaded."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,12 @@ def scale(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Peak
         names = dict.fromkeys(name for sample in mine for name in sample.windows)
         peaks += [_scale_window(mine, name, rank, layers, rows, ranks) for name in names]
     return max(peaks, key=lambda peak: peak.total)
+
+
+def scale_host(samples: Sequence[Sample], rank: int, layers: int, rows: int, ranks: int) -> Peak:
+    """What a rank that was counted keeps in host memory."""
+    apart = [replace(one, windows={HOST: one.host}) for one in samples if one.rank == rank]
+    return _scale_window(apart, HOST, rank, layers, rows, ranks)
 
 
 def _scale_window(

@@ -18,7 +18,7 @@ VOLUME = "_operations"
 
 
 def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> str:
-    """`fsdp: foreseen for GPUs of 79.6 GiB: too near full, 70.10 GiB each, most of it activations (31.2); ...`; ""
+    """`fsdp: foreseen for GPUs of 79.2 GiB: too near full, 70.10 GiB each, most of it activations (31.2); ...`; ""
     where no operations file answers. Nothing is counted for it.
 
     Args:

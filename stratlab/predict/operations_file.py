@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from stratlab.predict.extrapolation import Peak, Sample, scale
+from stratlab.predict.extrapolation import Peak, Sample, scale, scale_host
 from stratlab.predict.operations_content import OperationsContent, describe_problem
 from stratlab.predict.question import Question
 from stratlab.user_error import UserError
@@ -60,6 +60,10 @@ class OperationsFile:
     def peak(self, rows: int, ranks: int, layers: int = 0) -> Peak:
         """Of the fullest rank, with micro-batches of `rows`. `layers`: 0 = the model's own."""
         return scale(self.samples, layers or self.layers, rows, ranks)
+
+    def host(self, peak: Peak, rows: int, ranks: int, layers: int = 0) -> Peak:
+        """What the rank of `peak` keeps in host memory; of no bytes without offload."""
+        return scale_host(self.samples, peak.rank, layers or self.layers, rows, ranks)
 
     def share(self, ranks: int) -> int:
         """Ranks that see different rows: the axes that share rows are those of the count."""
@@ -128,7 +132,9 @@ def read_operations_file(path: Path) -> OperationsFile:
         raise UserError(
             f"{path}: an operations file of schema {content.schema_version}, expected {SCHEMA}; count it again"
         )
-    samples = [Sample(one.layers, one.rows, one.ranks, one.rank, one.windows) for one in content.samples]
+    samples = [
+        Sample(one.layers, one.rows, one.ranks, one.rank, one.windows, one.host) for one in content.samples
+    ]
     rest = {name: value for name, value in content if name not in ("schema_version", "samples")}
     return OperationsFile(path=path, samples=samples, axes=content.samples[0].axes, **rest)
 

@@ -21,6 +21,7 @@ class Prediction:
     """The answer.
 
     Attributes:
+        host: what the rank keeps in host memory.
         smallest: what one row holds.
         largest: micro-batch that fits below the gate; 0 = not even one row does.
         advice: what to change first; "" = nothing, or nobody has asked yet.
@@ -30,6 +31,7 @@ class Prediction:
     file: OperationsFile
     device: Device
     peak: Peak
+    host: Peak
     smallest: Peak
     verdict: Verdict
     largest: int
@@ -65,6 +67,7 @@ class Prediction:
             "advice": self.advice,
             "window": self.peak.window,
             "rank": self.peak.rank,
+            "host_gib": round(self.host.total / GIB, 4),
             "causes_gib": {name: round(size / GIB, 4) for name, size in self.peak.causes.items()},
             "at_most": self.is_upper_bound,
             "operations_file": self.file.path.name,
@@ -89,7 +92,8 @@ def predict(question: Question, file: OperationsFile, device_gib: float) -> Pred
     found = peak(question.rows)
     verdict = device.judge(found.total)
     largest = _find_largest(lambda rows: device.judge(peak(rows).total) is Verdict.FITS)
-    return Prediction(question, file, device, found, peak(1), verdict, largest)
+    host = file.host(found, question.rows, question.ranks, question.layers)
+    return Prediction(question, file, device, found, host, peak(1), verdict, largest)
 
 
 def count_groups(file: OperationsFile, ranks: int) -> int:

@@ -145,9 +145,9 @@ def attribute_state(watch: StorageWatch, engine: Any) -> None:
         watch.attribute(tensor, "parameters", final=True)
     for shard in list_shards(parameters):
         watch.attribute(shard, "parameters", final=True)
-    for tensor in _masters(engine):
+    for tensor in list_masters(engine):
         watch.attribute(tensor, "master copies", final=True)
-    buckets = getattr(_deepspeed_optimizer(engine), "ipg_buckets", {})
+    buckets = getattr(optimizer_of_deepspeed(engine), "ipg_buckets", {})
     for bucket in buckets.values():
         for tensor in tree_iter(vars(bucket)):
             watch.attribute(tensor, "gradient buckets")
@@ -163,9 +163,9 @@ def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
     """What the backward pass has left, before the update takes it; and hpZ's shards, which the forward pass makes."""
     for shard in list_shards(engine.module.parameters()):
         watch.attribute(shard, "parameters", final=True)
-    for tensor in (*engine.module.parameters(), *_masters(engine)):
+    for tensor in (*engine.module.parameters(), *list_masters(engine)):
         watch.attribute(tensor.grad, "gradients")
-    optimizer = _deepspeed_optimizer(engine)
+    optimizer = optimizer_of_deepspeed(engine)
     for parts in getattr(optimizer, "averaged_gradients", {}).values():
         for part in parts or []:
             watch.attribute(part, "gradients")
@@ -174,19 +174,26 @@ def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
 
 def attribute_optimizer(watch: StorageWatch, engine: Any) -> None:
     """What the first update has made."""
-    found = [_deepspeed_optimizer(engine), getattr(engine, "_optimizer", None)]
+    for tensor in list_states(engine):
+        watch.attribute(tensor, "optimizer state", final=True)
+
+
+def list_states(engine: Any) -> Iterator[Any]:
+    """Moments and counters of every optimizer of an engine."""
+    found = [optimizer_of_deepspeed(engine), getattr(engine, "_optimizer", None)]
     for optimizer in [*getattr(engine, "optimizers", []), *found]:
         optimizer = getattr(optimizer, "optimizer", optimizer)  # DeepSpeed's has torch's inside
         for state in optimizer.state.values() if optimizer is not None else []:
-            for tensor in state.values():
-                watch.attribute(tensor, "optimizer state", final=True)
+            yield from state.values()
 
 
-def _deepspeed_optimizer(engine: Any) -> Any:
+def optimizer_of_deepspeed(engine: Any) -> Any:
+    """DeepSpeed's own; None of other engines."""
     return getattr(getattr(engine, "_engine", None), "optimizer", None)
 
 
-def _masters(engine: Any) -> list[Any]:
-    optimizer = _deepspeed_optimizer(engine)
+def list_masters(engine: Any) -> list[Any]:
+    """DeepSpeed's fp32 copies of the parameters; none of other engines."""
+    optimizer = optimizer_of_deepspeed(engine)
     found = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3
     return list(found or getattr(optimizer, "single_partition_of_fp32_groups", None) or [])

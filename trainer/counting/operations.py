@@ -20,6 +20,7 @@ from trainer.counting.operations_key import build_key, defaults_of, settings_tha
 from trainer.counting.result import LIBRARIES, Count
 from trainer.counting.rules import read_countable
 from trainer.counting.steps import BLOCK_BYTES, as_counted, count_batches
+from trainer.counting.timeline import Moment
 from trainer.layout.mesh import resolve_axes
 from trainer.layout.resolve import count_stages
 from trainer.models.token_loss import ROWS_AT_ONCE
@@ -215,10 +216,7 @@ def _settings_of(env: Mapping[str, str], corner: _Corner, dp: int, micro_batches
 
 
 def _sample(corner: _Corner, asked: int, found: Count) -> dict[str, Any]:
-    windows = {
-        name: {cause: size for cause, size in moment.by_cause().items() if size}
-        for name, moment in sorted(found.windows.items())
-    }
+    windows = {name: _held(moment) for name, moment in sorted(found.windows.items())}
     return {
         "layers": corner.layers or asked,
         "rows": corner.rows,
@@ -230,7 +228,12 @@ def _sample(corner: _Corner, asked: int, found: Count) -> dict[str, Any]:
         "between_steps_bytes": found.between.total,
         "collective_bytes": sum(found.collectives.values()),
         "windows": windows,
+        **({"host": _held(found.host)} if found.host.total else {}),
     }
+
+
+def _held(moment: Moment) -> dict[str, int]:
+    return {cause: size for cause, size in moment.by_cause().items() if size}
 
 
 def _why_whole(config: Config) -> str:

@@ -46,6 +46,8 @@ class Count:
     """When most of what other ranks hold was gathered here."""
     windows: dict[str, Moment]
     """The fullest moment of each window of the step (timeline.py); the peak is the fullest of them."""
+    host: Moment
+    """When most lay in host memory, of what is offloaded; it is in none of the others."""
     collectives: dict[tuple[str, str], int]
     """Bytes that this rank got out of collectives in the step, by (operator, dtype)."""
     waits: dict[Wait, int]
@@ -78,8 +80,10 @@ class Count:
             "peak_bytes": self.peak.total,
             "between_steps_bytes": self.between.total,
             "gathered_bytes": self.gathered_bytes,
+            "host_bytes": self.host.total,
             "causes": self.peak.by_cause(),
             "between_steps_causes": self.between.by_cause(),
+            "host_causes": self.host.by_cause(),
             "collectives": [
                 {"operator": operator, "dtype": dtype, "bytes": size}
                 for (operator, dtype), size in sorted(self.collectives.items())
@@ -115,6 +119,9 @@ class Count:
                 yield f"{cause:22}{_gib(causes[cause])}{_gib(between[cause])}  {self._bar(causes[cause])}".rstrip()
         yield f"{'in all':22}{_gib(self.peak.total)}{_gib(self.between.total)}"
         yield f"{'most gathered at once':22}{_gib(self.gathered_bytes)}"
+        if self.host.total:
+            held = ", ".join(f"{cause}{_gib(size)}" for cause, size in self.host.by_cause().items() if size)
+            yield f"{'in host memory':22}{_gib(self.host.total)}  {' '.join(held.split())}"
         yield from self._wait_lines()
         if top:
             yield ""

@@ -52,10 +52,6 @@ def _rank_problems(ranks: int, rank: int, per_node: int) -> Iterator[str]:
 def _uncounted(config: Config) -> Iterator[str]:
     if config.mode != "train":
         yield f"TRAINER_MODE={config.mode!r}: only training is counted; expected train"
-    if config.offload != "none":
-        yield (
-            f"TRAINER_OFFLOAD={config.offload}: cannot be counted, host and device look alike here; expected none"
-        )
     if STRATEGIES[config.strategy].file == "ddp" and config.reduce_dtype != "fp32":
         yield (
             f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with {config.strategy}, whose conversion "

@@ -22,6 +22,7 @@ from trainer.counting.causes import (
     attributed,
 )
 from trainer.counting.cuda_rules import as_on_cuda
+from trainer.counting.host_memory import move_to_host
 from trainer.counting.inputs import Pictures, build_empty_model, build_empty_teacher, build_micro_batch
 from trainer.counting.one_process import alone
 from trainer.counting.result import Count
@@ -124,6 +125,7 @@ def count_batches(
     def leave(phase: str) -> None:
         if phase == "backward" and engines:
             attribute_gradients(watch, engines[0])
+            move_to_host(watch, engines[0], config.offload)
         say(f"{place[-1]}: {phase}, {watch.operators:,} operators")
 
     with ExitStack() as stack:
@@ -155,6 +157,7 @@ def count_batches(
         del model, teacher
         engines.append(engine)
         attribute_state(watch, engine)
+        move_to_host(watch, engine, config.offload)
         steps = [config] * (STEPS - 1) + configs
         for number, config in enumerate(steps, 1):
             place.append(f"step {number} of {len(steps)}")
@@ -170,6 +173,7 @@ def count_batches(
                 engine.train_step(batch, config.lr)
             del micro, batch
             attribute_optimizer(watch, engine)
+            move_to_host(watch, engine, config.offload)
             if number >= STEPS:
                 found.append(
                     Count(
@@ -185,6 +189,7 @@ def count_batches(
                         between=watch.timeline.moment(mark),
                         gathered=watch.timeline.peak(mark, "gathered"),
                         windows=watch.timeline.windows(mark),
+                        host=watch.timeline.host_peak(mark),
                         collectives=dict(watch.collectives),
                         waits=dict(waits.found),
                         operators=watch.operators,

@@ -138,6 +138,11 @@ class StorageWatch(TorchDispatchMode):
         if found and not found.final:
             found.cause, found.final = cause, final
 
+    def move_to_host(self, tensor: Any) -> None:
+        """Says that the storage of `tensor` is in host memory. None is passed over."""
+        if found := self._find(tensor):
+            found.on_host = True
+
     @contextmanager
     def region(self, cause: str, final: bool = False) -> Iterator[None]:
         """What is made inside is held for `cause`; if `final`, whatever is found out later."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -42,6 +42,8 @@ class Storage:
     """Whether `cause` stays as it is, whatever else the storage is found to be."""
     size: int = 0
     """Bytes at this moment, in whole blocks."""
+    on_host: bool = False
+    """Offloaded: it lies in host memory, and takes none of the device's (host_memory.py)."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,19 @@ class Timeline:
 
         The first of several; if nothing happened since, what was held then.
         """
-        counted = [delta if not cause or storage.cause == cause else 0 for delta, storage in self.events]
-        totals = list(accumulate(counted, initial=0))  # totals[i]: before event i
+        totals = self._totals(lambda storage: not storage.on_host and (not cause or storage.cause == cause))
         return self.moment(max(range(since, len(totals)), key=totals.__getitem__))
+
+    def host_peak(self, since: int) -> Moment:
+        """The moment from event `since` on at which most lies in host memory, and what lies there."""
+        totals = self._totals(lambda storage: storage.on_host)
+        return self.moment(max(range(since, len(totals)), key=totals.__getitem__), on_host=True)
+
+    def _totals(self, counts: Callable[[Storage], bool]) -> list[int]:
+        """What is held of the storages that count, before each event and behind the last."""
+        return list(
+            accumulate((delta if counts(storage) else 0 for delta, storage in self.events), initial=0)
+        )
 
     def windows(self, since: int) -> dict[str, Moment]:
         """The fullest moment of each window from event `since` on, by its name: the phases, the backward pass in three.
@@ -109,7 +121,7 @@ class Timeline:
         the forward pass has saved (the loss), `backward, end` when nearly all of it is gone (the embedding), `backward`
         between. In one window what is held grows evenly with depth and rows; which window is the fullest may change.
         """
-        totals = list(accumulate((delta for delta, _ in self.events), initial=0))
+        totals = self._totals(lambda storage: not storage.on_host)
         best: dict[str, int] = {}
         for name, start, end in self._segments(since):
             at = max(range(start, end), key=totals.__getitem__)
@@ -148,12 +160,12 @@ class Timeline:
         changes = (delta if _is_saved(storage) else 0 for delta, storage in self.events[start:end])
         return list(accumulate(changes, initial=held))
 
-    def moment(self, before: int) -> Moment:
-        """What is held before event number `before`."""
+    def moment(self, before: int, on_host: bool = False) -> Moment:
+        """What the device holds before event number `before`; or the host, of what is offloaded."""
         held = Counter[Storage]()
         for delta, storage in self.events[:before]:
             held[storage] += delta
-        alive = {storage: size for storage, size in held.items() if size}
+        alive = {storage: size for storage, size in held.items() if size and storage.on_host is on_host}
         return Moment(sum(alive.values()), alive)
 
 

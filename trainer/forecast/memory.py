@@ -37,6 +37,8 @@ class Forecast:
     peak: Peak
     update: Peak
     """While the optimizer updates: parameters, gradients and its state are all there."""
+    host: Peak
+    """What is kept in host memory, of each rank."""
     fixed_gib: float
     at_most: bool
 
@@ -66,13 +68,16 @@ class Forecast:
             "rank": self.peak.rank,
             "causes_gib": {name: size / GIB for name, size in self.peak.causes.items()},
             "update_gib": {name: size / GIB for name, size in self.update.causes.items()},
+            "host_gib": {name: size / GIB for name, size in self.host.causes.items()},
         }
 
     def describe(self) -> str:
         """`74.10 GiB on the device, 70.35 of them the engine's: activations 30.12, ...`."""
         causes = sorted(self.peak.causes.items(), key=lambda cause: -cause[1])
         told = ", ".join(f"{name} {size / GIB:.2f}" for name, size in causes if size >= SMALLEST_GIB * GIB)
-        return f"{self.on_device_gib:.2f} GiB on the device, {self.peak_gib:.2f} of them the engine's: {told}"
+        kept = self.host.total / GIB
+        beside = f"; {kept:.2f} GiB of each rank in host memory" if kept else ""
+        return f"{self.on_device_gib:.2f} GiB on the device, {self.peak_gib:.2f} of them the engine's: {told}{beside}"
 
 
 def forecast_memory(
@@ -93,7 +98,8 @@ def forecast_memory(
     at_most = file.accumulates and file.micro_batches(config, ranks) == 1
     peak = file.peak(config, ranks)
     update = file.window(UPDATE, peak, config, ranks)
-    return Forecast(file, peak, update, _fixed_gib(file, ranks), at_most)
+    host = file.host(peak, config, ranks)
+    return Forecast(file, peak, update, host, _fixed_gib(file, ranks), at_most)
 
 
 def advise(config: Config, ranks: int, file: OperationsFile, device_gib: float) -> str:

@@ -16,7 +16,7 @@ class _Part(BaseModel):
 
 
 class Count(_Part):
-    """One of them: bytes by window and cause."""
+    """One of them: bytes by window and cause, and those in host memory by cause."""
 
     layers: Number
     rows: Positive
@@ -24,6 +24,7 @@ class Count(_Part):
     rank: Number
     axes: dict[str, Positive]
     windows: Annotated[dict[str, dict[str, Number]], Field(min_length=1)]
+    host: dict[str, Number] = {}
 
 
 class OperationsContent(_Part):

@@ -18,6 +18,8 @@ from trainer.settings.config import Config
 SCHEMA = 1
 CUDA, CPU = "cuda", "cpu"
 """By whose rules of autocast and attention a file was counted."""
+HOST = "host"
+"""What is offloaded, as if it were a window of the step."""
 FOLDER = "_operations"
 """Below the results; no comparison can have this name."""
 IN_IMAGE = Path(__file__).with_name("operations")
@@ -77,6 +79,12 @@ class OperationsFile:
         """What the rank of `peak` holds in another window."""
         layers = config.model_layers or self.layers
         return find_window(self.samples, name, peak, layers, config.micro_batch_size, ranks)
+
+    def host(self, peak: Peak, config: Config, ranks: int) -> Peak:
+        """What the rank of `peak` keeps in host memory; of no bytes without offload."""
+        layers = config.model_layers or self.layers
+        apart = [{**sample, "windows": {HOST: sample["host"]}} for sample in self.samples]
+        return find_window(apart, HOST, peak, layers, config.micro_batch_size, ranks)
 
 
 def find_operations(

@@ -26,7 +26,7 @@ EXAMPLE = """\
 Settings are TRAINER_* variables, or name=value here. Without a batch size, 8 rows per process are taken, one at a time.
 
   python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3
-  python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 2 --device-gib 79.6 --operations FOLDER
+  python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 2 --device-gib 79.2 --operations FOLDER
   python -m trainer.layout --model qwen3-30b-a3b --processes 16 --dimensions 5 seq_len=4096 lora_rank=16
   python -m trainer.layout --processes 8 layout=given pp=2 tp=4     # refused: says what would work, exit code 2"""
 DEFAULTS = {"run": "layout", "strategy": "nd", "model": "qwen2.5-3b"}
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         "--device-gib",
         type=_memory,
         default=None,
-        help="memory of one GPU, for `auto` leaves out what does not fit (an H100 has 79.6, an H200 140.4); "
+        help="memory of one GPU, for `auto` leaves out what does not fit (an H100 has 79.2, an H200 139.8); "
         "without it that of the GPUs here",
     )
     parser.add_argument(

@@ -31,7 +31,7 @@ def pods(**settings: str) -> dict[str, str]:
 
 def test_what_fits_is_one_short_sentence():
     told = foretell("ddp", pods(micro_batch_size="32"))
-    assert told.startswith("ddp: foreseen for GPUs of 79.6 GiB: fits, ") and told.endswith(" GiB each")
+    assert told.startswith("ddp: foreseen for GPUs of 79.2 GiB: fits, ") and told.endswith(" GiB each")
 
 
 def test_what_does_not_names_the_cause_and_what_to_try():

@@ -38,7 +38,8 @@ def ask(
     peak, smallest = Peak("forward", 0, causes), Peak("forward", 0, causes)
     if at_one_row:
         smallest = Peak("forward", 0, {"parameters": GIB, "activations": GIB, at_one_row: 50 * GIB})
-    one = Prediction(question, file, Device(device_gib, 1), peak, smallest, Verdict.NOT, largest)
+    nothing = Peak("host", 0, {})
+    one = Prediction(question, file, Device(device_gib, 1), peak, nothing, smallest, Verdict.NOT, largest)
     return advise(one, others or {})
 
 

@@ -181,5 +181,5 @@ def test_what_is_foreseen_of_memory_is_said_before_anything_starts(tmp_path: Pat
     job = JOB.replace("              volumeMounts:", f"{lines}              volumeMounts:")
     run(tmp_path, screen, write_chart(tmp_path / "tiny", job=job))
     shown = " ".join(screen[1]().split())
-    assert "tiny: foreseen for GPUs of 79.6 GiB: does not fit, " in shown
+    assert "tiny: foreseen for GPUs of 79.2 GiB: does not fit, " in shown
     assert shown.index("foreseen") < shown.index("4 steps")

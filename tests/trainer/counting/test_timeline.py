@@ -106,3 +106,16 @@ def test_windows_look_at_what_comes_since():
     timeline.begin("data")
     timeline.resize(second, 20)
     assert {name: moment.total for name, moment in timeline.windows(since).items()} == {"data": 30}
+
+
+def test_what_lies_in_host_memory_is_in_no_number_of_the_device():
+    timeline = Timeline(1)
+    state, kept, short = storage("optimizer state"), storage("activations"), storage("gradients")
+    timeline.begin("forward")
+    state.on_host = short.on_host = True
+    for one, size in ((state, 1000), (kept, 30), (short, 200), (short, 0), (kept, 40)):
+        timeline.resize(one, size)
+    assert timeline.peak(0).storages == {kept: 40}, "not when most lies on the host"
+    host = timeline.host_peak(0)
+    assert host.storages == {state: 1000, short: 200} and host.total == 1200
+    assert {name: moment.total for name, moment in timeline.windows(0).items()} == {"forward": 40}

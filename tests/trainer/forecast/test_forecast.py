@@ -244,14 +244,16 @@ def test_what_fits_is_told_in_one_line(results: Path, monkeypatch, caplog):
 
 
 def test_a_pod_ends_with_10_before_any_rank_starts(tmp_path: Path):
-    """The real program, with a library that tells of a GPU of 4 GiB."""
+    """The real program, with a library that tells of a GPU of 4 GiB, of which the driver keeps one."""
     (tmp_path / "nvml").mkdir()
     (tmp_path / "nvml/pynvml.py").write_text(
         "NVMLError = RuntimeError\n"
         "nvmlInit = nvmlShutdown = lambda: None\n"
         "nvmlDeviceGetCount = lambda: 1\n"
         "nvmlDeviceGetHandleByIndex = lambda index: index\n"
-        "nvmlDeviceGetMemoryInfo = lambda handle: type('Memory', (), {'total': 4 << 30})\n"
+        "nvmlMemory_v2 = 2\n"
+        "memory = type('Memory', (), {'total': 4 << 30, 'reserved': 1 << 30})\n"
+        "nvmlDeviceGetMemoryInfo = lambda handle, version: memory\n"
     )
     shutil.copytree(SHIPPED, tmp_path / "results" / FOLDER)
     given = {**VIT, "run": "try", "strategy": "single", "results": tmp_path / "results", "steps": 20}
@@ -263,6 +265,7 @@ def test_a_pod_ends_with_10_before_any_rank_starts(tmp_path: Path):
     )
     assert done.returncode == failures.OUT_OF_MEMORY, done.stderr
     assert "GiB on the device" in done.stderr and "parameters 2.35" in done.stderr
+    assert "a device has 3.00 GiB" in done.stderr
     folder = RunDirectory(tmp_path / "results", "default", "try")
     assert not folder.config.exists()
     (pod,) = folder.pods.iterdir()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,3 +84,39 @@ def test_without_a_driver_the_memory_is_unknown() -> None:
         assert largest_device_bytes() is None
     else:
         assert (largest_device_bytes() or 0) > GIB
+
+
+class Nvml:
+    """The library of a driver with one H100: with its newer answer, or with the old one alone."""
+
+    nvmlMemory_v2 = 2
+    NVMLError = RuntimeError
+
+    class NVMLError_FunctionNotFound(RuntimeError):
+        pass
+
+    def __init__(self, knows_reserved: bool) -> None:
+        self._knows_reserved = knows_reserved
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> SimpleNamespace:
+        if version and not self._knows_reserved:
+            raise self.NVMLError_FunctionNotFound
+        found = SimpleNamespace(total=85_520_809_984)
+        return SimpleNamespace(**vars(found), reserved=503_316_480) if version else found
+
+
+@pytest.mark.parametrize(("knows_reserved", "usable"), [(True, 85_017_493_504), (False, 85_520_809_984)])
+def test_what_the_driver_keeps_is_nobody_s(knows_reserved: bool, usable: int, monkeypatch) -> None:
+    """Figures of an H100; torch saw 85,017,493,504 bytes there."""
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(knows_reserved))
+    assert largest_device_bytes() == usable
