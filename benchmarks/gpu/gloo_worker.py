@@ -52,7 +52,8 @@ def exchange_by_host(messages: Sequence[dist.P2POp], send: Any = dist.batch_isen
 
 
 if __name__ == "__main__":
-    dist.batch_isend_irecv = exchange_by_host  # type: ignore[assignment]
+    # the second one sends objects, as the shapes that a pipeline's stages tell each other
+    dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = exchange_by_host  # type: ignore[assignment]
     os.environ["LOCAL_RANK"] = "0"
     worker.read_world = read_shared_world
     sys.exit(worker.main())

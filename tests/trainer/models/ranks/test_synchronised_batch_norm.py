@@ -185,3 +185,17 @@ def test_a_folder_without_batch_norm_is_refused_when_it_is_built(tmp_path):
     write_model(tmp_path, "vit")
     with pytest.raises(ConfigError, match="has no batch norm; leave it out"):
         build(model_path=str(tmp_path), image_size=16)
+
+
+def test_images_keep_their_channels_side_by_side():
+    """A GPU's kernel for these asks for other tensors than a CPU's does; it is tried by the stage gloo of `make gpu`."""
+    whole, ours = layer(), layer()
+    apply_synchronised_batch_norm(ours)
+    found = []
+    for norm in (whole, ours):
+        given = images(1).to(memory_format=torch.channels_last).detach().requires_grad_()
+        norm(given).square().sum().backward()
+        found.append([given.grad, *(p.grad for p in norm.parameters())])
+    for ours_part, whole_part in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours_part, whole_part, rtol=1e-4, atol=1e-4)
+    assert found[1][0].is_contiguous(memory_format=torch.channels_last)
