@@ -64,7 +64,9 @@ def tile_row(tiles: Sequence[Tile]) -> Markup:
     return Markup('<div class="tiles">{}</div>').format(Markup("").join(parts))
 
 
-def build_page(title: str, origin: str, sections: Sequence[Section], banner: Sequence[str] = ()) -> str:
+def build_page(
+    title: str, origin: str, sections: Sequence[Section], banner: Sequence[str] = (), links: Markup = EMPTY
+) -> str:
     """The page as text.
 
     Args:
@@ -72,6 +74,7 @@ def build_page(title: str, origin: str, sections: Sequence[Section], banner: Seq
         origin: where every number of the page comes from (backend, hardware, steps); shown under the heading.
         sections: in reading order.
         banner: what the numbers of the page cannot say, once for all of them; a sentence each.
+        links: where else to look, below the heading.
     """
     environment = Environment(
         loader=PackageLoader("stratlab.drawing", "."), autoescape=True, undefined=StrictUndefined
@@ -86,6 +89,7 @@ def build_page(title: str, origin: str, sections: Sequence[Section], banner: Seq
         title=title,
         origin=origin,
         banner=banner,
+        links=links,
         sections=[section for section in sections if not section.nothing],
         silent=[section for section in sections if section.nothing],
         style=style,

@@ -27,9 +27,9 @@ def build_merged(report: dict[str, Any]) -> Markup:
         size = merged.get("bytes")
         html = paragraph(
             Markup(
-                "<code>{}</code> beside this page holds {} events of {} ranks ({} MiB). Open it in Perfetto "
-                "(ui.perfetto.dev, 'Open trace file'; it stays in your browser): one process per rank and device, with "
-                "the labels of steps and phases."
+                '<a class="file" href="{0}">{0}</a> beside this page holds {1} events of {2} ranks ({3} MiB). '
+                "Open it in Perfetto (ui.perfetto.dev, 'Open trace file'; it stays in your browser): one process per "
+                "rank and device, with the labels of steps and phases."
             ).format(
                 merged["file"],
                 format_number(merged.get("events")),
@@ -60,7 +60,9 @@ def build_recordings(report: dict[str, Any]) -> list[Section]:
     for row in report.get("recordings") or []:
         files = list(row["files"].items())
         links = [
-            Markup('<a href="../{}">{}</a> ({} MiB)').format(quote(path), path, f"{size / 2**20:.1f}")
+            Markup('<a class="file" href="../{}">{}</a> ({} MiB)').format(
+                quote(path), path, f"{size / 2**20:.1f}"
+            )
             for path, size in files[:MOST_RECORDINGS]
         ]
         more = [f"and {len(files) - MOST_RECORDINGS} more"] if len(files) > MOST_RECORDINGS else []

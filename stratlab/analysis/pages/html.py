@@ -14,6 +14,7 @@ from stratlab.analysis.pages.file_sections import build_hta, build_merged, build
 from stratlab.analysis.pages.kernel_sections import build_device_sections, build_idle
 from stratlab.analysis.pages.origin import build_origin, count
 from stratlab.analysis.pages.part_names import say_headline
+from stratlab.analysis.pages.run_links import build_links
 from stratlab.analysis.pages.run_sections import build_gpus, build_layout, build_memory, build_training
 from stratlab.analysis.pages.summaries import choose_ranks
 from stratlab.analysis.pages.time_sections import build_phases, build_ranks, build_timeline, round_shares
@@ -61,7 +62,9 @@ def build_html(
         Section("Holistic Trace Analysis", build_hta(report, folder)),
     ]
     banner = [f"{report['note']}."] if report["note"] else []
-    return build_page(f"Trace analysis of {run['run']}", build_origin(report), sections, banner)
+    return build_page(
+        f"Trace analysis of {run['run']}", build_origin(report), sections, banner, build_links(report, facts)
+    )
 
 
 def _headline(report: dict[str, Any]) -> Markup:

@@ -22,6 +22,7 @@ from stratlab.compare.reading.run_rows import (
 from stratlab.compare.showing import measured, verdict
 from stratlab.compare.showing.layout_page import build_layouts
 from stratlab.compare.showing.learning import build_classes, build_learning
+from stratlab.compare.showing.run_files import build_run_files, lead_back
 from stratlab.compare.showing.search_section import build_search_section
 from stratlab.compare.showing.sharding_section import build_sharding_section
 from stratlab.compare.showing.short_names import SHORT, shorten_names
@@ -31,6 +32,7 @@ from stratlab.compare.showing.tuning_section import build_tuning
 from stratlab.compare.showing.why import build_why
 from stratlab.drawing import build_page
 from stratlab.run_directory.files import is_run, read_object
+from stratlab.run_directory.places import PAGE
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 
@@ -47,12 +49,12 @@ CSV_FIELDS = (
     *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
     *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
 )
-FILES = ("report.json", "comparison.csv", "summary.md", "report.html")
+FILES = ("report.json", "comparison.csv", "summary.md", PAGE)
 assert set(STATE_FIELDS) <= set(CSV_FIELDS)
 
 
 def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Path) -> Path:
-    """Writes the four files and returns the path of the page.
+    """Writes the four files and returns the path of the page; the pages of runs beside it lead to it from now on.
 
     Args:
         report: of `compare(runs)`.
@@ -67,7 +69,7 @@ def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: P
         json.dumps(report, indent=1, allow_nan=False) + "\n",
         render_csv(report),
         build_markdown(report),
-        render_page(report, runs),
+        render_page(report, runs, folder),
     )
     for name, content in zip(FILES, contents, strict=True):
         temporary = folder / f".{name}.tmp"
@@ -77,7 +79,8 @@ def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: P
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-    return folder / "report.html"
+    lead_back(runs, folder / PAGE)
+    return folder / PAGE
 
 
 def check_folder(folder: Path) -> None:
@@ -114,13 +117,21 @@ def is_report(path: Path) -> bool:
     return {"comparison", "fairness", "runs"} <= read_object(path, []).keys()
 
 
-def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
-    """The page as text."""
+def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Path | None = None) -> str:
+    """The page as text.
+
+    Args:
+        folder: where it will lie, for links to files; None = it has none.
+    """
     report, runs, prefix = shorten_names({**report, "limits": say_limits(report)}, runs)
     origin = verdict.describe_origin(report) + (f" {SHORT.format(prefix)}." if prefix else "")
     records = [run for run in runs if run.status != "not a run"]
     rows = report["runs"]
-    first = [verdict.build_verdict(report), build_why(report, LEAST_LEAD_PCT)]
+    first = [
+        verdict.build_verdict(report),
+        build_why(report, LEAST_LEAD_PCT),
+        build_run_files(records, folder),
+    ]
     if verdict.is_foreign(report):  # the rest is of what a run tells
         sections = [*first, measured.build_traces(rows), verdict.build_fairness(report)]
         return build_page(f"Comparison {report['comparison']}", origin, sections, report["limits"])
