@@ -19,12 +19,13 @@ from stratlab.analysis.pages.run_sections import build_gpus, build_layout, build
 from stratlab.analysis.pages.summaries import choose_ranks
 from stratlab.analysis.pages.time_sections import build_phases, build_ranks, build_timeline, round_shares
 from stratlab.analysis.reporting.run_facts import RunFacts
-from stratlab.drawing import Section, badge, build_page, html_table, note, paragraph
+from stratlab.drawing import Section, badge, build_page, html_table, loud, note, paragraph
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
     " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
 )
+ONE_STEP = "Only one step was recorded: what it shows can be chance. More: run.config.profile_steps."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
 
 
@@ -61,7 +62,8 @@ def build_html(
         Section("Quality of the traces", build_quality(report)),
         Section("Holistic Trace Analysis", build_hta(report, folder)),
     ]
-    banner = [f"{report['note']}."] if report["note"] else []
+    banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
+    banner += [f"{report['note']}."] if report["note"] else []
     return build_page(
         f"Trace analysis of {run['run']}", build_origin(report), sections, banner, build_links(report, facts)
     )

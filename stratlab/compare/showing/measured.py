@@ -7,7 +7,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.judging.winners import LEAST_LEAD_PCT
 from stratlab.compare.reading.run_rows import PHASES, STATE_FIELDS
 from stratlab.drawing import (
     Column,
@@ -50,12 +49,9 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
         *(of_text if text else []),
         Column("measured_steps", "steps timed"),
     ]
-    table = html_table([{**row, "status": _status(row)} for row in rows], columns) + note(_say_noise(noise))
-    unsettled = [row["run"] for row in rows if row["warmup"] and not row["warmup"]["settled"]]
-    if unsettled:
-        table += note(
-            f"Still changing when half of the steps were left out, or too short to tell: {', '.join(unsettled)}."
-        )
+    table = html_table([{**row, "status": _status(row)} for row in rows], columns)
+    if noise["repeats"]:
+        table += note(_say_noise(noise))
     bars = {row["run"]: {phase: row[f"{phase}_ms_p50"] for phase in PHASES} for row in _finished(rows)}
     remark = note(
         "Medians of the phases over the measured steps; their sum need not be the median of the whole step. "
@@ -143,10 +139,6 @@ def build_traces(rows: Rows) -> Section:
     bars = {row["run"]: {part: row[name] for name, part in parts.items()} for row in analysed}
     html = html_table(rows, columns)
     html += stacked_bars(bars, "% of the traced steps") if bars else note("No run has analysed traces.")
-    if any(row["trace_source"] == "cpu" for row in analysed):
-        html += note(
-            "Traces without GPU events show the host's operators only; their shares say nothing about GPUs."
-        )
     statuses = [
         {
             "run": row["run"],
@@ -170,9 +162,7 @@ def build_traces(rows: Rows) -> Section:
 
 
 def _say_noise(noise: Mapping[str, Any]) -> str:
-    """Where the ± comes from, or that there is none."""
-    if not noise["repeats"]:
-        return f"One repeat per strategy: no band, and differences below {LEAST_LEAD_PCT:g} % count as none."
+    """Where the ± comes from."""
     return (
         f"±: {noise['method']}; {noise['repeats']} repeats, {noise['degrees']} degrees of freedom, "
         f"{noise['relative_pct']:.2g} % of the median. Taken to be the same share for every strategy."

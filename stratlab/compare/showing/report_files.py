@@ -20,6 +20,7 @@ from stratlab.compare.reading.run_rows import (
     TRACE_FIELDS,
 )
 from stratlab.compare.showing import measured, verdict
+from stratlab.compare.showing.banner import build_banner
 from stratlab.compare.showing.layout_page import build_layouts
 from stratlab.compare.showing.learning import build_classes, build_learning
 from stratlab.compare.showing.run_files import build_run_files, lead_back
@@ -123,8 +124,9 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Pa
     Args:
         folder: where it will lie, for links to files; None = it has none.
     """
-    report, runs, prefix = shorten_names({**report, "limits": say_limits(report)}, runs)
-    origin = verdict.describe_origin(report) + (f" {SHORT.format(prefix)}." if prefix else "")
+    report, runs, prefix = shorten_names(report, runs)
+    shortened = f" {SHORT.format(prefix)}." if prefix else ""
+    origin, banner = verdict.describe_versions(report) + shortened, build_banner(report)
     records = [run for run in runs if run.status != "not a run"]
     rows = report["runs"]
     first = [
@@ -134,7 +136,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Pa
     ]
     if verdict.is_foreign(report):  # the rest is of what a run tells
         sections = [*first, measured.build_traces(rows), verdict.build_fairness(report)]
-        return build_page(f"Comparison {report['comparison']}", origin, sections, report["limits"])
+        return build_page(f"Comparison {report['comparison']}", origin, sections, banner)
     sections = [
         *first,
         measured.build_speed(rows, report["noise"]),
@@ -152,16 +154,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Pa
         *build_classes(records),
         verdict.build_sources(report),
     ]
-    return build_page(f"Comparison {report['comparison']}", origin, sections, report["limits"])
-
-
-def say_limits(report: Mapping[str, Any]) -> list[str]:
-    """What the numbers cannot say, a sentence each. A run's name stays as it is."""
-    runs = {row["run"] for row in report["runs"]}
-    return [
-        f"{remark}." if remark.split()[0].rstrip(",:") in runs else f"{remark[:1].upper()}{remark[1:]}."
-        for remark in report["remarks"]
-    ]
+    return build_page(f"Comparison {report['comparison']}", origin, sections, banner)
 
 
 def render_csv(report: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.explaining.causes import CAUSES, NOT_TRACED, say_collective
+from stratlab.compare.explaining.sentence import CPU_ORIGIN, ON_A_CPU
 from stratlab.compare.judging.fairness import UNSHOWN
 from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph, subtitle
 from stratlab.drawing.diverging import diverging_bars
@@ -46,11 +47,10 @@ def build_why(report: Mapping[str, Any], least_lead_pct: float) -> Section:
     others = [pair for pair in found["pairs"] if not pair["comparable"]]
     html = Markup("")
     for pair in findings:
-        html += paragraph(_mark(pair) + " " + Markup.escape(pair["sentence"]))
-        html += note(_say_origin(pair))
+        html += paragraph(_mark(pair) + " " + _say(pair))
     if findings:
         html += diverging_bars(_picture(findings), "ms per step", {name: i for i, name in enumerate(PICTURE)})
-        html += _table(findings)
+        html += _table(findings) + note(_say_origins(findings))
     if not found["pairs"]:
         html += paragraph("No two runs with analysed traces to explain.")
     for entry in found["not_attributed"]:
@@ -66,7 +66,7 @@ def build_why(report: Mapping[str, Any], least_lead_pct: float) -> Section:
         )
         for pair in others:
             mark = badge("not comparable", "bad") if pair["differing"] else badge(UNSHOWN, "warn")
-            html += paragraph(mark + " " + Markup.escape(pair["sentence"]))
+            html += paragraph(mark + " " + _say(pair))
         html += details("Their parts", _table(others))
     if found["pairs"]:
         html += details(
@@ -94,10 +94,22 @@ def _mark(pair: Mapping[str, Any]) -> Markup:
     )
 
 
-def _say_origin(pair: Mapping[str, Any]) -> str:
-    noise = pair["noise_ms"]
-    band = "one repeat: no band" if noise is None else f"repeats: ± {noise:.3g} ms by chance"
-    return f"{pair['origin']}; {band}."
+def _say(pair: Mapping[str, Any]) -> str:
+    """Without the warning of CPUs, which stands in the banner: here a badge reminds of it."""
+    return str(pair["sentence"]).replace(ON_A_CPU, "")
+
+
+def _say_origins(pairs: Pairs) -> str:
+    """Where the parts come from, once where all pairs say the same."""
+    said: dict[str, list[str]] = {}
+    for pair in pairs:
+        noise = pair["noise_ms"]
+        origin = pair["origin"].replace(CPU_ORIGIN, "host operator time")
+        band = "" if noise is None else f"; repeats: ± {noise:.3g} ms by chance"
+        said.setdefault(origin + band, []).append(_label(pair))
+    if len(said) == 1:
+        return f"{next(iter(said))}."
+    return " ".join(f"{', '.join(labels)}: {origin}." for origin, labels in said.items())
 
 
 def _picture(pairs: Pairs) -> dict[str, dict[str, float]]:

@@ -433,3 +433,11 @@ def test_numbers_of_the_evidence_can_be_read(tmp_path: Path) -> None:
     rule = {"rule": "R1", "severity": "high", "title": "t", "advice": "a", "settings": {}}
     report["recommendations"] = [rule | {"evidence": evidence}]
     assert "because a 1,000, b -12,346, c 0.123, d 7." in plain(write_page(report, tmp_path))
+
+
+def test_a_single_recorded_step_is_said_loudly(tmp_path: Path) -> None:
+    report = build_example()
+    assert 'class="loud"' not in write_page(report, tmp_path)
+    report["steps"] = [row for row in report["steps"] if row["step"] == report["steps"][0]["step"]]
+    head = write_page(report, tmp_path).partition("<nav")[0]
+    assert '<strong class="loud">Only one step was recorded' in head
