@@ -13,9 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.pages.part_names import ON_CPU, sum_named_parts
+from stratlab.analysis.pages.part_names import sum_named_parts
 from stratlab.drawing import drop_file_links
 from stratlab.run_directory.places import PAGE
+from stratlab.run_directory.step_parts import COMPUTE
 from stratlab.tracking import redirect
 from stratlab.tracking.mlflow_run import IMPATIENT, environment, impatient, read_run_id
 
@@ -107,7 +108,7 @@ def build_numbers(report: dict[str, Any]) -> dict[str, float]:
 def build_tags(report: dict[str, Any]) -> dict[str, str]:
     """What MLflow's table of runs can show: where the numbers come from, and the answer in short."""
     parts, advice = sum_named_parts(report), report.get("recommendations") or []
-    losses = {name: ms for name, ms in parts.items() if name not in ("compute", ON_CPU["compute"])}
+    losses = {name: ms for name, ms in parts.items() if name != COMPUTE}
     largest = {"trace_main_part": next(iter(parts), ""), "trace_main_loss": next(iter(losses), "")}
     first = {"trace_top_recommendation": f"{advice[0]['rule']}: {advice[0]['title']}"} if advice else {}
     found = {

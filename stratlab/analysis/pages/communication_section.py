@@ -7,11 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.analysis.pages.part_names import COLOURS, describe_collective
+from stratlab.analysis.pages.part_names import describe_collective
 from stratlab.analysis.pages.summaries import build_collective_summary
 from stratlab.analysis.pages.time_sections import MOST_ROWS, cut_note
 from stratlab.drawing import Column, details, html_table, note, stacked_bars
 from stratlab.number import format_number
+from stratlab.run_directory.step_parts import COLOURS
 
 MOST_COLLECTIVES = 20
 HIDDEN = "hidden under compute"

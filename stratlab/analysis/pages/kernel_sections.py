@@ -6,7 +6,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.analysis.pages.part_names import COLOURS, name_part
 from stratlab.analysis.pages.summaries import (
     build_copy_summary,
     build_idle_summary,
@@ -15,6 +14,7 @@ from stratlab.analysis.pages.summaries import (
 )
 from stratlab.analysis.pages.time_sections import round_shares
 from stratlab.drawing import Column, Section, histogram, html_table, note, stacked_bars, subtitle
+from stratlab.run_directory.step_parts import COLOURS, DATA, HOST
 
 MOST_KERNELS = 20
 LONGEST_NAME = 120
@@ -71,11 +71,9 @@ def build_idle(report: dict[str, Any]) -> Markup:
     """What the lane waited for: in the step as it is partitioned here, and per stream as HTA defines it."""
     mean = report["mean"]
     data, host, *others = (mean.get(key) for key in IDLE)
-    bar = {"waiting for data": data, name_part("waiting for the host", report["source"]): host}
+    bar = {DATA: data, HOST: host}
     if report["source"] == "cpu":
-        text = (
-            "Neither an operator nor communication ran; all of it but waiting for data is Python and waiting."
-        )
+        text = "Neither an operator nor communication ran; all of it but waiting for data is waiting for the host."
         return stacked_bars({"idle": bar}, "% of the step", COLOURS) + note(text)
     bar["other idle"] = sum_known(others)
     html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table([mean], round_shares(IDLE))

@@ -12,9 +12,10 @@ import pytest
 
 from stratlab.analysis.pages.html import build_html
 from stratlab.analysis.pages.markdown import build_markdown
-from stratlab.analysis.pages.part_names import COLOURS, say_headline, split_row
+from stratlab.analysis.pages.part_names import say_headline, split_row
 from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts, choose_ranks
 from stratlab.analysis.reporting.run_facts import read_facts
+from stratlab.run_directory.step_parts import COLOURS
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
 
 NOTE = "CPU trace: host operator time, not GPU utilisation"
@@ -123,8 +124,8 @@ def test_a_cpu_page_says_whose_time_it_is_before_anything_else(tmp_path: Path) -
     assert banner.partition("</div>")[0].count(f"<p>{NOTE}.</p>") == 1
     assert list(sections(html)) == OF_A_CPU
     body = html.split("<main>")[1]
-    assert "operators" in body and "Python and waiting" in body
-    assert "GPU time" not in body and "copy exposed" not in body and "waiting for the host" not in body
+    assert "compute" in body and "waiting for the host is Python, and waiting." in body
+    assert "GPU time" not in body and "copy exposed" not in body
     assert "Kernels (CPU traces hold no GPU events); Copies (CPU traces hold no GPU events)." in html
 
 
@@ -156,7 +157,7 @@ def test_bars_sum_to_the_step() -> None:
     assert list(phases) == ["data", "forward", "backward", "optimizer", "other"]
     mean = sum(row["step_ms"] for row in report["ranks"]) / 3
     assert sum(sum(parts.values()) for parts in phases.values()) == pytest.approx(mean)  # type: ignore[arg-type]
-    assert split_row({"compute_ms": 1.0}, "gpu")["communication"] is None
+    assert split_row({"compute_ms": 1.0})["communication"] is None
 
 
 def test_bubble_is_drawn_against_its_ideal(tmp_path: Path) -> None:
@@ -441,3 +442,12 @@ def test_a_single_recorded_step_is_said_loudly(tmp_path: Path) -> None:
     report["steps"] = [row for row in report["steps"] if row["step"] == report["steps"][0]["step"]]
     head = write_page(report, tmp_path).partition("<nav")[0]
     assert '<strong class="loud">Only one step was recorded' in head
+
+
+def test_the_parts_of_the_step_are_listed_by_size_and_sum_to_it(tmp_path: Path) -> None:
+    table = sections(write_page(build_example(), tmp_path))[SECTIONS[0]].partition("</table>")[0]
+    rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in table.split("<tr>")[2:]]
+    assert [name for name, *_ in rows[:3]] == ["compute", "communication", "other idle"]
+    times = [float(ms) for _, ms, _ in rows]
+    assert times == sorted(times, reverse=True) and sum(times) == pytest.approx(100.0, abs=0.1)
+    assert sum(float(share) for *_, share in rows) == pytest.approx(100.0, abs=0.2)

@@ -29,7 +29,7 @@ def test_the_page_says_why_right_after_the_verdict(tmp_path: Path) -> None:
     assert "<title>fsdp − ddp, more communication: +2.74" in page
     assert "<title>fsdp − ddp, compute: -0.22" in page  # a part that goes the other way has its bar
     assert "exposed all-reduce: more communication" in page and "difference of the step times" in page
-    assert "not in the traced steps (recording, chance)" in page
+    assert "not explained by the traced steps" in page
     assert "fastest within 1.5 GiB per device" in page and "ddp does not fit (1.8 GiB)" in page
     assert "On the front, where nobody is both faster and smaller: zero2, ddp." in page
     printed = " ".join(print_table(report).split())
