@@ -45,11 +45,11 @@ def build_html(
     timed = [
         Section("Where the time of a step goes", _headline(report)),
         *build_layout(report),
-        Section("Recommendations", _recommendations(report)),
+        _build_recommendations(report),
         Section("Timeline", build_timeline(ranks, chosen)),
-        Section("Phases", build_phases(report)),
+        build_phases(report),
         Section("Ranks", build_ranks(report, chosen)),
-        Section("Communication against computation", build_collectives(report, chosen)),
+        build_collectives(report, chosen),
         *build_device_sections(report),
         Section("Idle time", build_idle(report)),
         *build_memory(report, ranks, chosen),
@@ -59,10 +59,10 @@ def build_html(
         *timed,
         *build_training(facts),
         *build_gpus(facts),
-        Section("One trace of all ranks", build_merged(report)),
+        build_merged(report),
         *build_recordings(report),
-        Section("Quality of the traces", build_quality(report)),
-        Section("Holistic Trace Analysis", build_hta(report, folder)),
+        build_quality(report),
+        build_hta(report, folder),
     ]
     banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
     banner += [f"{report['note']}."] if report["note"] else []
@@ -107,10 +107,10 @@ def _list_parts(report: dict[str, Any]) -> Markup:
     return html_table(rows, ["part", times, Column("share", "share", "%", 1)])
 
 
-def _recommendations(report: dict[str, Any]) -> Markup:
-    entries = report.get("recommendations") or []
+def _build_recommendations(report: dict[str, Any]) -> Section:
+    title, entries = "Recommendations", report.get("recommendations") or []
     if not entries:
-        return note("None of the rules R1 to R12 fires.")
+        return Section(title, nothing="none of the rules R1 to R12 fires")
     html = Markup("")
     for entry in entries:
         mark = badge(entry["severity"], SEVERITIES[entry["severity"]])
@@ -120,7 +120,8 @@ def _recommendations(report: dict[str, Any]) -> Markup:
             html += paragraph(Markup("Set <code>{}</code>").format(", ".join(settings)))
         numbers = ", ".join(f"{name} {_round(value)}" for name, value in entry["evidence"].items())
         html += note(f"Rule {entry['rule']}, because {numbers}." if numbers else f"Rule {entry['rule']}.")
-    return html + note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
+    remark = note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
+    return Section(title, html + remark)
 
 
 def _round(value: float) -> str:

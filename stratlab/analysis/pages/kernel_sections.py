@@ -27,7 +27,12 @@ def build_device_sections(report: dict[str, Any]) -> list[Section]:
     """What only the events of a GPU can tell."""
     if report["source"] == "cpu":
         return [Section("Kernels", nothing=NO_GPU), Section("Copies", nothing=NO_GPU)]
-    return [Section("Kernels", build_kernels(report)), Section("Copies", build_copies(report))]
+    copies = Section("Copies", build_copies(report)) if report.get("copies") else None
+    kernels = Section("Kernels", build_kernels(report)) if report.get("kernels") else None
+    return [
+        kernels or Section("Kernels", nothing="no kernel was recorded"),
+        copies or Section("Copies", nothing="no copy was recorded"),
+    ]
 
 
 def build_kernels(report: dict[str, Any]) -> Markup:
@@ -42,8 +47,6 @@ def build_kernels(report: dict[str, Any]) -> Markup:
     ]
     html += html_table([mean], facts)
     rows = [row | {"name": _shorten(row["name"])} for row in build_kernel_summary(report, MOST_KERNELS)]
-    if not rows:
-        return html + note("No kernel was recorded.")
     times: list[Column | str] = [
         *("type", "count", "sum_ms", Column("pct", "of GPU event time", "%", 1)),
         *("mean_us", "p50_us", "p95_us", "max_us"),
@@ -58,8 +61,6 @@ def build_kernels(report: dict[str, Any]) -> Markup:
 def build_copies(report: dict[str, Any]) -> Markup:
     """Bandwidths: bytes over time."""
     rows = build_copy_summary(report)
-    if not rows:
-        return note("No copy was recorded.")
     columns: list[Column | str] = ["kind", "count", "bytes", "total_ms", Column("gbps", "rate", "GB/s")]
     return html_table(rows, columns) + note(
         "All ranks together: the bytes of all copies of a kind over their time. '-': the trace tells no bytes. "

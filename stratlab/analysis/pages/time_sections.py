@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts
-from stratlab.drawing import Column, details, html_table, note, stacked_bars, strips, subtitle
+from stratlab.drawing import Column, Section, details, html_table, note, stacked_bars, strips, subtitle
 from stratlab.run_directory.step_parts import COLOURS, COMMUNICATION, COMPUTE, DATA, HOST, LAST_RANK
 
 OF_SHARE = {
@@ -72,9 +72,11 @@ def round_shares(names: Sequence[str]) -> list[Column | str]:
     ]
 
 
-def build_phases(report: dict[str, Any]) -> Markup:
+def build_phases(report: dict[str, Any]) -> Section:
     """What each phase of the mean step is made of."""
     parts = build_phase_parts(report)
+    if not parts:
+        return Section("Phases", nothing="no phase is labelled in the traces")
     lacking = [
         f"rank {rank} has no label of {', '.join(missing)}"
         for rank, present in report["phases_present"].items()
@@ -104,7 +106,8 @@ def build_phases(report: dict[str, Any]) -> Markup:
         if report["source"] == "gpu"
         else "Each step: time of its labels"
     )
-    return html + details(label, html_table(steps[:MOST_ROWS], columns) + cut_note(steps, "step_metrics"))
+    table = html_table(steps[:MOST_ROWS], columns) + cut_note(steps, "step_metrics")
+    return Section("Phases", html + details(label, table))
 
 
 def cut_note(rows: Sequence[Any], table: str, most: int = MOST_ROWS) -> Markup:

@@ -120,8 +120,8 @@ def build_memory(rows: Rows) -> Section:
     return Section("Memory per rank", html_table(rows, columns) + stacked_bars(bars, "GiB per rank") + remark)
 
 
-def build_traces(rows: Rows) -> Section:
-    """Communication and idle time, as the traces of each run show them."""
+def build_traces(rows: Rows) -> list[Section]:
+    """Communication and idle time, as the traces of each run show them; and what Holistic Trace Analysis could do."""
     columns: list[Column | str] = [
         *("run", Column("trace_source", "events"), Column("trace_steps", "steps")),
         *(Column("step_ms", "step", "ms", 2), Column("compute_pct", "compute", "%", 1)),
@@ -137,8 +137,9 @@ def build_traces(rows: Rows) -> Section:
     }
     analysed = [row for row in rows if row["status"] in ("finished", TRACED) and row["trace_source"]]
     bars = {row["run"]: {part: row[name] for name, part in parts.items()} for row in analysed}
-    html = html_table(rows, columns)
-    html += stacked_bars(bars, "% of the traced steps") if bars else note("No run has analysed traces.")
+    if not analysed:
+        return [Section("Traces", nothing="no run has analysed traces")]
+    html = html_table(rows, columns) + stacked_bars(bars, "% of the traced steps")
     statuses = [
         {
             "run": row["run"],
@@ -148,7 +149,8 @@ def build_traces(rows: Rows) -> Section:
         for row in rows
         for entry in row["hta"]
     ]
-    if statuses:
+    silent = statuses and all(entry.get("status") == "unsupported" for row in rows for entry in row["hta"])
+    if statuses and not silent:
         table = html_table(statuses, ["run", "analysis", "status", "reason"])
         html += details("Holistic Trace Analysis: what ran", table)
     phases = [
@@ -158,7 +160,8 @@ def build_traces(rows: Rows) -> Section:
     ]
     if phases:
         html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
-    return Section("Traces", html)
+    hta = Section("Holistic Trace Analysis", nothing="unsupported by the traces of all runs")
+    return [Section("Traces", html), *([hta] if silent else [])]
 
 
 def _say_noise(noise: Mapping[str, Any]) -> str:

@@ -135,7 +135,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Pa
         build_run_files(records, folder),
     ]
     if verdict.is_foreign(report):  # the rest is of what a run tells
-        sections = [*first, measured.build_traces(rows), verdict.build_fairness(report)]
+        sections = [*first, *measured.build_traces(rows), verdict.build_fairness(report)]
         return build_page(f"Comparison {report['comparison']}", origin, sections, banner)
     sections = [
         *first,
@@ -145,7 +145,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Pa
         *build_layouts(rows),
         *build_choice(report),
         *build_sharding_section(report["sharding"]),
-        measured.build_traces(rows),
+        *measured.build_traces(rows),
         build_learning(rows, records),
         *build_search_section(report),
         *build_tuning(report),

@@ -38,8 +38,8 @@ def build_why(report: Mapping[str, Any], least_lead_pct: float) -> Section:
     if findings:
         html += diverging_bars(sum_causes(findings), "ms per step", COLOURS)
         html += build_part_table(findings) + note(_say_origins(findings))
-    if not found["pairs"]:
-        html += paragraph("No two runs with analysed traces to explain.")
+    if not found["pairs"] and not found["not_attributed"]:
+        return Section("Why", nothing="no two runs with analysed traces to explain")
     for entry in found["not_attributed"]:
         against = f" against {entry['baseline']}" if entry["baseline"] else ""
         html += note(f"{entry['run']}{against}: not explained, {entry['why']}.")

@@ -218,7 +218,7 @@ def test_a_page_of_runs_without_any_numbers_can_be_drawn(tmp_path: Path) -> None
     assert "0 finished run; a comparison needs two" in page
     assert "metrics.jsonl, summary.json, evaluation.json" in page  # what they lack
     assert "No run is named as the best in anything." in page
-    assert "No values to draw" in page and "No run has analysed traces" in page
+    assert "No values to draw" in page and "Traces (no run has analysed traces)" in page
     assert '<span class="badge bad">failed</span>' in page
 
 

@@ -21,7 +21,6 @@ from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example
 NOTE = "CPU trace: host operator time, not GPU utilisation"
 SECTIONS = [
     "Where the time of a step goes",
-    "Recommendations",
     "Timeline",
     "Phases",
     "Ranks",
@@ -31,7 +30,6 @@ SECTIONS = [
     "Idle time",
     "Memory",
     "One trace of all ranks",
-    "Quality of the traces",
     "Holistic Trace Analysis",
 ]
 
@@ -46,6 +44,11 @@ def write_page(report: dict[str, Any], folder: Path) -> str:
 def sections(html: str) -> dict[str, str]:
     pieces = re.findall(r"<section id=\"s\d+\">\s*<h2>(.*?)</h2>(.*?)</section>", html, re.S)
     return dict(pieces)
+
+
+def say_nothing(html: str) -> str:
+    """The line at the end, of sections with nothing to show."""
+    return html.partition('<p class="note">Nothing to show: ')[2].partition("</p>")[0]
 
 
 def plain(html: str) -> str:
@@ -111,7 +114,10 @@ def test_a_recommendation_shows_its_numbers_and_its_settings(tmp_path: Path) -> 
     assert "<code>run.config.compile=true</code>" in shown
     assert "Rule R3, because host_wait_pct 45.7, kernels_per_step 4,000." in shown
     report["recommendations"] = []
-    assert "None of the rules R1 to R12 fires." in sections(write_page(report, tmp_path))["Recommendations"]
+    page = write_page(report, tmp_path)
+    assert "Recommendations" not in sections(page) and "none of the rules R1 to R12 fires" in say_nothing(
+        page
+    )
 
 
 OF_A_CPU = [title for title in SECTIONS if title not in ("Kernels", "Copies")]
@@ -126,7 +132,9 @@ def test_a_cpu_page_says_whose_time_it_is_before_anything_else(tmp_path: Path) -
     body = html.split("<main>")[1]
     assert "compute" in body and "waiting for the host is Python, and waiting." in body
     assert "GPU time" not in body and "copy exposed" not in body
-    assert "Kernels (CPU traces hold no GPU events); Copies (CPU traces hold no GPU events)." in html
+    assert "Kernels (CPU traces hold no GPU events); Copies (CPU traces hold no GPU events)" in say_nothing(
+        html
+    )
 
 
 def test_parts_have_one_colour_in_all_charts(tmp_path: Path) -> None:
@@ -182,7 +190,7 @@ def test_collectives_are_split_into_hidden_transfer_and_waiting(tmp_path: Path) 
         assert f"all-reduce over dp_replicate, {part} ms" in shown
     assert "rank 1 in 20 of 30" in shown and "2,454,648" in shown
     quiet = write_page(build_example(collectives=False), tmp_path)
-    assert "No communication was recorded." in quiet
+    assert "Communication against computation (no communication was recorded)" in say_nothing(quiet)
 
 
 def test_copies_and_idle_time(tmp_path: Path) -> None:
@@ -199,7 +207,7 @@ def test_merged_trace_and_clocks(tmp_path: Path) -> None:
     assert "merged_trace.json.gz beside this page holds 8,000 events of 2 ranks (0.1717 MiB)" in shown
     assert "No clock was moved: below 1 ms: nothing is corrected. 60 matched collectives" in shown
     report["merged"] |= {"file": None, "reason": "the disk is full"}
-    assert "There is none: the disk is full." in write_page(report, tmp_path)
+    assert "There is none: the disk is full." in write_page(report, tmp_path), "clocks have something to say"
 
 
 def test_large_runs_are_drawn_in_part_and_say_which(tmp_path: Path) -> None:
@@ -257,7 +265,10 @@ def test_an_empty_report_of_one_rank(tmp_path: Path) -> None:
         report[name] = []
     report |= {"durations": None, "merged": {}, "clocks": {}}
     html = write_page(report, tmp_path)
-    assert "No kernel was recorded." in html and "No copy was recorded." in html
+    silent = say_nothing(html)
+    assert "Kernels (no kernel was recorded); Copies (no copy was recorded)" in silent
+    assert "Phases (no phase is labelled in the traces)" in silent
+    assert "One trace of all ranks (there is none: it was not written)" in silent
     assert "One rank was recorded." in html
 
 
@@ -451,3 +462,15 @@ def test_the_parts_of_the_step_are_listed_by_size_and_sum_to_it(tmp_path: Path) 
     times = [float(ms) for _, ms, _ in rows]
     assert times == sorted(times, reverse=True) and sum(times) == pytest.approx(100.0, abs=0.1)
     assert sum(float(share) for *_, share in rows) == pytest.approx(100.0, abs=0.2)
+
+
+def test_analyses_of_hta_that_are_all_unsupported_are_one_line(tmp_path: Path) -> None:
+    report = build_example()
+    for row in report["hta"]:
+        row |= {"status": "unsupported", "reason": "no GPU events", "tables": []}
+    page = write_page(report, tmp_path)
+    assert "Holistic Trace Analysis" not in sections(page)
+    count = len(report["hta"])
+    assert f"(unsupported by these traces, all {count} analyses: no GPU events)" in say_nothing(page)
+    report["hta"][0] |= {"status": "failed", "reason": "it broke"}
+    assert "it broke" in sections(write_page(report, tmp_path))["Holistic Trace Analysis"]
