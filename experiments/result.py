@@ -18,6 +18,7 @@ from rich.console import Console
 
 from experiments.catalogue import FOLDER
 from stratlab.compare.showing.terminal_table import terminal_table
+from stratlab.drawing import drop_file_links
 
 FACTS = "result.json"
 KEPT = ("report.json", "summary.md", "report.html")
@@ -102,6 +103,7 @@ def _fill(folder: Path, report_folder: Path, outcome: Outcome, parts: int) -> No
     for name in KEPT:
         if (report_folder / name).is_file():
             text = take_folder_out((report_folder / name).read_text(), report_folder.parent)
+            text = drop_file_links(text) if name.endswith(".html") else text  # the runs are not kept
             if name != "report.html" or (parts <= MOST_PAGES and len(text.encode()) <= MOST_PAGE_BYTES):
                 (folder / name).write_text(text)
     if outcome.report:

@@ -52,6 +52,16 @@ def fit_unit(gib: Iterable[object]) -> tuple[float, str]:
     return (1024.0, "MiB") if largest * 1024 >= 0.1 else (1024.0**2, "KiB")
 
 
+def fit_digits(values: Iterable[float]) -> int:
+    """Decimals that suit the largest of some numbers of one table: 326.1 beside 0.4, 2.501 beside 0.008.
+
+    >>> [fit_digits(values) for values in ([326.1, 0.4], [-28.2], [2.5, 0.008], [0.02], [])]
+    [1, 2, 3, 4, 3]
+    """
+    largest = max((abs(value) for value in values), default=1.0)
+    return 1 if largest >= 100 else 2 if largest >= 10 else 3 if largest >= 1 else 4
+
+
 def format_fact(value: object) -> str:
     """A setting or a fact as it stands in YAML: true and false.
 

@@ -30,14 +30,14 @@ from stratlab.analysis.reporting.quality import find_gaps, keep_one_source
 from stratlab.analysis.reporting.report import build_report
 from stratlab.analysis.reporting.run_facts import RunFacts, read_facts
 from stratlab.analysis.reporting.tables import write_tables
+from stratlab.run_directory.places import MERGED, PAGE
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.clocks import find_offsets
 from stratlab.traces.discover import Finding, Found, find_traces
 from stratlab.traces.merge import build_unmerged, merge_traces
 from stratlab.user_error import UserError
 
-MERGED = "merged_trace.json.gz"
-OURS = ("report.json", "report.html", "summary.md", "tables", MERGED, ".report.json.tmp")
+OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp", f".{PAGE}.tmp")
 
 
 class NoTraces(Exception):

@@ -13,7 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.pages.part_names import ON_CPU, sum_named_parts
+from stratlab.analysis.pages.part_names import sum_named_parts
+from stratlab.drawing import drop_file_links
+from stratlab.run_directory.places import PAGE
+from stratlab.run_directory.step_parts import COMPUTE
 from stratlab.tracking import redirect
 from stratlab.tracking.mlflow_run import IMPATIENT, environment, impatient, read_run_id
 
@@ -21,7 +24,6 @@ RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", 
 RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}
 PREFIX = "trace/"
 NOT_OF_A_KEY = re.compile(r"[^\w\-. ]")
-PAGES = ("report.html", "summary.md")
 MERGED_BYTES = (
     200 << 20
 )  # larger merged traces stay on the volume: MLflow's viewer only offers them for download
@@ -77,8 +79,9 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
             client.log_artifact(run_id, str(path), f"run/{folder}")
     analysis = run_dir / "analysis"
     client.log_artifacts(run_id, str(analysis / "tables"), "analysis/tables")
-    for name in PAGES:
-        client.log_artifact(run_id, str(analysis / name), "analysis")
+    page = (analysis / PAGE).read_text(encoding="utf-8")
+    client.log_text(run_id, drop_file_links(page), f"analysis/{PAGE}")  # in MLflow nothing lies beside it
+    client.log_artifact(run_id, str(analysis / "summary.md"), "analysis")
     left_out = _log_merged(client, run_id, analysis, report)
     with tempfile.TemporaryDirectory() as folder:  # the copy says that it was logged; it is the last one
         copy = Path(folder) / "report.json"
@@ -105,7 +108,7 @@ def build_numbers(report: dict[str, Any]) -> dict[str, float]:
 def build_tags(report: dict[str, Any]) -> dict[str, str]:
     """What MLflow's table of runs can show: where the numbers come from, and the answer in short."""
     parts, advice = sum_named_parts(report), report.get("recommendations") or []
-    losses = {name: ms for name, ms in parts.items() if name not in ("compute", ON_CPU["compute"])}
+    losses = {name: ms for name, ms in parts.items() if name != COMPUTE}
     largest = {"trace_main_part": next(iter(parts), ""), "trace_main_loss": next(iter(losses), "")}
     first = {"trace_top_recommendation": f"{advice[0]['rule']}: {advice[0]['title']}"} if advice else {}
     found = {

@@ -19,7 +19,7 @@ from stratlab.compare.judging.sharding import build_sharding
 from stratlab.compare.judging.tuned import say_tuning
 from stratlab.compare.judging.variants import build_variants
 from stratlab.compare.judging.varied import check_varied
-from stratlab.compare.judging.winners import ON_CPU, name_group_winners, name_winners
+from stratlab.compare.judging.winners import ON_CPU, ONE_REPEAT, name_group_winners, name_winners
 from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW, apply_tuning
 from stratlab.compare.reading.layouts import find_repeated_layouts
 from stratlab.compare.reading.run_rows import apply_others, build_row, is_compared, name_variant
@@ -169,7 +169,7 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         remarks.append(f"{' and '.join(names)} have the same layout, {layout}: they are repeats of one thing")
     strategies = Counter(name_variant(row) for row in finished)
     if strategies and min(strategies.values()) == 1:
-        remarks.append("one repeat per strategy: there is no confidence interval")
+        remarks.append(ONE_REPEAT)
     return remarks
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import run_on_volume
+from stratlab.drawing import drop_file_links
+from stratlab.run_directory.places import PAGE
 from stratlab.user_error import UserError
 
 MARK = b"stratlab-report"
@@ -138,7 +140,8 @@ def write_report_folder(files: dict[str, bytes], output: Path) -> None:
     with tempfile.TemporaryDirectory(dir=output, prefix=".report.") as temporary:
         for number, (name, content) in enumerate(files.items()):
             fresh, target = Path(temporary) / str(number), output / name
-            fresh.write_bytes(content)
+            page = name == PAGE  # the runs stay on the volume: here its links would lead nowhere
+            fresh.write_bytes(drop_file_links(content.decode()).encode() if page else content)
             target.parent.mkdir(parents=True, exist_ok=True)
             fresh.rename(target)
 

@@ -17,6 +17,8 @@ from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.experiment import KIND, KIND_TAG
 from stratlab.compare.showing.report_files import FILES
+from stratlab.drawing import drop_file_links
+from stratlab.run_directory.places import PAGE
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import runs_page
 from stratlab.tracking.address import is_of_this_machine
@@ -145,7 +147,11 @@ def _log(client: MlflowClient, experiment_id: str, report: Mapping[str, Any], fo
     for name, value in tags.items():
         client.set_tag(run_id, name, value)
     for name in FILES:
-        client.log_artifact(run_id, str(folder / name), KIND)
+        if name == PAGE:  # in MLflow nothing lies beside it
+            page = drop_file_links((folder / name).read_text(encoding="utf-8"))
+            client.log_text(run_id, page, f"{KIND}/{name}")
+        else:
+            client.log_artifact(run_id, str(folder / name), KIND)
     client.set_experiment_tag(experiment_id, NOTE, tags[NOTE])
     client.set_experiment_tag(experiment_id, *runs_page.KIND_TAG)
     metrics = {name for run in client.search_runs([experiment_id]) for name in run.data.metrics}

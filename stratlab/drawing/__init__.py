@@ -6,8 +6,9 @@ Every function returns `Markup`: text from outside (names of kernels, runs, clas
 from stratlab.drawing.canvas import note
 from stratlab.drawing.heat_map import heat_map
 from stratlab.drawing.histogram import histogram
+from stratlab.drawing.links import drop_file_links, link, link_file, link_ranks, set_way_back, way_back
 from stratlab.drawing.markdown_table import escape_markdown, markdown_table
-from stratlab.drawing.page import Section, Tile, build_page, details, paragraph, subtitle, tile_row
+from stratlab.drawing.page import Section, Tile, build_page, details, loud, paragraph, subtitle, tile_row
 from stratlab.drawing.scatter import scatter
 from stratlab.drawing.svg import line_chart, stacked_bars, strips
 from stratlab.drawing.table import Column, badge, html_table
@@ -19,17 +20,24 @@ __all__ = [
     "badge",
     "build_page",
     "details",
+    "drop_file_links",
     "escape_markdown",
     "heat_map",
     "histogram",
     "html_table",
     "line_chart",
+    "link",
+    "link_file",
+    "link_ranks",
+    "loud",
     "markdown_table",
     "note",
     "paragraph",
     "scatter",
+    "set_way_back",
     "stacked_bars",
     "strips",
     "subtitle",
     "tile_row",
+    "way_back",
 ]

@@ -6,20 +6,21 @@ Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 WIDTH = 920.0
+NARROW = 360.0  # of the second drawing of a chart that a telephone shows whole
 COLOURS = 8  # Okabe and Ito's palette, in page.css
 FILLS = 2 * COLOURS  # the second eight are the first, lighter
 DASHES = 4
 LETTER = 6.6  # px of one letter at 12 px, on average
 
 
-def build_svg(height: float, parts: Iterable[Markup], label: str) -> Markup:
-    """One svg element of WIDTH x `height` in a box that scrolls where the screen is too narrow for its letters.
+def build_svg(height: float, parts: Iterable[Markup], label: str, width: float = WIDTH) -> Markup:
+    """One svg element of `width` x `height` in a box that scrolls where the screen is too narrow for its letters.
 
     Args:
         label: what a screen reader says.
@@ -28,7 +29,17 @@ def build_svg(height: float, parts: Iterable[Markup], label: str) -> Markup:
     return Markup(
         '<div class="chart"><svg viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="xMinYMin meet">{}'
         "</svg></div>"
-    ).format(f"{WIDTH:g}", f"{height:g}", label, body)
+    ).format(f"{width:g}", f"{height:g}", label, body)
+
+
+def fit_screens(draw: Callable[[float], Markup]) -> Markup:
+    """A chart twice: for wide screens and paper, and for narrow screens, where nothing of it lies beyond the edge.
+
+    Args:
+        draw: the chart of a width.
+    """
+    twice = '<div class="twice"><div class="wide">{}</div><div class="narrow">{}</div></div>'
+    return Markup(twice).format(draw(WIDTH), draw(NARROW))
 
 
 def note(sentence: str) -> Markup:
@@ -155,10 +166,10 @@ class Scale:
         return (self.log and log_ticks(self.low, self.high)) or ticks(self.low, self.high, count)
 
 
-def x_axis(scale: Scale, top: float, bottom: float, label: str) -> list[Markup]:
+def x_axis(scale: Scale, top: float, bottom: float, label: str, count: int = 8) -> list[Markup]:
     """Vertical grid lines with their values below, and the name of the axis."""
     parts = []
-    for value in scale.ticks(8):
+    for value in scale.ticks(count):
         x = scale(value)
         parts += [line(x, top, x, bottom, "g"), text(x, bottom + 15, format_tick(value), "middle", "n")]
     parts.append(text((scale.start + scale.end) / 2, bottom + 32, label, "middle", "n"))

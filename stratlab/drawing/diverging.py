@@ -9,20 +9,23 @@ from markupsafe import Markup
 from stratlab.drawing import note
 from stratlab.drawing.canvas import (
     COLOURS,
+    LETTER,
     WIDTH,
     Scale,
     build_svg,
+    fit_screens,
     label_width,
-    legend,
     line,
     rect,
     row_label,
+    shorten,
     text,
     x_axis,
 )
 from stratlab.number import format_number
 
 PITCH = 34
+MARGIN = 4.0
 NUMBERS = 74.0  # px at the right, for the sum of a row
 
 
@@ -40,15 +43,34 @@ def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: 
     low, high = min(behind, default=0.0), max(ahead, default=0.0)
     if not names or high == low:
         return note(f"No differences to draw in {unit}.")
-    left = label_width(rows)
-    keys, top = _legend(names, left, colours)
+
+    def draw(width: float) -> Markup:
+        return _draw(rows, unit, colours, Scale(low, high, 0, 0), names, width)
+
+    return fit_screens(draw)
+
+
+def _draw(
+    rows: Mapping[str, Mapping[str, float]],
+    unit: str,
+    colours: Mapping[str, int],
+    values: Scale,
+    names: list[str],
+    width: float,
+) -> Markup:
+    """Where there is little room the labels stand above their bars."""
+    above = 0.0 if width == WIDTH else 16.0
+    left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
+    keys, top = _legend(names, left, colours, width)
     top += 4
-    across = Scale(low, high, left, WIDTH - NUMBERS)
-    bottom = top + PITCH * len(rows)
-    parts = [keys, *x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum")]
+    across = Scale(values.low, values.high, left, width - NUMBERS)
+    bottom = top + pitch * len(rows)
+    ticks = 4 if above else 8
+    parts = [keys, *x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum", ticks)]
     for i, (label, row) in enumerate(rows.items()):
-        y, total = top + PITCH * i + 6, sum(row.values())
-        parts.append(row_label(label, y + 15, left))
+        y, total = top + pitch * i + above + 6, sum(row.values())
+        place = shorten(label, int((width - left) / LETTER))
+        parts.append(text(left, y - 5, place) if above else row_label(label, y + 15, left))
         ends = {1: 0.0, -1: 0.0}
         for name in names:
             value = row.get(name, 0.0)
@@ -58,24 +80,21 @@ def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: 
             start, ends[side] = ends[side], ends[side] + value
             x = min(across(start), across(ends[side]))
             tooltip = f"{label}, {name}: {value:+.4g} {unit}"
-            width = abs(across(ends[side]) - across(start))
-            parts.append(rect(x, y, width, PITCH - 12, f"f{colours[name] % COLOURS}", tooltip))
+            length = abs(across(ends[side]) - across(start))
+            parts.append(rect(x, y, length, PITCH - 12, f"f{colours[name] % COLOURS}", tooltip))
         parts.append(text(across(total), y + 1, "▾", "middle"))  # in ink: seen over every colour
-        parts.append(text(WIDTH - NUMBERS + 8, y + 15, _signed(total), css="n"))
+        parts.append(text(width - NUMBERS + 8, y + 15, _signed(total), css="n"))
     zero = across(0.0)
     parts.append(line(zero, top, zero, bottom, "s7 w1"))
-    return build_svg(bottom + 40, parts, f"Differences in {unit}, by part")
+    return build_svg(bottom + 40, parts, f"Differences in {unit}, by part", width)
 
 
-def _legend(names: list[str], left: float, colours: Mapping[str, int]) -> tuple[Markup, float]:
+def _legend(names: list[str], left: float, colours: Mapping[str, int], width: float) -> tuple[Markup, float]:
     """The keys of canvas.legend, which counts its colours from 0, with those of this page."""
-    full = sorted(colours, key=lambda name: colours[name])
-    if names == full:
-        return legend(names, left)
     parts, x, y = [], left, 12.0
     for name in names:
-        needed = 20 + len(name) * 6.6 + 18
-        if x + needed > WIDTH and x > left:
+        needed = 20 + len(name) * LETTER + 18
+        if x + needed > width and x > left:
             x, y = left, y + 18
         parts += [rect(x, y - 9, 14, 10, f"f{colours[name] % COLOURS}"), text(x + 19, y, name)]
         x += needed

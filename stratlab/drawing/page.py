@@ -43,6 +43,11 @@ def paragraph(content: str | Markup) -> Markup:
     return Markup("<p>{}</p>").format(content)
 
 
+def loud(sentence: str) -> Markup:
+    """A sentence of the banner that nobody must miss."""
+    return Markup('<strong class="loud">{}</strong>').format(sentence)
+
+
 def subtitle(content: str) -> Markup:
     return Markup("<h3>{}</h3>").format(content)
 
@@ -58,20 +63,27 @@ def tile_row(tiles: Sequence[Tile]) -> Markup:
         '<div class="tile{}"><div class="asked">{}</div><div class="answer">{}</div><div>{}</div></div>'
     )
     parts = [
-        tile.format("" if each.answer else " open", each.question, each.answer or "nobody", each.why)
+        tile.format("" if each.answer else " open", each.question, each.answer or "no winner", each.why)
         for each in tiles
     ]
     return Markup('<div class="tiles">{}</div>').format(Markup("").join(parts))
 
 
-def build_page(title: str, origin: str, sections: Sequence[Section], banner: Sequence[str] = ()) -> str:
+def build_page(
+    title: str,
+    origin: str,
+    sections: Sequence[Section],
+    banner: Sequence[str | Markup] = (),
+    links: Markup = EMPTY,
+) -> str:
     """The page as text.
 
     Args:
         title: heading and window title.
         origin: where every number of the page comes from (backend, hardware, steps); shown under the heading.
         sections: in reading order.
-        banner: what the numbers of the page cannot say, once for all of them; a sentence each.
+        banner: what the numbers of the page can and cannot say, once for all of them; a sentence each.
+        links: where else to look, below the heading.
     """
     environment = Environment(
         loader=PackageLoader("stratlab.drawing", "."), autoescape=True, undefined=StrictUndefined
@@ -86,6 +98,7 @@ def build_page(title: str, origin: str, sections: Sequence[Section], banner: Seq
         title=title,
         origin=origin,
         banner=banner,
+        links=links,
         sections=[section for section in sections if not section.nothing],
         silent=[section for section in sections if section.nothing],
         style=style,

@@ -13,6 +13,7 @@ from stratlab.drawing.canvas import (
     Scale,
     build_svg,
     dot,
+    fit_screens,
     note,
     shorten,
     text,
@@ -52,11 +53,27 @@ def scatter(
     remark = note(f"Left out, a value is not known: {', '.join(left_out)}.") if left_out else Markup("")
     if not shown:
         return note(f"No values to draw for {y_label} against {x_label}.") + remark
+
+    def draw(width: float) -> Markup:
+        return _draw(shown, x_label, y_label, front, height, width)
+
+    return fit_screens(draw) + remark
+
+
+def _draw(
+    shown: Mapping[str, tuple[float, float]],
+    x_label: str,
+    y_label: str,
+    front: Collection[str],
+    height: float,
+    width: float,
+) -> Markup:
     top = 30.0
-    across = _scale([x for x, _ in shown.values()], 68, WIDTH - 20)
+    across = _scale([x for x, _ in shown.values()], 68, width - 20)
     down = _scale([y for _, y in shown.values()], top + height, top)
     parts = [text(10, 14, y_label, css="n")]
-    parts += [*x_axis(across, top, top + height, x_label), *y_axis(down, 64, WIDTH - 16)]
+    ticks = 8 if width == WIDTH else 4
+    parts += [*x_axis(across, top, top + height, x_label, ticks), *y_axis(down, 64, width - 16)]
     line = sorted(shown[name] for name in shown if name in front)
     if len(line) > 1:
         path = "L".join(f"{across(x):.1f} {down(y):.1f}" for x, y in line)
@@ -66,8 +83,8 @@ def scatter(
         at, level = across(x), down(y)
         tooltip = f"{name}: {format_number(y)} {y_label} at {format_number(x)} {x_label}"
         parts.append(dot(at, level, 5, f"f{ON_FRONT if name in front else BESIDE}", tooltip))
-        parts.append(_label(shorten(name, 40), at, level, taken))
-    return build_svg(top + height + 40, parts, f"{y_label} against {x_label}") + remark
+        parts.append(_label(shorten(name, 40 if width == WIDTH else 22), at, level, taken, width))
+    return build_svg(top + height + 40, parts, f"{y_label} against {x_label}", width)
 
 
 def _scale(values: list[float], start: float, end: float) -> Scale:
@@ -77,10 +94,10 @@ def _scale(values: list[float], start: float, end: float) -> Scale:
     return Scale(0.0 if 0 <= low <= high / 2 else low - margin, high + margin, start, end)
 
 
-def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Markup:
+def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]], most: float) -> Markup:
     """The name beside its dot: at the left where the right has no room, and lower where another one stands."""
     width = len(name) * LETTER
-    at_left = x + 9 + width > WIDTH
+    at_left = x + 9 + width > most
     start = x - 9 - width if at_left else x + 9
     place = y + 4
     while any(abs(place - other) < LINE_HEIGHT and start < b and a < start + width for a, b, other in taken):

@@ -45,6 +45,7 @@ class RunRecord:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     mlflow_run_id: str | None = None
+    mlflow_experiment_id: str | None = None
     tracking_uri: str | None = None
     missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -143,6 +144,7 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         metrics=read_lines(folder / "metrics.jsonl", problems, METRIC),
         ranks=[rank for rank in ranks if rank],
         mlflow_run_id=server.get("run_id"),
+        mlflow_experiment_id=server.get("experiment_id"),
         tracking_uri=server.get("tracking_uri"),
         missing=[name for name in _expected(files, world_size, downloaded) if not (folder / name).is_file()],
         problems=problems,

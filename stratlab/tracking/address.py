@@ -30,6 +30,25 @@ def check_tracking_uri(uri: str) -> str:
     return uri
 
 
+def find_run_page(uri: str | None, experiment_id: str | None, run_id: str | None) -> str:
+    """The address of a run's page on a tracking server, for a link; "" where there is none that others reach.
+
+    Without a login, and without what an address has behind its path, for that may be a secret. A server of this machine
+    is a rehearsal's, which ends with it.
+    """
+    if not (uri and experiment_id and run_id) or is_of_this_machine(uri):
+        return ""
+    try:
+        parts = urllib.parse.urlsplit(uri)
+    except ValueError:
+        return ""
+    host = parts.netloc.rpartition("@")[2]
+    if parts.scheme not in ("http", "https") or not host:
+        return ""
+    place = f"#/experiments/{urllib.parse.quote(str(experiment_id))}/runs/{urllib.parse.quote(str(run_id))}"
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/{place}"
+
+
 def is_of_this_machine(uri: str) -> bool:
     """Whether the server is one that this machine alone reaches, such as a rehearsal's, which ends with it."""
     try:

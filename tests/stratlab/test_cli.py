@@ -125,7 +125,7 @@ def test_analyze_shows_where_its_numbers_come_from(
     assert call("analyze", str(tmp_path)) == 0
     shown = capsys.readouterr().out
     assert "mean of 3 steps on 2 ranks (cpu traces, backend gloo, a processor):" in shown
-    assert "A recorded step takes 12.3 ms of host time: operators 10.0 ms (81 %)" in shown
+    assert "A recorded step takes 12.3 ms of host time: compute 10.0 ms (81 %)" in shown
     assert "  low, R5: waiting for rank 1" in shown
     assert f"report: {tmp_path}/analysis/report.html" in shown
     monkeypatch.delenv("MLFLOW_TRACKING_URI")

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from markupsafe import Markup
-
-from stratlab.analysis.pages.part_names import COLOURS, describe_collective
+from stratlab.analysis.pages.part_names import describe_collective
 from stratlab.analysis.pages.summaries import build_collective_summary
 from stratlab.analysis.pages.time_sections import MOST_ROWS, cut_note
-from stratlab.drawing import Column, details, html_table, note, stacked_bars
+from stratlab.drawing import Column, Section, details, html_table, note, stacked_bars
 from stratlab.number import format_number
+from stratlab.run_directory.step_parts import COLOURS
 
 MOST_COLLECTIVES = 20
 HIDDEN = "hidden under compute"
 PALETTE = COLOURS | {HIDDEN: COLOURS["compute"]}
 
 
-def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Markup:
+def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
     """Means per rank over all recorded steps; the rows of single ranks are folded."""
-    rows = build_collective_summary(report)
+    title, rows = "Communication against computation", build_collective_summary(report)
     if not rows:
-        return note("No communication was recorded.")
+        return Section(title, nothing="no communication was recorded")
     bars = {}
     for row in rows[:MOST_COLLECTIVES]:
         label = row["collective"] if row["collective"] not in bars else f"{row['collective']}, {row['name']}"
@@ -55,7 +54,7 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Markup:
     ]
     ranks = ["rank", "collective", "count", "bytes", "total_ms", "exposed_ms", "wait_ms", "arrived_last"]
     table = html_table(single[:MOST_ROWS], ranks) + cut_note(single, "collective_stats")
-    return html + details("Rank by rank", table)
+    return Section(title, html + details("Rank by rank", table))
 
 
 def _split(row: dict[str, Any]) -> dict[str, float | None]:

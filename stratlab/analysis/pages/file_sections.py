@@ -16,20 +16,22 @@ from stratlab.number import format_number
 
 BADGES = {"ok": "good", "failed": "bad", "unsupported": "plain", "skipped": "bad", "noted": "warn"}
 HTA_ROWS, HTA_TABLES, HTA_LETTERS, HTA_COLUMNS = 30, 24, 100, 24  # shown of HTA's tables; the files have all
+QUALITY, HTA = "Quality of the traces", "Holistic Trace Analysis"
 MOST_OFFSETS = 32
 MOST_RECORDINGS = 16  # files of a kind; they lie in one folder
 
 
-def build_merged(report: dict[str, Any]) -> Markup:
+def build_merged(report: dict[str, Any]) -> Section:
     """What the merged trace holds, how to open it, and whose clocks were moved."""
+    title = "One trace of all ranks"
     merged, clocks = report.get("merged") or {}, report.get("clocks") or {}
     if merged.get("file"):
         size = merged.get("bytes")
         html = paragraph(
             Markup(
-                "<code>{}</code> beside this page holds {} events of {} ranks ({} MiB). Open it in Perfetto "
-                "(ui.perfetto.dev, 'Open trace file'; it stays in your browser): one process per rank and device, with "
-                "the labels of steps and phases."
+                '<a class="file" href="{0}">{0}</a> beside this page holds {1} events of {2} ranks ({3} MiB). '
+                "Open it in Perfetto (ui.perfetto.dev, 'Open trace file'; it stays in your browser): one process per "
+                "rank and device, with the labels of steps and phases."
             ).format(
                 merged["file"],
                 format_number(merged.get("events")),
@@ -39,7 +41,10 @@ def build_merged(report: dict[str, Any]) -> Markup:
         )
         html += note(f"Not whole: {merged['reason']}.") if merged.get("reason") else Markup("")
     else:
-        html = note(f"There is none: {merged.get('reason') or 'it was not written'}.")
+        why = f"there is none: {merged.get('reason') or 'it was not written'}"
+        if not clocks.get("offsets_ms"):
+            return Section(title, nothing=why)
+        html = note(f"{why[:1].upper()}{why[1:]}.")
     offsets = clocks.get("offsets_ms") or {}
     if offsets:
         moved = "Clocks of ranks were aligned" if clocks.get("aligned") else "No clock was moved"
@@ -51,7 +56,7 @@ def build_merged(report: dict[str, Any]) -> Markup:
         rows = [{"rank": rank, "ahead_ms": ms} for rank, ms in offsets.items()]
         table = html_table(rows[:MOST_OFFSETS], ["rank", "ahead_ms"]) + cut_count(len(rows), MOST_OFFSETS)
         html += details("Clocks against the first rank's", table)
-    return html
+    return Section(title, html)
 
 
 def build_recordings(report: dict[str, Any]) -> list[Section]:
@@ -60,7 +65,9 @@ def build_recordings(report: dict[str, Any]) -> list[Section]:
     for row in report.get("recordings") or []:
         files = list(row["files"].items())
         links = [
-            Markup('<a href="../{}">{}</a> ({} MiB)').format(quote(path), path, f"{size / 2**20:.1f}")
+            Markup('<a class="file" href="../{}">{}</a> ({} MiB)').format(
+                quote(path), path, f"{size / 2**20:.1f}"
+            )
             for path, size in files[:MOST_RECORDINGS]
         ]
         more = [f"and {len(files) - MOST_RECORDINGS} more"] if len(files) > MOST_RECORDINGS else []
@@ -82,10 +89,10 @@ def build_recordings(report: dict[str, Any]) -> list[Section]:
     ]
 
 
-def build_quality(report: dict[str, Any]) -> Markup:
+def build_quality(report: dict[str, Any]) -> Section:
     """What a reader must know before believing the numbers."""
     if not report["quality"]:
-        return note("Every rank has a complete trace with all labels.")
+        return Section(QUALITY, nothing="every rank has a complete trace with all labels")
     rows = [
         row
         | {
@@ -95,11 +102,13 @@ def build_quality(report: dict[str, Any]) -> Markup:
         for row in sorted(report["quality"], key=lambda row: row["action"] != "skipped")
     ]
     table = html_table(rows[:MOST_ROWS], ["action", "rank", "file", "reason"])
-    return table + cut_note(rows, "quality")
+    return Section(QUALITY, table + cut_note(rows, "quality"))
 
 
-def build_hta(report: dict[str, Any], folder: Path | None) -> Markup:
-    """How each of HTA's analyses went, and the first rows of its tables, folded."""
+def build_hta(report: dict[str, Any], folder: Path | None) -> Section:
+    """How each of HTA's analyses went, and the first rows of its tables, folded; nothing where none was possible."""
+    if why := _say_no_hta(report):
+        return Section(HTA, nothing=why)
     rows = [
         row | {"status": badge(row["status"], BADGES[row["status"]]), "tables": _say_tables(row["tables"])}
         for row in report["hta"]
@@ -114,11 +123,23 @@ def build_hta(report: dict[str, Any], folder: Path | None) -> Markup:
     found = [folder / "tables" / "hta" / name for name in tables] if folder else []
     found = [path for path in found if path.is_file()]
     if not found:
-        return html
+        return Section(HTA, html)
     html += subtitle("Its tables")
     for path in found[:HTA_TABLES]:
         html += details(path.stem, _read_table(path))
-    return html + cut_count(len(found), HTA_TABLES, "tables")
+    return Section(HTA, html + cut_count(len(found), HTA_TABLES, "tables"))
+
+
+def _say_no_hta(report: dict[str, Any]) -> str:
+    """Why there is nothing of HTA to show; "" where there is something."""
+    rows = report["hta"]
+    if any(row["status"] != "unsupported" for row in rows):
+        return ""
+    if not rows:
+        return (report.get("hta_ranks") or {}).get("reason") or "it was not run"
+    reasons = list(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
+    why = f": {reasons[0]}" if len(reasons) == 1 else ""
+    return f"unsupported by these traces, all {len(rows)} analyses{why}"
 
 
 def cut_count(count: int, most: int, what: str = "rows") -> Markup:

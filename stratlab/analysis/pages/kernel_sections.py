@@ -6,7 +6,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.analysis.pages.part_names import COLOURS, name_part
 from stratlab.analysis.pages.summaries import (
     build_copy_summary,
     build_idle_summary,
@@ -15,6 +14,7 @@ from stratlab.analysis.pages.summaries import (
 )
 from stratlab.analysis.pages.time_sections import round_shares
 from stratlab.drawing import Column, Section, histogram, html_table, note, stacked_bars, subtitle
+from stratlab.run_directory.step_parts import COLOURS, DATA, HOST
 
 MOST_KERNELS = 20
 LONGEST_NAME = 120
@@ -27,7 +27,12 @@ def build_device_sections(report: dict[str, Any]) -> list[Section]:
     """What only the events of a GPU can tell."""
     if report["source"] == "cpu":
         return [Section("Kernels", nothing=NO_GPU), Section("Copies", nothing=NO_GPU)]
-    return [Section("Kernels", build_kernels(report)), Section("Copies", build_copies(report))]
+    copies = Section("Copies", build_copies(report)) if report.get("copies") else None
+    kernels = Section("Kernels", build_kernels(report)) if report.get("kernels") else None
+    return [
+        kernels or Section("Kernels", nothing="no kernel was recorded"),
+        copies or Section("Copies", nothing="no copy was recorded"),
+    ]
 
 
 def build_kernels(report: dict[str, Any]) -> Markup:
@@ -42,8 +47,6 @@ def build_kernels(report: dict[str, Any]) -> Markup:
     ]
     html += html_table([mean], facts)
     rows = [row | {"name": _shorten(row["name"])} for row in build_kernel_summary(report, MOST_KERNELS)]
-    if not rows:
-        return html + note("No kernel was recorded.")
     times: list[Column | str] = [
         *("type", "count", "sum_ms", Column("pct", "of GPU event time", "%", 1)),
         *("mean_us", "p50_us", "p95_us", "max_us"),
@@ -58,8 +61,6 @@ def build_kernels(report: dict[str, Any]) -> Markup:
 def build_copies(report: dict[str, Any]) -> Markup:
     """Bandwidths: bytes over time."""
     rows = build_copy_summary(report)
-    if not rows:
-        return note("No copy was recorded.")
     columns: list[Column | str] = ["kind", "count", "bytes", "total_ms", Column("gbps", "rate", "GB/s")]
     return html_table(rows, columns) + note(
         "All ranks together: the bytes of all copies of a kind over their time. '-': the trace tells no bytes. "
@@ -71,11 +72,9 @@ def build_idle(report: dict[str, Any]) -> Markup:
     """What the lane waited for: in the step as it is partitioned here, and per stream as HTA defines it."""
     mean = report["mean"]
     data, host, *others = (mean.get(key) for key in IDLE)
-    bar = {"waiting for data": data, name_part("waiting for the host", report["source"]): host}
+    bar = {DATA: data, HOST: host}
     if report["source"] == "cpu":
-        text = (
-            "Neither an operator nor communication ran; all of it but waiting for data is Python and waiting."
-        )
+        text = "Neither an operator nor communication ran; all of it but waiting for data is waiting for the host."
         return stacked_bars({"idle": bar}, "% of the step", COLOURS) + note(text)
     bar["other idle"] = sum_known(others)
     html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table([mean], round_shares(IDLE))

@@ -1,4 +1,4 @@
-"""How the parts of a step are called and coloured in every chart and sentence, and the sentence that answers first."""
+"""The parts of a step under their names, and the sentence that answers first."""
 
 from __future__ import annotations
 
@@ -6,67 +6,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratlab.number import format_number
+from stratlab.run_directory.step_parts import (
+    BUBBLE,
+    COMMUNICATION,
+    COMPUTE,
+    COPIES,
+    DATA,
+    HOST,
+    IDLE,
+    LAST_RANK,
+    OF_PART,
+)
 
-NAMES = {  # in the order of bars; the values are places in the palette, the same in all charts of a page
-    "compute": 0,
-    "communication": 1,
-    "waiting for the last rank": 3,
-    "copies": 2,
-    "pipeline bubble": 6,
-    "waiting for data": 4,
-    "waiting for the host": 5,
-    "other idle": 7,
-}
-ON_CPU = {"compute": "operators", "waiting for the host": "Python and waiting"}
-COLOURS = NAMES | {new: NAMES[old] for old, new in ON_CPU.items()}
-OF_PART = {  # of report["parts"]
-    "compute": "compute",
-    "comm": "communication",
-    "straggler": "waiting for the last rank",
-    "copy": "copies",
-    "bubble": "pipeline bubble",
-    "data": "waiting for data",
-    "host": "waiting for the host",
-    "kernel_wait": "other idle",
-    "other_idle": "other idle",
-}
 SPOKEN = {
-    "communication": "communication that nothing hides",
-    "copies": "copies that nothing hides",
+    COMMUNICATION: "communication that nothing hides",
+    COPIES: "copies that nothing hides",
 }
 ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of the step is explained
 
 
-def name_part(name: str, source: str) -> str:
-    """`name` of NAMES as it is called for this source."""
-    return ON_CPU.get(name, name) if source == "cpu" else name
-
-
-def split_row(row: Mapping[str, Any], source: str) -> dict[str, float | None]:
+def split_row(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Name -> ms of a row of `steps` or `phases`; they sum to its length. None = not known."""
     idle = (row.get("kernel_wait_ms"), row.get("other_idle_ms"))
     exposed = (row.get("comm_exposed_ms"), row.get("straggler_ms"), row.get("bubble_ms"))
     transfer = None
     if all(value is not None for value in exposed):
         transfer = exposed[0] - exposed[1] - exposed[2]  # type: ignore[operator]
-    values = {
-        "compute": row.get("compute_ms"),
-        "communication": transfer,
-        "waiting for the last rank": row.get("straggler_ms"),
-        "copies": row.get("copy_exposed_ms"),
-        "pipeline bubble": row.get("bubble_ms"),
-        "waiting for data": row.get("data_wait_ms"),
-        "waiting for the host": row.get("host_wait_ms"),
-        "other idle": None if None in idle else sum(idle),  # type: ignore[arg-type]
+    return {
+        COMPUTE: row.get("compute_ms"),
+        COMMUNICATION: transfer,
+        LAST_RANK: row.get("straggler_ms"),
+        COPIES: row.get("copy_exposed_ms"),
+        BUBBLE: row.get("bubble_ms"),
+        DATA: row.get("data_wait_ms"),
+        HOST: row.get("host_wait_ms"),
+        IDLE: None if None in idle else sum(idle),  # type: ignore[arg-type]
     }
-    return {name_part(name, source): value for name, value in values.items()}
 
 
 def sum_named_parts(report: Mapping[str, Any]) -> dict[str, float]:
     """Name -> ms of the mean step, by report["parts"], the largest first; only what is above zero."""
     sums: dict[str, float] = {}
     for part in report.get("parts") or []:
-        name = name_part(OF_PART.get(part["part"], part["part"]), report["source"])
+        name = OF_PART.get(part["part"], part["part"])
         sums[name] = sums.get(name, 0.0) + (part["ms"] or 0.0)
     return dict(sorted(((n, ms) for n, ms in sums.items() if ms > 0), key=lambda entry: -entry[1]))
 
@@ -82,7 +64,7 @@ def say_headline(report: Mapping[str, Any]) -> str:
         if len(said) == MOST_PARTS or explained >= ENOUGH_PCT:
             break
         explained += 100 * ms / step_ms
-        mostly = _largest_collective(report) if name == "communication" else ""
+        mostly = _largest_collective(report) if name == COMMUNICATION else ""
         said.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
     rest = len(sums) - len(said)
     tail = f", the rest {max(100 - explained, 0):.0f} %" if rest else ""

@@ -44,7 +44,7 @@ def build_phase_parts(report: Row) -> dict[str, dict[str, float | None]]:
     groups = group_rows(rows, lambda row: row["phase"])
     return drop_empty(
         {
-            phase: _divide(_sum_parts(groups[phase], report["source"]), steps)
+            phase: _divide(_sum_parts(groups[phase]), steps)
             for phase in sorted(groups, key=lambda p: PHASES.index(p) if p in PHASES else len(PHASES))
         }
     )
@@ -53,17 +53,15 @@ def build_phase_parts(report: Row) -> dict[str, dict[str, float | None]]:
 def build_rank_parts(report: Row) -> dict[int, dict[str, float | None]]:
     """Rank -> {part: ms of its mean step}."""
     groups = group_rows(report["steps"], lambda row: row["rank"])
-    return drop_empty(
-        {rank: _divide(_sum_parts(rows, report["source"]), len(rows)) for rank, rows in groups.items()}
-    )
+    return drop_empty({rank: _divide(_sum_parts(rows), len(rows)) for rank, rows in groups.items()})
 
 
 def _divide(parts: Mapping[str, float | None], by: int) -> dict[str, float | None]:
     return {name: None if value is None else value / by for name, value in parts.items()}
 
 
-def _sum_parts(rows: Sequence[Row], source: str) -> dict[str, float | None]:
-    split = [split_row(row, source) for row in rows]
+def _sum_parts(rows: Sequence[Row]) -> dict[str, float | None]:
+    split = [split_row(row) for row in rows]
     return {name: sum_known(parts[name] for parts in split) for name in split[0]}
 
 

@@ -9,10 +9,18 @@ import numpy as np
 from markupsafe import Markup
 
 from stratlab.analysis.measuring.rank import RankAnalysis
-from stratlab.analysis.pages.part_names import COLOURS, name_part
 from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts
-from stratlab.drawing import Column, details, html_table, note, stacked_bars, strips, subtitle
+from stratlab.drawing import Column, Section, details, html_table, note, stacked_bars, strips, subtitle
+from stratlab.run_directory.step_parts import COLOURS, COMMUNICATION, COMPUTE, DATA, HOST, LAST_RANK
 
+OF_SHARE = {
+    "comm_pct": COMMUNICATION,
+    "comm_exposed_pct": f"exposed {COMMUNICATION}",
+    "comm_overlap_pct": f"hidden share of {COMMUNICATION}",
+    "straggler_pct": LAST_RANK,
+    "data_wait_pct": DATA,
+    "host_wait_pct": HOST,
+}
 MOST_ROWS = 120  # of a table; the CSV has all
 
 
@@ -24,9 +32,7 @@ def build_timeline(ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Mark
     span_ms = max(rank.activity.span_ms for rank in shown)
     tracks = {
         f"rank {rank.rank}": {
-            name_part("compute", rank.source): _stretch(
-                rank.activity.compute, rank.activity.span_ms / span_ms
-            ),
+            COMPUTE: _stretch(rank.activity.compute, rank.activity.span_ms / span_ms),
             "communication": _stretch(rank.activity.communication, rank.activity.span_ms / span_ms),
         }
         for rank in shown
@@ -57,13 +63,20 @@ def say_choice(chosen: Sequence[int], count: int) -> str:
 
 
 def round_shares(names: Sequence[str]) -> list[Column | str]:
-    """Columns of a table; percentages with one decimal."""
-    return [Column(name, digits=1) if name.endswith("_pct") else name for name in names]
+    """Columns of a table under the names of the parts; percentages with one decimal."""
+    return [
+        Column(name, OF_SHARE.get(name, ""), "%" if name in OF_SHARE else "", 1)
+        if name.endswith("_pct")
+        else name
+        for name in names
+    ]
 
 
-def build_phases(report: dict[str, Any]) -> Markup:
+def build_phases(report: dict[str, Any]) -> Section:
     """What each phase of the mean step is made of."""
     parts = build_phase_parts(report)
+    if not parts:
+        return Section("Phases", nothing="no phase is labelled in the traces")
     lacking = [
         f"rank {rank} has no label of {', '.join(missing)}"
         for rank, present in report["phases_present"].items()
@@ -93,7 +106,8 @@ def build_phases(report: dict[str, Any]) -> Markup:
         if report["source"] == "gpu"
         else "Each step: time of its labels"
     )
-    return html + details(label, html_table(steps[:MOST_ROWS], columns) + cut_note(steps, "step_metrics"))
+    table = html_table(steps[:MOST_ROWS], columns) + cut_note(steps, "step_metrics")
+    return Section("Phases", html + details(label, table))
 
 
 def cut_note(rows: Sequence[Any], table: str, most: int = MOST_ROWS) -> Markup:

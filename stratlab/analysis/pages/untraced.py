@@ -8,6 +8,7 @@ from typing import Any
 
 from stratlab.analysis.pages.file_sections import build_recordings
 from stratlab.analysis.pages.markdown import list_recordings
+from stratlab.analysis.pages.run_links import build_links
 from stratlab.analysis.pages.run_sections import build_layout, build_training
 from stratlab.analysis.reporting.recordings import find_recordings
 from stratlab.analysis.reporting.run_facts import RunFacts
@@ -88,7 +89,8 @@ def build_untraced_html(report: dict[str, Any], facts: RunFacts) -> str:
         *build_training(facts),
         *build_recordings(report),
     ]
-    return build_page(f"Analysis of {report['run']['run']}", _origin(report), sections)
+    title = f"Analysis of {report['run']['run']}"
+    return build_page(title, _origin(report), sections, links=build_links(report, facts))
 
 
 def build_untraced_markdown(report: dict[str, Any], facts: RunFacts) -> str:

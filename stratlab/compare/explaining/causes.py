@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratlab.run_directory.step_parts import BUBBLE, COMPUTE, COPIES, DATA, HOST, IDLE, LAST_RANK
+
 NOT_TRACED = "not_traced"
 COLLECTIVES = {
     "all_gather": "all-gather",
@@ -38,8 +40,8 @@ class Cause:
 CAUSES: dict[str, Cause] = {
     "compute": Cause(
         "more compute",
-        "compute",
-        "less compute",
+        COMPUTE,
+        f"less {COMPUTE}",
         "compare the kernels of both reports; run.config.compile=true, run.config.precision=bf16, and "
         "run.config.activation_checkpointing=none where memory allows",
     ),
@@ -58,43 +60,43 @@ CAUSES: dict[str, Cause] = {
         "collective early",
     ),
     "straggler": Cause(
-        "straggler",
-        "waiting for a slow rank",
-        "less waiting for a slow rank",
+        LAST_RANK,
+        LAST_RANK,
+        f"less {LAST_RANK}",
         "look at the slow rank's device and host: clocks, temperature, other work, its share of the data",
     ),
     "copies": Cause(
         "copies between host and device",
-        "copies",
-        "less copying",
+        COPIES,
+        f"less {COPIES}",
         "run.config.data_residence=device where the images fit; run.config.offload=none where the state does",
     ),
     "data": Cause(
-        "waiting for data",
-        "waiting for data",
-        "less waiting for data",
+        DATA,
+        DATA,
+        f"less {DATA}",
         "run.config.data_residence=device where the images fit, a cheaper run.config.augment, more CPU cores per rank",
     ),
     "host": Cause(
         "host-bound: the device waits for launches",
-        "host",
-        "less host",
+        HOST,
+        f"less {HOST}",
         "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",
     ),
     "idle": Cause(
         "other idle time of the device",
-        "other idle time",
-        "less other idle time",
+        IDLE,
+        f"less {IDLE}",
         "look for gaps in the timeline of the run's own report",
     ),
     "bubble": Cause(
-        "pipeline bubble",
-        "pipeline bubble",
-        "less pipeline bubble",
+        BUBBLE,
+        BUBBLE,
+        f"less {BUBBLE}",
         "more micro-batches per step: a smaller run.config.micro_batch_size or a larger run.config.global_batch_size",
     ),
     NOT_TRACED: Cause(
-        "not in the traced steps (recording, chance)",
+        "not explained by the traced steps",
         "that the traced steps do not show",
         "that the traced steps do not show",
         "",

@@ -10,6 +10,7 @@ from stratlab.compare.explaining.causes import CAUSES, NOT_TRACED, SLOW_LINK, WH
 LEAST_SHARE = 0.10  # of the difference: smaller causes are in the table only
 AS_TIMES = 10  # as long: percents are no help any more
 CPU_ORIGIN = "host operator time on gloo; says nothing about GPUs"
+ON_A_CPU = f"On a CPU ({CPU_ORIGIN}): "
 
 
 def build_sentence(pair: Mapping[str, Any]) -> str:
@@ -22,7 +23,7 @@ def build_sentence(pair: Mapping[str, Any]) -> str:
             "Whether they are comparable is not known, for traces do not tell the settings: no finding. "
         )
     if "cpu" in pair["sources"]:
-        warnings.append(f"On a CPU ({CPU_ORIGIN}): ")
+        warnings.append(ON_A_CPU)
     return "".join(warnings) + _say_difference(pair) + _say_causes(pair) + _say_remedy(pair)
 
 

@@ -14,6 +14,8 @@ from stratlab.number import fit_unit, format_number
 LEAST_LEAD_PCT = (
     2.0  # of a measured number from one repeat: less than runs of the same strategy differ by chance
 )
+ONE_REPEAT = "one repeat per strategy: there is no confidence interval"
+NO_INTERVAL = "; one repeat, so no confidence interval"
 ON_CPU = "measured on CPU with gloo: times say nothing about GPUs"
 
 
@@ -134,7 +136,7 @@ def _judge(metric: Metric, ranked: list[list[Mapping[str, Any]]], sign: int) -> 
     if band is None:
         if lead_pct < LEAST_LEAD_PCT:
             return None, f"{numbers}: less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
-        return winner["run"], f"{numbers}; one repeat, so no confidence interval"
+        return winner["run"], numbers + NO_INTERVAL
     mine, other = (statistics.median(row[metric.key] for row in group) for group in ranked[:2])
     noise = band.of_difference(mine, other, len(ranked[0]), len(ranked[1]))
     if abs(mine - other) <= noise:

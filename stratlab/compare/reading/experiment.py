@@ -61,7 +61,10 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
         for folder in folders.values():
             _check_free(folder)
         into.mkdir(parents=True, exist_ok=True)
-        return sorted((_fetch(client, run, folders[run.info.run_id]) for run in runs), key=lambda r: r.name)
+        return sorted(
+            (_fetch(client, run, folders[run.info.run_id], tracking_uri) for run in runs),
+            key=lambda r: r.name,
+        )
     except MlflowException as error:
         reason = redirect.explain_failure(tracking_uri, error.message)
         raise UserError(f"--experiment {name}: MLflow at {tracking_uri} failed: {reason}") from error
@@ -101,7 +104,7 @@ def _check_free(folder: Path) -> None:
         )
 
 
-def _fetch(client: MlflowClient, run: Run, folder: Path) -> RunRecord:
+def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> RunRecord:
     """The run in `folder`, whole or not at all; files of an earlier download do not mix with it."""
     run_id = run.info.run_id
     wanted = {
@@ -123,7 +126,11 @@ def _fetch(client: MlflowClient, run: Run, folder: Path) -> RunRecord:
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
     record = dataclasses.replace(
-        read_run(folder, downloaded=True), mlflow_run_id=run_id, tuning=NOT_IN_MLFLOW
+        read_run(folder, downloaded=True),
+        mlflow_run_id=run_id,
+        mlflow_experiment_id=run.info.experiment_id,
+        tracking_uri=tracking_uri,
+        tuning=NOT_IN_MLFLOW,
     )
     return (
         dataclasses.replace(record, ending="has no artifacts under run/, where its analysis puts them")

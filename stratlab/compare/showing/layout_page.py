@@ -81,10 +81,6 @@ def _compare_bubbles(rows: Rows) -> Markup:
         "(pp - 1) / (m + pp - 1) of m micro-batches, for 1F1B and GPipe with stages of equal length and free messages; "
         "interleaved stages have less."
     )
-    if any(row["trace_source"] == "cpu" for row in piped):
-        html += note(
-            "Traces without GPU events: ranks on shared cores wait for each other's computation, too."
-        )
     return html
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.judging.winners import LEAST_LEAD_PCT
 from stratlab.compare.reading.run_rows import PHASES, STATE_FIELDS
 from stratlab.drawing import (
     Column,
@@ -50,12 +49,9 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
         *(of_text if text else []),
         Column("measured_steps", "steps timed"),
     ]
-    table = html_table([{**row, "status": _status(row)} for row in rows], columns) + note(_say_noise(noise))
-    unsettled = [row["run"] for row in rows if row["warmup"] and not row["warmup"]["settled"]]
-    if unsettled:
-        table += note(
-            f"Still changing when half of the steps were left out, or too short to tell: {', '.join(unsettled)}."
-        )
+    table = html_table([{**row, "status": _status(row)} for row in rows], columns)
+    if noise["repeats"]:
+        table += note(_say_noise(noise))
     bars = {row["run"]: {phase: row[f"{phase}_ms_p50"] for phase in PHASES} for row in _finished(rows)}
     remark = note(
         "Medians of the phases over the measured steps; their sum need not be the median of the whole step. "
@@ -124,8 +120,8 @@ def build_memory(rows: Rows) -> Section:
     return Section("Memory per rank", html_table(rows, columns) + stacked_bars(bars, "GiB per rank") + remark)
 
 
-def build_traces(rows: Rows) -> Section:
-    """Communication and idle time, as the traces of each run show them."""
+def build_traces(rows: Rows) -> list[Section]:
+    """Communication and idle time, as the traces of each run show them; and what Holistic Trace Analysis could do."""
     columns: list[Column | str] = [
         *("run", Column("trace_source", "events"), Column("trace_steps", "steps")),
         *(Column("step_ms", "step", "ms", 2), Column("compute_pct", "compute", "%", 1)),
@@ -141,12 +137,9 @@ def build_traces(rows: Rows) -> Section:
     }
     analysed = [row for row in rows if row["status"] in ("finished", TRACED) and row["trace_source"]]
     bars = {row["run"]: {part: row[name] for name, part in parts.items()} for row in analysed}
-    html = html_table(rows, columns)
-    html += stacked_bars(bars, "% of the traced steps") if bars else note("No run has analysed traces.")
-    if any(row["trace_source"] == "cpu" for row in analysed):
-        html += note(
-            "Traces without GPU events show the host's operators only; their shares say nothing about GPUs."
-        )
+    if not analysed:
+        return [Section("Traces", nothing="no run has analysed traces")]
+    html = html_table(rows, columns) + stacked_bars(bars, "% of the traced steps")
     statuses = [
         {
             "run": row["run"],
@@ -156,7 +149,8 @@ def build_traces(rows: Rows) -> Section:
         for row in rows
         for entry in row["hta"]
     ]
-    if statuses:
+    silent = statuses and all(entry.get("status") == "unsupported" for row in rows for entry in row["hta"])
+    if statuses and not silent:
         table = html_table(statuses, ["run", "analysis", "status", "reason"])
         html += details("Holistic Trace Analysis: what ran", table)
     phases = [
@@ -166,13 +160,12 @@ def build_traces(rows: Rows) -> Section:
     ]
     if phases:
         html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
-    return Section("Traces", html)
+    hta = Section("Holistic Trace Analysis", nothing="unsupported by the traces of all runs")
+    return [Section("Traces", html), *([hta] if silent else [])]
 
 
 def _say_noise(noise: Mapping[str, Any]) -> str:
-    """Where the ± comes from, or that there is none."""
-    if not noise["repeats"]:
-        return f"One repeat per strategy: no band, and differences below {LEAST_LEAD_PCT:g} % count as none."
+    """Where the ± comes from."""
     return (
         f"±: {noise['method']}; {noise['repeats']} repeats, {noise['degrees']} degrees of freedom, "
         f"{noise['relative_pct']:.2g} % of the median. Taken to be the same share for every strategy."

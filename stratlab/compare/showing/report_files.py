@@ -20,8 +20,10 @@ from stratlab.compare.reading.run_rows import (
     TRACE_FIELDS,
 )
 from stratlab.compare.showing import measured, verdict
+from stratlab.compare.showing.banner import build_banner
 from stratlab.compare.showing.layout_page import build_layouts
 from stratlab.compare.showing.learning import build_classes, build_learning
+from stratlab.compare.showing.run_files import build_run_files, lead_back
 from stratlab.compare.showing.search_section import build_search_section
 from stratlab.compare.showing.sharding_section import build_sharding_section
 from stratlab.compare.showing.short_names import SHORT, shorten_names
@@ -31,6 +33,7 @@ from stratlab.compare.showing.tuning_section import build_tuning
 from stratlab.compare.showing.why import build_why
 from stratlab.drawing import build_page
 from stratlab.run_directory.files import is_run, read_object
+from stratlab.run_directory.places import PAGE
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 
@@ -47,12 +50,12 @@ CSV_FIELDS = (
     *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
     *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
 )
-FILES = ("report.json", "comparison.csv", "summary.md", "report.html")
+FILES = ("report.json", "comparison.csv", "summary.md", PAGE)
 assert set(STATE_FIELDS) <= set(CSV_FIELDS)
 
 
 def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Path) -> Path:
-    """Writes the four files and returns the path of the page.
+    """Writes the four files and returns the path of the page; the pages of runs beside it lead to it from now on.
 
     Args:
         report: of `compare(runs)`.
@@ -67,7 +70,7 @@ def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: P
         json.dumps(report, indent=1, allow_nan=False) + "\n",
         render_csv(report),
         build_markdown(report),
-        render_page(report, runs),
+        render_page(report, runs, folder),
     )
     for name, content in zip(FILES, contents, strict=True):
         temporary = folder / f".{name}.tmp"
@@ -77,7 +80,8 @@ def write_report(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: P
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-    return folder / "report.html"
+    lead_back(runs, folder / PAGE)
+    return folder / PAGE
 
 
 def check_folder(folder: Path) -> None:
@@ -114,16 +118,25 @@ def is_report(path: Path) -> bool:
     return {"comparison", "fairness", "runs"} <= read_object(path, []).keys()
 
 
-def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
-    """The page as text."""
-    report, runs, prefix = shorten_names({**report, "limits": say_limits(report)}, runs)
-    origin = verdict.describe_origin(report) + (f" {SHORT.format(prefix)}." if prefix else "")
+def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Path | None = None) -> str:
+    """The page as text.
+
+    Args:
+        folder: where it will lie, for links to files; None = it has none.
+    """
+    report, runs, prefix = shorten_names(report, runs)
+    shortened = f" {SHORT.format(prefix)}." if prefix else ""
+    origin, banner = verdict.describe_versions(report) + shortened, build_banner(report)
     records = [run for run in runs if run.status != "not a run"]
     rows = report["runs"]
-    first = [verdict.build_verdict(report), build_why(report, LEAST_LEAD_PCT)]
+    first = [
+        verdict.build_verdict(report),
+        build_why(report, LEAST_LEAD_PCT),
+        build_run_files(records, folder),
+    ]
     if verdict.is_foreign(report):  # the rest is of what a run tells
-        sections = [*first, measured.build_traces(rows), verdict.build_fairness(report)]
-        return build_page(f"Comparison {report['comparison']}", origin, sections, report["limits"])
+        sections = [*first, *measured.build_traces(rows), verdict.build_fairness(report)]
+        return build_page(f"Comparison {report['comparison']}", origin, sections, banner)
     sections = [
         *first,
         measured.build_speed(rows, report["noise"]),
@@ -132,7 +145,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
         *build_layouts(rows),
         *build_choice(report),
         *build_sharding_section(report["sharding"]),
-        measured.build_traces(rows),
+        *measured.build_traces(rows),
         build_learning(rows, records),
         *build_search_section(report),
         *build_tuning(report),
@@ -141,16 +154,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
         *build_classes(records),
         verdict.build_sources(report),
     ]
-    return build_page(f"Comparison {report['comparison']}", origin, sections, report["limits"])
-
-
-def say_limits(report: Mapping[str, Any]) -> list[str]:
-    """What the numbers cannot say, a sentence each. A run's name stays as it is."""
-    runs = {row["run"] for row in report["runs"]}
-    return [
-        f"{remark}." if remark.split()[0].rstrip(",:") in runs else f"{remark[:1].upper()}{remark[1:]}."
-        for remark in report["remarks"]
-    ]
+    return build_page(f"Comparison {report['comparison']}", origin, sections, banner)
 
 
 def render_csv(report: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from stratlab.compare.showing import sharding_section
 from stratlab.compare.showing.search_section import build_search_rows, list_columns
 from stratlab.compare.showing.short_names import SHORT, shorten_names
 from stratlab.compare.showing.tradeoffs import SCALING_COLUMNS
-from stratlab.compare.showing.verdict import NAMES, describe_origin
+from stratlab.compare.showing.verdict import describe_origin
+from stratlab.compare.showing.winner_tiles import NAMES
 from stratlab.drawing import Column, escape_markdown, markdown_table
 
 RUNS: tuple[Column | str, ...] = (

@@ -13,7 +13,8 @@ from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.run_rows import find_recorded_step_ms
 from stratlab.compare.showing.short_names import SHORT, shorten_names
-from stratlab.compare.showing.verdict import NAMES, either, is_foreign
+from stratlab.compare.showing.verdict import either, is_foreign
+from stratlab.compare.showing.winner_tiles import NAMES
 from stratlab.number import fit_unit, format_number
 from stratlab.run_directory.record import TRACED
 

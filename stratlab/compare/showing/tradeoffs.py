@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare.showing.winner_tiles import NOT_RANKED, shorten_reason
 from stratlab.drawing import (
     Column,
     Section,
@@ -18,7 +19,6 @@ from stratlab.drawing import (
     scatter,
     subtitle,
 )
-from stratlab.number import format_number
 
 Report = Mapping[str, Any]
 
@@ -44,7 +44,7 @@ def build_goals_html(report: Report) -> Markup:
             {
                 "goal": entry["goal"],
                 "run": badge(entry["run"], "good") if entry["run"] else None,
-                "why": entry["reason"],
+                "why": shorten_reason(entry["reason"]),
             }
             for entry in group["goals"]
         ]
@@ -83,7 +83,7 @@ def draw_pareto(entry: Mapping[str, Any], *, of_several: bool) -> Markup:
     if entry["front"]:
         said = f"On the front, where nobody is both faster and smaller: {', '.join(entry['front'])}."
     else:
-        said = f"Nobody is put on the front: {entry['note']}."
+        said = f"No run is put on the front: {NOT_RANKED}."
     return (
         subtitle(f"Speed against memory{of_whom}")
         + chart
@@ -112,10 +112,7 @@ def _draw_scaling(series: Mapping[str, Any]) -> Markup:
     said = note(
         f"{series['what']}. Speed-up: throughput against that of "
         + (f"{first} {'process' if first == 1 else 'processes'}" if len(rows) > 1 else "single")
-        + "; efficiency: speed-up divided by how many times more processes there are. "
-        + (f"Against single: {', '.join(single['runs'])}, equal but for the strategy. " if single else "")
-        + f"{series['hardware']}, backend {series['backend']}, at least "
-        f"{format_number(series['measured_steps'])} steps timed and {series['repeats']} repeat(s)."
+        + "; efficiency: speed-up divided by how many times more processes there are."
+        + (f" Against single: {', '.join(single['runs'])}, equal but for the strategy." if single else "")
     )
-    warning = paragraph(badge("CPU", "warn") + f" {series['note']}.") if series["note"] else Markup("")
-    return warning + html_table(rows, known) + chart + said
+    return html_table(rows, known) + chart + said

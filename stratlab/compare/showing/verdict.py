@@ -12,19 +12,11 @@ from stratlab.compare.judging.fairness import AS_SEARCH, UNSHOWN
 from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.reading.warmup import RULE
 from stratlab.compare.showing.tradeoffs import build_goals_html, draw_pareto
-from stratlab.drawing import Column, Section, Tile, badge, details, html_table, note, paragraph, tile_row
+from stratlab.compare.showing.winner_tiles import build_tiles
+from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph
 from stratlab.number import format_fact, format_number
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import TRACED
-
-NAMES = {
-    "samples_per_s": "highest throughput",
-    "step_time_ms_p50": "shortest step",
-    "comm_exposed_pct": "least exposed communication",
-    "peak_memory_gib": "lowest peak of device memory",
-    "state_memory_gib": "least memory held by the state",
-}
-
 
 MOST_VALUES = 4
 MOST_PAIRS = 15
@@ -32,22 +24,28 @@ MOST_PAIRS = 15
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
 
 
-def describe_origin(report: Mapping[str, Any]) -> str:
-    """One line: hardware, backend, processes, steps, repeats, versions."""
+def describe_origin(report: Mapping[str, Any], versions: bool = True) -> str:
+    """One line: hardware, backend, processes, steps, repeats, and versions unless they stand elsewhere."""
     origin = report["origin"]
     if is_foreign(report):
         return (
             f"Traces of another program, recorded on {either(origin['hardware'])}, "
             f"backend {either(origin['backend'])}, {either(origin['world_size'])} processes."
         )
-    versions = ", ".join(f"{name} {either(version)}" for name, version in origin["versions"].items())
+    found = f" {describe_versions(report)}" if versions else ""
     return (
         f"Measured on {either(origin['hardware'])} ({either(origin['device'])}), "
         f"backend {either(origin['backend'])}, "
         f"{either(origin['world_size'])} processes on {either(origin['nodes'])} node(s), "
         f"{either(origin['steps'])} steps of which {either(origin['measured_steps'])} are timed, "
-        f"{_describe_repeats(report)}. {versions}."
+        f"{_describe_repeats(report)}.{found}"
     )
+
+
+def describe_versions(report: Mapping[str, Any]) -> str:
+    """One line: what the runs were made with."""
+    found = [f"{name} {either(version)}" for name, version in report["origin"]["versions"].items()]
+    return f"{', '.join(found)}." if found else ""
 
 
 def _describe_repeats(report: Mapping[str, Any]) -> str:
@@ -74,21 +72,15 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
     for entry in report["not_runs"]:
         html += note(f"Left out: {entry['folder']} {entry['why']}.")
     if comparable:
-        html += _winners(report)
+        html += build_tiles(report)
     for group in report["group_winners"]:
         names = ", ".join(group["runs"])
-        html += paragraph(f"Comparable with each other are {names}. Among them:") + _winners(group)
+        html += paragraph(f"Comparable with each other are {names}. Among them:") + build_tiles(group)
     if not comparable and not report["group_winners"]:
         html += paragraph("No run is named as the best in anything.")
     for entry in report["pareto"]:
         html += draw_pareto(entry, of_several=len(report["pareto"]) > 1)
     return Section("Verdict", html + details("By goal", build_goals_html(report)))
-
-
-def _winners(found: Mapping[str, Any]) -> Markup:
-    reasons = found["winner_reasons"]
-    named = sorted(found["winners"].items(), key=lambda winner: winner[1] is None)
-    return tile_row([Tile(NAMES[metric], run, reasons[metric]) for metric, run in named])
 
 
 def build_fairness(report: Mapping[str, Any]) -> Section:

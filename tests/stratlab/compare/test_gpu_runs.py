@@ -14,7 +14,7 @@ from stratlab.analysis.hta.bridge import HtaLimits
 from stratlab.compare.comparison import compare
 from stratlab.compare.judging.rules import IMPLIED, RULES
 from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.report_files import say_limits
+from stratlab.compare.showing.banner import say_limits
 
 RUNS = Path("tests/data/runs/h200")
 NO_HTA = HtaLimits(memory_bytes=0)

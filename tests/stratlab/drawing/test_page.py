@@ -55,4 +55,4 @@ def test_contents_lead_to_sections_and_what_has_nothing_to_show_is_one_line() ->
 def test_a_tile_says_who_or_that_it_is_nobody() -> None:
     tiles = tile_row([Tile("fastest", "<ddp>", "by 3 %"), Tile("smallest", None, "too close")])
     assert '<div class="answer">&lt;ddp&gt;</div><div>by 3 %</div>' in tiles
-    assert 'class="tile open"><div class="asked">smallest</div><div class="answer">nobody</div>' in tiles
+    assert 'class="tile open"><div class="asked">smallest</div><div class="answer">no winner</div>' in tiles

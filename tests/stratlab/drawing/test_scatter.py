@@ -26,8 +26,7 @@ def test_dots_lie_where_their_numbers_say_and_the_front_is_joined_in_order() -> 
         **dict.fromkeys(("ddp", "zero2", "zero3"), "f0"),
         "slow": "f7",
     }
-    root = ET.fromstring(chart)
-    (path,) = root.iter("path")
+    (path, _) = ET.fromstring(chart).iter("path")
     corners = [tuple(map(float, piece.split())) for piece in path.get("d", "")[1:].split("L")]
     assert corners == [at["zero3"], at["zero2"], at["ddp"]]
     assert "ddp: 900.0 samples per s at 40.0 GiB" in chart
@@ -35,11 +34,13 @@ def test_dots_lie_where_their_numbers_say_and_the_front_is_joined_in_order() -> 
 
 def test_names_do_not_cover_each_other_and_stay_inside() -> None:
     points = {f"strategy number {i}": (40.0, 900.0 + i) for i in range(5)} | {"first": (0.0, 0.0)}
-    root = ET.fromstring(scatter(points, "x", "y"))
-    names = [t for t in root.iter("text") if (t.text or "").startswith("strategy")]
-    levels = sorted(float(t.get("y", 0)) for t in names)
-    assert all(b - a >= 14.9 for a, b in itertools.pairwise(levels))
-    assert {t.get("text-anchor") for t in names} == {"end"}  # at the right edge
+    drawings = list(ET.fromstring(scatter(points, "x", "y")).iter("svg"))
+    assert [drawing.get("viewBox", "").split()[2] for drawing in drawings] == ["920", "360"]
+    for drawing in drawings:
+        names = [t for t in drawing.iter("text") if (t.text or "").startswith("strategy")]
+        levels = sorted(float(t.get("y", 0)) for t in names)
+        assert all(b - a >= 14.9 for a, b in itertools.pairwise(levels))
+        assert {t.get("text-anchor") for t in names} == {"end"}  # at the right edge
 
 
 def test_what_is_not_known_is_left_out_and_named() -> None:

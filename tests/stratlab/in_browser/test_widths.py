@@ -17,7 +17,7 @@ NARROW, WIDE, PAPER = 400, 1200, 1031  # CSS pixels; paper: A4, landscape, betwe
 LEAST_LETTER_PX = 10
 SIZES = "[document.documentElement.scrollWidth, innerWidth]"
 LETTERS = """[...document.querySelectorAll('svg text')]
-  .map(text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a).filter(px => px > 0)"""
+  .map(text => parseFloat(getComputedStyle(text).fontSize) * (text.getScreenCTM()?.a ?? 0)).filter(px => px > 0)"""
 # what sticks out of the page, and boxes that hold more than they show
 BEYOND = """[...document.querySelectorAll('table, svg, .tile, p, h2')].filter(
   part => part.getBoundingClientRect().right > innerWidth + 1
@@ -70,3 +70,22 @@ def test_sixteen_runs_are_a_page_that_is_read(site: Path, address: str, browser:
     headings = [text for text in page.split("<h3>") if text.startswith("Speed against memory")]
     assert len(headings) == 4 and len({text.partition("<")[0] for text in headings}) == 4
     assert len(page) < 1_000_000
+
+
+ANSWERS = """[...document.querySelectorAll('.twice')].map(chart => {
+  const box = [...chart.children].filter(part => part.offsetHeight > 0);
+  const marks = [...box[0].querySelectorAll('circle, rect, text')].map(mark => mark.getBoundingClientRect());
+  return [box[0].className, box.length, Math.min(...marks.map(mark => mark.left)) >= 0,
+    Math.max(...marks.map(mark => mark.right)) <= innerWidth];
+})"""
+
+
+@pytest.mark.parametrize(("width", "drawing"), [(NARROW, "narrow"), (WIDE, "wide")])
+def test_the_pictures_of_the_answer_are_seen_whole(
+    width: int, drawing: str, address: str, browser: Page
+) -> None:
+    """Speed against memory, and why: every mark and letter lies on the screen, without scrolling sideways."""
+    browser.appear(width)
+    for page, count in (("three", 2), ("sixteen", 5)):
+        show(browser, f"{address}/{page}.html")
+        assert browser.run(ANSWERS) == [[drawing, 1, True, True]] * count

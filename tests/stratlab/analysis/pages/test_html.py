@@ -12,15 +12,15 @@ import pytest
 
 from stratlab.analysis.pages.html import build_html
 from stratlab.analysis.pages.markdown import build_markdown
-from stratlab.analysis.pages.part_names import COLOURS, say_headline, split_row
+from stratlab.analysis.pages.part_names import say_headline, split_row
 from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts, choose_ranks
 from stratlab.analysis.reporting.run_facts import read_facts
+from stratlab.run_directory.step_parts import COLOURS
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
 
 NOTE = "CPU trace: host operator time, not GPU utilisation"
 SECTIONS = [
     "Where the time of a step goes",
-    "Recommendations",
     "Timeline",
     "Phases",
     "Ranks",
@@ -30,7 +30,6 @@ SECTIONS = [
     "Idle time",
     "Memory",
     "One trace of all ranks",
-    "Quality of the traces",
     "Holistic Trace Analysis",
 ]
 
@@ -45,6 +44,11 @@ def write_page(report: dict[str, Any], folder: Path) -> str:
 def sections(html: str) -> dict[str, str]:
     pieces = re.findall(r"<section id=\"s\d+\">\s*<h2>(.*?)</h2>(.*?)</section>", html, re.S)
     return dict(pieces)
+
+
+def say_nothing(html: str) -> str:
+    """The line at the end, of sections with nothing to show."""
+    return html.partition('<p class="note">Nothing to show: ')[2].partition("</p>")[0]
 
 
 def plain(html: str) -> str:
@@ -110,7 +114,10 @@ def test_a_recommendation_shows_its_numbers_and_its_settings(tmp_path: Path) -> 
     assert "<code>run.config.compile=true</code>" in shown
     assert "Rule R3, because host_wait_pct 45.7, kernels_per_step 4,000." in shown
     report["recommendations"] = []
-    assert "None of the rules R1 to R12 fires." in sections(write_page(report, tmp_path))["Recommendations"]
+    page = write_page(report, tmp_path)
+    assert "Recommendations" not in sections(page) and "none of the rules R1 to R12 fires" in say_nothing(
+        page
+    )
 
 
 OF_A_CPU = [title for title in SECTIONS if title not in ("Kernels", "Copies")]
@@ -123,9 +130,11 @@ def test_a_cpu_page_says_whose_time_it_is_before_anything_else(tmp_path: Path) -
     assert banner.partition("</div>")[0].count(f"<p>{NOTE}.</p>") == 1
     assert list(sections(html)) == OF_A_CPU
     body = html.split("<main>")[1]
-    assert "operators" in body and "Python and waiting" in body
-    assert "GPU time" not in body and "copy exposed" not in body and "waiting for the host" not in body
-    assert "Kernels (CPU traces hold no GPU events); Copies (CPU traces hold no GPU events)." in html
+    assert "compute" in body and "waiting for the host is Python, and waiting." in body
+    assert "GPU time" not in body and "copy exposed" not in body
+    assert "Kernels (CPU traces hold no GPU events); Copies (CPU traces hold no GPU events)" in say_nothing(
+        html
+    )
 
 
 def test_parts_have_one_colour_in_all_charts(tmp_path: Path) -> None:
@@ -156,7 +165,7 @@ def test_bars_sum_to_the_step() -> None:
     assert list(phases) == ["data", "forward", "backward", "optimizer", "other"]
     mean = sum(row["step_ms"] for row in report["ranks"]) / 3
     assert sum(sum(parts.values()) for parts in phases.values()) == pytest.approx(mean)  # type: ignore[arg-type]
-    assert split_row({"compute_ms": 1.0}, "gpu")["communication"] is None
+    assert split_row({"compute_ms": 1.0})["communication"] is None
 
 
 def test_bubble_is_drawn_against_its_ideal(tmp_path: Path) -> None:
@@ -181,7 +190,7 @@ def test_collectives_are_split_into_hidden_transfer_and_waiting(tmp_path: Path) 
         assert f"all-reduce over dp_replicate, {part} ms" in shown
     assert "rank 1 in 20 of 30" in shown and "2,454,648" in shown
     quiet = write_page(build_example(collectives=False), tmp_path)
-    assert "No communication was recorded." in quiet
+    assert "Communication against computation (no communication was recorded)" in say_nothing(quiet)
 
 
 def test_copies_and_idle_time(tmp_path: Path) -> None:
@@ -198,7 +207,7 @@ def test_merged_trace_and_clocks(tmp_path: Path) -> None:
     assert "merged_trace.json.gz beside this page holds 8,000 events of 2 ranks (0.1717 MiB)" in shown
     assert "No clock was moved: below 1 ms: nothing is corrected. 60 matched collectives" in shown
     report["merged"] |= {"file": None, "reason": "the disk is full"}
-    assert "There is none: the disk is full." in write_page(report, tmp_path)
+    assert "There is none: the disk is full." in write_page(report, tmp_path), "clocks have something to say"
 
 
 def test_large_runs_are_drawn_in_part_and_say_which(tmp_path: Path) -> None:
@@ -256,7 +265,10 @@ def test_an_empty_report_of_one_rank(tmp_path: Path) -> None:
         report[name] = []
     report |= {"durations": None, "merged": {}, "clocks": {}}
     html = write_page(report, tmp_path)
-    assert "No kernel was recorded." in html and "No copy was recorded." in html
+    silent = say_nothing(html)
+    assert "Kernels (no kernel was recorded); Copies (no copy was recorded)" in silent
+    assert "Phases (no phase is labelled in the traces)" in silent
+    assert "One trace of all ranks (there is none: it was not written)" in silent
     assert "One rank was recorded." in html
 
 
@@ -367,7 +379,8 @@ def test_page_is_self_contained_and_escapes_names(tmp_path: Path) -> None:
     assert [tag for tag, _ in page.found].count("script") == 1  # the page's own, which its policy names
     for tag, attributes in page.found:
         assert not [name for name in attributes if name.startswith("on") or name == "src"], tag
-        assert str(attributes.get("href", "#")).startswith("#"), tag
+        address = str(attributes.get("href", "#"))
+        assert address.startswith("#") or (tag == "a" and address == "merged_trace.json.gz"), tag
     policy = [a["content"] for tag, a in page.found if tag == "meta" and "http-equiv" in a]
     assert policy and str(policy[0]).startswith("default-src 'none'")
 
@@ -432,3 +445,32 @@ def test_numbers_of_the_evidence_can_be_read(tmp_path: Path) -> None:
     rule = {"rule": "R1", "severity": "high", "title": "t", "advice": "a", "settings": {}}
     report["recommendations"] = [rule | {"evidence": evidence}]
     assert "because a 1,000, b -12,346, c 0.123, d 7." in plain(write_page(report, tmp_path))
+
+
+def test_a_single_recorded_step_is_said_loudly(tmp_path: Path) -> None:
+    report = build_example()
+    assert 'class="loud"' not in write_page(report, tmp_path)
+    report["steps"] = [row for row in report["steps"] if row["step"] == report["steps"][0]["step"]]
+    head = write_page(report, tmp_path).partition("<nav")[0]
+    assert '<strong class="loud">Only one step was recorded' in head
+
+
+def test_the_parts_of_the_step_are_listed_by_size_and_sum_to_it(tmp_path: Path) -> None:
+    table = sections(write_page(build_example(), tmp_path))[SECTIONS[0]].partition("</table>")[0]
+    rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in table.split("<tr>")[2:]]
+    assert [name for name, *_ in rows[:3]] == ["compute", "communication", "other idle"]
+    times = [float(ms) for _, ms, _ in rows]
+    assert times == sorted(times, reverse=True) and sum(times) == pytest.approx(100.0, abs=0.1)
+    assert sum(float(share) for *_, share in rows) == pytest.approx(100.0, abs=0.2)
+
+
+def test_analyses_of_hta_that_are_all_unsupported_are_one_line(tmp_path: Path) -> None:
+    report = build_example()
+    for row in report["hta"]:
+        row |= {"status": "unsupported", "reason": "no GPU events", "tables": []}
+    page = write_page(report, tmp_path)
+    assert "Holistic Trace Analysis" not in sections(page)
+    count = len(report["hta"])
+    assert f"(unsupported by these traces, all {count} analyses: no GPU events)" in say_nothing(page)
+    report["hta"][0] |= {"status": "failed", "reason": "it broke"}
+    assert "it broke" in sections(write_page(report, tmp_path))["Holistic Trace Analysis"]

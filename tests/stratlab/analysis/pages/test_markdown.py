@@ -65,7 +65,7 @@ def test_the_answer_the_advice_and_the_tables() -> None:
 def test_a_cpu_run_says_so_first() -> None:
     text = build_markdown(build_example("cpu"))
     assert text.index("CPU trace: host operator time, not GPU utilisation") < text.index("Strategy")
-    assert "operators" in text and "## Kernels" not in text and "## Copies" not in text
+    assert "compute" in text and "## Kernels" not in text and "## Copies" not in text
     assert "1 ok, 1 unsupported" in text
 
 

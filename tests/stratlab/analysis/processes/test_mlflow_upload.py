@@ -161,7 +161,7 @@ def test_numbers_and_tags_of_a_report() -> None:
     report["recommendations"] = [{"rule": "R3", "title": "x" * 500}]
     advice = build_tags(report)["trace_top_recommendation"]
     assert advice.startswith("R3: xxx") and len(advice) == 200
-    assert build_tags(build_example("cpu"))["trace_main_loss"] == "Python and waiting"
+    assert build_tags(build_example("cpu"))["trace_main_loss"] == "waiting for the host"
 
 
 def test_tags_name_the_layout_and_what_it_lacks() -> None:

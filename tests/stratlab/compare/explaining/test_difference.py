@@ -116,7 +116,7 @@ def test_the_slow_rank_s_own_time_belongs_to_the_straggler() -> None:
     assert run.parts == pytest.approx({"compute": 80.0, "straggler": 20.0})
     pair = explain(run, base)
     assert pair["main_cause"] == "straggler" and take(pair)["straggler", None] == pytest.approx(20.0)
-    assert pair["late_rank"] == 1 and "20 ms waiting for a slow rank (rank 1)" in pair["sentence"]
+    assert pair["late_rank"] == 1 and "20 ms waiting for the last rank (rank 1)" in pair["sentence"]
     staged = build_step({"compute": 90.0, "straggler": 5.0, "bubble": 5.0}, {ALL_REDUCE: 20.0}, ranks=ranks)
     assert staged.parts["compute"] == 90.0, "stages of a pipeline differ by design"
     unknown = build_step({"compute": 90.0, "straggler": 10.0}, {ALL_REDUCE: 20.0})

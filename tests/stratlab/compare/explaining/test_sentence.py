@@ -24,7 +24,7 @@ def test_the_sentence_names_the_size_the_causes_in_order_and_the_remedy() -> Non
     run = build_step({**DDP, "compute": 53.0, "host": 10.0, "data": 9.0}, {ALL_GATHER: 34.0, ALL_REDUCE: 2.0})
     assert say(run, base) == (
         "zero3 is 41 ms (59 %) slower per step than ddp: 34 ms exposed all-gather, 7.0 ms waiting for data, "
-        "6.0 ms host; partly offset by 8.0 ms less exposed all-reduce; remedy: "
+        "6.0 ms waiting for the host; partly offset by 8.0 ms less exposed all-reduce; remedy: "
         + CAUSES["more_communication"].remedy
         + "."
     )
@@ -36,14 +36,14 @@ def test_the_sentence_names_the_size_the_causes_in_order_and_the_remedy() -> Non
         ({"compute": 90.0}, 10.0, 10.0, "30 ms compute; remedy: compare the kernels"),
         ({"copy": 31.0}, 10.0, 10.0, "30 ms copies; remedy: run.config.data_residence=device"),
         ({"data": 32.0}, 10.0, 10.0, "30 ms waiting for data; remedy: run.config.data_residence"),
-        ({"host": 34.0}, 10.0, 10.0, "30 ms host; remedy: launch less per sample"),
+        ({"host": 34.0}, 10.0, 10.0, "30 ms waiting for the host; remedy: launch less per sample"),
         (
             {"straggler": 31.0},
             10.0,
             10.0,
-            "30 ms waiting for a slow rank (rank 1); remedy: look at the slow rank",
+            "30 ms waiting for the last rank (rank 1); remedy: look at the slow rank",
         ),
-        ({"kernel_wait": 30.5}, 10.0, 10.0, "30 ms other idle time; remedy: look for gaps"),
+        ({"kernel_wait": 30.5}, 10.0, 10.0, "30 ms other idle; remedy: look for gaps"),
         ({"bubble": 30.0}, 10.0, 10.0, "30 ms pipeline bubble; remedy: more micro-batches"),
         ({}, 40.0, 40.0, f"30 ms exposed all-reduce (the same bytes, slower); remedy: {SLOW_LINK}"),
         ({}, 10.0, 10.0, "no cause can be named"),
@@ -81,7 +81,7 @@ def test_what_takes_many_times_as_long_is_no_percentage(host: float, words: str)
 def test_small_parts_are_left_to_the_table() -> None:
     base = build_step(DDP, {ALL_REDUCE: 10.0})
     said = say(build_step({**DDP, "host": 34.0, "data": 5.0, "copy": 0.0}, {ALL_REDUCE: 10.0}), base)
-    assert ": 30 ms host; remedy" in said and "data" not in said.partition("remedy")[0]
+    assert ": 30 ms waiting for the host; remedy" in said and "data" not in said.partition("remedy")[0]
 
 
 def test_the_warning_comes_first() -> None:

@@ -163,9 +163,12 @@ def test_no_artifact_is_written_outside_of_its_run(tmp_path: Path, name: str) ->
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "into").mkdir()
-    client, run = HostileServer(name.format(outside)), SimpleNamespace(info=SimpleNamespace(run_id="r"))
+    client, run = (
+        HostileServer(name.format(outside)),
+        SimpleNamespace(info=SimpleNamespace(run_id="r", experiment_id="1")),
+    )
     try:
-        _fetch(client, run, tmp_path / "into" / "ddp")  # type: ignore[arg-type]
+        _fetch(client, run, tmp_path / "into" / "ddp", "http://mlflow:5000")  # type: ignore[arg-type]
     except UserError as refusal:
         assert "refusing the artifact path" in str(refusal)
     assert list(outside.iterdir()) == []

@@ -1,0 +1,47 @@
+"""The tiles of the verdict: who is best in what; all that nobody is best in is one tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from stratlab.compare.judging.winners import NO_INTERVAL, ON_CPU
+from stratlab.drawing import Tile, tile_row
+
+NAMES = {
+    "samples_per_s": "highest throughput",
+    "step_time_ms_p50": "shortest step",
+    "comm_exposed_pct": "least exposed communication",
+    "peak_memory_gib": "lowest peak of device memory",
+    "state_memory_gib": "least memory held by the state",
+}
+NOT_RANKED = "times of a CPU are not ranked"
+
+
+def build_tiles(found: Mapping[str, Any]) -> Markup:
+    """`found`: winners and winner_reasons, of the report or of one of its groups."""
+    winners, reasons = found["winners"], found["winner_reasons"]
+    tiles = [Tile(NAMES[name], run, shorten_reason(reasons[name])) for name, run in winners.items() if run]
+    open_questions: dict[str, list[str]] = {}
+    for name, run in winners.items():
+        if not run:
+            open_questions.setdefault(shorten_reason(reasons[name]), []).append(NAMES[name])
+    if open_questions:
+        tiles.append(_say_open(open_questions))
+    return tile_row(tiles)
+
+
+def _say_open(questions: Mapping[str, list[str]]) -> Tile:
+    """`questions`: reason -> what nobody is best in because of it."""
+    asked = [name for names in questions.values() for name in names]
+    if len(questions) == 1:
+        return Tile(", ".join(asked), None, next(iter(questions)))
+    why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in questions.items())
+    return Tile(f"{len(asked)} questions", None, why)
+
+
+def shorten_reason(reason: str) -> str:
+    """Without what the banner says of all numbers."""
+    return reason.replace(NO_INTERVAL, "").replace(ON_CPU, NOT_RANKED)

@@ -1,0 +1,37 @@
+"""Where the files of a run lie that a reader wants to open, and where its report's page may link to them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+MERGED = "merged_trace.json.gz"
+PAGE = "report.html"
+ABOVE = 3
+"""Folders above a run below which a page may lie that links to it: comparison, results, what holds the results."""
+
+
+def find_page(run_dir: Path) -> Path:
+    """Of its analysis; need not exist."""
+    return run_dir / "analysis" / PAGE
+
+
+def find_rank_traces(run_dir: Path) -> dict[int, Path]:
+    return _by_rank(run_dir / "traces", "*_trace.json*")
+
+
+def find_rank_logs(run_dir: Path) -> dict[int, Path]:
+    return _by_rank(run_dir / "ranks", "rank*.log")
+
+
+def _by_rank(folder: Path, pattern: str) -> dict[int, Path]:
+    """rank -> file, by rank."""
+    numbered = [(re.search(r"\d+", path.name), path) for path in folder.glob(pattern)]
+    return dict(sorted((int(number[0]), path) for number, path in numbered if number))
+
+
+def is_beside(run_dir: Path, page_folder: Path) -> bool:
+    """Whether a page lies with the run: in its comparison, its results, or the folder that holds these."""
+    page = page_folder.resolve()
+    above = [folder for folder in run_dir.resolve().parents[:ABOVE] if folder.parent != folder]
+    return any(folder == page or folder in page.parents for folder in above)
