@@ -84,9 +84,9 @@ class _Normalise(torch.autograd.Function):
         slope = torch.rsqrt(variance + ctx.eps)
         # as if mean and variance were constants; its gradients of weight and bias are the sums that are wanted. A CPU's
         # kernel takes mean and variance for that, a GPU's, where channels lie side by side, the two behind them
+        given_back = gradients[0].contiguous(memory_format=_layout(given))
         found, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-            gradients[0].contiguous(memory_format=_layout(given)),
-            *(given, exact, mean, variance, mean, slope, False, ctx.eps, [True] * 3),
+            given_back, given, exact, mean, variance, mean, slope, False, ctx.eps, [True] * 3
         )
         sums = torch.stack([of_bias, of_weight]).to(mean.dtype)
         if _processes() > 1:

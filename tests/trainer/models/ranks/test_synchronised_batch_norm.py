@@ -188,7 +188,7 @@ def test_a_folder_without_batch_norm_is_refused_when_it_is_built(tmp_path):
 
 
 def test_images_keep_their_channels_side_by_side():
-    """A GPU's kernel for these asks for other tensors than a CPU's does; it is tried by the stage gloo of `make gpu`."""
+    """A GPU's kernel for these asks for other tensors than a CPU's; the stage gloo of `make gpu` tries it."""
     whole, ours = layer(), layer()
     apply_synchronised_batch_norm(ours)
     found = []
