@@ -46,7 +46,7 @@ def rehearse(
     from stratlab.progress.display import Display
     from stratlab.rehearse.planned_run import Request
     from stratlab.rehearse.rehearsal import rehearse as run_rehearsal
-    from stratlab.rehearse.summary import next_commands
+    from stratlab.rehearse.summary import describe_end, next_commands
     from stratlab.rendering.checking import Refused
 
     request = Request(
@@ -69,8 +69,7 @@ def rehearse(
         print(f"error: {refusal}", file=sys.stderr)
         raise typer.Exit(refusal.code) from None
     if as_json:
-        told = [{"run": end.name, "run_dir": str(end.run_dir), "exit_code": end.code} for end in ends]
-        print(json.dumps(told, indent=1))
+        print(json.dumps([describe_end(end) for end in ends], indent=1))
     else:
         for line in next_commands(ends, request.mlflow):
             print(line)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from stratlab.machine.own_program import name_program, shorten
 from stratlab.run_directory.files import read_line, read_object
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking.address import is_of_this_machine
@@ -167,9 +168,9 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
 def _say_start(run_dir: Path) -> str:
     """How to look at what a rehearsal's server was sent: its store lies beside the results if nobody said otherwise."""
     beside = run_dir.parent.parent.parent / "mlflow"
-    store = shlex.quote(str(beside)) if (beside / "mlflow.db").is_file() else "FOLDER"
+    store = shlex.quote(str(shorten(beside))) if (beside / "mlflow.db").is_file() else "FOLDER"
     return (
-        f"to check it, start its store again (stratlab mlflow {store} --port 5000) and give "
+        f"to check it, start its store again ({name_program()} mlflow {store} --port 5000) and give "
         "--tracking-uri http://127.0.0.1:5000"
     )
 

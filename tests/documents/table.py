@@ -157,7 +157,7 @@ TABLE: dict[str, Row] = {
     "python -m benchmarks.batch_sizes": row(
         "tests/benchmarks/test_batch_sizes.py::*", instead="minutes; the tests count one small pair"
     ),
-    "stratlab compare results/demo --varied lr,optimizer": row(
+    "stratlab compare results/runs/demo --varied lr,optimizer": row(
         PARSES,
         "tests/stratlab/test_cli.py::test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there",
     ),
@@ -257,11 +257,11 @@ TABLE: dict[str, Row] = {
     "stratlab analyze RUN_DIR": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab analyze RUN": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab compare DIR": row(COMPARES),
-    "stratlab compare results/demo": row(PARSES, COMPARES),
-    "stratlab compare results/demo --baseline ddp": row(
+    "stratlab compare results/runs/demo": row(PARSES, COMPARES),
+    "stratlab compare results/runs/demo --baseline ddp": row(
         PARSES, "tests/stratlab/compare/test_comparison.py::*"
     ),
-    "stratlab compare results/demo --memory-limit-gib 80": row(
+    "stratlab compare results/runs/demo --memory-limit-gib 80": row(
         PARSES, "tests/stratlab/compare/test_comparison.py::*"
     ),
     "stratlab compare --experiment demo --tracking-uri http://mlflow:5000": row(

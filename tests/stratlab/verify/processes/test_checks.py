@@ -197,10 +197,10 @@ def test_a_rehearsal_s_server_that_has_ended_is_not_asked_and_how_to_start_it_is
     write_json(run / "mlflow.json", {"tracking_uri": gone, "run_id": "0" * 32})
     last = list(verify_run(run, None))[-1]
     assert last.state == "skipped" and last.text.startswith(f"not asked: {gone} has ended")
-    assert "(stratlab mlflow FOLDER --port 5000) and give --tracking-uri" in last.text
+    assert "stratlab mlflow FOLDER --port 5000) and give --tracking-uri" in last.text
     (tmp_path / "mlflow").mkdir()
     (tmp_path / "mlflow" / "mlflow.db").touch()
-    assert f"(stratlab mlflow {tmp_path}/mlflow --port 5000)" in list(verify_run(run, None))[-1].text
+    assert f"stratlab mlflow {tmp_path}/mlflow --port 5000)" in list(verify_run(run, None))[-1].text
     write_json(run / "mlflow.json", {"tracking_uri": "http://mlflow.invalid:1", "run_id": "0" * 32})
     assert list(verify_run(run, None))[-1].state == "failed", "a server that the run was told to send to"
 
