@@ -130,7 +130,8 @@ def _hint(name: str, allowed: list[str]) -> str:
 def _hint_at_neighbour(chart: Path) -> str:
     """The chart whose name is nearest, or which charts are there; "" = none in that folder, nor in `charts`."""
     for folder in dict.fromkeys((chart.parent, Path("charts"))):
-        known = sorted(path.parent.name for path in folder.glob("*/Chart.yaml"))
+        charts = folder.glob("*/Chart.yaml")
+        known = sorted(path.parent.name for path in charts if "type: library" not in path.read_text())
         if known:
             near = difflib.get_close_matches(chart.name, known, n=1)
             return f", did you mean {folder / near[0]}?" if near else f"; {folder} has {', '.join(known)}"
