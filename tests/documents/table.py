@@ -233,9 +233,15 @@ TABLE: dict[str, Row] = {
     "apt-get install chromium": row(instead=SYSTEM),
     "apt-get install buildah debootstrap": row(instead=SYSTEM),
     # here
-    ".venv/bin/stratlab rehearse charts/ddp charts/fsdp --set run.config.dataset_path=/data/pets "
-    "--set run.config.image_column=photo": row(f"{REHEARSED}test_a_folder_of_ones_own"),
-    ".venv/bin/stratlab compare results/runs/default": row(f"{REHEARSED}test_a_folder_of_ones_own"),
+    ".venv/bin/stratlab rehearse charts/ddp charts/fsdp --set run.config.comparison=pets "
+    "--set run.config.dataset_path=/data/pets --set run.config.image_column=photo "
+    "--set run.config.model=resnet --set run.config.image_size=64 --set run.config.steps=40 "
+    "--set run.config.global_batch_size=32 --set run.config.micro_batch_size=16 --set run.processesPerNode=2": row(
+        f"{REHEARSED}test_a_folder_of_ones_own", f"{EXAMPLES_HERE}test_the_readme_s_own_comparison_is_whole"
+    ),
+    ".venv/bin/stratlab compare results/runs/pets --mlflow results/mlflow": row(
+        f"{REHEARSED}test_a_folder_of_ones_own"
+    ),
     f".venv/bin/stratlab rehearse {LLM_CHARTS} --values examples/llm_tiny.yaml --results llm-results/runs": row(
         PARSES, RENDERS, LLM
     ),
