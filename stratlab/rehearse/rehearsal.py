@@ -91,17 +91,14 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
         return
     display.say(f"checking the settings of {', '.join(runs)}")
     patience = Patience(0)
-    answers = ask_trainer(
-        runs,
-        build_machine_env(os.environ),
-        ["--replace"] if replace else [],
-        waiting=lambda waited: (
-            patience.is_over(waited)
-            and display.say(
+
+    def tell(waited: float) -> None:
+        if patience.is_over(waited):
+            display.say(
                 f"still checking them, for {format_seconds(waited)}: data, models and tokenizers are read for it"
             )
-        ),
-    )
+
+    answers = ask_trainer(runs, build_machine_env(os.environ), ["--replace"] if replace else [], waiting=tell)
     if answers.is_absent:
         raise Refused([answers.reason], 2)
     if answers.reason:
