@@ -25,7 +25,7 @@ STRATLAB = Path(sys.executable).with_name("stratlab")
 
 def stratlab(*arguments: str | Path) -> str:
     done = subprocess.run(
-        [STRATLAB, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=600
+        [STRATLAB, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=1500
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     return done.stdout
