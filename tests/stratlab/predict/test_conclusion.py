@@ -36,7 +36,7 @@ def test_what_fits_is_named_and_what_sends_least_goes_first(call: Call) -> None:
     ("device_gib", "said"),
     [
         ("8", "in short: none fits; nd 4d needs least (17.69 of 8 GiB). Change first: "),
-        ("21", "in short: none fits; nd 4d needs least (17.69 of 21 GiB)"),
+        ("20.5", "in short: none fits; nd 4d needs least (17.69 of 20.5 GiB)"),
     ],
 )
 def test_where_none_fits_the_nearest_is_told_with_what_to_change(
