@@ -48,6 +48,9 @@ def _list(schema: Schema, values: Any, path: str) -> Iterator[tuple[str, ...]]:
 def _say_allowed(each: Schema) -> str:
     if "enum" in each:
         return ", ".join(f"`{word}`" for word in each["enum"] if word is not None)
+    if names := next((kind["enum"] for kind in each.get("anyOf", ()) if "enum" in kind), []):
+        others = [f"`{kind['description']}`" for kind in each["anyOf"] if "description" in kind]
+        return ", ".join([*(f"`{name}`" for name in names), *others])
     number = next((kind for kind in each.get("anyOf", ()) if kind.get("type") == "number"), each)
     kinds = number.get("type", "")
     kinds = [kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]

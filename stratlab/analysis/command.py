@@ -73,7 +73,7 @@ def analyze(
     Traces of another program are sorted into experiments, a folder each, with a report each; the source is only read.
     Exit code 3: one of the experiments cannot be analysed, the others are.
 
-    Example: stratlab analyze results/demo/ddp
+    Example: stratlab analyze results/runs/demo/ddp
 
     Example: stratlab analyze traces.zip --output analysed
     """

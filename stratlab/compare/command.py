@@ -68,7 +68,7 @@ def compare(
 
     With --on-cluster a pod compares the runs where they are, and the report comes back to --output.
 
-    Example: stratlab compare results/demo
+    Example: stratlab compare results/runs/demo
 
     Example: stratlab compare demo --on-cluster --namespace stratlab
     """

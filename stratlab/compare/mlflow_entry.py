@@ -5,6 +5,7 @@ Everything is on disk before; a server that is away costs seconds and a sentence
 
 from __future__ import annotations
 
+import shlex
 import sys
 import urllib.error
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.experiment import KIND, KIND_TAG
 from stratlab.compare.showing.report_files import FILES
 from stratlab.drawing import drop_file_links
+from stratlab.machine.own_program import name_program, shorten
 from stratlab.run_directory.places import PAGE
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import runs_page
@@ -61,7 +63,8 @@ def log_for_user(
             places = _try(report, folder, uri, name)
         if isinstance(places, str):
             return places
-        return f"report and charts in MLflow: stratlab mlflow {store}, experiment {name}"
+        command = f"{name_program()} mlflow {shlex.quote(str(shorten(store)))}"
+        return f"report and charts in MLflow, experiment {name}:  {command}"
     known = {run.tracking_uri for run in runs if run.tracking_uri}
     uri = tracking_uri or (known.pop() if len(known) == 1 else "")
     if not uri:

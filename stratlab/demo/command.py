@@ -45,20 +45,23 @@ def demo(
     """
     from stratlab.compare.command import compare
     from stratlab.machine.environment import build_machine_env
-    from stratlab.rehearse.command import rehearse
+    from stratlab.rehearse.command import run_request
+    from stratlab.rehearse.planned_run import Request
     from stratlab.rendering.checking import TRAINER
     from stratlab.rendering.installation import explain_trainer
 
     if absence := explain_trainer(TRAINER[0], build_machine_env(os.environ)):
         raise UserError(f"the demo trains on this machine: {absence}")
     found = [find_chart(charts, name) for name in STRATEGIES]
-    try:
-        rehearse(found, list(SETTINGS), results=results / "runs", mlflow=results / "mlflow", replace=True)
-    except typer.Exit as end:
-        if end.exit_code:
-            raise
+    places = {name: (results / name).expanduser().resolve() for name in ("runs", "mlflow")}
+    ends = run_request(
+        Request(
+            charts=found, results=places["runs"], mlflow=places["mlflow"], settings=SETTINGS, replace=True
+        )
+    )
+    if code := next((end.code for end in ends if end.code), 0):
+        raise typer.Exit(code)
     compare(results / "runs" / "demo", output=results, mlflow_store=results / "mlflow")
-    print(f"MLflow on these runs:  stratlab mlflow {results / 'mlflow'}")
 
 
 def find_chart(folder: Path, name: str) -> Path:

@@ -8,6 +8,7 @@ prediction         one strategy: peak by cause, verdict, largest micro-batch
 remedies           what to change first
 asking             charts and settings become what is looked for
 counting           the trainer counts what no file answers
+conclusion         what to take first, or what to change
 prediction_table, prediction_page    what a person reads
 foretelling        one sentence, for the verbs that start runs
 """

@@ -106,6 +106,7 @@ def predict(
 def _show(answers: list, device_gib: float) -> None:  # type: ignore[type-arg]
     from rich.console import Console
 
+    from stratlab.predict.conclusion import conclude
     from stratlab.predict.prediction import Prediction
     from stratlab.predict.prediction_table import build_causes, build_table, explain_lines
 
@@ -117,3 +118,5 @@ def _show(answers: list, device_gib: float) -> None:  # type: ignore[type-arg]
         console.print()
     for line in explain_lines(answers, device_gib):
         print(line)
+    if said := conclude(answers):
+        print(said)

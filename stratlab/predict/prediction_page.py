@@ -11,6 +11,7 @@ from stratlab.drawing.page import Section, build_page, paragraph
 from stratlab.drawing.svg import stacked_bars
 from stratlab.drawing.table import Column, badge, html_table
 from stratlab.predict.answering import Unknown
+from stratlab.predict.conclusion import conclude
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.prediction_table import explain_lines, show_gib
@@ -52,7 +53,9 @@ def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: f
     limit = f"A device has {device_gib:g} GiB; up to {GATE * device_gib:.2f} GiB is below the gate."
     origin = " ".join(f"{line[:1].upper()}{line[1:]}." for line in explain_lines(answers, device_gib))
     sections = [
-        Section("Will it fit?", html_table([_row(one) for one in answers], COLUMNS)),
+        Section(
+            "Will it fit?", paragraph(conclude(answers)) + html_table([_row(one) for one in answers], COLUMNS)
+        ),
         Section("What the memory is for", paragraph(limit) + stacked_bars(bars, "GiB", COLOURS, digits=2)),
     ]
     return build_page("Memory before the run", origin, sections)

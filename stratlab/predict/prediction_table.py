@@ -12,6 +12,7 @@ from stratlab.predict.answering import NOT_KNOWN, Unknown
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.question import Question
+from stratlab.tables.image_sizes import say_image_size
 
 COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
 SMALLEST_GIB = 0.005
@@ -126,7 +127,10 @@ def _assumed(one: Prediction) -> str:
         "lora_rank",
         "optimizer",
     )
-    settings = [f"{name}={_say(one.file.settings[name])}" for name in told if name in one.file.settings]
+    held = dict(one.file.settings)
+    if "image_size" in held:
+        held["image_size"] = say_image_size(one.file.model, held["image_size"])
+    settings = [f"{name}={_say(held[name])}" for name in told if name in held]
     images = f", {one.file.labels} classes, {one.file.channels} channels" if one.file.labels else ""
     return f"counted with {', '.join(settings)}{images}"
 

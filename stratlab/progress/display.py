@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
 from rich.progress import Progress as Live
 
+from stratlab.progress.patience import Patience
 from stratlab.progress.run_progress import Progress, format_seconds
 
 PLAIN_INTERVAL_S = 5.0
@@ -23,7 +24,8 @@ class Display:
         self.interval_s = interval_s
         self.live: Live | None = None
         self.tasks: dict[str, TaskID] = {}
-        self.shown: dict[str, tuple[str, float]] = {}
+        self.shown: dict[str, tuple[str, int]] = {}
+        self.patience: dict[str, Patience] = {}
         self.since: dict[str, tuple[str, float]] = {}
 
     def __enter__(self) -> Display:
@@ -49,7 +51,8 @@ class Display:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, name: str, progress: Progress) -> None:
-        """Updates the run's live line, or prints a line when its phase changed or the last is 5 s old."""
+        """Updates the run's live line. Elsewhere prints one when its phase changed, every 5 s while it steps, and
+        ever more rarely while nothing moves."""
         now = time.monotonic()
         if self.since.get(name, ("", now))[0] != progress.phase:
             self.since[name] = (progress.phase, now)
@@ -64,10 +67,15 @@ class Display:
                 self.tasks[name], completed=progress.step, total=progress.steps, state=escape(text)
             )
             return
-        phase, when = self.shown.get(name, ("", 0.0))
-        if progress.phase != phase or now - when >= self.interval_s:
-            self.shown[name] = (progress.phase, now)
+        moved = (progress.phase, progress.step)
+        is_new = self.shown.get(name, ("", 0))[0] != progress.phase
+        if is_new or (self.shown[name] != moved and self.patience[name].is_least_over(now)):
+            self.shown[name] = moved
+            self.patience[name] = Patience(now, self.interval_s)
             self.say(f"{name}: {text}")
+        elif self.shown[name] == moved and self.patience[name].is_over(now):
+            stands = f", at this step for {format_seconds(now - self.patience[name].began)}"
+            self.say(f"{name}: {text}{stands if progress.eta_s is not None else ''}")
 
     def end(self, name: str, text: str) -> None:
         """The run's last line, which stays."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stratlab.options import HelmSettings, HelmValues, RunName
+
+if TYPE_CHECKING:
+    from stratlab.rehearse.planned_run import Request
+    from stratlab.rehearse.summary import RunEnd
 
 
 def rehearse(
@@ -40,14 +44,8 @@ def rehearse(
 
     Example: stratlab rehearse charts/ddp charts/fsdp --set run.config.epochs=2
     """
-    from rich.console import Console
-
-    from stratlab.machine.interruption import signals_raise
-    from stratlab.progress.display import Display
     from stratlab.rehearse.planned_run import Request
-    from stratlab.rehearse.rehearsal import rehearse as run_rehearsal
-    from stratlab.rehearse.summary import next_commands
-    from stratlab.rendering.checking import Refused
+    from stratlab.rehearse.summary import describe_end, next_commands
 
     request = Request(
         charts=charts,
@@ -62,16 +60,31 @@ def rehearse(
         replace=replace,
         keep_going=keep_going,
     )
-    try:
-        with Display(Console(stderr=as_json)) as display, signals_raise():
-            ends = run_rehearsal(request, display)
-    except Refused as refusal:
-        print(f"error: {refusal}", file=sys.stderr)
-        raise typer.Exit(refusal.code) from None
+    ends = run_request(request, on_stderr=as_json)
     if as_json:
-        told = [{"run": end.name, "run_dir": str(end.run_dir), "exit_code": end.code} for end in ends]
-        print(json.dumps(told, indent=1))
+        print(json.dumps([describe_end(end) for end in ends], indent=1))
     else:
         for line in next_commands(ends, request.mlflow):
             print(line)
     raise typer.Exit(next((end.code for end in ends if end.code), 0))
+
+
+def run_request(request: Request, *, on_stderr: bool = False) -> list[RunEnd]:
+    """The runs, with their progress on the terminal, and without the last words of the verb.
+
+    Raises:
+        typer.Exit: the trainer refuses settings or data of a run, and has said so.
+    """
+    from rich.console import Console
+
+    from stratlab.machine.interruption import signals_raise
+    from stratlab.progress.display import Display
+    from stratlab.rehearse.rehearsal import rehearse as run_rehearsal
+    from stratlab.rendering.checking import Refused
+
+    try:
+        with Display(Console(stderr=on_stderr)) as display, signals_raise():
+            return run_rehearsal(request, display)
+    except Refused as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        raise typer.Exit(refusal.code) from None

@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import yaml
+
 from stratlab.machine.environment import build_machine_env
 from stratlab.machine.interruption import Interrupted
 from stratlab.machine.processes import Processes, free_port
 from stratlab.predict.foretelling import foretell
 from stratlab.progress.display import Display
+from stratlab.progress.patience import Patience
 from stratlab.progress.run_progress import Progress, RunReader, format_seconds
 from stratlab.rehearse.folders import make_folder, remove_empty, replaced
 from stratlab.rehearse.planned_run import PlannedRun, Request, build_plan
@@ -42,7 +45,8 @@ def rehearse(
     """
     port = free_port()
     plan = build_plan(request, f"http://127.0.0.1:{port}")
-    if asked := ", ".join(dict.fromkeys(run.accelerator for run in plan if run.accelerator)):
+    asked = ", ".join(dict.fromkeys(run.accelerator for run in plan if run.accelerator))
+    if asked and asks_for_accelerator(request):
         display.say(
             f"run.accelerator={asked} is not asked for in a rehearsal, which trains on what this machine has; on a "
             "cluster a run that does not get it ends with exit code 4"
@@ -66,6 +70,15 @@ def rehearse(
     return ends
 
 
+def asks_for_accelerator(request: Request) -> bool:
+    """Whether the user has named one: that of the charts is there in every rehearsal, and says nothing."""
+    files = (yaml.safe_load(file.read_text()) for file in request.values)
+    runs = (content.get("run") for content in files if isinstance(content, dict))
+    return any(setting.startswith("run.accelerator=") for setting in request.settings) or any(
+        "accelerator" in run for run in runs if isinstance(run, dict)
+    )
+
+
 def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) -> None:
     """Lets the trainer check all runs, as far as it is the trainer that they start.
 
@@ -77,14 +90,15 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
     if not runs:
         return
     display.say(f"checking the settings of {', '.join(runs)}")
-    answers = ask_trainer(
-        runs,
-        build_machine_env(os.environ),
-        ["--replace"] if replace else [],
-        waiting=lambda waited: display.say(
-            f"still checking them, for {format_seconds(waited)}: data, models and tokenizers are read for it"
-        ),
-    )
+    patience = Patience(0)
+
+    def tell(waited: float) -> None:
+        if patience.is_over(waited):
+            display.say(
+                f"still checking them, for {format_seconds(waited)}: data, models and tokenizers are read for it"
+            )
+
+    answers = ask_trainer(runs, build_machine_env(os.environ), ["--replace"] if replace else [], waiting=tell)
     if answers.is_absent:
         raise Refused([answers.reason], 2)
     if answers.reason:

@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from stratlab.machine.own_program import name_program, shorten
 from stratlab.machine.processes import tail
 from stratlab.progress.run_progress import format_seconds
 from stratlab.rehearse.planned_run import PlannedRun
@@ -17,6 +19,10 @@ EVENT: Shape = {"event": str}
 AGAIN = "--replace trains it again from the beginning"
 HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity")
 SPEEDS = ("samples_per_s", "useful_tokens_per_s")
+TOLD = (
+    *("strategy", "model", "steps", "measured_steps", "world_size", "device_type", "backend"),
+    *("step_time_ms_p50", *SPEEDS, *HEADLINES),
+)
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,26 @@ def describe_success(run_dir: Path, time_s: float) -> str:
     return text
 
 
+def describe_end(end: RunEnd) -> dict[str, Any]:
+    """For a program: where the run is, how it ended and why, what it measured; what is not known is null."""
+    summary = read_object(end.run_dir / "summary.json", [])
+    report = end.run_dir / "analysis" / "report.html"
+    return {
+        "run": end.name,
+        "comparison": end.run_dir.parent.name,
+        "run_dir": str(end.run_dir),
+        "exit_code": end.code,
+        "reason": _reason(end.run_dir, end.code) or None,
+        "report": str(report) if report.is_file() else None,
+        **{name: summary.get(name) for name in TOLD},
+    }
+
+
 def describe_stop(run_dir: Path) -> str:
     """What the user who stopped a run can do with what is there."""
     if read_object(run_dir / "summary.json", []):
-        return f"stopped after its training; stratlab analyze {shlex.quote(str(run_dir))} makes its report"
+        command = f"{name_program()} analyze {shlex.quote(str(shorten(run_dir)))}"
+        return f"stopped after its training; {command} makes its report"
     if any(run_dir.glob("checkpoints/step_*/COMMIT")):
         return "stopped; the same chart with the same options goes on from its newest checkpoint"
     return (
@@ -85,18 +107,19 @@ def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
 
 
 def next_commands(ends: Sequence[RunEnd], mlflow: Path) -> list[str]:
-    """Where the runs are, and the commands that look at them."""
+    """Where the runs are, and the commands that look at them, as they can be typed here."""
     finished = [end for end in ends if end.run_dir.is_dir()]
     if not finished:
         return []
-    lines = [f"run directory: {end.run_dir}" for end in finished]
-    comparisons = [end.run_dir.parent for end in ends if end.code == 0]
+    program, store = name_program(), shlex.quote(str(shorten(mlflow)))
+    lines = [f"run directory: {shorten(end.run_dir)}" for end in finished]
+    comparisons = [shorten(end.run_dir.parent) for end in ends if end.code == 0]
     lines += [
-        f"compare them:  stratlab compare {shlex.quote(str(folder))} --mlflow {shlex.quote(str(mlflow))}"
+        f"compare them:  {program} compare {shlex.quote(str(folder))} --mlflow {store}"
         for folder in dict.fromkeys(comparisons)
         if comparisons.count(folder) > 1
     ]
-    return [*lines, f"see them:      stratlab mlflow {shlex.quote(str(mlflow))}"]
+    return [*lines, f"see them:      {program} mlflow {store}"]
 
 
 def _reason(run_dir: Path, code: int) -> str:

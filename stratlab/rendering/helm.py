@@ -14,11 +14,13 @@ from typing import Any
 
 import yaml
 
+from stratlab.tables.settings import find_problem
 from stratlab.user_error import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 UNKNOWN = re.compile(r"- at '(?P<path>[^']*)': additional properties (?P<names>'.*') not allowed")
+UNMATCHED = re.compile(r"- at '/config/(?P<name>\w+)': '(?P<text>.*)' does not match pattern ")
 
 
 def find_helm() -> Path:
@@ -49,7 +51,7 @@ def read_chart_name(helm: Path, chart: Path) -> str:
         UserError: `chart` is no chart.
     """
     if not chart.exists():
-        raise UserError(f"{chart}: no such chart")
+        raise UserError(f"{chart}: no such chart{_hint_at_neighbour(chart)}")
     return str(yaml.safe_load(_run_helm(helm, ["show", "chart", str(chart)]))["name"])
 
 
@@ -104,9 +106,9 @@ def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
 
 
 def explain_refusal(text: str, chart: Path) -> str:
-    """Helm's error, with the nearest and the allowed names under each unknown one."""
+    """Helm's error, with the names that there are under each unknown one, and under a pattern what it means."""
     subchart = ""
-    lines = []
+    lines: list[str] = []
     for line in text.splitlines():
         lines.append(line)
         if re.fullmatch(r"\S+:", line):
@@ -114,6 +116,8 @@ def explain_refusal(text: str, chart: Path) -> str:
         if found := UNKNOWN.search(line):
             allowed = _allowed_names(chart, subchart, found["path"])
             lines += [_hint(name, allowed) for name in re.findall(r"'([^']*)'", found["names"]) if allowed]
+        if (found := UNMATCHED.search(line)) and (wish := find_problem(found["name"], found["text"])):
+            lines.append(f"  {found['name']}: {wish}")
     return "\n".join(lines)
 
 
@@ -121,6 +125,17 @@ def _hint(name: str, allowed: list[str]) -> str:
     near = difflib.get_close_matches(name, allowed, n=1)
     question = f"did you mean {near[0]}? " if near else ""
     return f"  {name}: {question}allowed are {', '.join(allowed)}"
+
+
+def _hint_at_neighbour(chart: Path) -> str:
+    """The chart whose name is nearest, or which charts are there; "" = none in that folder, nor in `charts`."""
+    for folder in dict.fromkeys((chart.parent, Path("charts"))):
+        charts = folder.glob("*/Chart.yaml")
+        known = sorted(path.parent.name for path in charts if "type: library" not in path.read_text())
+        if known:
+            near = difflib.get_close_matches(chart.name, known, n=1)
+            return f", did you mean {folder / near[0]}?" if near else f"; {folder} has {', '.join(known)}"
+    return ""
 
 
 def _allowed_names(chart: Path, subchart: str, path: str) -> list[str]:

@@ -27,17 +27,21 @@ def find_problem(name: str, text: str) -> str:
         least, most = entry["minimum"], entry["maximum"]
         fits = re.fullmatch("-?[0-9]{1,18}", text) and least <= int(text) <= most
         return "" if fits else f"expected a whole number from {least} to {most}"
+    if "anyOf" in entry and "enum" in entry["anyOf"][0]:
+        names, other = entry["anyOf"][:2]
+        fits = re.search(other["pattern"], text) is not None
+        return "" if fits else _find_choice_problem(names["enum"], text, f" or {other['description']}")
     if "anyOf" in entry:
         return "" if _is_number(entry["anyOf"], text) else f"expected {_describe_limits(entry['anyOf'][0])}"
     fits = re.search(entry.get("pattern", ""), text) and len(text) >= entry.get("minLength", 0)
     return "" if fits else f"expected {entry['description'][0].lower()}{entry['description'][1:]}"
 
 
-def _find_choice_problem(allowed: list[str], text: str) -> str:
+def _find_choice_problem(allowed: list[str], text: str, other: str = "") -> str:
     if text in allowed:
         return ""
     near = difflib.get_close_matches(text, allowed, n=1)
-    return f"{f'did you mean {near[0]}? ' if near else ''}expected one of {', '.join(allowed)}"
+    return f"{f'did you mean {near[0]}? ' if near else ''}expected one of {', '.join(allowed)}{other}"
 
 
 def _is_number(kinds: list[Mapping[str, Any]], text: str) -> bool:

@@ -31,6 +31,17 @@ def open_directly(url: str, timeout_s: float) -> Any:
     return urllib.request.build_opener(_NoRedirects).open(url, timeout=timeout_s)
 
 
+def does_answer(tracking_uri: str, timeout_s: float = 3.0) -> bool:
+    """Whether a server is there, whatever it says."""
+    try:
+        with open_directly(f"{tracking_uri.rstrip('/')}/health", timeout_s):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
 def explain_failure(tracking_uri: str, failure: str) -> str:
     """MLflow's own words, or what to set where the server redirects its callers."""
     if not OF_MLFLOW.search(failure):

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from stratlab.machine.environment import build_machine_env
 from stratlab.machine.processes import Processes, free_port, tail
+from stratlab.progress.patience import Patience
 from stratlab.tracking.runs_page import find_places
 from stratlab.user_error import UserError
 
 HOST = "127.0.0.1"
 START_DEADLINE_S = 120.0
-PROGRESS_INTERVAL_S = 5.0
 
 # Job execution starts a dozen processes and answers requests that nobody has authenticated (CVE-2026-0545).
 SERVER_ENV = {
@@ -48,7 +48,7 @@ def run_server(
     Args:
         folder: the store; created when it is not there.
         port: on loopback; a free one when None.
-        progress: gets a sentence every 5 s while the server starts.
+        progress: gets a sentence after 5 s while the server starts, then ever more rarely.
 
     Raises:
         UserError: the port is taken.
@@ -120,7 +120,7 @@ def _wait_until_healthy(
     uri: str, process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]
 ) -> None:
     started = time.monotonic()
-    told = started
+    patience = Patience(started)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback: never through a proxy
     while True:
         if process.poll() is not None:
@@ -134,7 +134,6 @@ def _wait_until_healthy(
             raise ServerFailed(
                 f"the MLflow server does not answer after {START_DEADLINE_S:.0f} s, {log}:\n{tail(log)}"
             )
-        if time.monotonic() - told >= PROGRESS_INTERVAL_S:
-            told = time.monotonic()
+        if patience.is_over(time.monotonic()):
             say(f"starting the MLflow server, {waited_s:.0f} s")
         time.sleep(0.2)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from stratlab.machine.own_program import name_program, shorten
 from stratlab.run_directory.files import read_line, read_object
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking.address import is_of_this_machine
 from stratlab.tracking.mlflow_run import IMPATIENT
-from stratlab.tracking.redirect import explain_failure
+from stratlab.tracking.redirect import does_answer, explain_failure
 from stratlab.user_error import UserError
 from stratlab.verify.mlflow_points import compare_points, read_points
 
@@ -142,10 +144,15 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
     written = read_object(run.folder / "mlflow.json", [])
     uri = tracking_uri or written.get("tracking_uri")
     if not uri:
-        yield Check("mlflow", "skipped", "not configured: no tracking URI given and no mlflow.json here")
+        yield Check("mlflow", "skipped", "not asked: no tracking URI given and no mlflow.json here")
         return
     if not run.mlflow_run_id:
         yield Check("mlflow", "failed", f"mlflow.json names no run, so nothing has reached {uri}")
+        return
+    if not tracking_uri and is_of_this_machine(uri) and not does_answer(uri):
+        yield Check(
+            "mlflow", "skipped", f"not asked: {uri} has ended with its rehearsal; {_say_start(run.folder)}"
+        )
         return
     for name, value in IMPATIENT.items():
         os.environ.setdefault(name, value)
@@ -155,16 +162,15 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
     try:
         yield from _check_mlflow_run(MlflowClient(uri), uri, run, expects_report)
     except MlflowException as failure:
-        text = f"{uri}: {explain_failure(uri, failure.message)[:500]}"
-        yield Check("mlflow", "failed", text if tracking_uri else text + _hint_at_store(uri))
+        yield Check("mlflow", "failed", f"{uri}: {explain_failure(uri, failure.message)[:500]}")
 
 
-def _hint_at_store(uri: str) -> str:
-    """What to do about a server that ended with its rehearsal."""
-    if not is_of_this_machine(uri):
-        return ""
+def _say_start(run_dir: Path) -> str:
+    """How to look at what a rehearsal's server was sent: its store lies beside the results if nobody said otherwise."""
+    beside = run_dir.parent.parent.parent / "mlflow"
+    store = shlex.quote(str(shorten(beside))) if (beside / "mlflow.db").is_file() else "FOLDER"
     return (
-        "; a rehearsal's server ends with it: start its store again (stratlab mlflow FOLDER --port 5000) and give "
+        f"to check it, start its store again ({name_program()} mlflow {store} --port 5000) and give "
         "--tracking-uri http://127.0.0.1:5000"
     )
 

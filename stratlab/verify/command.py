@@ -19,9 +19,10 @@ def verify(
 ) -> None:
     """Check that the run in RUN_DIR is whole: files, ranks, traces, report, and the same in MLflow.
 
-    One line per check. Without --tracking-uri the server is the one in mlflow.json. Exit code 1: a check failed.
+    One line per check. Without --tracking-uri the server is the one in mlflow.json; that of a rehearsal
+    has ended with it, and is not asked then. Exit code 1: a check failed.
 
-    Example: stratlab verify results/demo/ddp --tracking-uri http://localhost:5000
+    Example: stratlab verify results/runs/demo/ddp --tracking-uri http://localhost:5000
     """
     from stratlab.verify.checks import verify_run
 

@@ -56,7 +56,7 @@ def wait(
 
     The files of the run say so, or its resource: Succeeded, Failed or deleted.
 
-    Example: stratlab wait results/demo/ddp --deadline-s 3600
+    Example: stratlab wait results/runs/demo/ddp --deadline-s 3600
     """
     from stratlab.wait.ended import wait_for_run
 

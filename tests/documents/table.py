@@ -157,7 +157,7 @@ TABLE: dict[str, Row] = {
     "python -m benchmarks.batch_sizes": row(
         "tests/benchmarks/test_batch_sizes.py::*", instead="minutes; the tests count one small pair"
     ),
-    "stratlab compare results/demo --varied lr,optimizer": row(
+    "stratlab compare results/runs/demo --varied lr,optimizer": row(
         PARSES,
         "tests/stratlab/test_cli.py::test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there",
     ),
@@ -233,9 +233,15 @@ TABLE: dict[str, Row] = {
     "apt-get install chromium": row(instead=SYSTEM),
     "apt-get install buildah debootstrap": row(instead=SYSTEM),
     # here
-    ".venv/bin/stratlab rehearse charts/ddp charts/fsdp --set run.config.dataset_path=/data/pets "
-    "--set run.config.image_column=photo": row(f"{REHEARSED}test_a_folder_of_ones_own"),
-    ".venv/bin/stratlab compare results/runs/default": row(f"{REHEARSED}test_a_folder_of_ones_own"),
+    ".venv/bin/stratlab rehearse charts/ddp charts/fsdp --set run.config.comparison=pets "
+    "--set run.config.dataset_path=/data/pets --set run.config.image_column=photo "
+    "--set run.config.model=resnet --set run.config.image_size=64 --set run.config.steps=40 "
+    "--set run.config.global_batch_size=32 --set run.config.micro_batch_size=16 --set run.processesPerNode=2": row(
+        f"{REHEARSED}test_a_folder_of_ones_own", f"{EXAMPLES_HERE}test_the_readme_s_own_comparison_is_whole"
+    ),
+    ".venv/bin/stratlab compare results/runs/pets --mlflow results/mlflow": row(
+        f"{REHEARSED}test_a_folder_of_ones_own"
+    ),
     f".venv/bin/stratlab rehearse {LLM_CHARTS} --values examples/llm_tiny.yaml --results llm-results/runs": row(
         PARSES, RENDERS, LLM
     ),
@@ -257,11 +263,11 @@ TABLE: dict[str, Row] = {
     "stratlab analyze RUN_DIR": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab analyze RUN": row("tests/stratlab/analysis/test_analyze.py::*"),
     "stratlab compare DIR": row(COMPARES),
-    "stratlab compare results/demo": row(PARSES, COMPARES),
-    "stratlab compare results/demo --baseline ddp": row(
+    "stratlab compare results/runs/demo": row(PARSES, COMPARES),
+    "stratlab compare results/runs/demo --baseline ddp": row(
         PARSES, "tests/stratlab/compare/test_comparison.py::*"
     ),
-    "stratlab compare results/demo --memory-limit-gib 80": row(
+    "stratlab compare results/runs/demo --memory-limit-gib 80": row(
         PARSES, "tests/stratlab/compare/test_comparison.py::*"
     ),
     "stratlab compare --experiment demo --tracking-uri http://mlflow:5000": row(

@@ -35,6 +35,19 @@ def gpu_command() -> str:
     return found
 
 
+def own_command() -> str:
+    """The README's comparison of one's own pictures."""
+    (found,) = [c for c in read_commands() if "rehearse" in c and "image_column=photo" in c]
+    return found
+
+
+def write_own_photos(folder: Path, count: int = 120) -> Path:
+    """In a column of another name, as the README's."""
+    table = datasets.load_from_disk(str(write_photos(folder.with_name("raw"), count)))
+    table.rename_column("image", "photo").save_to_disk(str(folder))
+    return folder
+
+
 def write_photos(folder: Path, count: int, edge: int = 64) -> Path:
     """A data set of `count` equal photos in two classes, with the columns of Food-101."""
     file = io.BytesIO()
@@ -100,3 +113,15 @@ def test_the_gpu_command_of_the_readme_means_something(tmp_path: Path) -> None:
     job = find_job(render(ROOT / chart, release, options(command, "--set"), []))
     photos = write_photos(tmp_path / "food101", 4000)
     judge(job, TRAINER_RESULTS=str(tmp_path), TRAINER_DATASET_PATH=str(photos))
+
+
+@pytest.mark.parametrize("chart", ["ddp", "fsdp"])
+def test_the_readme_s_own_comparison_is_whole(tmp_path: Path, chart: str) -> None:
+    command = own_command()
+    settings = options(command, "--set")
+    named = {setting.partition("=")[0].removeprefix("run.config.") for setting in settings}
+    assert {"comparison", "model", "image_size", "global_batch_size", "micro_batch_size", "steps"} <= named
+    assert f"charts/{chart}" in split(command)
+    job = find_job(render(ROOT / "charts" / chart, chart, settings, []))
+    photos = write_own_photos(tmp_path / "pets")
+    judge(job, TRAINER_RESULTS=str(tmp_path / "results"), TRAINER_DATASET_PATH=str(photos))

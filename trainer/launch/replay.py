@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         "python -m trainer.program replay",
         description="Send to MLflow what it does not have yet of a run's metrics.",
-        epilog="example: python -m trainer.program replay results/demo/ddp --tracking-uri http://mlflow:5000",
+        epilog="example: python -m trainer.program replay results/runs/demo/ddp --tracking-uri http://mlflow:5000",
     )
     parser.add_argument("run", help="its folder: RESULTS/COMPARISON/RUN")
     parser.add_argument(

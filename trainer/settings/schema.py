@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.fields import HUB_ID, MODELS
 from trainer.settings.number_bounds import text_pattern, with_bounds
 
 USAGE = """\
@@ -33,6 +34,12 @@ def schema() -> dict[str, Any]:
             # `helm --set lr=0.00001` arrives as a string: Helm's parser does not know exponents or small floats
             limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
             entry["anyOf"] = [limits, {"type": "string", "pattern": text_pattern(limits)}]
+        if name == "model":
+            # helm names a list's words when it refuses one, and of a pattern nothing but the pattern
+            entry.pop("type")
+            hub = {"type": "string", "pattern": f"^{HUB_ID}$", "maxLength": entry.pop("maxLength")}
+            entry["anyOf"] = [{"enum": [*MODELS]}, hub | {"description": "owner/name"}]
+            entry.pop("pattern")
         properties[name] = entry if name == "strategy" else _or_null(entry)
     return {"type": "object", "additionalProperties": False, "properties": properties}
 

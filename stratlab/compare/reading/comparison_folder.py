@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+from stratlab.machine.own_program import name_program
 from stratlab.run_directory.files import MARKS, is_run
 from stratlab.run_directory.foreign import FOREIGN
 from stratlab.run_directory.record import RunRecord, read_run
@@ -25,11 +27,22 @@ def load_runs(folder: Path) -> list[RunRecord]:
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ours(path))
     runs = [read_run(path) for path in below]
     if all(run.status == "not a run" for run in runs):
+        if inside := find_comparisons(folder):
+            commands = [f"{name_program()} compare {shlex.quote(str(path))}" for path in inside]
+            raise UserError(
+                f"{folder}: holds comparisons and is none itself; compare one:\n  " + "\n  ".join(commands)
+            )
         found = ", ".join(path.name for path in below) or "nothing"
         raise UserError(
             f"{folder}: no run in it; expected folders with one of {', '.join((*MARKS, FOREIGN))}, found {found}"
         )
     return runs
+
+
+def find_comparisons(folder: Path) -> list[Path]:
+    """Folders with runs in them, one or two levels below: of a folder of results, and of the one around it."""
+    below = [*folder.glob("*/*/"), *folder.glob("*/*/*/")]
+    return sorted({path.parent for path in below if is_run(path)})
 
 
 def _is_ours(path: Path) -> bool:

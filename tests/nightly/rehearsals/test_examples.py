@@ -10,15 +10,22 @@ from typing import Any
 
 import yaml
 
-from tests.documents.commands import ROOT
-from tests.documents.test_examples import gpu_command, options, sweep_plan, write_photos
+from tests.documents.commands import ROOT, split
+from tests.documents.test_examples import (
+    gpu_command,
+    options,
+    own_command,
+    sweep_plan,
+    write_own_photos,
+    write_photos,
+)
 
 STRATLAB = Path(sys.executable).with_name("stratlab")
 
 
 def stratlab(*arguments: str | Path) -> str:
     done = subprocess.run(
-        [STRATLAB, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=600
+        [STRATLAB, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=1500
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     return done.stdout
@@ -64,13 +71,28 @@ def test_the_gpu_command_of_the_readme_at_a_tiny_size(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_ones_own(tmp_path: Path) -> None:
-    """Two charts on photos in a column of another name, without a profile: reported and compared all the same."""
-    import datasets
+    """The README's two commands on photos in a column of another name: enough timed steps, and comparable."""
+    photos = write_own_photos(tmp_path / "pets")
+    words = split(own_command().replace("/data/pets", str(photos)))[1:]
+    said = stratlab(*words, "--results", tmp_path / "results/runs")
+    assert "failed" not in said
+    comparison = tmp_path / "results/runs/pets"
+    for name in ("ddp", "fsdp"):
+        assert read(comparison / name, "summary.json")["measured_steps"] >= 10
+        assert read(comparison / name, "analysis/report.json")["mean"]["steps"] == 3
+    stratlab("compare", comparison, "--mlflow", tmp_path / "results/mlflow", "--output", tmp_path / "report")
+    report = read(tmp_path / "report", "report.json")
+    assert [(run["run"], run["status"], run["missing"]) for run in report["runs"]] == [
+        ("ddp", "finished", []),
+        ("fsdp", "finished", []),
+    ]
+    assert report["fairness"]["verdict"] == "comparable", report["fairness"]["reason"]
 
-    table = datasets.load_from_disk(str(write_photos(tmp_path / "raw", 120)))
-    table.rename_column("image", "photo").save_to_disk(str(tmp_path / "pets"))
+
+def test_without_a_profile_a_run_is_reported_and_compared_all_the_same(tmp_path: Path) -> None:
+    photos = write_own_photos(tmp_path / "pets")
     smaller = {"model": "cnn", "image_size": 16, "micro_batch_size": 8, "global_batch_size": 16, "steps": 8}
-    smaller |= {"profile_steps": 0, "dataset_path": tmp_path / "pets", "image_column": "photo"}
+    smaller |= {"profile_steps": 0, "dataset_path": photos, "image_column": "photo"}
     given = [f"--set=run.config.{name}={value}" for name, value in smaller.items()]
     said = stratlab(
         "rehearse", "charts/ddp", "charts/fsdp", *given, "--processes", "1", "--results", tmp_path / "runs"

@@ -55,4 +55,6 @@ def test_the_tutorial_as_it_stands(tmp_path: Path) -> None:
     for comparison, runs in (("half", ["ddp", "zero2"]), ("pets", ["ddp", "fsdp"])):
         report = json.loads((results / "runs" / comparison / "report" / "report.json").read_text())
         assert [run["run"] for run in report["runs"]] == runs
+        summaries = [results / "runs" / comparison / run / "summary.json" for run in runs]
+        assert min(json.loads(path.read_text())["measured_steps"] for path in summaries) >= 10
         assert report["fairness"]["verdict"] == "comparable", report["fairness"]["reason"]

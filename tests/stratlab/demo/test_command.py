@@ -11,6 +11,8 @@ import typer
 import yaml
 
 from stratlab.demo.command import SETTINGS, STRATEGIES, demo, find_chart
+from stratlab.rehearse.planned_run import Request
+from stratlab.rehearse.summary import RunEnd
 from stratlab.user_error import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -47,15 +49,19 @@ def test_it_compares_what_it_has_run_and_nothing_that_failed(
     called: list[Any] = []
     code = 0
 
-    def rehearse(charts: list[Path], settings: list[str], **_: Any) -> None:
-        called.append([path.name for path in charts])
-        raise typer.Exit(code)
+    def run_request(request: Request) -> list[RunEnd]:
+        called.append([path.name for path in request.charts])
+        assert request.replace and request.settings == SETTINGS
+        return [
+            RunEnd("ddp", request.results / "demo/ddp", 0),
+            RunEnd("fsdp", request.results / "demo/fsdp", code),
+        ]
 
-    monkeypatch.setattr(rehearsing, "rehearse", rehearse)
+    monkeypatch.setattr(rehearsing, "run_request", run_request)
     monkeypatch.setattr(comparing, "compare", lambda folder, **_: called.append(folder))
     demo(ROOT / "charts", tmp_path)
     assert called == [list(STRATEGIES), tmp_path / "runs" / "demo"]
-    assert f"stratlab mlflow {tmp_path}/mlflow" in capsys.readouterr().out
+    assert capsys.readouterr().out == "", "the comparison names the commands, once"
     code = 7
     with pytest.raises(typer.Exit) as end:
         demo(ROOT / "charts", tmp_path)

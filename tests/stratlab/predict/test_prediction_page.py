@@ -30,7 +30,7 @@ def test_an_upper_bound_looks_like_one_and_sizes_have_two_decimals():
     totals = re.findall(r'<text[^>]*text-anchor="start" class="n">([0-9.]+)</text>', page)
     assert len(totals) == len(answers) and all(re.fullmatch(r"[0-9]+[.][0-9]{2}", total) for total in totals)
     assert "up to 68.00 GiB" in page
-    assert ". Counted with image_size=0" in page and ". counted" not in page
+    assert ". Counted with image_size=224 (the model&#39;s own)" in page and ". counted" not in page
 
 
 def test_rows_of_other_settings_are_told_apart():

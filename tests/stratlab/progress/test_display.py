@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from stratlab.progress.display import Display
@@ -33,6 +34,20 @@ def test_a_phase_in_which_nothing_moves_shows_the_time() -> None:
         "ddp: starting, for 1 min 30 s",
         "ddp: training, step 1, 5 s left",
     ]
+
+
+def test_a_step_that_takes_long_is_not_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    monkeypatch.setattr("stratlab.progress.display.time.monotonic", lambda: clock)
+    text = io.StringIO()
+    with Display(Console(file=text)) as display:
+        for second in range(60):
+            clock = float(second)
+            display.show("ddp", Progress("training", step=1 + second // 50, steps=8, loss=0.5, eta_s=9))
+    lines = text.getvalue().splitlines()
+    assert len(lines) == 6 == len(set(lines)), lines
+    assert lines[3] == "ddp: training, step 1 of 8, loss 0.5000, 9 s left, at this step for 35 s"
+    assert lines[4] == "ddp: training, step 2 of 8, loss 0.5000, 9 s left"
 
 
 def test_a_terminal_gets_one_live_line_and_the_end_stays() -> None:

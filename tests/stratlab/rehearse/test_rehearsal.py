@@ -9,9 +9,11 @@ import pytest
 
 from stratlab.machine.interruption import Interrupted
 from stratlab.progress.display import Display
-from stratlab.rehearse.planned_run import Request
-from stratlab.rehearse.rehearsal import rehearse
-from stratlab.rehearse.summary import RunEnd, describe_stop, describe_success, next_commands
+from stratlab.rehearse.planned_run import PlannedRun, Request
+from stratlab.rehearse.rehearsal import check_settings, rehearse
+from stratlab.rehearse.summary import RunEnd, describe_end, describe_stop, describe_success, next_commands
+from stratlab.rendering.checking import Answers
+from stratlab.rendering.pod_commands import Command, Pod
 from tests.stratlab.rehearse.conftest import JOB, TRAIN, no_server, write_chart
 
 Screen = tuple[Display, Callable[[], str]]
@@ -81,9 +83,7 @@ def test_a_stopped_run_says_how_it_goes_on(
     (run_dir / "checkpoints/step_00000100/COMMIT").touch()
     assert describe_stop(run_dir).endswith("goes on from its newest checkpoint")
     (run_dir / "summary.json").write_text('{"steps": 4}')
-    assert (
-        describe_stop(run_dir) == f"stopped after its training; stratlab analyze {run_dir} makes its report"
-    )
+    assert describe_stop(run_dir).endswith(f"stratlab analyze {run_dir} makes its report")
 
 
 def test_without_analysis_only_the_job_runs(chart: Path, tmp_path: Path, screen: Screen) -> None:
@@ -163,12 +163,19 @@ def test_what_is_wrong_is_found_before_anything_starts(chart: Path, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
-def test_the_next_commands(tmp_path: Path) -> None:
+def test_the_next_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratlab.rehearse.summary.name_program", lambda: ".venv/bin/stratlab")
     (tmp_path / "a b" / "x").mkdir(parents=True)
     end = RunEnd("x", tmp_path / "a b" / "x", 0)
     lines = next_commands([end, end], Path("/m"))
-    assert f"compare them:  stratlab compare '{tmp_path}/a b' --mlflow /m" in lines
-    assert lines[-1] == "see them:      stratlab mlflow /m"
+    assert f"compare them:  .venv/bin/stratlab compare '{tmp_path}/a b' --mlflow /m" in lines
+    assert lines[-1] == "see them:      .venv/bin/stratlab mlflow /m"
+    monkeypatch.chdir(tmp_path)
+    assert next_commands([end, end], tmp_path / "mlflow") == [
+        *(2 * ["run directory: a b/x"]),
+        "compare them:  .venv/bin/stratlab compare 'a b' --mlflow mlflow",
+        "see them:      .venv/bin/stratlab mlflow mlflow",
+    ]
     assert not any("compare" in line for line in next_commands([end], Path("/m")))
 
 
@@ -183,3 +190,50 @@ def test_what_is_foreseen_of_memory_is_said_before_anything_starts(tmp_path: Pat
     shown = " ".join(screen[1]().split())
     assert "tiny: foreseen for GPUs of 79.2 GiB: does not fit, " in shown
     assert shown.index("foreseen") < shown.index("4 steps")
+
+
+def test_a_run_is_told_to_a_program(chart: Path, tmp_path: Path, screen: Screen) -> None:
+    [end] = run(tmp_path, screen, chart)
+    told = describe_end(end)
+    assert told["run_dir"] == str(tmp_path / "out/runs/demo/tiny") and told["comparison"] == "demo"
+    assert (told["exit_code"], told["reason"]) == (0, "done")
+    assert told["report"] == f"{told['run_dir']}/analysis/report.html"
+    assert (told["steps"], told["world_size"], told["device_type"]) == (4, 1, "cpu")
+    assert (told["samples_per_s"], told["train_loss"], told["test_accuracy_pct"]) == (800.0, 0.25, None)
+    failed = describe_end(RunEnd("gone", tmp_path / "nowhere/gone", 2))
+    assert failed["report"] is None and failed["steps"] is None and failed["reason"] is None
+
+
+ASKING = JOB.replace(
+    "              volumeMounts:",
+    """                - {name: TRAINER_ACCELERATOR, value: some/gpu}
+              volumeMounts:""",
+    1,
+)
+
+
+def test_an_accelerator_is_spoken_of_where_the_user_has_named_one(tmp_path: Path, screen: Screen) -> None:
+    chart = write_chart(tmp_path / "tiny", job=ASKING)
+    run(tmp_path, screen, chart)
+    assert "accelerator" not in screen[1](), "that of the chart"
+    run(tmp_path, screen, chart, settings=["run.accelerator=some/gpu"], replace=True)
+    assert screen[1]().count("run.accelerator=some/gpu is not asked for in a rehearsal") == 1
+    values = tmp_path / "values.yaml"
+    values.write_text("run: {accelerator: some/gpu}")
+    run(tmp_path, screen, chart, values=[values], replace=True)
+    assert screen[1]().count("run.accelerator=some/gpu is not asked for in a rehearsal") == 2
+
+
+def test_a_long_check_is_told_ever_more_rarely(
+    chart: Path, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(runs: object, env: object, options: object, waiting: Callable[[float], object]) -> Answers:
+        for seconds in range(5, 65, 5):
+            waiting(seconds)
+        return Answers({})
+
+    monkeypatch.setattr("stratlab.rehearse.rehearsal.ask_trainer", ask)
+    monkeypatch.setattr("stratlab.rehearse.rehearsal.TRAINER", ("tiny",))
+    pod = Pod("tiny", "node0", (Command("pytorch", ("tiny",), {}, None),), ())
+    check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
+    assert screen[1]().count("still checking them") == 3

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,31 @@ def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
 def test_hooks_are_no_part_of_a_run() -> None:
     objects = render_chart(find_helm(), Path("charts/ddp"), "r")
     assert {entry["kind"] for entry in objects} == {"PyTorchJob", "Job"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "wish"),
+    [
+        ("model=resnett", "  model: did you mean resnet? expected one of vit_tiny, "),
+        ("lr=fast", "  lr: expected a number above 0"),
+    ],
+)
+def test_a_value_that_a_pattern_refuses_is_told_in_words(setting: str, wish: str) -> None:
+    with pytest.raises(ValueError) as failure:
+        render_chart(find_helm(), Path("charts/ddp"), "r", settings=[f"run.config.{setting}"])
+    assert any(line.startswith(wish) for line in str(failure.value).splitlines()), failure.value
+
+
+def test_helm_alone_names_the_models() -> None:
+    arguments = [find_helm(), "template", "r", "charts/ddp", "--set", "run.config.model=resnett"]
+    said = subprocess.run(arguments, capture_output=True, text=True).stderr
+    assert "must be one of 'vit_tiny', 'vit_small'" in said and "vit_tiny|" not in said
+
+
+def test_a_misspelt_chart_is_told_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"charts/dpp: no such chart, did you mean charts/ddp\?"):
+        read_chart_name(find_helm(), Path("charts/dpp"))
+    with pytest.raises(ValueError, match=r"ddp: no such chart, did you mean charts/ddp\?"):
+        read_chart_name(find_helm(), Path("ddp"))
+    with pytest.raises(ValueError, match=r"nope: no such chart; charts has ddp, fsdp,"):
+        read_chart_name(find_helm(), tmp_path / "nope")

@@ -126,7 +126,7 @@ def test_large_tables_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("parent", [True, False])
 def test_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: bool) -> None:
-    """As in `stratlab analyze results/demo/ddp`: HTA's process runs in another folder."""
+    """As in `stratlab analyze results/runs/demo/ddp`: HTA's process runs in another folder."""
     write_run(tmp_path / "results" / "demo" / "ddp", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
     monkeypatch.chdir(tmp_path / ("results" if parent else "results/demo/ddp"))
     report = analyze_run(Path("demo/ddp" if parent else "."), tracking_uri=None)

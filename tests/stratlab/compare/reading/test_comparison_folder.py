@@ -9,6 +9,7 @@ import pytest
 from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.showing.report_files import write_report
+from stratlab.user_error import UserError
 from tests.stratlab.example_run import build_run_dir
 
 PER_RUN = [
@@ -154,8 +155,28 @@ def test_what_is_no_comparison_is_refused(root: Path, tmp_path: Path) -> None:
         load_runs(tmp_path / "absent")
     with pytest.raises(ValueError, match="this is one run; give the folder of its comparison"):
         load_runs(root / "ddp")
-    with pytest.raises(ValueError, match=r"no run in it; .* found demo"):
+    with pytest.raises(ValueError, match=r"holds comparisons and is none itself"):
         load_runs(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="found nothing"):
         load_runs(tmp_path / "empty")
+
+
+def test_a_folder_of_comparisons_names_the_commands_for_them(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "stratlab.compare.reading.comparison_folder.name_program"
+    monkeypatch.setattr(name, lambda: ".venv/bin/stratlab")
+    runs = tmp_path / "demo-results/runs"
+    runs.mkdir(parents=True)
+    shutil.move(root, runs / "demo")
+    build_run_dir(runs / "my pets", "ddp", "ddp")
+    (runs.parent / "mlflow/artifacts/1").mkdir(parents=True)
+    for folder in (runs, runs.parent):
+        with pytest.raises(UserError) as wrong:
+            load_runs(folder)
+        assert str(wrong.value).splitlines() == [
+            f"{folder}: holds comparisons and is none itself; compare one:",
+            f"  .venv/bin/stratlab compare {runs}/demo",
+            f"  .venv/bin/stratlab compare '{runs}/my pets'",
+        ]

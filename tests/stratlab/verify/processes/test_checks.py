@@ -174,7 +174,7 @@ def test_without_mlflow_or_without_traces_nothing_is_missing(tmp_path: Path) -> 
         "report": "ok",
         "mlflow": "skipped",
     }
-    assert "not configured" in text_of(checks, "mlflow")
+    assert "not asked" in text_of(checks, "mlflow")
     plain = build_whole_run(tmp_path / "other")
     shutil.rmtree(plain / "analysis")
     assert states(list(verify_run(plain, None)))["report"] == "failed"
@@ -189,16 +189,20 @@ def test_a_server_that_is_away_or_knows_nothing_is_a_failure(mlflow_server: str,
     for uri in (mlflow_server, f"http://127.0.0.1:{free_port()}"):
         last = list(verify_run(run, uri))[-1]
         assert (last.name, last.state) == ("mlflow", "failed") and uri in last.text
-        assert "a rehearsal's server" not in last.text
 
 
-def test_a_rehearsal_s_server_that_has_ended_is_started_again_like_this(tmp_path: Path) -> None:
-    run = build_whole_run(tmp_path)
-    for host, told in (("127.0.0.1", True), ("mlflow.invalid", False)):
-        write_json(run / "mlflow.json", {"tracking_uri": f"http://{host}:{free_port()}", "run_id": "0" * 32})
-        last = list(verify_run(run, None))[-1]
-        assert last.state == "failed"
-        assert ("stratlab mlflow FOLDER --port 5000) and give --tracking-uri" in last.text) is told
+def test_a_rehearsal_s_server_that_has_ended_is_not_asked_and_how_to_start_it_is_said(tmp_path: Path) -> None:
+    run = build_whole_run(tmp_path / "runs")
+    gone = f"http://127.0.0.1:{free_port()}"
+    write_json(run / "mlflow.json", {"tracking_uri": gone, "run_id": "0" * 32})
+    last = list(verify_run(run, None))[-1]
+    assert last.state == "skipped" and last.text.startswith(f"not asked: {gone} has ended")
+    assert "stratlab mlflow FOLDER --port 5000) and give --tracking-uri" in last.text
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "mlflow.db").touch()
+    assert f"stratlab mlflow {tmp_path}/mlflow --port 5000)" in list(verify_run(run, None))[-1].text
+    write_json(run / "mlflow.json", {"tracking_uri": "http://mlflow.invalid:1", "run_id": "0" * 32})
+    assert list(verify_run(run, None))[-1].state == "failed", "a server that the run was told to send to"
 
 
 def test_points_are_those_of_the_sender() -> None:

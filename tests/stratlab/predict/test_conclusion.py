@@ -1,0 +1,61 @@
+"""The last line of `stratlab predict`, from shipped files."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from stratlab.predict.conclusion import WHY
+from stratlab.tables.strategies import STRATEGIES
+from tests.stratlab.predict.test_predict import Call, call
+
+__all__ = ["call"]
+
+
+def last_line(out: str) -> str:
+    return out.splitlines()[-1]
+
+
+def test_every_strategy_has_its_reason() -> None:
+    assert set(WHY) == set(STRATEGIES)
+
+
+def test_what_fits_is_named_and_what_sends_least_goes_first(call: Call) -> None:
+    _, out, _ = call("--model", "vit_huge")
+    assert re.match(
+        r"in short: ddp, .*fsdp.* fit\. Take ddp first: nothing else that divides the data sends less",
+        last_line(out),
+    )
+    assert "image_size=224 (the model's own)" in out and "image_size=0" not in out
+    _, out, _ = call("--model", "qwen2.5-3b", "--device-gib", "40")
+    assert re.match(r"in short: (?!ddp).* fit\. Take zero2 first: ", last_line(out))
+
+
+@pytest.mark.parametrize(
+    ("device_gib", "said"),
+    [
+        ("8", "in short: none fits; nd 4d needs least (17.69 of 8 GiB). Change first: "),
+        ("20.5", "in short: none fits; nd 4d needs least (17.69 of 20.5 GiB)"),
+    ],
+)
+def test_where_none_fits_the_nearest_is_told_with_what_to_change(
+    call: Call, device_gib: str, said: str
+) -> None:
+    _, out, _ = call("--model", "qwen2.5-3b", "--device-gib", device_gib)
+    assert last_line(out).startswith(said)
+    assert not last_line(out).endswith("Change first: ")
+
+
+def test_one_question_gets_one_answer(call: Call) -> None:
+    asked = ("--model", "qwen2.5-3b", "--set", "strategy=ddp")
+    assert last_line(call(*asked)[1]) == "in short: ddp fits, with a micro-batch up to 1"
+    code, out, _ = call(*asked, "--device-gib", "40")
+    assert code == 10 and last_line(out).startswith(
+        "in short: ddp does not fit (59.48 of 40 GiB). Change first: "
+    )
+
+
+def test_the_only_one_that_fits_is_called_so(call: Call) -> None:
+    _, out, _ = call("--model", "qwen2.5-3b", "--device-gib", "20.9")
+    assert re.match(r"in short: only nd 4d fits, with a micro-batch up to \d+$", last_line(out))
