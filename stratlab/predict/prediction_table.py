@@ -126,8 +126,9 @@ def _assumed(one: Prediction) -> str:
         "activation_checkpointing",
         "lora_rank",
         "optimizer",
+        "offload",
     )
-    held = dict(one.file.settings)
+    held = {name: value for name, value in one.file.settings.items() if (name, value) != ("offload", "none")}
     if "image_size" in held:
         held["image_size"] = say_image_size(one.file.model, held["image_size"])
     settings = [f"{name}={_say(held[name])}" for name in told if name in held]

@@ -76,6 +76,22 @@ def test_offloaded_state_left_the_device():
     assert len(RUNS_H100) == 20
 
 
+def test_a_pod_says_what_its_host_will_hold(tmp_path):
+    shutil.copytree(OPERATIONS, tmp_path / FOLDER)
+    told = {}
+    for name in ("vit_base:zero3", "vit_base:zero3+offload_all+short"):
+        settings = {key.lower(): value for key, value in RUNS_H100[name]["settings"].items()}
+        forecast = forecast_memory(Config(results=str(tmp_path), run="measured", **settings), 1, 1)
+        assert forecast is not None
+        told[name] = (forecast.describe(), forecast.as_dict()["host_gib"])
+    (without, nothing), (with_it, host) = told.values()
+    assert "in host memory" not in without and nothing == {}
+    assert with_it.endswith("; 1.92 GiB of each rank in host memory")
+    assert sum(host.values()) == pytest.approx(6 * 0.3197, rel=1e-3), (
+        "weights, copies, two moments, gradients twice"
+    )
+
+
 def check(line: dict, beside_pct: float | None, folder: Path) -> None:
     """What is foreseen lies within the gate, or as far off as is known."""
     shutil.copytree(OPERATIONS, folder / FOLDER)
