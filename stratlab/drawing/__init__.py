@@ -6,7 +6,15 @@ Every function returns `Markup`: text from outside (names of kernels, runs, clas
 from stratlab.drawing.canvas import note
 from stratlab.drawing.heat_map import heat_map
 from stratlab.drawing.histogram import histogram
-from stratlab.drawing.links import drop_file_links, link, link_file, link_ranks, set_way_back, way_back
+from stratlab.drawing.links import (
+    drop_file_links,
+    link,
+    link_file,
+    link_ranks,
+    only_here,
+    set_way_back,
+    way_back,
+)
 from stratlab.drawing.markdown_table import escape_markdown, markdown_table
 from stratlab.drawing.page import Section, Tile, build_page, details, loud, paragraph, subtitle, tile_row
 from stratlab.drawing.scatter import scatter
@@ -32,6 +40,7 @@ __all__ = [
     "loud",
     "markdown_table",
     "note",
+    "only_here",
     "paragraph",
     "scatter",
     "set_way_back",

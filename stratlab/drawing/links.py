@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 MOST_FILES = 8  # of a kind; the link to their folder has all
 FILE_LINK = re.compile(r'<a class="file" href="[^"]*">(.*?)</a>', re.DOTALL)
+ONLY_HERE = re.compile(r'<span class="here">.*?</span>', re.DOTALL)
 WAY_BACK = re.compile(r'<p class="back">.*?</p>', re.DOTALL)
 
 
@@ -49,6 +50,12 @@ def set_way_back(text: str, page: Path, page_folder: Path) -> str:
     return WAY_BACK.sub(lambda _: line, text, count=1)
 
 
+def only_here(words: str) -> Markup:
+    """Words that are true as long as a page and what it links to lie where they are."""
+    return Markup('<span class="here">{}</span>').format(words)
+
+
 def drop_file_links(text: str) -> str:
-    """A page for another place: the words of its links to files, without the links."""
-    return FILE_LINK.sub(r"\1", text)
+    """A page for another place: the words of its links to files, without the links; nothing that is true here alone."""
+    text = WAY_BACK.sub(str(way_back(None, Path())), text)
+    return FILE_LINK.sub(r"\1", ONLY_HERE.sub("", text))

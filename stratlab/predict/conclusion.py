@@ -27,17 +27,18 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
     known = [one for one in answers if isinstance(one, Prediction)]
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if fitting:
-        return _say_first(fitting, len(answers))
+        return _say_first(fitting, len(answers), len(known))
     if not known:
         return ""
     nearest = min(known, key=lambda one: one.needs_gib)
-    who = f"{nearest.question.name} {nearest.verdict}" if len(answers) == 1 else "none fits"
-    least = "" if len(known) == 1 else f"; {nearest.question.name} needs least"
+    of_known = "" if len(known) == len(answers) else f" of the {len(known)} that are known"
+    who = f"{nearest.question.name} {nearest.verdict}" if len(answers) == 1 else f"none{of_known} fits"
+    least = "" if len(answers) == 1 else f"; {nearest.question.name} needs least"
     needs = f"{nearest.needs_gib:.2f} of {nearest.device.gib:g} GiB"
     return f"in short: {who}{least} ({needs}). Change first: {nearest.advice}"
 
 
-def _say_first(fitting: Sequence[Prediction], asked: int) -> str:
+def _say_first(fitting: Sequence[Prediction], asked: int, known: int) -> str:
     order = list(WHY)
 
     def place(one: Prediction) -> int:
@@ -49,7 +50,8 @@ def _say_first(fitting: Sequence[Prediction], asked: int) -> str:
     if asked == 1:
         return f"in short: {name} fits, with a micro-batch up to {first.largest}"
     if len(fitting) == 1:
-        return f"in short: only {name} fits, with a micro-batch up to {first.largest}"
+        of_known = "" if known == asked else f" of the {known} that are known"
+        return f"in short: only {name}{of_known} fits, with a micro-batch up to {first.largest}"
     names = ", ".join(one.question.name for one in fitting)
     reason = f": {why}" if why else ""
     return f"in short: {names} fit. Take {name} first{reason}; compare it with the next one before a long run"

@@ -97,8 +97,9 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     for told, names in assumed.items():
         yield f"{', '.join(names)}: {told}" if len(assumed) > 1 else told
     for one in (one for one in known if one.host.total):
-        gib, ranks = one.host.total / GIB, one.question.per_node
-        yield f"{one.question.name}: {gib:.2f} GiB of each rank in host memory, {gib * ranks:.2f} of its node"
+        gib, ranks = one.host.total / GIB, one.question.told_per_node
+        node = f", {gib * ranks:.2f} of its node" if ranks else ""
+        yield f"{one.question.name}: at least {gib:.2f} GiB of each rank in host memory{node} (docs/memory.md)"
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
     unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]

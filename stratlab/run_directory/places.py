@@ -7,6 +7,8 @@ from pathlib import Path
 
 MERGED = "merged_trace.json.gz"
 PAGE = "report.html"
+SERVER = {"tracking_uri": str, "experiment_id": str, "run_id": str}
+"""Of mlflow.json: where a run is in MLflow."""
 ABOVE = 3
 """Folders above a run below which a page may lie that links to it: comparison, results, what holds the results."""
 

@@ -23,6 +23,7 @@ from stratlab.run_directory.files import (
     read_world_size,
 )
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
+from stratlab.run_directory.places import SERVER
 
 Status = Literal["finished", "failed", "unfinished", "traces only", "not a run"]
 TRACED: Status = "traces only"
@@ -123,7 +124,7 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         )
     }
     attempts = read_lines(folder / "attempts.jsonl", problems, ATTEMPT)
-    server = read_object(folder / "mlflow.json", problems)
+    server = read_object(folder / "mlflow.json", problems, SERVER)
     status, ending = read_status(attempts, bool(files["summary"]))
     if files["config"].get("config", {}).get("mode") == "evaluate":
         return RunRecord(

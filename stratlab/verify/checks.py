@@ -150,9 +150,11 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         yield Check("mlflow", "failed", f"mlflow.json names no run, so nothing has reached {uri}")
         return
     if not tracking_uri and is_of_this_machine(uri) and not does_answer(uri):
-        yield Check(
-            "mlflow", "skipped", f"not asked: {uri} has ended with its rehearsal; {_say_start(run.folder)}"
-        )
+        if store := _find_store(run.folder):
+            said = f"not asked: {uri} has ended with its rehearsal; {_say_start(store)}"
+            yield Check("mlflow", "skipped", said)
+        else:
+            yield Check("mlflow", "failed", f"nothing answers at {uri}, which this machine alone reaches")
         return
     for name, value in IMPATIENT.items():
         os.environ.setdefault(name, value)
@@ -165,13 +167,16 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         yield Check("mlflow", "failed", f"{uri}: {explain_failure(uri, failure.message)[:500]}")
 
 
-def _say_start(run_dir: Path) -> str:
-    """How to look at what a rehearsal's server was sent: its store lies beside the results if nobody said otherwise."""
-    beside = run_dir.parent.parent.parent / "mlflow"
-    store = shlex.quote(str(shorten(beside))) if (beside / "mlflow.db").is_file() else "FOLDER"
+def _find_store(run_dir: Path) -> Path | None:
+    """What a rehearsal's server kept: beside the results, if nobody said otherwise."""
+    beside = run_dir.resolve().parent.parent.parent / "mlflow"
+    return beside if (beside / "mlflow.db").is_file() else None
+
+
+def _say_start(store: Path) -> str:
     return (
-        f"to check it, start its store again ({name_program()} mlflow {store} --port 5000) and give "
-        "--tracking-uri http://127.0.0.1:5000"
+        f"to check it, start its store again ({name_program()} mlflow {shlex.quote(str(shorten(store)))} --port 5000) "
+        "and give --tracking-uri http://127.0.0.1:5000"
     )
 
 

@@ -76,7 +76,7 @@ class Forecast:
         causes = sorted(self.peak.causes.items(), key=lambda cause: -cause[1])
         told = ", ".join(f"{name} {size / GIB:.2f}" for name, size in causes if size >= SMALLEST_GIB * GIB)
         kept = self.host.total / GIB
-        beside = f"; {kept:.2f} GiB of each rank in host memory" if kept else ""
+        beside = f"; at least {kept:.2f} GiB of each rank in host memory" if kept else ""
         return f"{self.on_device_gib:.2f} GiB on the device, {self.peak_gib:.2f} of them the engine's: {told}{beside}"
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.drawing import link, link_file, link_ranks, way_back
 from stratlab.run_directory.files import read_object
-from stratlab.run_directory.places import PAGE, find_page, find_rank_logs, find_rank_traces
+from stratlab.run_directory.places import PAGE, SERVER, find_page, find_rank_logs, find_rank_traces
 from stratlab.tracking.address import find_run_page
 
 
@@ -26,7 +26,7 @@ def build_links(report: Mapping[str, Any], facts: RunFacts) -> Markup:
     lines = [
         Markup("{}: {}").format(name, Markup(", ").join(links)) for name, links in found.items() if links
     ]
-    server = read_object(run_dir / "mlflow.json", [])
+    server = read_object(run_dir / "mlflow.json", [], SERVER)
     if address := find_run_page(*(server.get(key) for key in ("tracking_uri", "experiment_id", "run_id"))):
         lines.append(link("This run in MLflow", address))
     line = Markup('<p class="links">{}</p>').format(Markup(" · ").join(lines)) if lines else Markup("")

@@ -16,7 +16,7 @@ Pairs = Sequence[Mapping[str, Any]]
 
 UNEXPLAINED = CAUSES[NOT_TRACED].name
 
-# part of the picture: causes that it stands for, and its place in the palette, that of a run's page
+# part of the picture: causes that it stands for, and its place in the palette: as on a run's page where it has the part
 PICTURE = {
     COMPUTE: (("compute",), 0),
     "more communication": (("more_communication",), 1),

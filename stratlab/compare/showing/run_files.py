@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 
-from stratlab.drawing import Column, Section, html_table, link, link_file, link_ranks, note, set_way_back
+from stratlab.drawing import (
+    Column,
+    Section,
+    html_table,
+    link,
+    link_file,
+    link_ranks,
+    note,
+    only_here,
+    set_way_back,
+)
 from stratlab.run_directory.places import MERGED, find_page, find_rank_logs, find_rank_traces, is_beside
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking.address import find_run_page
@@ -36,7 +47,7 @@ def build_run_files(runs: Sequence[RunRecord], page_folder: Path | None) -> Sect
         ["run", *(Column(key, COLUMNS[key]) for key in known)],
     )
     said = [PERFETTO] * ("traces" in known) + [HOLD] * (known != ["mlflow"])
-    return Section(TITLE, html + note(" ".join(said)) if said else html)
+    return Section(TITLE, html + note(only_here(" ".join(said))) if said else html)
 
 
 def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup]:
@@ -66,4 +77,5 @@ def lead_back(runs: Sequence[RunRecord], page: Path) -> None:
                 temporary.write_text(changed, encoding="utf-8")
                 os.replace(temporary, there)
         except (OSError, UnicodeDecodeError):
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where nothing can be written nothing is left either
+                temporary.unlink()

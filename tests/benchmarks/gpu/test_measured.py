@@ -76,6 +76,25 @@ def test_offloaded_state_left_the_device():
     assert len(RUNS_H100) == 20
 
 
+@pytest.mark.parametrize(
+    ("name", "without", "most"),
+    [
+        ("vit_base:zero2+offload+short", "vit_base:zero2", 1.25),
+        ("vit_base:zero3+offload+short", "vit_base:zero3", 1.25),
+        ("vit_base:zero3+offload_all+short", "vit_base:zero3", 1.5),
+        ("vit_base:fsdp+offload_all+short", "vit_base:fsdp", 1.3),
+    ],
+)
+def test_the_host_holds_at_least_what_is_foreseen(name, without, most, tmp_path):
+    """Against the process's memory, in which pinned blocks are larger than what lies in them."""
+    shutil.copytree(OPERATIONS, tmp_path / FOLDER)
+    settings = {key.lower(): value for key, value in RUNS_H100[name]["settings"].items()}
+    forecast = forecast_memory(Config(results=str(tmp_path), run="measured", **settings), 1, 1)
+    assert forecast is not None
+    more = RUNS_H100[name]["peak_host_memory_gib"] - RUNS_H100[without]["peak_host_memory_gib"]
+    assert 1.0 <= more / sum(forecast.as_dict()["host_gib"].values()) <= most
+
+
 def test_a_pod_says_what_its_host_will_hold(tmp_path):
     shutil.copytree(OPERATIONS, tmp_path / FOLDER)
     told = {}
@@ -86,7 +105,7 @@ def test_a_pod_says_what_its_host_will_hold(tmp_path):
         told[name] = (forecast.describe(), forecast.as_dict()["host_gib"])
     (without, nothing), (with_it, host) = told.values()
     assert "in host memory" not in without and nothing == {}
-    assert with_it.endswith("; 1.92 GiB of each rank in host memory")
+    assert with_it.endswith("; at least 1.92 GiB of each rank in host memory")
     assert sum(host.values()) == pytest.approx(6 * 0.3197, rel=1e-3), (
         "weights, copies, two moments, gradients twice"
     )

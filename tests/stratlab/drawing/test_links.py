@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stratlab.drawing import drop_file_links, link, link_file, link_ranks, set_way_back, way_back
+from stratlab.drawing import drop_file_links, link, link_file, link_ranks, only_here, set_way_back, way_back
 
 
 def test_a_file_is_linked_as_the_page_sees_it(tmp_path: Path) -> None:
@@ -29,6 +29,10 @@ def test_of_many_ranks_the_folder_is_linked(tmp_path: Path) -> None:
 def test_a_copy_elsewhere_has_the_words_alone(tmp_path: Path) -> None:
     html = link_file("rank 0", tmp_path / "rank0.log", tmp_path) + link("MLflow", "https://host/#/x")
     assert drop_file_links(html) == 'rank 0<a href="https://host/#/x">MLflow</a>'
+    (tmp_path / "report.html").touch()
+    back = way_back(tmp_path / "report.html", tmp_path)
+    assert "Comparison" in back and drop_file_links(back) == way_back(None, tmp_path)
+    assert drop_file_links(f"<p>{only_here('<b> hold')}</p>") == "<p></p>"
 
 
 def test_a_page_leads_back_once_there_is_where_to(tmp_path: Path) -> None:

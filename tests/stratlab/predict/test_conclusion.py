@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,12 @@ def test_one_question_gets_one_answer(call: Call) -> None:
 def test_the_only_one_that_fits_is_called_so(call: Call) -> None:
     _, out, _ = call("--model", "qwen2.5-3b", "--device-gib", "20.9")
     assert re.match(r"in short: only nd 4d fits, with a micro-batch up to \d+$", last_line(out))
+
+
+def test_what_is_not_known_is_not_said(tmp_path: Path, call: Call) -> None:
+    """Of 9 ranks no file of hsdp, nd or zero3 answers."""
+    some = ("--model", "vit_huge", "--gpus", "9", "--no-count")
+    _, out, _ = call(*some, "--set", "micro_batch_size=1")
+    assert "not known" in out and " fit. Take ddp first" in last_line(out)
+    _, out, _ = call(*some, "--device-gib", "3")
+    assert re.match(r"in short: none of the \d that are known fits; \w+ needs least ", last_line(out))

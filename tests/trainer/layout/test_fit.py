@@ -92,9 +92,6 @@ class Nvml:
     nvmlMemory_v2 = 2
     NVMLError = RuntimeError
 
-    class NVMLError_FunctionNotFound(RuntimeError):
-        pass
-
     def __init__(self, knows_reserved: bool) -> None:
         self._knows_reserved = knows_reserved
 
@@ -110,7 +107,7 @@ class Nvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> SimpleNamespace:
         if version and not self._knows_reserved:
-            raise self.NVMLError_FunctionNotFound
+            raise self.NVMLError("Function Not Found")
         found = SimpleNamespace(total=85_520_809_984)
         return SimpleNamespace(**vars(found), reserved=503_316_480) if version else found
 

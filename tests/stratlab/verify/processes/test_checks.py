@@ -191,16 +191,22 @@ def test_a_server_that_is_away_or_knows_nothing_is_a_failure(mlflow_server: str,
         assert (last.name, last.state) == ("mlflow", "failed") and uri in last.text
 
 
-def test_a_rehearsal_s_server_that_has_ended_is_not_asked_and_how_to_start_it_is_said(tmp_path: Path) -> None:
+def test_a_rehearsal_s_server_that_has_ended_is_not_asked_and_how_to_start_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = build_whole_run(tmp_path / "runs")
     gone = f"http://127.0.0.1:{free_port()}"
     write_json(run / "mlflow.json", {"tracking_uri": gone, "run_id": "0" * 32})
     last = list(verify_run(run, None))[-1]
-    assert last.state == "skipped" and last.text.startswith(f"not asked: {gone} has ended")
-    assert "stratlab mlflow FOLDER --port 5000) and give --tracking-uri" in last.text
+    assert last.state == "failed", "one's own server, which is down"
+    assert last.text == f"nothing answers at {gone}, which this machine alone reaches"
     (tmp_path / "mlflow").mkdir()
     (tmp_path / "mlflow" / "mlflow.db").touch()
-    assert f"stratlab mlflow {tmp_path}/mlflow --port 5000)" in list(verify_run(run, None))[-1].text
+    last = list(verify_run(run, None))[-1]
+    assert last.state == "skipped" and last.text.startswith(f"not asked: {gone} has ended")
+    assert f"stratlab mlflow {tmp_path}/mlflow --port 5000) and give --tracking-uri" in last.text
+    monkeypatch.chdir(run.parent)
+    assert list(verify_run(Path(run.name), None))[-1].state == "skipped", "wherever it is called from"
     write_json(run / "mlflow.json", {"tracking_uri": "http://mlflow.invalid:1", "run_id": "0" * 32})
     assert list(verify_run(run, None))[-1].state == "failed", "a server that the run was told to send to"
 
