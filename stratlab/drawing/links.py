@@ -25,7 +25,8 @@ def link(words: str, address: str) -> Markup:
 
 def link_file(words: str, path: Path, page_folder: Path) -> Markup:
     """To a file, or to a folder, as it is seen from the page's folder."""
-    address = urllib.parse.quote(os.path.relpath(path.resolve(), page_folder.resolve()))
+    there, here = map(os.path.realpath, (path, page_folder))  # Path.resolve ends where links lead in a circle
+    address = urllib.parse.quote(os.path.relpath(there, here))
     return Markup('<a class="file" href="{}">{}</a>').format(address + "/" * path.is_dir(), words)
 
 

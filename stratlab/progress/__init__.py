@@ -1,6 +1,6 @@
 """How far runs are, and how a terminal shows it.
 
 run_progress   read from a run directory
-patience       how long until the same is said again
+growing_wait   how long until the same is said again
 display        a live line per run on a terminal, plain lines elsewhere
 """

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
 from rich.progress import Progress as Live
 
-from stratlab.progress.patience import Patience
+from stratlab.progress.growing_wait import GrowingWait
 from stratlab.progress.run_progress import Progress, format_seconds
 
 PLAIN_INTERVAL_S = 5.0
@@ -25,7 +25,7 @@ class Display:
         self.live: Live | None = None
         self.tasks: dict[str, TaskID] = {}
         self.shown: dict[str, tuple[str, int]] = {}
-        self.patience: dict[str, Patience] = {}
+        self.waits: dict[str, GrowingWait] = {}
         self.since: dict[str, tuple[str, float]] = {}
 
     def __enter__(self) -> Display:
@@ -69,12 +69,12 @@ class Display:
             return
         moved = (progress.phase, progress.step)
         is_new = self.shown.get(name, ("", 0))[0] != progress.phase
-        if is_new or (self.shown[name] != moved and self.patience[name].is_least_over(now)):
+        if is_new or (self.shown[name] != moved and self.waits[name].is_least_over(now)):
             self.shown[name] = moved
-            self.patience[name] = Patience(now, self.interval_s)
+            self.waits[name] = GrowingWait(now, self.interval_s)
             self.say(f"{name}: {text}")
-        elif self.shown[name] == moved and self.patience[name].is_over(now):
-            stands = f", at this step for {format_seconds(now - self.patience[name].began)}"
+        elif self.shown[name] == moved and self.waits[name].is_over(now):
+            stands = f", at this step for {format_seconds(now - self.waits[name].began)}"
             self.say(f"{name}: {text}{stands if progress.eta_s is not None else ''}")
 
     def end(self, name: str, text: str) -> None:

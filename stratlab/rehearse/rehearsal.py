@@ -16,7 +16,7 @@ from stratlab.machine.interruption import Interrupted
 from stratlab.machine.processes import Processes, free_port
 from stratlab.predict.foretelling import foretell
 from stratlab.progress.display import Display
-from stratlab.progress.patience import Patience
+from stratlab.progress.growing_wait import GrowingWait
 from stratlab.progress.run_progress import Progress, RunReader, format_seconds
 from stratlab.rehearse.folders import make_folder, remove_empty, replaced
 from stratlab.rehearse.planned_run import PlannedRun, Request, build_plan
@@ -90,7 +90,7 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
     if not runs:
         return
     display.say(f"checking the settings of {', '.join(runs)}")
-    patience = Patience(0)
+    patience = GrowingWait(0)
 
     def tell(waited: float) -> None:
         if patience.is_over(waited):

@@ -28,7 +28,7 @@ def find_rank_logs(run_dir: Path) -> dict[int, Path]:
 
 def _by_rank(folder: Path, pattern: str) -> dict[int, Path]:
     """rank -> file, by rank."""
-    numbered = [(re.search(r"\d+", path.name), path) for path in folder.glob(pattern)]
+    numbered = [(re.search(r"\d+", path.name), path) for path in folder.glob(pattern) if path.is_file()]
     return dict(sorted((int(number[0]), path) for number, path in numbered if number))
 
 

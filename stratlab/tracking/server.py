@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stratlab.machine.environment import build_machine_env
 from stratlab.machine.processes import Processes, free_port, tail
-from stratlab.progress.patience import Patience
+from stratlab.progress.growing_wait import GrowingWait
 from stratlab.tracking.runs_page import find_places
 from stratlab.user_error import UserError
 
@@ -120,7 +120,7 @@ def _wait_until_healthy(
     uri: str, process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]
 ) -> None:
     started = time.monotonic()
-    patience = Patience(started)
+    patience = GrowingWait(started)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback: never through a proxy
     while True:
         if process.poll() is not None:

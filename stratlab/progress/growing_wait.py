@@ -6,7 +6,7 @@ LEAST_S = 5.0
 MOST_S = 60.0
 
 
-class Patience:
+class GrowingWait:
     """Begins when something was said. Times are seconds of one clock."""
 
     def __init__(self, began: float, least_s: float = LEAST_S) -> None:
