@@ -14,6 +14,7 @@ from stratlab.progress.run_progress import format_seconds
 from stratlab.rehearse.planned_run import PlannedRun
 from stratlab.rehearse.replicas import PodEnd
 from stratlab.run_directory.files import Shape, read_lines, read_object
+from stratlab.run_directory.places import find_page
 
 EVENT: Shape = {"event": str}
 AGAIN = "--replace trains it again from the beginning"
@@ -61,7 +62,7 @@ def describe_success(run_dir: Path, time_s: float) -> str:
 def describe_end(end: RunEnd) -> dict[str, Any]:
     """For a program: where the run is, how it ended and why, what it measured; what is not known is null."""
     summary = read_object(end.run_dir / "summary.json", [])
-    report = end.run_dir / "analysis" / "report.html"
+    report = find_page(end.run_dir)
     return {
         "run": end.name,
         "comparison": end.run_dir.parent.name,

@@ -18,6 +18,11 @@ def find_page(run_dir: Path) -> Path:
     return run_dir / "analysis" / PAGE
 
 
+def find_comparison_page(run_dir: Path) -> Path:
+    """Where `stratlab compare` writes it if not told otherwise; need not exist."""
+    return run_dir.parent / "report" / PAGE
+
+
 def find_rank_traces(run_dir: Path) -> dict[int, Path]:
     return _by_rank(run_dir / "traces", "*_trace.json*")
 

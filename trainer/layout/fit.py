@@ -98,9 +98,6 @@ def _usable_bytes(nvml: Any, handle: Any) -> int:
     """Without what the driver keeps back, half a GiB of an H100, which is in `total` and which no process gets."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-    except (
-        nvml.NVMLError,
-        AttributeError,
-    ):  # drivers before 510, and their library, do not tell the two apart
+    except (nvml.NVMLError, AttributeError):  # a driver before 510, or its library
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     return int(memory.total) - int(memory.reserved)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -11,7 +10,13 @@ from markupsafe import Markup
 from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.drawing import link, link_file, link_ranks, way_back
 from stratlab.run_directory.files import read_object
-from stratlab.run_directory.places import PAGE, SERVER, find_page, find_rank_logs, find_rank_traces
+from stratlab.run_directory.places import (
+    SERVER,
+    find_comparison_page,
+    find_page,
+    find_rank_logs,
+    find_rank_traces,
+)
 from stratlab.tracking.address import find_run_page
 
 
@@ -31,8 +36,3 @@ def build_links(report: Mapping[str, Any], facts: RunFacts) -> Markup:
         lines.append(link("This run in MLflow", address))
     line = Markup('<p class="links">{}</p>').format(Markup(" · ").join(lines)) if lines else Markup("")
     return way_back(find_comparison_page(run_dir), page_folder) + line
-
-
-def find_comparison_page(run_dir: Path) -> Path:
-    """Where `stratlab compare` writes it if not told otherwise; need not exist."""
-    return run_dir.parent / "report" / PAGE
