@@ -39,6 +39,15 @@ def format_number(value: object, digits: int | None = None) -> str:
     return text
 
 
+def format_count(value: object, noun: str, plural: str = "s") -> str:
+    """A number and what it counts, in the plural unless it is one; the plural's ending where the noun has another.
+
+    >>> [format_count(value, "node") for value in (1, 2, "2 / 4")], format_count(1, "process", "es")
+    (['1 node', '2 nodes', '2 / 4 nodes'], '1 process')
+    """
+    return f"{format_number(value)} {noun}{'' if value == 1 else plural}"
+
+
 def fit_unit(gib: Iterable[object]) -> tuple[float, str]:
     """(factor, unit) that suit the largest of some sizes in GiB: 0.0007 GiB are 0.72 MiB.
 

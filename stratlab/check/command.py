@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from stratlab.number import format_count
 from stratlab.options import Context, Namespace
 from stratlab.tracking.address import check_tracking_uri
 
@@ -79,7 +80,7 @@ def check(
     problems = sum(finding.state == "problem" for finding in findings)
     if absent:
         say(f"the rest was not looked at: there is no namespace {space}", flush=True)
-    say(f"{problems} problem(s)" if problems else "ready", flush=True)
+    say(format_count(problems, "problem") if problems else "ready", flush=True)
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     raise typer.Exit(1 if problems else 0)

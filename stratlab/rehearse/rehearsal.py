@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ from stratlab.rendering.pod_commands import Pod
 from stratlab.tracking.server import run_server
 
 REFRESH_S = 0.5
+SEPARATOR = re.compile(r"(?<!\\),")
+"""Of settings that helm takes in one --set; a comma of a value has a backslash before it."""
 
 
 def rehearse(
@@ -74,7 +77,8 @@ def asks_for_accelerator(request: Request) -> bool:
     """Whether the user has named one: that of the charts is there in every rehearsal, and says nothing."""
     files = (yaml.safe_load(file.read_text()) for file in request.values)
     runs = (content.get("run") for content in files if isinstance(content, dict))
-    return any(setting.startswith("run.accelerator=") for setting in request.settings) or any(
+    settings = (one for text in request.settings for one in SEPARATOR.split(text))
+    return any(setting.startswith("run.accelerator=") for setting in settings) or any(
         "accelerator" in run for run in runs if isinstance(run, dict)
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stratlab.number import format_count
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -98,7 +100,7 @@ def say_tuning_plan(tune: Tune, combinations: Mapping[str, Sequence[Release]]) -
     first = ", ".join(name for name, is_tuned in tuned.items() if is_tuned)
     others = ", ".join(name for name, is_tuned in tuned.items() if not is_tuned)
     text = (
-        f"tuned first: {first}; each by {tune.candidates} candidates at most, {tune.repeats} run(s) of {tune.steps} "
-        "steps for each"
+        f"tuned first: {first}; each by {tune.candidates} candidates at most, "
+        f"{format_count(tune.repeats, 'run')} of {tune.steps} steps for each"
     )
     return f"{text}\nnot tuned: {others}" if others else text

@@ -2,8 +2,8 @@
 
 What a window of the step holds (timeline.py) grows evenly with the layers and, between two counted micro-batches and
 behind the last one, with their rows; what is sharded is shared out by 1 / ranks. So counted are two depths with three
-micro-batches, and once more on another number of ranks. Where that does not hold (SCALES_NOT) the model is counted
-whole.
+micro-batches, and once more on another number of ranks. A model with few layers, or whose depth is no setting, is
+counted whole.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ from trainer.shapes.decoder_shapes import SHAPES
 from trainer.shapes.model_shapes import VIT
 
 SCHEMA = 1
-SCALES_NOT = {
-    name: "DeepSpeed gives parameters back only above 1e9 live ones, so that the depth is not scaled"
-    for name, row in STRATEGIES.items()
-    if row.deepspeed_stage == 3
-}
-"""Strategies that are counted with all their layers."""
+FEW_LAYERS, FEW_LAYERS_OF_STAGE_3 = 4, 6
+"""Of the smaller depth. With four layers the fullest moment of DeepSpeed's stage 3 is another one than with many:
+ViT-Huge with two images would be foreseen 5.5 % too high."""
 BY_NODES = tuple(name for name, row in STRATEGIES.items() if row.by_nodes)
 """Strategies whose axes follow from how many ranks share a node: their files answer for that number alone."""
 BY_RANKS = tuple(name for name, row in STRATEGIES.items() if len(row.axes) == 1 and name not in BY_NODES)
 """Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
+WHY_WHOLE = "the model has no depth that can be set, or few layers: it is counted whole"
 OTHER_RANKS = (8, 2)
 IMAGES = (2, 16, 32)
 """Micro-batches that are counted of images."""
@@ -129,7 +127,7 @@ def build_operations(
         "layers": own,
         "scales_depth": len(depths) > 1,
         "scales_ranks": len(matters["ranks"]) > 1,
-        "why_not_scaled": "" if len(depths) > 1 else _why_whole(config),
+        "why_not_scaled": "" if len(depths) > 1 else WHY_WHOLE,
         "rules": "cuda" if cuda else "cpu",
         "block_bytes": BLOCK_BYTES,
         "samples": samples,
@@ -153,11 +151,17 @@ def _own_layers(config: Config) -> int:
 
 def _depths(config: Config, asked: int, stages: int) -> tuple[int, ...]:
     """Layers that are counted; (0,) is all of those that were asked for."""
-    if config.strategy in SCALES_NOT or not asked:
+    if not asked:
         return (0,)
     step = max(stages, _period(config))
-    few = -(-4 // step) * step
+    few = -(-_few_layers(config) // step) * step
     return (few, 2 * few) if asked > 2 * few else (0,)
+
+
+def _few_layers(config: Config) -> int:
+    """More than are gathered at once: the block that computes, those ahead of it, one that is given back."""
+    stage_3 = STRATEGIES[config.strategy].deepspeed_stage == 3
+    return max(FEW_LAYERS_OF_STAGE_3 if stage_3 else FEW_LAYERS, 2 + config.prefetch_blocks)
 
 
 def _period(config: Config) -> int:
@@ -234,9 +238,3 @@ def _sample(corner: _Corner, asked: int, found: Count) -> dict[str, Any]:
 
 def _held(moment: Moment) -> dict[str, int]:
     return {cause: size for cause, size in moment.by_cause().items() if size}
-
-
-def _why_whole(config: Config) -> str:
-    if reason := SCALES_NOT.get(config.strategy):
-        return reason
-    return "the model has no depth that can be set, or few layers: it is counted whole"

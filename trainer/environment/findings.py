@@ -27,8 +27,7 @@ def describe(findings: Sequence[Finding]) -> str:
         lines.append(f"{finding.state:<8} {finding.subject:<{width}}  {finding.seen}")
         if finding.fix:
             lines.append(f"{'':8} {'':{width}}  -> {finding.fix}")
-    problems, warnings = (sum(each.state == kind for each in findings) for kind in (PROBLEM, "warning"))
-    lines.append(
-        f"{problems} problem(s), {warnings} warning(s)" if problems or warnings else "nothing is missing"
-    )
+    found = {kind: sum(each.state == kind for each in findings) for kind in (PROBLEM, "warning")}
+    counted = ", ".join(f"{number} {kind}{'' if number == 1 else 's'}" for kind, number in found.items())
+    lines.append(counted if any(found.values()) else "nothing is missing")
     return "\n".join(lines)

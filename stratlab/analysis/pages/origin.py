@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratlab.analysis.pages.part_names import say_headline
+from stratlab.number import format_count
 
 MOST_LEFT_OUT = 5
 
@@ -62,7 +63,7 @@ def build_answer(report: Mapping[str, Any]) -> list[str]:
 
 def count(number: Any, noun: str, plural: str = "s") -> str:
     """`1 rank`, `2 ranks`; empty where it is not known."""
-    return "" if number is None else f"{number} {noun}{'' if number == 1 else plural}"
+    return "" if number is None else format_count(number, noun, plural)
 
 
 def _list_settings(report: Mapping[str, Any]) -> list[str]:

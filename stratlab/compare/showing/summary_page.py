@@ -13,6 +13,7 @@ from stratlab.compare.showing.tradeoffs import SCALING_COLUMNS
 from stratlab.compare.showing.verdict import describe_origin
 from stratlab.compare.showing.winner_tiles import NAMES
 from stratlab.drawing import Column, escape_markdown, markdown_table
+from stratlab.number import format_count
 
 RUNS: tuple[Column | str, ...] = (
     *("run", "strategy", "status", Column("world_size", "ranks")),
@@ -94,7 +95,8 @@ def _scaling(report: Mapping[str, Any]) -> list[str]:
             f"## {escape_markdown(series['strategy'])}: {series['kind']} scaling",
             escape_markdown(
                 f"{series['what']}; {series['hardware']}, backend {series['backend']}, "
-                f"{series['repeats']} repeat(s) at least." + (f" {series['note']}." if series["note"] else "")
+                f"{format_count(series['repeats'], 'repeat')} at least."
+                + (f" {series['note']}." if series["note"] else "")
             ),
             markdown_table(rows, known),
         ]

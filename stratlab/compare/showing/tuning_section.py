@@ -8,8 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.judging.tuned import name_knobs, name_search, say_choice
-from stratlab.compare.showing.verdict import either
+from stratlab.compare.showing.verdict import describe_processes, either
 from stratlab.drawing import Column, Section, badge, html_table, note, paragraph, subtitle
+from stratlab.number import format_count
 
 
 def build_tuning(report: Mapping[str, Any]) -> list[Section]:
@@ -20,10 +21,11 @@ def build_tuning(report: Mapping[str, Any]) -> list[Section]:
     metric, origin = tuning["metric"], tuning["origin"]
     html = paragraph(
         f"By {metric['name']} ({'highest' if metric['highest'] else 'lowest'} is best), one knob at a time, at most "
-        f"{tuning['candidates']} candidates for each combination; {tuning['steps']} steps and {tuning['repeats']} "
-        f"repeat(s) of each, in the comparison {tuning['tuning']}. Measured on {either(origin['hardware'])} "
+        f"{tuning['candidates']} candidates for each combination; {tuning['steps']} steps and "
+        f"{format_count(tuning['repeats'], 'repeat')} of each, in the comparison {tuning['tuning']}. "
+        f"Measured on {either(origin['hardware'])} "
         f"({either(origin['device'])}), backend {either(origin['backend'])}, "
-        f"{either(origin['world_size'])} processes on {either(origin['nodes'])} node(s), "
+        f"{describe_processes(origin)}, "
         f"{either(origin['measured_steps'])} steps timed."
     )
     for search in tuning["searches"]:

@@ -14,7 +14,7 @@ from stratlab.compare.reading.warmup import RULE
 from stratlab.compare.showing.tradeoffs import build_goals_html, draw_pareto
 from stratlab.compare.showing.winner_tiles import build_tiles
 from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph
-from stratlab.number import format_fact, format_number
+from stratlab.number import format_count, format_fact, format_number
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import TRACED
 
@@ -36,10 +36,18 @@ def describe_origin(report: Mapping[str, Any], versions: bool = True) -> str:
     return (
         f"Measured on {either(origin['hardware'])} ({either(origin['device'])}), "
         f"backend {either(origin['backend'])}, "
-        f"{either(origin['world_size'])} processes on {either(origin['nodes'])} node(s), "
+        f"{describe_processes(origin)}, "
         f"{either(origin['steps'])} steps of which {either(origin['measured_steps'])} are timed, "
         f"{_describe_repeats(report)}.{found}"
     )
+
+
+def describe_processes(origin: Mapping[str, Any]) -> str:
+    """`2 processes on 1 node`; several numbers where the runs differ."""
+    processes, nodes = (
+        value if value == 1 else either(value) for value in (origin["world_size"], origin["nodes"])
+    )
+    return f"{format_count(processes, 'process', 'es')} on {format_count(nodes, 'node')}"
 
 
 def describe_versions(report: Mapping[str, Any]) -> str:
@@ -52,8 +60,9 @@ def _describe_repeats(report: Mapping[str, Any]) -> str:
     points = (report["search"] or {}).get("points")
     if points:
         seeds = sorted({point["seeds"] for point in points})
-        return f"{' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seed(s) for each point of the search"
-    return f"{report['origin']['repeats']} repeat(s) per strategy"
+        told = seeds[0] if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        return f"{format_count(told, 'seed')} for each point of the search"
+    return f"{format_count(report['origin']['repeats'], 'repeat')} per strategy"
 
 
 def is_foreign(report: Mapping[str, Any]) -> bool:

@@ -243,7 +243,7 @@ def test_rows_of_one_table_have_the_same_settings(call: Call, tmp_path: Path) ->
 
 WHOLE = {
     ("vit_huge", "hsdp"): "vit_huge hsdp dp_replicate=2 dp_shard=4",
-    ("vit_huge", "zeropp"): "",  # counted whole in the file itself, and there on two nodes
+    ("vit_huge", "zeropp"): "",  # there on two nodes
     ("qwen2.5-3b", "nd"): "",  # the report's is of another layout; tests/trainer/counting/ranks has nd
 }
 """Of shipped files, what the report calls them where it is not model and strategy."""

@@ -216,7 +216,7 @@ def test_an_accelerator_is_spoken_of_where_the_user_has_named_one(tmp_path: Path
     chart = write_chart(tmp_path / "tiny", job=ASKING)
     run(tmp_path, screen, chart)
     assert "accelerator" not in screen[1](), "that of the chart"
-    run(tmp_path, screen, chart, settings=["run.accelerator=some/gpu"], replace=True)
+    run(tmp_path, screen, chart, settings=["run.config.steps=2,run.accelerator=some/gpu"], replace=True)
     assert screen[1]().count("run.accelerator=some/gpu is not asked for in a rehearsal") == 1
     values = tmp_path / "values.yaml"
     values.write_text("run: {accelerator: some/gpu}")

@@ -133,6 +133,6 @@ def test_the_table() -> None:
         "ok       clock          fine",
         "problem  shared memory  none",
         "                        -> give it some",
-        "1 problem(s), 0 warning(s)",
+        "1 problem, 0 warnings",
     ]
     assert describe([Finding("ok", "clock", "fine")]).endswith("nothing is missing")

@@ -357,7 +357,7 @@ def test_every_page_says_it(tmp_path: Path) -> None:
     text = build_markdown(report)
     assert "## Search" in text and "| 1 | 0.01 | 94.1 |" in text
     for shown in (page, text):
-        assert "2 seed(s) for each point of the search" in shown and "per strategy" not in shown
+        assert "2 seeds for each point of the search" in shown and "per strategy" not in shown
 
 
 def test_the_names_lie_beside_the_runs(tmp_path: Path) -> None:

@@ -28,9 +28,7 @@ def build_page(root: Path, **changes: Any) -> tuple[str, str]:
 
 def test_on_a_cpu_it_says_what_holds_and_what_does_not(tmp_path: Path) -> None:
     banner, sections = build_page(tmp_path)
-    assert (
-        "Example CPU, 4 cores (cpu), backend gloo, 2 processes on 1 node(s), 60 steps of which 50" in banner
-    )
+    assert "Example CPU, 4 cores (cpu), backend gloo, 2 processes on 1 node, 60 steps of which 50" in banner
     assert "times say nothing about GPUs. What is counted holds on any hardware" in banner
     assert "no confidence interval. Differences below 2 % count as none." in banner
     assert "Traces without GPU events show the host&#39;s operators" in banner

@@ -12,15 +12,34 @@ from trainer.counting.operations import _Corner, _engines
 
 BAR = 0.03
 TEXT = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 loss_chunk_tokens=128 model_layers=14"
+EXPERTS = TEXT.replace("qwen_tiny", "qwen_moe_tiny")
 PICTURES = "model=vit_tiny dataset=synthetic image_size=32 model_layers=14"
+CONVOLUTIONS = "model=cnn dataset=synthetic image_size=32"
+PER_NODE = {"vit zeropp": 4}
 CASES = {
     "decoder ddp checkpointing": f"{TEXT} strategy=ddp activation_checkpointing=blocks",
     "decoder fsdp": f"{TEXT} strategy=fsdp",
     "vit ddp": f"{PICTURES} strategy=ddp",
     "vit hsdp": f"{PICTURES} strategy=hsdp dp_replicate=2 dp_shard=4",
     "decoder nd": f"{TEXT} strategy=nd layout=given dp_replicate=4 tp=2",
+    "decoder zero3": f"{TEXT} strategy=zero3 persistent_elements=1000",
+    "decoder zero3 checkpointing": f"{TEXT} strategy=zero3 persistent_elements=1000 activation_checkpointing=blocks",
+    "vit zero3 far ahead": f"{PICTURES} strategy=zero3 persistent_elements=1000 prefetch_blocks=4",
+    "vit fsdp far ahead": f"{PICTURES} strategy=fsdp prefetch_blocks=4",
+    "vit zeropp": f"{PICTURES} strategy=zeropp persistent_elements=1000",
+    "decoder fsdp adapters": f"{TEXT} strategy=fsdp lora_rank=4",
+    "decoder zero2 adapters not packed": f"{TEXT} strategy=zero2 lora_rank=4 packing=false",
+    "decoder zero1 one micro-batch": f"{TEXT} strategy=zero1",
+    "experts nd": f"{EXPERTS} strategy=nd layout=given dp_shard=8 ep=4",
+    "experts nd checkpointing": f"{EXPERTS} strategy=nd layout=given dp_shard=8 activation_checkpointing=blocks",
+    "decoder nd pipeline": f"{TEXT} strategy=nd layout=given dp_shard=4 pp=2",
+    "cnn ddp": f"{CONVOLUTIONS} strategy=ddp",
+    "cnn zero3 one micro-batch": f"{CONVOLUTIONS} strategy=zero3 persistent_elements=1000",
 }
-SAME_RANKS = ("vit hsdp", "decoder nd")
+SAME_RANKS = (
+    *("vit hsdp", "vit zeropp"),
+    *("decoder nd", "decoder nd pipeline", "experts nd", "experts nd checkpointing"),
+)
 """Their files answer for the number of ranks that was counted."""
 
 
@@ -32,9 +51,11 @@ def environment(text: str, rows: int, global_batch: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_scaled_is_what_is_counted_whole(case, tmp_path):
-    """Two micro-batches of two rows on 8 ranks are asked for; whole are 6 rows on 4, or on 8, and 14 layers."""
+    """Micro-batches of two rows on 8 ranks are asked for; whole are 6 rows on 4, or on 8, and 14 layers."""
     text, rows = CASES[case], 6
     ranks = 8 if case in SAME_RANKS else 4
+    per_node, layers = PER_NODE.get(case, 8), 0 if "cnn" in case else 14
+    global_batch = 16 if "one micro-batch" in case else 32
 
     def run() -> None:
         from stratlab.predict.operations_file import read_operations_file
@@ -42,13 +63,14 @@ def test_scaled_is_what_is_counted_whole(case, tmp_path):
         from trainer.counting.operations import build_operations
         from trainer.counting.steps import count
 
-        content = build_operations(environment(text, 2, 32), 8, 8, say=lambda text: None)
-        share = content["samples"][0]["axes"]["tp"]  # ranks that see the same rows
+        content = build_operations(environment(text, 2, global_batch), 8, per_node, say=lambda text: None)
+        axes, micro_batches = (content["samples"][0][name] for name in ("axes", "micro_batches"))
+        dp = ranks // (axes["tp"] * axes["pp"])  # ranks that see other rows
         path = tmp_path / "operations.json"
         path.write_text(json.dumps(content))
-        scaled = read_operations_file(path).peak(rows, ranks, 14)
-        config = make_config(f"{text} micro_batch_size={rows} global_batch_size={2 * rows * ranks // share}")
-        whole = count(config, ranks, 0, find_pictures(config)).peak
+        scaled = read_operations_file(path).peak(rows, ranks, layers)
+        config = make_config(f"{text} micro_batch_size={rows} global_batch_size={micro_batches * rows * dp}")
+        whole = count(config, ranks, scaled.rank, find_pictures(config), per_node=min(per_node, ranks)).peak
         off = scaled.total / whole.total - 1
         assert abs(off) <= BAR, (f"{100 * off:+.2f} %", scaled.window, scaled.causes, whole.by_cause())
 

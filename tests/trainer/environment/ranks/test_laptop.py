@@ -95,7 +95,7 @@ def test_the_table_has_what_to_do(tmp_path: Path) -> None:
     done = subprocess.run([find_python(), *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert "problem  devices" in done.stdout and "-> look at the node" in done.stdout
-    assert done.stdout.endswith("1 problem(s), 0 warning(s)\n") and "all-reduce ..." in done.stderr
+    assert done.stdout.endswith("1 problem, 0 warnings\n") and "all-reduce ..." in done.stderr
 
 
 def test_no_shared_memory(tmp_path: Path) -> None:
