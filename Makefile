@@ -175,7 +175,7 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 .venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml $(TRAINER_DIST)/pyproject.toml VERSION .tools/python .tools/bootstrap/ready
 	@grep -qx "Python $(IMAGE_PYTHON)" .tools/python || \
 	    echo "set-up: $$(cat .tools/python), the images have $(IMAGE_PYTHON): what differs shows in \`make e2e\` alone"
-	@echo "set-up 2/3: Python packages into .venv (6 GB; one to three minutes)"
+	@echo "set-up 2/3: Python packages into .venv (6 GB; one to three minutes, ten on a slow network or a busy machine)"
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	@$(UV) pip sync --python $(BIN)/python --compile-bytecode --require-hashes \
 	    --build-constraints requirements/build.txt requirements/dev.txt

@@ -64,8 +64,10 @@ def list_runs(results: Path) -> list[ListedRun]:
     found = [path for path in below if _is_row(path)]
     found += [inner for path in below if path not in found for inner in _list_folder(path)]
     if not found:
+        inner = next((path for path in below if any(map(_list_folder, _list_open(path)))), None)
+        hint = f"did you mean {inner}? " if inner else ""
         raise UserError(
-            f"{results}: no run in it; expected RESULTS, where runs lie as COMPARISON/RUN, or one comparison"
+            f"{results}: no run in it; {hint}expected RESULTS, where runs lie as COMPARISON/RUN, or one comparison"
         )
     return sorted(map(_read, found), key=lambda run: (run.started or "", run.comparison, run.run))
 
@@ -80,8 +82,12 @@ def _is_open(path: Path) -> bool:
 
 
 def _list_folder(folder: Path) -> list[Path]:
+    return [path for path in _list_open(folder) if _is_row(path)]
+
+
+def _list_open(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if _is_open(path) and _is_row(path))
+        return sorted(path for path in folder.iterdir() if _is_open(path))
     except PermissionError:
         return []
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stratlab.predict.count_command import name_count_of_model
 from stratlab.predict.operations_file import OperationsFile, as_text
 from stratlab.predict.question import Question
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
@@ -66,14 +67,7 @@ def ask_of_model(
     """
     mine = [file for file in files if file.model == model]
     if not mine:
-        known = ", ".join(sorted({file.model for file in files})) or "none"
-        near = difflib.get_close_matches(model, {file.model for file in files}, n=1)
-        raise UserError(
-            f"--model {model}: there is no operations file of it{f', did you mean {near[0]}?' if near else ''}; there "
-            f"are files of {known}. `python -m trainer.count --ranks {gpus} --set model={model} --set strategy=fsdp "
-            "--operations FOLDER/fsdp.json` counts one (of text with --set dataset=metamathqa --set seq_len=2048), "
-            "--operations FOLDER reads it"
-        )
+        raise UserError(f"--model {model}: {_explain_no_file(model, gpus, files, settings)}")
     given = _read_settings(settings, {name for file in mine for name in file.settings} | set(BATCH))
     strategies = (
         [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
@@ -86,6 +80,15 @@ def ask_of_model(
         if gpus == 1 or strategy != "single"
         for name, more in _list_layouts(strategy, mine, given)
     ]
+
+
+def _explain_no_file(model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str]) -> str:
+    names = sorted({file.model for file in files})
+    known = f"there are operations files of {', '.join(names) or 'none'}"
+    if problem := find_problem("model", model):
+        return f"{problem}; {known}"
+    given = _read_settings(settings, set(SETTINGS))
+    return f"{known}, none of it; `{name_count_of_model(model, gpus, given)}` counts one, --operations FOLDER reads it"
 
 
 def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:

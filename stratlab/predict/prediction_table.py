@@ -2,53 +2,30 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from stratlab.predict.answering import NOT_KNOWN, Unknown
+from stratlab.predict.count_command import name_count
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
-from stratlab.predict.question import Question
 from stratlab.tables.image_sizes import say_image_size
 
 COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
 SMALLEST_GIB = 0.005
 """A cause below it has no column."""
-NUMBERS = 4
-COUNTED = (
-    *(
-        "model",
-        "strategy",
-        "dataset",
-        "seq_len",
-        "image_size",
-        "precision",
-        "activation_checkpointing",
-        "lora_rank",
-        "offload",
-    ),
-    *("micro_batch_size", "global_batch_size"),
-)
-"""Settings that a count is asked with."""
+COLUMNS = ("run", "ranks", "micro-batch", "verdict", "on device GiB", "peak GiB", "largest micro-batch")
+ADVICE = "what to change first, or what is missing"
 
 
 def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
     """One line per question: verdict, GiB on the device, peak of the engines, largest micro-batch."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (
-        "run",
-        "ranks",
-        "micro-batch",
-        "verdict",
-        "on device GiB",
-        "peak GiB",
-        "largest micro-batch",
-        "first",
-    ):
-        left = name in ("run", "verdict", "first")
+    told = any(isinstance(one, Unknown) or one.advice for one in answers)
+    for name in (*COLUMNS, *((ADVICE,) if told else ())):
+        left = name in ("run", "verdict", ADVICE)
         table.add_column(name, justify="left" if left else "right", overflow="fold")
     for one in answers:
         question = one.question
@@ -57,7 +34,8 @@ def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
             table.add_row(*asked, Text(one.verdict, style="bold"), "", "", "", one.reason)
             continue
         sizes = (show_gib(one, one.needs_gib), show_gib(one, one.peak.total / GIB), str(one.largest))
-        table.add_row(*asked, Text(str(one.verdict), style=COLOURS[one.verdict]), *sizes, one.advice)
+        advice = (one.advice,) if told else ()
+        table.add_row(*asked, Text(str(one.verdict), style=COLOURS[one.verdict]), *sizes, *advice)
     return table
 
 
@@ -96,6 +74,9 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
             assumed.setdefault(_assumed(one), []).append(one.question.name)
     for told, names in assumed.items():
         yield f"{', '.join(names)}: {told}" if len(assumed) > 1 else told
+    if assumed:
+        yield from _explain_ranks(known)
+        yield "for another batch or one strategy alone: --set micro_batch_size=N, --set strategy=NAME"
     for one in (one for one in known if one.host.total):
         gib, ranks = one.host.total / GIB, one.question.told_per_node
         node = f", {gib * ranks:.2f} of its node" if ranks else ""
@@ -104,18 +85,23 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
     unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
     if unknown:
-        yield (
-            f"where no file answers: `{_name_count(unknown[0].question)}` counts one, --operations FOLDER reads it"
-        )
+        first, *others = (one.question for one in unknown)
+        alike = [one for one in others if one.settings.get("layout") == first.settings.get("layout")]
+        names = dict.fromkeys(one.settings.get("strategy", "") for one in alike)
+        more = f" (likewise with strategy={', '.join(names)})" if names.pop("", None) or names else ""
+        yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
 
 
-def _name_count(question: Question) -> str:
-    """The command that counts for it, as it can be typed."""
-    per_node = f" --per-node {question.per_node}" if question.told_per_node not in (0, question.ranks) else ""
-    given = {name: question.settings[name] for name in COUNTED if question.settings.get(name)}
-    asked = "".join(f" --set {name}={shlex.quote(value)}" for name, value in given.items())
-    file = f"FOLDER/{question.settings.get('strategy', 'counted')}.json"
-    return f"python -m trainer.count --ranks {question.ranks}{per_node}{asked} --operations {file}"
+def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
+    """How the ranks are arranged, where that is more than one axis of data."""
+    arranged = {}
+    for one in known:
+        axes = [f"{name}={size}" for name, size in one.file.axes.items() if size > 1]
+        node = f", {one.file.per_node} ranks on a node" if one.file.per_node else ""
+        if len(axes) > 1 or node:
+            arranged[one.question.name] = " ".join(axes) + node
+    if arranged:
+        yield "; ".join(f"{name}: {told}" for name, told in arranged.items())
 
 
 def _assumed(one: Prediction) -> str:

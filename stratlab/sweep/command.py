@@ -103,7 +103,10 @@ def sweep(
         display.pass_by(CHECKING)
         reasons = [
             check_settings(
-                plan, os.environ, lambda waited: display.pass_by(f"{CHECKING}, for {waited:.0f} s")
+                plan,
+                os.environ,
+                lambda waited: display.pass_by(f"{CHECKING}, for {waited:.0f} s"),
+                rehearse.expanduser().resolve() / "runs" if rehearse else None,
             ),
             check_candidates(bench) if asked.tune else "",
         ]

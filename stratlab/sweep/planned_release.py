@@ -14,10 +14,12 @@ from typing import Any
 import yaml
 
 from stratlab.cluster.workloads import APIS, Api, RunFacts, Workload
+from stratlab.machine.environment import build_machine_env
 from stratlab.predict.foretelling import foretell
 from stratlab.rendering.checking import ask_trainer, list_refusals
 from stratlab.rendering.helm import read_chart_name, render_chart
 from stratlab.rendering.pod_commands import expand as expand_variables
+from stratlab.rendering.volume import place_value
 from stratlab.sweep.definition import STRATEGY, Sweep
 from stratlab.sweep.matrix import Release, expand
 from stratlab.user_error import UserError
@@ -128,7 +130,12 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
     wanted = [str(name) for name in sweep.matrix[STRATEGY]]
     there = sorted(path.parent.name for path in charts.glob("*/Chart.yaml") if _is_strategy(path))
     problems = [
-        f"matrix: strategy {name}: no chart {charts / name}; there is {', '.join(there) or 'none'}"
+        f"matrix: strategy {name}: no chart {charts / name}; "
+        + (
+            f"there is {', '.join(there)}"
+            if there
+            else f"charts={sweep.charts}: no folder of charts, from {folder} on"
+        )
         for name in wanted
         if not (charts / name / "Chart.yaml").is_file()
     ]
@@ -204,20 +211,32 @@ def check_settings(
     plan: Sequence[Planned],
     environ: Mapping[str, str],
     waiting: Callable[[float], None] = lambda seconds: None,
+    here: Path | None = None,
 ) -> str:
     """Lets the trainer check the settings of every release; returns why it could not be asked, or "".
 
     Args:
+        here: they run on this machine with their results below this folder, so that data and models are looked at, too.
         waiting: hears now and then for how many seconds it has been asked.
 
     Raises:
         UserError: with one line per sentence of the trainer, and the releases that it is about.
     """
     runs = {each.release.name: each.environment for each in plan if "TRAINER_RUN" in each.environment}
-    answers = ask_trainer(runs, environ, ["--elsewhere"], (sys.executable, "-m", "trainer"), waiting)
+    options = ["--elsewhere"]
+    if here is not None:
+        runs = {name: _place_here(env, here) for name, env in runs.items()}
+        options, environ = ["--replace"], build_machine_env(environ)
+    answers = ask_trainer(runs, environ, options, (sys.executable, "-m", "trainer"), waiting)
     if answers.refused:
         raise UserError("\n  ".join(["the sweep cannot start:", *list_refusals(answers, len(plan))]))
     return answers.reason
+
+
+def _place_here(env: Mapping[str, str], results: Path) -> dict[str, str]:
+    mount = env.get("TRAINER_RESULTS", "").rstrip("/")
+    placed = {name: place_value(value, mount, results) if mount else value for name, value in env.items()}
+    return placed | {"TRAINER_RESULTS": str(results)}
 
 
 def foretell_all(plan: Sequence[Planned]) -> list[str]:

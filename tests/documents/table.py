@@ -493,6 +493,9 @@ TABLE: dict[str, Row] = {
         PARSES, TUNED, instead="needs a cluster; the rehearsal does the same without one"
     ),
     "helm install ddp charts/ddp -n stratlab --values my-values.yaml": row(RENDERS, instead=PLACEHOLDER),
+    "helm install ddp-8 charts/ddp -n stratlab --set run.config.micro_batch_size=8 --values my-values.yaml": row(
+        RENDERS, instead=PLACEHOLDER
+    ),
     "helm install check charts/ddp -n stratlab --set run.config.mode=check --values my-values.yaml": row(
         RENDERS, CHECKED, instead=PLACEHOLDER
     ),
@@ -509,22 +512,22 @@ TABLE: dict[str, Row] = {
     "helm -n stratlab test ddp --logs": row(HELM_TEST),
     "stratlab compare my-comparison --on-cluster -n stratlab": row(PARSES, COMPARE, instead=PLACEHOLDER),
     "helm -n stratlab uninstall ddp": row(UNINSTALL),
-    "helm install tokens charts/prepare --set prepare.dataset=metamathqa,prepare.tokenize=qwen2.5-3b "
+    "helm install tokens charts/prepare -n stratlab --set prepare.dataset=metamathqa,prepare.tokenize=qwen2.5-3b "
     "--set run.config.seq_len=2048,run.config.validation_fraction=0.01": row(
         RENDERS,
         "tests/charts/test_prepare.py::test_a_token_cache_is_the_one_that_a_run_with_the_same_settings_reads",
         instead="loads from the hub",
     ),
-    "helm install llm-3d charts/llm-3d --set run.config.comparison=math": row(
+    "helm install llm-3d charts/llm-3d -n stratlab --set run.config.comparison=math": row(
         RENDERS, "tests/charts/test_llm.py::*", instead="needs 8 GPUs"
     ),
-    "helm install llm-4d charts/llm-4d --set run.config.comparison=math": row(
+    "helm install llm-4d charts/llm-4d -n stratlab --set run.config.comparison=math": row(
         RENDERS, "tests/charts/test_llm.py::*", instead="needs 8 GPUs"
     ),
-    "stratlab compare math --on-cluster": row(
+    "stratlab compare math --on-cluster -n stratlab": row(
         PARSES, f"{NIGHT}test_llm.py::test_the_five_layouts_are_compared"
     ),
-    "helm install llm-3d charts/llm-3d --values examples/llm_tiny.yaml "
+    "helm install llm-3d charts/llm-3d -n stratlab --values examples/llm_tiny.yaml "
     "--set run.nodes=8,run.processesPerNode=1": row(
         RENDERS,
         f"{EXAMPLES_HERE}test_the_trainer_takes_it",

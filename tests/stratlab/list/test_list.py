@@ -162,3 +162,8 @@ def test_another_version_may_know_more_of_a_run(results: Path) -> None:
 def test_no_runs_are_said_with_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run in it; expected RESULTS"):
         list_runs(tmp_path)
+
+
+def test_the_folder_above_the_results_names_them(results: Path) -> None:
+    with pytest.raises(UserError, match=f"no run in it; did you mean {results}[?] expected RESULTS"):
+        list_runs(results.parent)

@@ -105,6 +105,22 @@ def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(
     assert "no cluster" not in error and "ps3" not in error
 
 
+def test_a_rehearsal_looks_at_data_before_its_first_run(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On this machine, where a cluster's /results is the folder's runs/; a dry run for a cluster looks at no folder."""
+    text = file.read_text().replace("[1, 2]", "[1]")
+    data = "run.config.dataset: imagefolder, run.config.dataset_path: /results/pets,"
+    file.write_text(text.replace('"",', f'"", run.processesPerNode: 2, run.config.model: cnn, {data}'))
+    assert call(monkeypatch, str(file), "--dry-run", "--rehearse", str(tmp_path / "here")) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        "error: the sweep cannot start:\n  demo-ddp-nodes1, demo-fsdp-nodes1: run.config.dataset_path="
+    )
+    assert f"{tmp_path}/here/runs/pets" in error and not (tmp_path / "here").exists()
+    assert call(monkeypatch, str(file), "--dry-run") == 0
+
+
 def test_a_second_sweep_of_the_file_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

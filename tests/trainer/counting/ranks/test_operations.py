@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -134,6 +135,27 @@ def test_counts_that_share_an_engine_are_those_of_an_engine_each(case):
             }
             assert (found.collectives, found.waits) == (alone.collectives, alone.waits)
         assert len({found.peak.total for found in together}) == 3
+
+    run_ranks(run, 1)
+
+
+@pytest.mark.parametrize(("model", "ranks", "strategy"), [("cnn", 8, "fsdp"), ("qwen_tiny", 16, "zeropp")])
+def test_the_printed_command_counts_what_was_asked(model, ranks, strategy, tmp_path):
+    """`stratlab predict` names it where no file answers: as it stands, and its file answers the same question."""
+
+    def run() -> None:
+        from stratlab.predict.asking import ask_of_model
+        from stratlab.predict.count_command import name_count_of_model
+        from stratlab.predict.operations_file import find_operations, read_operations
+        from trainer.counting.command import main
+
+        printed = name_count_of_model(model, ranks, {"strategy": strategy})
+        words = shlex.split(printed.replace("FOLDER", str(tmp_path)))
+        assert words[:3] == ["python", "-m", "trainer.count"]
+        assert main(words[3:], {}) == 0
+        files = list(read_operations([tmp_path]))
+        (question,) = ask_of_model(model, ranks, files, ())
+        assert find_operations(files, question) is files[0], files[0].misses(question)
 
     run_ranks(run, 1)
 

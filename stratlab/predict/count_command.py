@@ -1,0 +1,70 @@
+"""The command that counts what no operations file answers, as it can be typed: one that the trainer takes as it
+stands, and whose file answers the question that it came from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from stratlab.predict.question import Question
+from stratlab.tables.image_sizes import IMAGE_SIZES
+from stratlab.tables.settings import SETTINGS
+from stratlab.tables.strategies import STRATEGIES
+
+COUNTED = (
+    *("model", "model_path", "strategy", "dataset", "seq_len", "image_size", "precision"),
+    *("activation_checkpointing", "lora_rank", "offload", "layout", "dimensions"),
+    *("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "model_layers"),
+    *("micro_batch_size", "global_batch_size"),
+)
+"""Settings that a count is asked with, where they are not what they are anyway."""
+ALWAYS = ("model", "strategy", "micro_batch_size", "global_batch_size")
+OF_IMAGES = {"dataset": "timm/imagenet-1k"}
+OF_TEXT = {"dataset": "metamathqa", "seq_len": "2048"}
+"""Data of a size that people ask about: a data set gives a count its classes, channels or nothing."""
+NODE = 8
+"""GPUs of a node, where nobody has said how many."""
+
+
+def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
+    """`python -m trainer.count ...`, with settings that the question leaves out filled in.
+
+    Args:
+        alike: questions that the same command answers with another strategy.
+    """
+    given = {name: text for name in COUNTED if (text := question.settings.get(name))}
+    if not question.whole:
+        given = {**_data_of(given["model"]), **given}
+        given.setdefault("micro_batch_size", str(question.rows))
+        given.setdefault("global_batch_size", str(2 * question.rows * question.ranks))
+    words = ["python", "-m", "trainer.count", "--ranks", str(question.ranks)]
+    if per_node := _per_node(question, (question, *alike)):
+        words += ["--per-node", str(per_node)]
+    for name in COUNTED:
+        if name in given and (name in ALWAYS or given[name] != str(SETTINGS[name]["default"])):
+            words += ["--set", f"{name}={given[name]}"]
+    words += ["--operations", f"FOLDER/{given.get('strategy', 'counted')}.json"]
+    return shlex.join(words)
+
+
+def name_count_of_model(model: str, gpus: int, given: Mapping[str, str]) -> str:
+    """The same for a model of which no file is there, under the strategy that is asked for, or one that divides all."""
+    settings = {"strategy": "fsdp" if gpus > 1 else "single", **given, "model": model}
+    rows = int(settings.get("micro_batch_size", 1))
+    return name_count(Question(settings["strategy"], settings, gpus, gpus, rows, 0, whole=False))
+
+
+def _data_of(model: str) -> Mapping[str, str]:
+    """Of presets; a model of the hub is taken for one of text, as most are."""
+    return OF_IMAGES if model in IMAGE_SIZES else OF_TEXT
+
+
+def _per_node(question: Question, asked: Sequence[Question]) -> int:
+    """0 = all ranks share a node. Strategies by nodes want two at least."""
+    ranks, told = question.ranks, question.told_per_node
+    if told:
+        return told if told != ranks else 0
+    if ranks > NODE and ranks % NODE == 0:
+        return NODE
+    by_nodes = any(STRATEGIES.get(one.settings.get("strategy", ""), {}).get("by_nodes") for one in asked)
+    return ranks // 2 if by_nodes and ranks % 2 == 0 and ranks <= NODE else 0
