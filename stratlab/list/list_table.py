@@ -24,7 +24,9 @@ def build_table(runs: Sequence[ListedRun]) -> Table:
         "model": [Text(run.model or "") for run in runs],
         "ranks": [Text(format_number(run.world_size, 0) if run.world_size else "") for run in runs],
         "step": [Text(_say_step(run)) for run in runs],
-        "samples/s": [Text(format_number(run.samples_per_s, 1) if run.samples_per_s else "") for run in runs],
+        "mean samples/s": [
+            Text(format_number(run.samples_per_s, 1) if run.samples_per_s else "") for run in runs
+        ],
         "attempts": [Text(str(run.attempts) if run.attempts > 1 else "") for run in runs],
         "started (UTC)": [Text((run.started or "")[:16].replace("T", " ")) for run in runs],
         "resource": [Text(run.resource) for run in runs],
@@ -32,7 +34,7 @@ def build_table(runs: Sequence[ListedRun]) -> Table:
     }
     shown = {name: column for name, column in cells.items() if any(cell.plain for cell in column)}
     for name in shown:
-        is_number = name in ("ranks", "step", "samples/s", "attempts")
+        is_number = name in ("ranks", "step", "mean samples/s", "attempts")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in zip(*shown.values(), strict=True):
         table.add_row(*row)

@@ -121,8 +121,8 @@ def _read_settings(settings: Sequence[str], known: set[str]) -> dict[str, str]:
             raise UserError(f"--set {text}: expected name=value")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"--set {text}: {hint}memory depends on {', '.join(sorted(known))}")
+            hint = f"did you mean {near[0]}?" if near else f"memory depends on {', '.join(sorted(known))}"
+            raise UserError(f"--set {text}: {hint}")
         if problem := find_problem(name, value):
             raise UserError(f"--set {text}: {problem}")
         found[name] = value

@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 UNKNOWN = re.compile(r"- at '(?P<path>[^']*)': additional properties (?P<names>'.*') not allowed")
 UNMATCHED = re.compile(r"- at '/config/(?P<name>\w+)': '(?P<text>.*)' does not match pattern ")
+OF_SETTING = re.compile(r" *- at '/config/(?P<name>\w+)': ")
 
 
 def find_helm() -> Path:
@@ -109,15 +110,25 @@ def explain_refusal(text: str, chart: Path) -> str:
     """Helm's error, with the names that there are under each unknown one, and under a pattern what it means."""
     subchart = ""
     lines: list[str] = []
+    wishes = {
+        found["name"]: f"- run.config.{found['name']}={found['text']}: {wish}"
+        for found in map(UNMATCHED.search, text.splitlines())
+        if found and (wish := find_problem(found["name"], found["text"]))
+    }
     for line in text.splitlines():
+        if (found := OF_SETTING.match(line)) and found[
+            "name"
+        ] in wishes:  # a pattern says nothing to a reader
+            if wish := wishes[found["name"]]:
+                lines.append(wish)
+                wishes[found["name"]] = ""
+            continue
         lines.append(line)
         if re.fullmatch(r"\S+:", line):
             subchart = line.removesuffix(":")
         if found := UNKNOWN.search(line):
             allowed = _allowed_names(chart, subchart, found["path"])
             lines += [_hint(name, allowed) for name in re.findall(r"'([^']*)'", found["names"]) if allowed]
-        if (found := UNMATCHED.search(line)) and (wish := find_problem(found["name"], found["text"])):
-            lines.append(f"  {found['name']}: {wish}")
     return "\n".join(lines)
 
 

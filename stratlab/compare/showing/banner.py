@@ -16,6 +16,8 @@ from stratlab.number import format_number
 
 FEW_STEPS = 10
 """Timed steps of a run below which its median may be chance."""
+UNSTEADY = 3.0
+"""Times the median that one step in twenty takes or exceeds: from here on something else was at work."""
 HOLDS = "What is counted holds on any hardware: memory held by the state, bytes and calls, losses"
 ON_HOST = (
     "Traces without GPU events show the host's operators, and ranks on shared cores wait for each other's computation, "
@@ -40,7 +42,7 @@ def build_banner(report: Mapping[str, Any]) -> list[str | Markup]:
         said.append(
             f"Still changing when half of the steps were left out, or too short to tell: {', '.join(unsettled)}."
         )
-    return [*([loud(few)] if few else []), *said]
+    return [*map(loud, filter(None, (few, say_unsteady(rows)))), *said]
 
 
 def say_few_steps(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -58,6 +60,23 @@ def say_few_steps(rows: Sequence[Mapping[str, Any]]) -> str:
         said = f"Only a few steps ({', '.join(f'{run} {count}' for run, count in few.items())})"
     verb = "is" if said.startswith("Only 1 ") else "are"
     return f"{said} {verb} timed: a time from so few can be chance. Train longer before you trust one."
+
+
+def say_unsteady(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Whose steps are so uneven that another start may give another answer; "" where none is."""
+    found = {
+        row["run"]: row["step_time_ms_p95"] / row["step_time_ms_p50"]
+        for row in rows
+        if is_compared(row) and row["step_time_ms_p95"] and row["step_time_ms_p50"]
+    }
+    uneven = {run: ratio for run, ratio in found.items() if ratio >= UNSTEADY}
+    if not uneven:
+        return ""
+    told = ", ".join(f"{run} {format_number(ratio, 0)}" for run, ratio in uneven.items())
+    return (
+        f"One step in twenty takes several times the median or more ({told} times): other programs were at work, or "
+        "network or data stood still now and then. Start it again on a quiet machine before you trust a time."
+    )
 
 
 def say_limits(report: Mapping[str, Any]) -> list[str]:

@@ -126,7 +126,8 @@ def render_page(report: Mapping[str, Any], runs: Sequence[RunRecord], folder: Pa
     """
     report, runs, prefix = shorten_names(report, runs)
     shortened = f" {SHORT.format(prefix)}." if prefix else ""
-    origin, banner = verdict.describe_versions(report) + shortened, build_banner(report)
+    told = filter(None, (verdict.describe_work(report), verdict.describe_versions(report)))
+    origin, banner = " ".join(told) + shortened, build_banner(report)
     records = [run for run in runs if run.status != "not a run"]
     rows = report["runs"]
     first = [

@@ -10,7 +10,7 @@ from stratlab.compare.showing import sharding_section
 from stratlab.compare.showing.search_section import build_search_rows, list_columns
 from stratlab.compare.showing.short_names import SHORT, shorten_names
 from stratlab.compare.showing.tradeoffs import SCALING_COLUMNS
-from stratlab.compare.showing.verdict import describe_origin
+from stratlab.compare.showing.verdict import describe_origin, describe_work
 from stratlab.compare.showing.winner_tiles import NAMES
 from stratlab.drawing import Column, escape_markdown, markdown_table
 from stratlab.number import format_count
@@ -37,7 +37,7 @@ def build_markdown(report: Mapping[str, Any]) -> str:
     fairness, shortened = report["fairness"], f" {SHORT.format(prefix)}." if prefix else ""
     blocks = [
         f"# Comparison {escape_markdown(report['comparison'])}",
-        escape_markdown(describe_origin(report) + shortened),
+        escape_markdown(" ".join(filter(None, (describe_work(report), describe_origin(report)))) + shortened),
         f"**{escape_markdown(fairness['verdict'])}**: {escape_markdown(fairness['reason'])}.",
         *([_list(report["remarks"])] if report["remarks"] else []),
         *_best(report),

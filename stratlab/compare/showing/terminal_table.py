@@ -12,6 +12,7 @@ from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.run_rows import find_recorded_step_ms
+from stratlab.compare.showing.banner import say_few_steps, say_unsteady
 from stratlab.compare.showing.short_names import SHORT, shorten_names
 from stratlab.compare.showing.verdict import either, is_foreign
 from stratlab.compare.showing.winner_tiles import NAMES
@@ -70,6 +71,7 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         f"{hardware}, backend {backend}, world size {world_size}"
         + ("" if only_traces else f", {steps} steps"),
         *report["remarks"],
+        *filter(None, (say_few_steps(report["runs"]), say_unsteady(report["runs"]))),
         *([""] if report["attribution"]["pairs"] else []),
         *(pair["sentence"] for pair in report["attribution"]["pairs"]),
     ]

@@ -42,6 +42,20 @@ def describe_origin(report: Mapping[str, Any], versions: bool = True) -> str:
     )
 
 
+def describe_work(report: Mapping[str, Any]) -> str:
+    """One sentence: what was trained on what; "" where no run tells, as traces of other programs."""
+    told = {
+        name: " / ".join(dict.fromkeys(format_fact(row[name]) for row in report["runs"] if row.get(name)))
+        for name in ("model", "dataset", "global_batch_size", "precision")
+    }
+    if not told["model"]:
+        return ""
+    words = [f"{told['model']} on {told['dataset']}" if told["dataset"] else told["model"]]
+    if told["global_batch_size"]:
+        words.append(f"{told['global_batch_size']} samples a step")
+    return ", ".join(filter(None, [*words, told["precision"]])) + "."
+
+
 def describe_processes(origin: Mapping[str, Any]) -> str:
     """`2 processes on 1 node`; several numbers where the runs differ."""
     processes, nodes = (

@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.banner import build_banner, say_few_steps
+from stratlab.compare.showing.banner import build_banner, say_few_steps, say_unsteady
 from stratlab.compare.showing.report_files import render_page
+from stratlab.compare.showing.verdict import describe_work
 from tests.stratlab.example_run import build_run_dir
 
 ROW = {"status": "finished", "degenerate": False}
@@ -40,6 +41,26 @@ def test_on_gpus_it_does_not_speak_of_cpus(tmp_path: Path) -> None:
     banner, _ = build_page(tmp_path, device="cuda")
     assert "NVIDIA H200 (cuda), backend nccl" in banner
     assert "CPU" not in banner and "GPU events" not in banner and "loud" not in banner
+
+
+def test_uneven_steps_are_said_loudly() -> None:
+    even = {**ROW, "run": "ddp", "step_time_ms_p50": 10.0, "step_time_ms_p95": 29.0}
+    assert say_unsteady([even, {**even, "step_time_ms_p95": None}]) == ""
+    said = say_unsteady([even, {**even, "run": "fsdp", "step_time_ms_p95": 101.0}])
+    assert "(fsdp 10 times)" in said and "ddp" not in said and "again on a quiet machine" in said
+    assert say_unsteady([{**even, "step_time_ms_p95": 101.0, "status": "failed"}]) == "", "it is not compared"
+
+
+def test_what_was_trained_stands_at_the_head(tmp_path: Path) -> None:
+    build_page(tmp_path)
+    report = compare(load_runs(tmp_path / "demo"))
+    told = describe_work(report)
+    row = report["runs"][0]
+    assert told.startswith(f"{row['model']} on {row['dataset']}, {row['global_batch_size']} samples a step")
+    assert told in render_page(report, []).partition("<nav")[0]
+    other = {**row, "model": "cnn", "precision": None}
+    assert describe_work({"runs": [row, other]}).startswith(f"{row['model']} / cnn on ")
+    assert describe_work({"runs": [{**row, "model": None}]}) == ""
 
 
 def test_few_timed_steps_are_said_first_and_loudly(tmp_path: Path) -> None:
