@@ -6,18 +6,38 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from stratlab.predict.operations_file import as_text
 from stratlab.predict.question import Question
 from stratlab.tables.image_sizes import IMAGE_SIZES
 from stratlab.tables.settings import SETTINGS
 from stratlab.tables.strategies import STRATEGIES
 
 COUNTED = (
-    *("model", "model_path", "strategy", "dataset", "seq_len", "image_size", "precision"),
-    *("activation_checkpointing", "lora_rank", "offload", "layout", "dimensions"),
-    *("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "model_layers"),
-    *("micro_batch_size", "global_batch_size"),
+    *("model", "model_path", "teacher", "strategy", "dataset", "seq_len", "image_size", "precision"),
+    *(
+        "activation_checkpointing",
+        "lora_rank",
+        "lora_targets",
+        "offload",
+        "optimizer",
+        "momentum",
+        "clip_norm",
+    ),
+    *("packing", "loss_chunk_tokens", "batch_norm", "augment", "label_smoothing", "compile"),
+    *("layout", "dimensions", "dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "cp_kind", "pp_schedule"),
+    *("sequence_parallel", "accumulate", "reshard_after_forward", "prefetch_blocks", "persistent_elements"),
+    *(
+        "zeropp",
+        "reduce_dtype",
+        "reduce_bucket_mib",
+        "gather_bucket_mib",
+        "overlap_reduction",
+        "static_graph",
+    ),
+    *("model_layers", "model_hidden", "model_heads", "model_kv_heads", "model_intermediate", "model_vocab"),
+    *("model_patch", "micro_batch_size", "global_batch_size"),
 )
-"""Settings that a count is asked with, where they are not what they are anyway."""
+"""Settings that a count is asked with, where they are not what they are anyway: all that memory depends on."""
 ALWAYS = ("model", "strategy", "micro_batch_size", "global_batch_size")
 OF_IMAGES = {"dataset": "timm/imagenet-1k"}
 OF_TEXT = {"dataset": "metamathqa", "seq_len": "2048"}
@@ -41,10 +61,20 @@ def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
     if per_node := _per_node(question, (question, *alike)):
         words += ["--per-node", str(per_node)]
     for name in COUNTED:
-        if name in given and (name in ALWAYS or given[name] != str(SETTINGS[name]["default"])):
+        if name in given and (name in ALWAYS or given[name] != as_text(SETTINGS[name]["default"])):
             words += ["--set", f"{name}={given[name]}"]
     words += ["--operations", f"FOLDER/{given.get('strategy', 'counted')}.json"]
     return shlex.join(words)
+
+
+def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
+    """Questions that one command answers, but for its strategy."""
+    groups: dict[str, list[Question]] = {}
+    for one in questions:
+        given = {name: one.settings.get(name) for name in COUNTED if name != "strategy"}
+        key = repr((one.ranks, one.told_per_node, "strategy" in one.settings or one.name, given))
+        groups.setdefault(key, []).append(one)
+    return list(groups.values())
 
 
 def name_count_of_model(model: str, gpus: int, given: Mapping[str, str]) -> str:

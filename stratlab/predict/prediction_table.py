@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stratlab.predict.answering import NOT_KNOWN, Unknown
-from stratlab.predict.count_command import name_count
+from stratlab.predict.count_command import group_by_command, name_count
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
 from stratlab.tables.image_sizes import say_image_size
@@ -17,6 +17,7 @@ COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red
 SMALLEST_GIB = 0.005
 """A cause below it has no column."""
 COLUMNS = ("run", "ranks", "micro-batch", "verdict", "on device GiB", "peak GiB", "largest micro-batch")
+MOST_COMMANDS = 3
 ADVICE = "what to change first, or what is missing"
 
 
@@ -83,12 +84,11 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         yield f"{one.question.name}: at least {gib:.2f} GiB of each rank in host memory{node} (docs/memory.md)"
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
-    unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
-    if unknown:
-        first, *others = (one.question for one in unknown)
-        alike = [one for one in others if one.settings.get("layout") == first.settings.get("layout")]
-        names = dict.fromkeys(one.settings.get("strategy", "") for one in alike)
-        more = f" (likewise with strategy={', '.join(names)})" if names.pop("", None) or names else ""
+    unknown = [one.question for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
+    groups = group_by_command(unknown)
+    for first, *alike in groups[:MOST_COMMANDS]:
+        others = ", ".join(one.settings["strategy"] for one in alike)
+        more = f" (likewise with strategy={others})" if others else ""
         yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
 
 

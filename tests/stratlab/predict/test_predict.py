@@ -14,6 +14,7 @@ from stratlab import cli
 from stratlab.predict import counting
 from stratlab.predict.answering import complete
 from stratlab.predict.asking import ask_of_charts
+from stratlab.predict.count_command import COUNTED
 from stratlab.predict.device_memory import GATE, GIB, Device, Verdict
 from stratlab.predict.extrapolation import Sample, scale
 from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
@@ -303,10 +304,24 @@ def test_nothing_that_fits_ends_with_10_and_nothing_known_with_3(call: Call) -> 
     assert settings["strategy"] == "fsdp" and parsed.ranks >= 1, "as it stands, the trainer reads it"
 
 
+def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> None:
+    held = {name for file in read_operations([SHIPPED]) for name in file.settings}
+    assert held <= set(COUNTED) and len(held) > 40
+    asked = ("--model", "qwen2.5-3b", "--set", "seq_len=4096", "--set", "packing=false")
+    lines = [line for line in call(*asked)[1].splitlines() if line.startswith("where no file answers: ")]
+    assert len(lines) == 3, "those that differ in the strategy alone, and two layouts of nd"
+    assert all("--set seq_len=4096" in line and "--set packing=false" in line for line in lines)
+    assert "--per-node 4" in lines[0] and "(likewise with strategy=fsdp, hsdp, zero1," in lines[0]
+    code, _, err = call("--model", "vit_base", "--gpus", "16")
+    assert code == 2 and "--per-node 8 --set model=vit_base --set strategy=fsdp --set dataset=timm" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ((), "give either charts or --model"),
+        (("--model", "llama-3-8b"), "expected one of vit_tiny"),
+        (("--model", "resnett"), "did you mean resnet?"),
         (("--model", "gpt"), "--model gpt"),
         (("--model", "qwen2.5-3b", "--set", "sequence=4"), "--set sequence=4"),
         (("--model", "qwen2.5-3b", "--set", "micro_batch_size=0"), "micro_batch_size=0"),
