@@ -17,6 +17,7 @@ from stratlab.user_error import UserError
 
 PREFIX = "TRAINER_"
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
+OF_THE_HUB = "a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len"
 REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
 
 
@@ -87,8 +88,9 @@ def _explain_no_file(model: str, gpus: int, files: Sequence[OperationsFile], set
     known = f"there are operations files of {', '.join(names) or 'none'}"
     if problem := find_problem("model", model):
         return f"{problem}; {known}"
-    given = _read_settings(settings, set(SETTINGS))
-    return f"{known}, none of it; `{name_count_of_model(model, gpus, given)}` counts one, --operations FOLDER reads it"
+    counted = name_count_of_model(model, gpus, _read_settings(settings, set(SETTINGS)))
+    of_images = f" ({OF_THE_HUB})" if "/" in model else ""
+    return f"{known}, none of it; `{counted}` counts one{of_images}, --operations FOLDER reads it"
 
 
 def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:

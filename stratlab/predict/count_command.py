@@ -63,7 +63,7 @@ def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
     for name in COUNTED:
         if name in given and (name in ALWAYS or given[name] != as_text(SETTINGS[name]["default"])):
             words += ["--set", f"{name}={given[name]}"]
-    words += ["--operations", f"FOLDER/{given.get('strategy', 'counted')}.json"]
+    words += ["--operations", f"FOLDER/{question.name.replace(' ', '-')}.json"]
     return shlex.join(words)
 
 

@@ -15,9 +15,10 @@ from stratlab.tables.image_sizes import say_image_size
 
 COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
 SMALLEST_GIB = 0.005
-"""A cause below it has no column."""
+"""A cause below it has no column, unless it is more than LEAST_SHARE of a small model's peak."""
+LEAST_SHARE = 0.02
 COLUMNS = ("run", "ranks", "micro-batch", "verdict", "on device GiB", "peak GiB", "largest micro-batch")
-MOST_COMMANDS = 3
+MOST_COMMANDS = 5
 ADVICE = "what to change first, or what is missing"
 
 
@@ -42,23 +43,26 @@ def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
 
 def show_gib(one: Prediction, gib: float) -> str:
     """`<= 9.80` where it is an upper bound."""
-    return f"{'<= ' if one.is_upper_bound else ''}{gib:.2f}"
+    return f"{'<= ' if one.is_upper_bound else ''}{gib:.{2 if gib >= 0.1 else 4}f}"
 
 
 def build_causes(answers: Sequence[Prediction | Unknown]) -> Table:
     """GiB by cause at the peak; causes that nobody holds are left out."""
     known = [one for one in answers if isinstance(one, Prediction)]
+    most = max((one.peak.total for one in known), default=0)
+    smallest = min(SMALLEST_GIB * GIB, LEAST_SHARE * most)
+    digits = 2 if most >= 0.1 * GIB else 4
     causes = [
         cause
         for cause in dict.fromkeys(cause for one in known for cause in one.peak.causes)
-        if any(one.peak.causes.get(cause, 0) >= SMALLEST_GIB * GIB for one in known)
+        if any(one.peak.causes.get(cause, 0) >= smallest for one in known)
     ]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", *causes, "in all"):
         table.add_column(name, justify="left" if name == "run" else "right")
     for one in known:
-        cells = [f"{one.peak.causes.get(cause, 0) / GIB:.2f}" for cause in causes]
-        table.add_row(one.question.name, *cells, f"{one.peak.total / GIB:.2f}")
+        cells = [f"{one.peak.causes.get(cause, 0) / GIB:.{digits}f}" for cause in causes]
+        table.add_row(one.question.name, *cells, f"{one.peak.total / GIB:.{digits}f}")
     return table
 
 
@@ -88,7 +92,7 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     groups = group_by_command(unknown)
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)
-        more = f" (likewise with strategy={others})" if others else ""
+        more = f" (likewise with strategy={others}, into a file of its own)" if others else ""
         yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
 
 

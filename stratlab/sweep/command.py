@@ -146,6 +146,7 @@ def sweep(
                 display.say(say_tuning_plan(asked.tune, bench.combinations))
             display.say(
                 f"{len(plan)} releases, all charts render, no setting is refused; nothing was started"
+                + ("" if rehearse else ", no data or model was looked at")
             )
             return
         record = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import sys
@@ -132,7 +133,7 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
     problems = [
         f"matrix: strategy {name}: no chart {charts / name}; "
         + (
-            f"there is {', '.join(there)}"
+            f"{_hint(name, there)}there is {', '.join(there)}"
             if there
             else f"charts={sweep.charts}: no folder of charts, from {folder} on"
         )
@@ -140,6 +141,11 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
         if not (charts / name / "Chart.yaml").is_file()
     ]
     return {name: charts / name for name in wanted}, problems
+
+
+def _hint(name: str, there: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, there, n=1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _is_strategy(chart_file: Path) -> bool:

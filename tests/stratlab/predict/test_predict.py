@@ -309,9 +309,12 @@ def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> Non
     assert held <= set(COUNTED) and len(held) > 40
     asked = ("--model", "qwen2.5-3b", "--set", "seq_len=4096", "--set", "packing=false")
     lines = [line for line in call(*asked)[1].splitlines() if line.startswith("where no file answers: ")]
-    assert len(lines) == 3, "those that differ in the strategy alone, and two layouts of nd"
+    files = [line.partition("--operations ")[2].partition("`")[0] for line in lines]
+    assert files == ["FOLDER/ddp.json", *(f"FOLDER/nd-{number}d.json" for number in (1, 2, 3, 4))]
     assert all("--set seq_len=4096" in line and "--set packing=false" in line for line in lines)
     assert "--per-node 4" in lines[0] and "(likewise with strategy=fsdp, hsdp, zero1," in lines[0]
+    _, _, err = call("--model", "google/vit-base-patch16-224")
+    assert "in place of dataset and seq_len" in err
     code, _, err = call("--model", "vit_base", "--gpus", "16")
     assert code == 2 and "--per-node 8 --set model=vit_base --set strategy=fsdp --set dataset=timm" in err
 
