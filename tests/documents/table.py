@@ -421,7 +421,9 @@ TABLE: dict[str, Row] = {
         "tests/stratlab/metrics/processes/test_replay.py::*", instead=PLACEHOLDER
     ),
     "stratlab predict --model qwen2.5-3b --gpus 8": row(PARSES, f"{HERE}test_stratlab_predicts_as_told"),
-    "stratlab predict --model vit_huge --gpus 16": row(PARSES, f"{HERE}test_stratlab_predicts_as_told"),
+    "stratlab predict --model vit_huge --gpus 16 --set micro_batch_size=32": row(
+        PARSES, f"{HERE}test_stratlab_predicts_as_told"
+    ),
     "stratlab predict --model vit_huge --gpus 64 --set micro_batch_size=32 --device-gib 139.8 --page fits.html": row(
         PARSES, f"{HERE}test_stratlab_predicts_as_told"
     ),
