@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stratlab.nearest import ask_nearest
 from stratlab.predict.count_command import name_count_of_model
 from stratlab.predict.operations_file import OperationsFile, as_text
 from stratlab.predict.question import Question
@@ -122,8 +122,7 @@ def _read_settings(settings: Sequence[str], known: set[str]) -> dict[str, str]:
         if not equals:
             raise UserError(f"--set {text}: expected name=value")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"memory depends on {', '.join(sorted(known))}"
+            hint = ask_nearest(name, known) or f"memory depends on {', '.join(sorted(known))}"
             raise UserError(f"--set {text}: {hint}")
         if problem := find_problem(name, value):
             raise UserError(f"--set {text}: {problem}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from stratlab.nearest import ask_nearest
 from stratlab.tables.settings import find_problem
 from stratlab.user_error import UserError
 
@@ -116,12 +117,10 @@ def explain_refusal(text: str, chart: Path) -> str:
         if found and (wish := find_problem(found["name"], found["text"]))
     }
     for line in text.splitlines():
-        if (found := OF_SETTING.match(line)) and found[
-            "name"
-        ] in wishes:  # a pattern says nothing to a reader
-            if wish := wishes[found["name"]]:
+        about = OF_SETTING.match(line)
+        if about and about["name"] in wishes:  # once, in place of a pattern, which says nothing to a reader
+            if (wish := wishes[about["name"]]) not in lines:
                 lines.append(wish)
-                wishes[found["name"]] = ""
             continue
         lines.append(line)
         if re.fullmatch(r"\S+:", line):
@@ -133,9 +132,8 @@ def explain_refusal(text: str, chart: Path) -> str:
 
 
 def _hint(name: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(name, allowed, n=1)
-    question = f"did you mean {near[0]}? " if near else ""
-    return f"  {name}: {question}allowed are {', '.join(allowed)}"
+    told = filter(None, (f"  {name}:", ask_nearest(name, allowed), f"allowed are {', '.join(allowed)}"))
+    return " ".join(told)
 
 
 def _hint_at_neighbour(chart: Path) -> str:

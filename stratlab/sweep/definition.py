@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
 from stratlab.compare.judging.varied import PREFIX, REFUSED
+from stratlab.nearest import ask_nearest
 from stratlab.sweep.tuning_definition import Tune
 from stratlab.user_error import UserError
 
@@ -188,5 +188,5 @@ def _sentences(failure: ValidationError) -> list[str]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {near[0]}?" if near else ""
+    asked = ask_nearest(name, known)
+    return f", {asked}" if asked else ""

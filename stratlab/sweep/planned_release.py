@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import sys
@@ -16,6 +15,7 @@ import yaml
 
 from stratlab.cluster.workloads import APIS, Api, RunFacts, Workload
 from stratlab.machine.environment import build_machine_env
+from stratlab.nearest import ask_nearest
 from stratlab.predict.foretelling import foretell
 from stratlab.rendering.checking import ask_trainer, list_refusals
 from stratlab.rendering.helm import read_chart_name, render_chart
@@ -133,7 +133,7 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
     problems = [
         f"matrix: strategy {name}: no chart {charts / name}; "
         + (
-            f"{_hint(name, there)}there is {', '.join(there)}"
+            f"{ask_nearest(name, there)} there is {', '.join(there)}".lstrip()
             if there
             else f"charts={sweep.charts}: no folder of charts, from {folder} on"
         )
@@ -141,11 +141,6 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
         if not (charts / name / "Chart.yaml").is_file()
     ]
     return {name: charts / name for name in wanted}, problems
-
-
-def _hint(name: str, there: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, there, n=1)
-    return f"did you mean {near[0]}? " if near else ""
 
 
 def _is_strategy(chart_file: Path) -> bool:
@@ -222,8 +217,8 @@ def check_settings(
     """Lets the trainer check the settings of every release; returns why it could not be asked, or "".
 
     Args:
-        here: they run on this machine with their results below this folder, so that data and models are looked at, too.
         waiting: hears now and then for how many seconds it has been asked.
+        here: they run on this machine with their results below this folder, so that data and models are looked at, too.
 
     Raises:
         UserError: with one line per sentence of the trainer, and the releases that it is about.

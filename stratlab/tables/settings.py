@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from stratlab.nearest import ask_nearest
 
 SETTINGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("settings.json").read_text())[
     "properties"
@@ -40,8 +41,7 @@ def find_problem(name: str, text: str) -> str:
 def _find_choice_problem(allowed: list[str], text: str, other: str = "") -> str:
     if text in allowed:
         return ""
-    near = difflib.get_close_matches(text, allowed, n=1)
-    return f"{f'did you mean {near[0]}? ' if near else ''}expected one of {', '.join(allowed)}{other}"
+    return f"{ask_nearest(text, allowed)} expected one of {', '.join(allowed)}{other}".lstrip()
 
 
 def _is_number(kinds: list[Mapping[str, Any]], text: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stratlab.compare.judging.facts import UNKNOWN
 from stratlab.compare.judging.rules import SIZES, Rule
+from stratlab.nearest import ask_nearest
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 
@@ -73,9 +73,9 @@ def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
         if name in REFUSED:
             wrong.append(f"{name} cannot be varied: {REFUSED[name]}")
         elif name not in known:
-            near = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f", did you mean {near[0]}?" if near else ""
-            wrong.append(f"{name} is no setting of these runs{hint}")
+            wrong.append(
+                ", ".join(filter(None, (f"{name} is no setting of these runs", ask_nearest(name, known))))
+            )
     if wrong:
         raise UserError("\n  ".join(["varied:", *wrong]))
 
