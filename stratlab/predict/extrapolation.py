@@ -1,8 +1,8 @@
 """A file's few counts become any depth, micro-batch and number of ranks, window by window and cause by cause.
 
-In one window of a step each cause holds a number of bytes that is even in the layers, and in the rows between two
-counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the fullest
-window.
+In one window of a step each cause holds a number of bytes that is even in the layers of the rank, and in the rows
+between two counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the
+fullest window.
 """
 
 from __future__ import annotations
@@ -26,6 +26,17 @@ class Sample:
     windows: Mapping[str, Mapping[str, int]]
     host: Mapping[str, int] = field(default_factory=dict)
     """Bytes in host memory by cause: what is offloaded."""
+    pp: int = 1
+    """Ranks that share the layers of a pipeline."""
+    stages: int = 1
+    """Of a pipeline, that one rank holds."""
+
+    def own_layers(self, layers: int) -> int:
+        """Layers that the rank holds of so many: the first stage is rank 0's, the last one that of the other rank that
+        was counted, and layers that are left over go to the first stages (trainer.layout.resolve.split_layers)."""
+        base, over = divmod(layers, self.pp * self.stages)
+        first = 0 if self.rank == 0 else self.pp - 1
+        return sum(base + (stage < over) for stage in range(first, self.pp * self.stages, self.pp))
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,7 @@ def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _scale_cause(points: Sequence[tuple[Sample, float]], layers: int, rows: int, ranks: int) -> float:
-    base = points[0][0].ranks
+    base, layers = points[0][0].ranks, points[0][0].own_layers(layers)
     value = _at_rows(_by_rows(points, base, layers), rows)
     others = [sample.ranks for sample, _ in points if sample.ranks != base]
     if not others or ranks == base:
@@ -93,11 +104,11 @@ def _scale_cause(points: Sequence[tuple[Sample, float]], layers: int, rows: int,
 
 
 def _by_rows(points: Sequence[tuple[Sample, float]], ranks: int, layers: int) -> dict[int, float]:
-    """Rows -> bytes at this depth."""
+    """Rows -> bytes with so many layers of its own."""
     found: dict[int, list[tuple[float, float]]] = {}
     for sample, size in points:
         if sample.ranks == ranks:
-            found.setdefault(sample.rows, []).append((sample.layers, size))
+            found.setdefault(sample.rows, []).append((sample.own_layers(sample.layers), size))
     return {rows: _line(sorted(pairs), layers) for rows, pairs in sorted(found.items())}
 
 

@@ -17,6 +17,8 @@ from stratlab.user_error import UserError
 
 SHIPPED = Path(__file__).with_name("operations")
 SCHEMA = 1
+STAGES_HELD = {"interleaved1f1b": 2}
+"""Schedule of a pipeline -> stages that one rank holds; 1 with every other."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,10 @@ def read_operations_file(path: Path) -> OperationsFile:
         raise UserError(
             f"{path}: an operations file of schema {content.schema_version}, expected {SCHEMA}; count it again"
         )
+    held = STAGES_HELD.get(str(content.settings.get("pp_schedule")), 1)
     samples = [
-        Sample(one.layers, one.rows, one.ranks, one.rank, one.windows, one.host) for one in content.samples
+        Sample(one.layers, one.rows, one.ranks, one.rank, one.windows, one.host, one.axes.get("pp", 1), held)
+        for one in content.samples
     ]
     rest = {name: value for name, value in content if name not in ("schema_version", "samples")}
     return OperationsFile(path=path, samples=samples, axes=content.samples[0].axes, **rest)

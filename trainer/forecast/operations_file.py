@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from trainer.forecast.operations_content import OperationsContent, describe_problem
 from trainer.forecast.scaling import Peak, Sample, find_peak, find_window
+from trainer.layout.layout_rules import VIRTUAL_STAGES
 from trainer.settings.config import Config
 
 SCHEMA = 1
@@ -73,18 +74,25 @@ class OperationsFile:
         return self.accumulates or self.micro_batches(config, ranks) == 1
 
     def peak(self, config: Config, ranks: int) -> Peak:
-        return find_peak(self.samples, config.model_layers or self.layers, config.micro_batch_size, ranks)
+        layers, rows = config.model_layers or self.layers, config.micro_batch_size
+        return find_peak(self.samples, layers, rows, ranks, self._stages(config))
 
     def window(self, name: str, peak: Peak, config: Config, ranks: int) -> Peak:
         """What the rank of `peak` holds in another window."""
         layers = config.model_layers or self.layers
-        return find_window(self.samples, name, peak, layers, config.micro_batch_size, ranks)
+        rows, stages = config.micro_batch_size, self._stages(config)
+        return find_window(self.samples, name, peak, layers, rows, ranks, stages)
 
     def host(self, peak: Peak, config: Config, ranks: int) -> Peak:
         """What the rank of `peak` keeps in host memory; of no bytes without offload."""
         layers = config.model_layers or self.layers
         apart = [{**sample, "windows": {HOST: sample["host"]}} for sample in self.samples]
-        return find_window(apart, HOST, peak, layers, config.micro_batch_size, ranks)
+        return find_window(apart, HOST, peak, layers, config.micro_batch_size, ranks, self._stages(config))
+
+    @staticmethod
+    def _stages(config: Config) -> int:
+        """Of a pipeline, that one rank holds."""
+        return VIRTUAL_STAGES[config.pp_schedule]
 
 
 def find_operations(

@@ -1,8 +1,8 @@
 """A file's few counts become any depth, micro-batch and number of ranks, window by window and cause by cause.
 
-In one window of a step each cause holds a number of bytes that is even in the layers, and in the rows between two
-counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the fullest
-window of the fullest rank.
+In one window of a step each cause holds a number of bytes that is even in the layers of the rank, and in the rows
+between two counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the
+fullest window of the fullest rank.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.layout.resolve import split_layers
+
 Sample = Mapping[str, Any]
-"""layers, rows, ranks, rank, windows {window: {cause: bytes}}: as the file has it."""
+"""layers, rows, ranks, rank, axes, windows {window: {cause: bytes}}: as the file has it."""
 
 
 @dataclass(frozen=True)
@@ -28,27 +30,39 @@ class Peak:
         return sum(self.causes.values())
 
 
-def find_peak(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Peak:
-    """Of the fullest rank that was counted."""
-    return max(_peaks(samples, layers, rows, ranks), key=lambda peak: peak.total)
+def find_peak(samples: Sequence[Sample], layers: int, rows: int, ranks: int, stages: int = 1) -> Peak:
+    """Of the fullest rank that was counted. `stages`: of a pipeline, that one rank holds."""
+    return max(_peaks(samples, layers, rows, ranks, stages), key=lambda peak: peak.total)
 
 
 def find_window(
-    samples: Sequence[Sample], window: str, like: Peak, layers: int, rows: int, ranks: int
+    samples: Sequence[Sample], window: str, like: Peak, layers: int, rows: int, ranks: int, stages: int = 1
 ) -> Peak:
     """What the rank of `like` holds in the fullest moment of one window; of no bytes where that was not counted."""
-    peaks = _peaks(samples, layers, rows, ranks)
+    peaks = _peaks(samples, layers, rows, ranks, stages)
     mine = (peak for peak in peaks if (peak.window, peak.rank) == (window, like.rank))
     return next(mine, Peak(window, like.rank, {}))
 
 
-def _peaks(samples: Sequence[Sample], layers: int, rows: int, ranks: int) -> Iterator[Peak]:
+def _peaks(samples: Sequence[Sample], layers: int, rows: int, ranks: int, stages: int) -> Iterator[Peak]:
     for rank in dict.fromkeys(sample["rank"] for sample in samples):
-        mine = [sample for sample in samples if sample["rank"] == rank]
+        mine = [
+            {**sample, "layers": _own_layers(sample, sample["layers"], stages)}
+            for sample in samples
+            if sample["rank"] == rank
+        ]
+        own = _own_layers(mine[0], layers, stages)
         for window in dict.fromkeys(name for sample in mine for name in sample["windows"]):
             names = dict.fromkeys(name for sample in mine for name in sample["windows"].get(window, ()))
-            sizes = {name: round(_scale(mine, window, name, layers, rows, ranks)) for name in names}
+            sizes = {name: round(_scale(mine, window, name, own, rows, ranks)) for name in names}
             yield Peak(window, rank, _settle(sizes))
+
+
+def _own_layers(sample: Sample, layers: int, stages: int) -> int:
+    """Layers that the sample's rank holds of so many: of a pipeline the first or the last stages (split_layers)."""
+    pp = sample["axes"].get("pp", 1)
+    parts = split_layers(layers, pp * stages)
+    return sum(map(len, parts[0 if sample["rank"] == 0 else pp - 1 :: pp]))
 
 
 def _settle(sizes: Mapping[str, int]) -> dict[str, int]:

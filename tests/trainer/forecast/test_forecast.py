@@ -29,6 +29,7 @@ from trainer.forecast.scaling import find_peak
 from trainer.launch import foreseen_memory
 from trainer.launch.ledger import Ledger
 from trainer.launch.preflight import Pods
+from trainer.layout.layout_rules import VIRTUAL_STAGES
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import PREFIX, Config
 
@@ -61,18 +62,22 @@ def as_question(run: Config, ranks: int, per_node: int) -> Question:
     return Question(run.run, settings, ranks, per_node, run.micro_batch_size, run.global_batch_size)
 
 
+@pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_both_programs_scale_alike(path: Path):
+def test_both_programs_scale_alike(path: Path, stages: int, tmp_path: Path):
     draw = random.Random(path.stem)
-    samples = json.loads(path.read_text())["samples"]
-    file = read_operations_file(path)
+    content = json.loads(path.read_text())
+    schedule = next(name for name, held in VIRTUAL_STAGES.items() if held == stages)
+    content["settings"]["pp_schedule"] = schedule
+    (changed := tmp_path / path.name).write_text(json.dumps(content))
+    samples, file = content["samples"], read_operations_file(changed)
     for _ in range(20):
         asked = (
             draw.choice([4, 8, 17, 36]),
             draw.choice([1, 2, 3, 7, 16, 100]),
             draw.choice([2, 4, 8, 64, 512]),
         )
-        ours, theirs = find_peak(samples, *asked), scale(file.samples, *asked)
+        ours, theirs = find_peak(samples, *asked, stages), scale(file.samples, *asked)
         assert (ours.window, ours.rank, ours.causes) == (theirs.window, theirs.rank, theirs.causes)
 
 
