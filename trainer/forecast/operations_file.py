@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from trainer.forecast.operations_content import OperationsContent, describe_problem
 from trainer.forecast.scaling import Peak, Sample, find_peak, find_window
-from trainer.layout.layout_rules import VIRTUAL_STAGES
 from trainer.settings.config import Config
+from trainer.shapes.pipeline_stages import VIRTUAL_STAGES
 
 SCHEMA = 1
 CUDA, CPU = "cuda", "cpu"

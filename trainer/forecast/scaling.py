@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.layout.resolve import split_layers
+from trainer.shapes.pipeline_stages import split_layers
 
 Sample = Mapping[str, Any]
 """layers, rows, ranks, rank, axes, windows {window: {cause: bytes}}: as the file has it."""

@@ -14,10 +14,11 @@ from trainer.layout.choice import Choice, choose_layout
 from trainer.layout.decoder_memory import RankMemory, describe_ranks
 from trainer.layout.fit import largest_device_bytes
 from trainer.layout.need import STATE, Need, measure_need
-from trainer.layout.resolve import Layout, count_stages, split_layers
+from trainer.layout.resolve import Layout, count_stages
 from trainer.settings.config import PREFIX, Config, ConfigError
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import DecoderShape, count_parameters
+from trainer.shapes.pipeline_stages import split_layers
 from trainer.shapes.teacher_rules import teacher_problems
 
 GIB = 1 << 30

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from math import prod
 
 from trainer.layout.axes import Axes
-from trainer.layout.resolve import Layout, count_stages, split_layers
+from trainer.layout.resolve import Layout, count_stages
 from trainer.settings.config import Config
 from trainer.settings.optimizer_table import count_moments
 from trainer.shapes.decoder_shapes import DecoderShape, weight_shapes
+from trainer.shapes.pipeline_stages import split_layers
 from trainer.shapes.teacher_rules import count_teacher_bytes
 
 EMBEDDING, HEAD = "hf.model.embed_tokens.weight", "hf.lm_head.weight"

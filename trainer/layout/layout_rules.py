@@ -13,13 +13,12 @@ from trainer.settings.compile_rules import refused_compositions
 from trainer.settings.config import Config
 from trainer.settings.knob_table import pipeline_problems, replica_problems
 from trainer.shapes.decoder_rules import size_problems
+from trainer.shapes.pipeline_stages import VIRTUAL_STAGES
 
 if TYPE_CHECKING:
     from trainer.layout.axes import Axes
     from trainer.shapes.decoder_shapes import DecoderShape
 
-VIRTUAL_STAGES = {"1f1b": 1, "gpipe": 1, "interleaved1f1b": 2}
-"""Stages of the pipeline that one process holds."""
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainer.layout.axes import ND_AXES, Axes
-from trainer.layout.layout_rules import VIRTUAL_STAGES, broken_layout_rules
+from trainer.layout.layout_rules import broken_layout_rules
 from trainer.settings.config import Config, ConfigError
+from trainer.shapes.pipeline_stages import VIRTUAL_STAGES
 
 if TYPE_CHECKING:
     from trainer.shapes.decoder_shapes import DecoderShape
@@ -106,13 +107,6 @@ def layout_problems(config: Config, world_size: int, shape: DecoderShape) -> lis
 def count_stages(config: Config, pp: int) -> int:
     """Stages of the pipeline over all processes; with the interleaved schedule each holds two."""
     return pp * VIRTUAL_STAGES[config.pp_schedule] if pp > 1 else 1
-
-
-def split_layers(layers: int, stages: int) -> list[range]:
-    """The layers of each stage; the first ones get those that are left over, because the last one has the head."""
-    base, extra = divmod(layers, stages)
-    ends = [base * (stage + 1) + min(stage + 1, extra) for stage in range(stages)]
-    return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _find_layout(config: Config, world_size: int, shape: DecoderShape) -> Layout:

@@ -31,10 +31,10 @@ from dataclasses import dataclass
 
 from trainer.layout.axes import Axes
 from trainer.layout.decoder_memory import EMBEDDING, HEAD, tensor_dimension
-from trainer.layout.resolve import split_layers
 from trainer.measuring.wire_formulas import ELEMENT, Parameter
 from trainer.settings.recomputation import recomputes
 from trainer.shapes.decoder_shapes import DecoderShape, parameter_shapes
+from trainer.shapes.pipeline_stages import split_layers
 
 Operations = dict[str, dict[str, tuple[int, int]]]
 """axis -> collective -> (how often, bytes of this rank's payload)."""

@@ -29,9 +29,9 @@ from trainer.forecast.scaling import find_peak
 from trainer.launch import foreseen_memory
 from trainer.launch.ledger import Ledger
 from trainer.launch.preflight import Pods
-from trainer.layout.layout_rules import VIRTUAL_STAGES
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import PREFIX, Config
+from trainer.shapes.pipeline_stages import VIRTUAL_STAGES
 
 FILES = sorted(SHIPPED.glob("*.json"))
 VIT = {"model": "vit_huge", "dataset": "synthetic", "precision": "bf16", "train_samples": 64}

@@ -11,7 +11,7 @@ import pytest
 from trainer.layout.axes import Axes
 from trainer.layout.command import main
 from trainer.layout.mesh import broken_rules, resolve_axes
-from trainer.layout.resolve import KINDS, layout_problems, resolve_layout, split_layers
+from trainer.layout.resolve import KINDS, layout_problems, resolve_layout
 from trainer.settings.config import Config, ConfigError
 from trainer.shapes.decoder_shapes import SHAPES
 
@@ -318,12 +318,6 @@ def test_what_the_run_records():
         "sequence_parallel": True,
         "reason": layout(4, dimensions=4).reason,
     }
-
-
-def test_layers_left_over_go_to_the_first_stages():
-    assert [len(part) for part in split_layers(36, 5)] == [8, 7, 7, 7, 7]
-    assert [i for part in split_layers(7, 3) for i in part] == list(range(7))
-    assert split_layers(4, 1) == [range(4)]
 
 
 def test_the_command_prints_layout_reason_and_memory(capsys):
