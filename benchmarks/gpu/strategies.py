@@ -12,6 +12,9 @@ from benchmarks.gpu.session import Session
 RUNS = (  # by value
     *("qwen2.5-3b:single+compile", "vit_base:single+compile", "qwen2.5-3b:zero3", "vit_huge:zero2"),
     *("vit_huge:single+compile", "qwen2.5-3b:zero2", "vit_huge:ddp", "vit_huge:zero3", "qwen2.5-3b:ddp"),
+    *("qwen2.5-3b:zero1", "vit_huge:zero1", "qwen2.5-3b:nd", "vit_huge:hsdp"),
+    *("qwen2.5-3b:fsdp+compile", "vit_huge:fsdp+compile", "vit_base:ddp+compile", "vit_base:fsdp+compile"),
+    *("vit_base:zero2+compile", "qwen2.5-3b:ddp+compile"),
 )
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
 TINY_RUNS = ("vit_base:zero2", "qwen2.5-3b:zero3")
