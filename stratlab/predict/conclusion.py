@@ -54,4 +54,19 @@ def _say_first(fitting: Sequence[Prediction], asked: int, known: int) -> str:
         return f"in short: only {name}{of_known} fits, with a micro-batch up to {first.largest}"
     names = ", ".join(one.question.name for one in fitting)
     reason = f": {why}" if why else ""
-    return f"in short: {names} fit. Take {name} first{reason}; compare it with the next one before a long run"
+    said = f"in short: {names} fit. Take {name} first{reason}"
+    if first.largest > 1:
+        return f"{said}; compare it with the next one before a long run"
+    return f"{said}. {_say_narrow(first, sorted(fitting, key=place))}"
+
+
+def _say_narrow(first: Prediction, others: Sequence[Prediction]) -> str:
+    """That the first one hardly fits, and who has room: sending little is not all that makes a step short."""
+    needs = f"no micro-batch above 1 fits under it ({first.needs_gib:.2f} of {first.device.gib:g} GiB)"
+    roomy = next((one for one in others if one.largest > 1), None)
+    if roomy is None:
+        return f"But {needs}, nor under another of them; compare it with the next one before a long run"
+    return (
+        f"But {needs}: {roomy.question.name} has room for {roomy.largest}, and more rows at once may win more than "
+        "sending less; measure both before a long run"
+    )

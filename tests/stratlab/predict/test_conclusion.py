@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.predict.conclusion import WHY
+from stratlab.predict.answering import answer
+from stratlab.predict.asking import ask_of_model
+from stratlab.predict.conclusion import WHY, conclude
+from stratlab.predict.device_memory import DEVICE_GIB
+from stratlab.predict.operations_file import SHIPPED, read_operations
+from stratlab.predict.prediction import Prediction
 from stratlab.tables.strategies import STRATEGIES
 from tests.stratlab.predict.test_predict import Call, call
 
@@ -31,6 +36,29 @@ def test_what_fits_is_named_and_what_sends_least_goes_first(call: Call) -> None:
     assert "image_size=224 (the model's own)" in out and "image_size=0" not in out
     _, out, _ = call("--model", "qwen2.5-3b", "--device-gib", "40")
     assert re.match(r"in short: (?!ddp).* fit\. Take zero2 first: ", last_line(out))
+
+
+def test_what_hardly_fits_is_not_advised_without_saying_so(call: Call) -> None:
+    """Of zero1 four rows fit, of ddp one; of vit_huge more under ddp, too."""
+    _, out, _ = call("--model", "qwen2.5-3b")
+    assert last_line(out).endswith(
+        "Take ddp first: nothing else that divides the data sends less. But no micro-batch above 1 fits under it "
+        "(59.48 of 79.2 GiB): zero1 has room for 4, and more rows at once may win more than sending less; measure both "
+        "before a long run"
+    )
+    _, out, _ = call("--model", "vit_huge")
+    assert last_line(out).endswith("sends less; compare it with the next one before a long run")
+
+
+def test_where_nothing_has_room_nobody_is_said_to_have_it() -> None:
+    files = list(read_operations([SHIPPED]))
+    found = answer(ask_of_model("qwen2.5-3b", 8, files, ()), files, DEVICE_GIB, None)
+    narrow = [one for one in found if isinstance(one, Prediction) and one.largest == 1]
+    assert [one.question.name for one in narrow] == ["ddp", "nd 1d"]
+    assert re.search(
+        r"But no micro-batch above 1 fits under it \(.*\), nor under another of them; compare it with the next one",
+        conclude(narrow),
+    )
 
 
 @pytest.mark.parametrize(
