@@ -15,6 +15,7 @@ import typer
 from stratlab.analysis.command import analyze
 from stratlab.check.command import check
 from stratlab.compare.command import compare
+from stratlab.compare.json_option import JsonOrFile
 from stratlab.demo.command import demo
 from stratlab.export.command import export
 from stratlab.fetch.command import fetch
@@ -65,7 +66,7 @@ app.command(short_help="Remove the folder of a run.")(remove)
 app.command(short_help="Run a matrix of settings on the cluster, and compare.")(sweep)
 app.command(short_help="Analyze the traces of a run.")(analyze)
 app.command(short_help="Check that a finished run is whole, here and in MLflow.")(verify)
-app.command(short_help="Compare the runs of a folder or of an MLflow experiment.")(compare)
+app.command(short_help="Compare the runs of a folder or of an MLflow experiment.", cls=JsonOrFile)(compare)
 app.command(short_help="Serve the MLflow store of a rehearsal.")(mlflow)
 app.add_typer(export, name="export", short_help="Write files for other programs: TensorBoard.")
 app.add_typer(metrics, name="metrics", short_help="Send MLflow what it missed; serve runs to Prometheus.")

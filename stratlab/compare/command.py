@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stratlab.compare.json_option import PRINTED
 from stratlab.options import Claim, Context, LabImage, Mount, Namespace, TrackingUri
 from stratlab.user_error import UserError
 
@@ -26,7 +27,7 @@ def compare(
     ] = None,
     as_json: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Also write report.json there; - prints it alone."),
+        typer.Option("--json", metavar="[FILE]", help="As JSON: report.json alone; with FILE also there."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out.")
@@ -72,9 +73,11 @@ def compare(
 
     Example: stratlab compare demo --on-cluster --namespace stratlab
     """
+    if folder is None and experiment is None and as_json not in (None, PRINTED):
+        folder, as_json = Path(str(as_json)), PRINTED  # `compare --json DIR`
     if (folder is None) == (experiment is None):
         raise UserError("give either DIR or --experiment NAME")
-    if as_json and as_json != "-":
+    if as_json and as_json != PRINTED:
         from stratlab.compare.showing.report_files import check_file
 
         check_file(Path(as_json))
@@ -117,7 +120,7 @@ def compare(
     page = write_report(report, runs, output)
     logged = log_for_user(report, runs, output, experiment, tracking_uri, mlflow_store)
     _show(report, page, as_json)
-    if logged and as_json != "-":
+    if logged and as_json != PRINTED:
         print(logged, flush=True)
 
 
@@ -160,9 +163,9 @@ def _compare_there(
 
 
 def _show(report: Mapping[str, Any], page: Path, as_json: str | None) -> None:
-    """report.json alone for `-`; else the table, and where the page is."""
+    """report.json alone for `--json` without a file; else the table, and where the page is."""
     text = page.with_name("report.json").read_text()
-    if as_json == "-":
+    if as_json == PRINTED:
         print(text, end="")
         return
     from rich.console import Console

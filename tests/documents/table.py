@@ -267,6 +267,9 @@ TABLE: dict[str, Row] = {
     "stratlab compare results/runs/demo --baseline ddp": row(
         PARSES, "tests/stratlab/compare/test_comparison.py::*"
     ),
+    "stratlab compare results/runs/demo --json": row(
+        PARSES, "tests/stratlab/test_cli.py::test_compare_prints_its_report_or_writes_it_to_a_file"
+    ),
     "stratlab compare results/runs/demo --memory-limit-gib 80": row(
         PARSES, "tests/stratlab/compare/test_comparison.py::*"
     ),

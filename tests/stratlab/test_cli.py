@@ -256,6 +256,34 @@ def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
     assert "dataset cannot be varied" in said and "lrr is no setting of these runs, did you mean lr?" in said
 
 
+def test_compare_prints_its_report_or_writes_it_to_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """--json as that of other commands, wherever it stands; FILE and - as ever."""
+    runs, file = tmp_path / "runs", tmp_path / "found.json"
+    for strategy in ("ddp", "fsdp"):
+        build_run_dir(runs, strategy, strategy, hosts=["n"])
+        (runs / strategy / "mlflow.json").unlink()
+    for words in (
+        (str(runs), "--json"),
+        ("--json", str(runs)),
+        (str(runs), "--json", "--baseline", "fsdp"),
+        ("--json", "--baseline", "fsdp", str(runs)),
+        (str(runs), "--json", "-"),
+    ):
+        assert call("compare", *words) == 0, words
+        report = json.loads(capsys.readouterr().out)
+        assert [run["run"] for run in report["runs"]] == ["ddp", "fsdp"]
+        assert report["attribution"]["baseline"] == ("fsdp" if "--baseline" in words else None)
+    for words in ((str(runs), "--json", str(file)), (f"--json={file}", str(runs))):
+        assert call("compare", *words) == 0
+        assert "report: " in capsys.readouterr().out
+        assert file.read_text() == (runs / "report" / "report.json").read_text()
+        file.unlink()
+    assert call("compare", "--json") == 2
+    assert "give either DIR or --experiment NAME" in capsys.readouterr().err
+
+
 def test_a_rehearsal_tells_its_runs_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
