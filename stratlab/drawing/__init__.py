@@ -3,6 +3,7 @@
 Every function returns `Markup`: text from outside (names of kernels, runs, classes) is already escaped in it.
 """
 
+from stratlab.drawing.bars import stacked_bars
 from stratlab.drawing.canvas import note
 from stratlab.drawing.heat_map import heat_map
 from stratlab.drawing.histogram import histogram
@@ -18,7 +19,7 @@ from stratlab.drawing.links import (
 from stratlab.drawing.markdown_table import escape_markdown, markdown_table
 from stratlab.drawing.page import Section, Tile, build_page, details, loud, paragraph, subtitle, tile_row
 from stratlab.drawing.scatter import scatter
-from stratlab.drawing.svg import line_chart, stacked_bars, strips
+from stratlab.drawing.svg import line_chart, strips
 from stratlab.drawing.table import Column, badge, html_table
 
 __all__ = [

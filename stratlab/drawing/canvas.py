@@ -88,22 +88,32 @@ def row_label(label: str, y: float, width: float) -> Markup:
     return Markup("<g><title>{}</title>{}</g>").format(label, text(width - 8, y, shown, "end"))
 
 
+def label_above(label: str, x: float, y: float, width: float) -> Markup:
+    """The name of a row above it, where there is no room beside it; the whole name is the tooltip."""
+    return Markup("<g><title>{}</title>{}</g>").format(label, text(x, y, shorten(label, int(width / LETTER))))
+
+
 def colour_of(names: Sequence[str], colours: Mapping[str, int]) -> list[int]:
     """Index into the fills of each name: the given one, else its position."""
     return [colours.get(name, i) % FILLS for i, name in enumerate(names)]
 
 
 def legend(
-    names: Sequence[str], left: float, lines: bool = False, colours: Mapping[str, int] | None = None
+    names: Sequence[str],
+    left: float,
+    lines: bool = False,
+    colours: Mapping[str, int] | None = None,
+    width: float = WIDTH,
 ) -> tuple[Markup, float]:
     """Coloured keys (pieces of line, or fields) in reading order, wrapped. Returns them and their height."""
     fills = colour_of(names, colours or {})
     key = 30 if lines else 14
     parts, x, y = [], left, 12.0
+    most = min(60, int((width - left - key - 6) / LETTER))
     for i, name in enumerate(names):
-        shown = shorten(name, 60)
+        shown = shorten(name, most)
         needed = key + 6 + len(shown) * LETTER + 18
-        if x + needed > WIDTH and x > left:
+        if x + needed > width and x > left:
             x, y = left, y + 18
         field = rect(x, y - 9, key, 10, f"f{fills[i]}")
         parts.append(line(x, y - 4, x + key, y - 4, line_style(i)) if lines else field)

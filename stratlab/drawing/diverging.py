@@ -9,16 +9,16 @@ from markupsafe import Markup
 from stratlab.drawing import note
 from stratlab.drawing.canvas import (
     COLOURS,
-    LETTER,
     WIDTH,
     Scale,
     build_svg,
     fit_screens,
+    label_above,
     label_width,
+    legend,
     line,
     rect,
     row_label,
-    shorten,
     text,
     x_axis,
 )
@@ -61,7 +61,7 @@ def _draw(
     """Where there is little room the labels stand above their bars."""
     above = 0.0 if width == WIDTH else 16.0
     left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
-    keys, top = _legend(names, left, colours, width)
+    keys, top = legend(names, left, colours=colours, width=width)
     top += 4
     across = Scale(values.low, values.high, left, width - NUMBERS)
     bottom = top + pitch * len(rows)
@@ -69,8 +69,8 @@ def _draw(
     parts = [keys, *x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum", ticks)]
     for i, (label, row) in enumerate(rows.items()):
         y, total = top + pitch * i + above + 6, sum(row.values())
-        place = shorten(label, int((width - left) / LETTER))
-        parts.append(text(left, y - 5, place) if above else row_label(label, y + 15, left))
+        named = label_above(label, left, y - 5, width - left) if above else row_label(label, y + 15, left)
+        parts.append(named)
         ends = {1: 0.0, -1: 0.0}
         for name in names:
             value = row.get(name, 0.0)
@@ -87,18 +87,6 @@ def _draw(
     zero = across(0.0)
     parts.append(line(zero, top, zero, bottom, "s7 w1"))
     return build_svg(bottom + 40, parts, f"Differences in {unit}, by part", width)
-
-
-def _legend(names: list[str], left: float, colours: Mapping[str, int], width: float) -> tuple[Markup, float]:
-    """The keys of canvas.legend, which counts its colours from 0, with those of this page."""
-    parts, x, y = [], left, 12.0
-    for name in names:
-        needed = 20 + len(name) * LETTER + 18
-        if x + needed > width and x > left:
-            x, y = left, y + 18
-        parts += [rect(x, y - 9, 14, 10, f"f{colours[name] % COLOURS}"), text(x + 19, y, name)]
-        x += needed
-    return Markup("").join(parts), y + 10
 
 
 def _signed(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Three charts as inline SVG: lines, stacked bars, strips over time.
+"""Two charts as inline SVG: lines, strips over time.
 
 Colours go by position, the first name is blue, unless `colours` gives a name its place in the palette: where
 one name stands in several charts of a page it has one colour. Hover shows a value (`<title>`).
@@ -32,7 +32,7 @@ from stratlab.drawing.canvas import (
     x_axis,
     y_axis,
 )
-from stratlab.number import fit_unit, format_number
+from stratlab.number import format_number
 
 Points = Sequence[tuple[float, float | None]]
 
@@ -97,56 +97,6 @@ def line_chart(
     left_out = sum(len(points) for points in series.values()) - len(everything)
     remark = note(f"Left out: {left_out} points without a drawable value.") if left_out else Markup("")
     return build_svg(top + height + 40, parts, f"{y_label} over {x_label}") + remark
-
-
-def stacked_bars(
-    rows: Mapping[str, Mapping[str, float | None]],
-    unit: str,
-    colours: Mapping[str, int] | None = None,
-    digits: int | None = None,
-) -> Markup:
-    """One horizontal bar per row, from zero, its parts side by side and its total at the end.
-
-    Args:
-        rows: label -> {part: value in `unit`}; a value None is not drawn. Small sizes in GiB get a smaller unit.
-        colours: part -> place in the palette; behind its eight colours come the same ones, lighter.
-        digits: decimals of the totals; None = 4 significant digits.
-    """
-    names = list(dict.fromkeys(part for row in rows.values() for part, value in row.items() if value))
-    rows = {
-        label: {k: v if v is not None and math.isfinite(v) else None for k, v in row.items()}
-        for label, row in rows.items()
-    }
-    if unit.startswith("GiB"):
-        factor, fitting = fit_unit(sum(filter(None, row.values())) for row in rows.values())
-        unit = unit.replace("GiB", fitting, 1)
-        rows = {label: {k: v and v * factor for k, v in row.items()} for label, row in rows.items()}
-    totals = {label: sum(v for v in row.values() if v is not None) for label, row in rows.items()}
-    if not names or not any(totals.values()):
-        return note(f"No values to draw in {unit}.")
-    left, pitch = label_width(rows), 30
-    keys, top = legend(names, left, colours=colours)
-    fills = dict(zip(names, colour_of(names, colours or {}), strict=True))
-    top += 4
-    across = Scale(0.0, max(totals.values()), left, WIDTH - 80)
-    bottom = top + pitch * len(rows)
-    parts = [keys, *x_axis(across, top, bottom, unit)]
-    for i, (label, row) in enumerate(rows.items()):
-        y, x = top + pitch * i + 5, left
-        parts.append(row_label(label, y + 15, left))
-        for part, value in row.items():
-            if value is None or value <= 0:
-                continue
-            width = across(value) - left
-            share = f"{100 * value / totals[label]:.1f} %"
-            tooltip = f"{label}, {part}: {format_number(value)} {unit} ({share})"
-            parts.append(rect(x, y, width, pitch - 10, f"f{fills[part]}", tooltip))
-            x += width
-        known = any(value is not None for value in row.values())
-        parts.append(
-            text(x + 6, y + 15, format_number(totals[label], digits) if known else "not known", css="n")
-        )
-    return build_svg(bottom + 40, parts, f"Stacked bars in {unit}")
 
 
 def strips(

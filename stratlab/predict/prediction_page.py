@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.drawing.bars import stacked_bars
 from stratlab.drawing.page import Section, build_page, paragraph
-from stratlab.drawing.svg import stacked_bars
 from stratlab.drawing.table import Column, badge, html_table
 from stratlab.predict.answering import Unknown
 from stratlab.predict.conclusion import conclude

@@ -22,6 +22,7 @@ BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 FP32 = 4
 TOLERANCE_PCT = 5.0
 """Shards are padded, and a tensor that crosses the border of two shards is held whole by one of them."""
+AS_PROMISED = "as promised"
 NOT_YET_COUNTED = (
     "recorded before the copy in each node was counted: it held the promised bytes, and told fewer"
 )
@@ -104,7 +105,7 @@ def _judge(run: RunRecord) -> dict[str, Any]:
     if told_before and not _differs(held["parameters"], promised["parameters"] - again, told):
         why = NOT_YET_COUNTED
     else:
-        why = "; ".join(_say(promise, kind, word) for kind, word in differing.items()) or "as promised"
+        why = "; ".join(_say(promise, kind, word) for kind, word in differing.items()) or AS_PROMISED
     return {
         **entry,
         "divided_by": shares,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratlab.compare.judging.sharding import KINDS, TOLERANCE_PCT
+from markupsafe import Markup
+
+from stratlab.compare.judging.sharding import AS_PROMISED, KINDS, TOLERANCE_PCT
 from stratlab.drawing import Column, Section, badge, html_table, note, stacked_bars
 
 KEPT = {True: badge("kept", "good"), False: badge("not kept", "bad"), None: badge("not known", "warn")}
@@ -15,7 +17,7 @@ COLUMNS: tuple[Column | str, ...] = (
     "strategy",
     Column("world_size", "ranks"),
     Column("state_gib", "state", "GiB"),
-    Column("even_share_gib", "state / ranks", "GiB"),
+    Column("even_share_gib", "even share", "GiB"),
     Column("divided_by", "divided by"),
     Column("promised_gib", "promised per rank", "GiB"),
     Column("held_gib", "held per rank", "GiB"),
@@ -42,9 +44,20 @@ def build_sharding_section(entries: Sequence[Mapping[str, Any]]) -> list[Section
         bars[f"{entry['run']}: even share"] = dict(shares)
     remark = note(
         "State: what one process holds that shards nothing, reckoned from the number of parameters, those that are "
-        "trained, the element types that were observed, and the optimizer. Effectiveness: state / ranks, divided by "
-        "what the rank with most holds, as counted from its tensors between the backward pass and the update: exact on "
-        f"any hardware, no time in it. A promise is kept within {TOLERANCE_PCT:g} %. DeepSpeed's promise has the fp32 "
-        "copy of each rank's share in it; activations, buckets and ZeRO++'s second copy in the node are not state."
+        "trained, the element types that were observed, and the optimizer. Effectiveness: the even share, state / "
+        "ranks, divided by what the rank with most holds, as counted from its tensors between the backward pass and "
+        f"the update: exact on any hardware, no time in it. A promise is kept within {TOLERANCE_PCT:g} %. DeepSpeed's "
+        "promise has the fp32 copy of each rank's share in it; activations, buckets and ZeRO++'s second copy in the "
+        "node are not state."
     )
-    return [Section("Sharding", html_table(rows, COLUMNS) + stacked_bars(bars, "GiB per rank") + remark)]
+    html = html_table(rows, COLUMNS[:-1]) + Markup("").join(map(note, _tell_apart(entries)))
+    return [Section("Sharding", html + stacked_bars(bars, "GiB per rank") + remark)]
+
+
+def _tell_apart(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How runs differ from their promise, below the table: as a column of it sentences make every line tall."""
+    told: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry["why"] != AS_PROMISED:
+            told.setdefault(entry["why"], []).append(entry["run"])
+    return [f"{', '.join(names)}: {why}." for why, names in told.items()]

@@ -8,7 +8,7 @@ import pytest
 from markupsafe import Markup
 
 from stratlab.drawing import heat_map, histogram, line_chart, scatter, stacked_bars, strips
-from stratlab.drawing.canvas import WIDTH
+from stratlab.drawing.canvas import LETTER, NARROW, WIDTH
 from stratlab.drawing.svg import MOST_POINTS
 
 HOSTILE = "\"><script>alert('x')</script>&"
@@ -83,6 +83,27 @@ def test_bars_are_in_proportion_and_labelled() -> None:
         "class"
     )
     assert {"ddp", "fsdp", "forward", "backward", "9.0", "4.5", "ms"} <= set(_texts(chart))
+
+
+def test_bars_have_a_drawing_for_narrow_screens_with_every_part_inside() -> None:
+    """Labels above the bars, as long as the drawing is wide; the keys in as many lines as they need."""
+    name = "a-comparison-with-a-long-name-zero3-with-seed-3"
+    parts = {f"a part with a long name {i}": float(i + 1) for i in range(6)}
+    parts |= {"a part whose name is far too long for a screen of a telephone": 0.0001}
+    chart = stacked_bars({name: parts, "ddp": {"a part with a long name 0": 2.0}}, "ms")
+    narrow = Markup(chart.partition('<div class="narrow">')[2])
+    root = _svg(narrow)
+    assert root.get("viewBox", "").startswith(f"0 0 {NARROW:g} ")
+    for shape in root.iter("rect"):
+        assert (
+            float(shape.get("x", 0)) >= 0
+            and float(shape.get("x", 0)) + float(shape.get("width", 0)) <= NARROW
+        )
+    for text in root.iter("text"):
+        if text.get("text-anchor") == "start":
+            assert float(text.get("x", 0)) + LETTER * len(text.text or "") <= NARROW, text.text
+    assert name in _texts(narrow) and {title.partition(",")[0] for title in _titles(narrow)} == {name, "ddp"}
+    assert _titles(narrow).count(f"{name}, a part with a long name 5: 6.0 ms (28.6 %)") == 1
 
 
 def test_a_row_without_values_says_so() -> None:

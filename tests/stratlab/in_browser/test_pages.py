@@ -50,7 +50,7 @@ def test_the_comparison_is_shown_and_loads_nothing_else(folder: Path, tmp_path: 
     assert set(seen.requests) <= {f"{address}/report.html", f"{address}/favicon.ico"}
     assert f"{address}/report.html" in seen.requests
     assert "<title>Comparison demo</title>" in seen.dom
-    assert seen.dom.count("<table>") >= 9 and seen.dom.count("<svg ") == 14
+    assert seen.dom.count("<table>") >= 9 and seen.dom.count("<svg ") == 18
     assert len(re.findall(r"<rect [^>]*class=\"f\d\"", seen.dom)) > 30  # bars and keys
     assert len(re.findall(r"<path [^>]*class=\"l s\d", seen.dom)) >= 9  # three runs, three charts
     assert "exposed communication" in seen.dom

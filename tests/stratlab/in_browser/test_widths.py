@@ -84,8 +84,18 @@ ANSWERS = """[...document.querySelectorAll('.twice')].map(chart => {
 def test_the_pictures_of_the_answer_are_seen_whole(
     width: int, drawing: str, address: str, browser: Page
 ) -> None:
-    """Speed against memory, and why: every mark and letter lies on the screen, without scrolling sideways."""
+    """Speed against memory, why, and all bars: every mark and letter lies on the screen, without scrolling sideways."""
     browser.appear(width)
-    for page, count in (("three", 2), ("sixteen", 5)):
+    for page, count in (("three", 6), ("sixteen", 9), ("run", 4), ("prediction", 1)):
         show(browser, f"{address}/{page}.html")
         assert browser.run(ANSWERS) == [[drawing, 1, True, True]] * count
+
+
+def test_lines_of_the_table_of_shards_are_as_tall_as_their_words(address: str, browser: Page) -> None:
+    """Also on a telephone, where a sentence beyond the edge would leave them empty; zero2 has one."""
+    browser.appear(NARROW)
+    show(browser, f"{address}/three.html")
+    section = "[...document.querySelectorAll('section')].find(s => s.querySelector('h2').textContent === 'Sharding')"
+    heights = browser.run(f"[...{section}.querySelectorAll('tbody tr')].map(line => line.offsetHeight)")
+    assert len(heights) == 3 and max(heights) < 40
+    assert "zero2: less parameters than promised" in browser.run(f"{section}.innerText")

@@ -182,6 +182,8 @@ def test_page_and_markdown_show_it(tmp_path: Path) -> None:
     (section,) = build_sharding_section(report["sharding"])
     assert "not kept" in section.html and "more parameters than promised" in section.html
     assert "run: even share" in section.html and "<svg" in section.html
+    table, _, below = section.html.partition("</table>")
+    assert "more parameters" not in table and '<p class="note">run: more parameters than promised' in below
     text = build_markdown(report)
     assert "## Sharding" in text and "not kept" in text and "57.1" in text
     assert report["runs"][0]["sharding_effectiveness_pct"] == pytest.approx(400 / 7)

@@ -44,7 +44,7 @@ def test_the_report_is_shown_and_loads_nothing_else(
     assert set(seen.requests) <= {f"{address}/report.html", f"{address}/favicon.ico"}
     assert f"{address}/report.html" in seen.requests
     assert re.findall(r"<h2>(.*?)</h2>", seen.dom) == SECTIONS
-    assert seen.dom.count("<svg ") == 7 and "<details><summary>temporal_breakdown</summary>" in seen.dom
+    assert seen.dom.count("<svg ") == 11 and "<details><summary>temporal_breakdown</summary>" in seen.dom
     assert seen.dom.count("<script>") == 1 and '<th scope="col"><button>' in seen.dom  # it ran
     image = Image.open(seen.screenshot).convert("RGB")
     painted = {colour: count for count, colour in image.getcolors(maxcolors=1 << 24) or []}
