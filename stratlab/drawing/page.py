@@ -32,11 +32,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Tile:
-    """An answer to be read in passing: what was asked, the answer (None = there is none), and why."""
+    """An answer to be read in passing: what was asked, the answer (None = there is none), why, and what follows."""
 
     question: str
     answer: str | None
     why: str
+    means: str = ""
 
 
 def paragraph(content: str | Markup) -> Markup:
@@ -60,10 +61,16 @@ def details(summary: str, content: Markup) -> Markup:
 def tile_row(tiles: Sequence[Tile]) -> Markup:
     """Tiles side by side, as many in a row as there is room for."""
     tile = Markup(
-        '<div class="tile{}"><div class="asked">{}</div><div class="answer">{}</div><div>{}</div></div>'
+        '<div class="tile{}"><div class="asked">{}</div><div class="answer">{}</div><div>{}</div>{}</div>'
     )
     parts = [
-        tile.format("" if each.answer else " open", each.question, each.answer or "no winner", each.why)
+        tile.format(
+            "" if each.answer else " open",
+            each.question,
+            each.answer or "no winner",
+            each.why,
+            Markup('<div class="means">{}</div>').format(each.means) if each.means else EMPTY,
+        )
         for each in tiles
     ]
     return Markup('<div class="tiles">{}</div>').format(Markup("").join(parts))

@@ -16,6 +16,7 @@ LEAST_LEAD_PCT = (
 )
 ONE_REPEAT = "one repeat per strategy: there is no confidence interval"
 NO_INTERVAL = "; one repeat, so no confidence interval"
+NOT_RECORDED = "not recorded by"
 ON_CPU = "measured on CPU with gloo: times say nothing about GPUs"
 
 
@@ -91,7 +92,7 @@ def _best(
         return None, "traces without GPU events: their communication says nothing about GPUs"
     silent = [row["run"] for row in rows if row.get(metric.key) is None]
     if silent:
-        return None, f"not recorded by {', '.join(silent)}"
+        return None, f"{NOT_RECORDED} {', '.join(silent)}"
     strategies: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         strategies.setdefault(name_variant(row), []).append(row)

@@ -9,6 +9,7 @@ from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.showing import sharding_section
 from stratlab.compare.showing.search_section import build_search_rows, list_columns
 from stratlab.compare.showing.short_names import SHORT, shorten_names
+from stratlab.compare.showing.shown_differences import say_differences
 from stratlab.compare.showing.tradeoffs import SCALING_COLUMNS
 from stratlab.compare.showing.verdict import describe_origin, describe_work
 from stratlab.compare.showing.winner_tiles import NAMES
@@ -71,7 +72,8 @@ def _best(report: Mapping[str, Any]) -> list[str]:
             escape_markdown(title).replace("\\#", "#"),
             markdown_table(lines, ["question", "best run", "why"]),
         ]
-    return blocks
+    means = say_differences(report)
+    return [*blocks, escape_markdown(means)] if means else blocks
 
 
 def _search(report: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from stratlab.compare.judging.agreement import FIRST_STEPS
 from stratlab.compare.judging.fairness import AS_SEARCH, UNSHOWN
 from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.reading.warmup import RULE
+from stratlab.compare.showing.shown_differences import say_differences
 from stratlab.compare.showing.tradeoffs import build_goals_html, draw_pareto
 from stratlab.compare.showing.winner_tiles import build_tiles
 from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph
@@ -94,13 +95,16 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
         html += paragraph(f"{'; '.join(say_search(report['search']))}.")
     for entry in report["not_runs"]:
         html += note(f"Left out: {entry['folder']} {entry['why']}.")
+    means = say_differences(report)
     if comparable:
-        html += build_tiles(report)
+        html += build_tiles(report, means)
     for group in report["group_winners"]:
         names = ", ".join(group["runs"])
         html += paragraph(f"Comparable with each other are {names}. Among them:") + build_tiles(group)
     if not comparable and not report["group_winners"]:
         html += paragraph("No run is named as the best in anything.")
+    if not comparable and means:
+        html += paragraph(means)
     for entry in report["pareto"]:
         html += draw_pareto(entry, of_several=len(report["pareto"]) > 1)
     return Section("Verdict", html + details("By goal", build_goals_html(report)))

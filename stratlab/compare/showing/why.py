@@ -48,9 +48,6 @@ def build_why(report: Mapping[str, Any], least_lead_pct: float) -> Section:
         html += subtitle(
             "Runs that are not comparable" if shown_apart else "Runs that are not shown to be comparable"
         )
-        html += paragraph(
-            "What differs between these runs, or may differ, can be the cause of it. No finding."
-        )
         for pair in others:
             mark = badge("not comparable", "bad") if pair["differing"] else badge(UNSHOWN, "warn")
             html += paragraph(mark + " " + _say(pair))

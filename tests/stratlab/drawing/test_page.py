@@ -56,3 +56,6 @@ def test_a_tile_says_who_or_that_it_is_nobody() -> None:
     tiles = tile_row([Tile("fastest", "<ddp>", "by 3 %"), Tile("smallest", None, "too close")])
     assert '<div class="answer">&lt;ddp&gt;</div><div>by 3 %</div>' in tiles
     assert 'class="tile open"><div class="asked">smallest</div><div class="answer">no winner</div>' in tiles
+    assert '<div>by &lt;3 %</div><div class="means">so &lt;b&gt;</div>' in tile_row(
+        [Tile("fastest", None, "by <3 %", "so <b>")]
+    )
