@@ -53,7 +53,12 @@ EXTRAS: dict[str, Settings] = {
     "saves": {"STEPS": "250", "CHECKPOINT_EVERY": "60", "CHECKPOINT_KEEP": "1", "PROFILE_STEPS": "0"},
     "short": {"STEPS": "8", "PROFILE_STEPS": "0"},
     "snapshot": {"STEPS": "14", "PROFILE_STEPS": "2", "MEMORY_SNAPSHOT": "true"},
-    "traced_save": {"STEPS": "70", "CHECKPOINT_EVERY": "60", "PROFILE_FIRST_STEP": "59", "PROFILE_STEPS": "6"},
+    "traced_save": {
+        "STEPS": "70",
+        "CHECKPOINT_EVERY": "60",
+        "PROFILE_FIRST_STEP": "59",
+        "PROFILE_STEPS": "6",
+    },
     "kept": {"CHECKPOINT_EVERY": "8"},
     "taught": {"TEACHER": "gpu/vit_base-single-kept-short"},
     "again": {},

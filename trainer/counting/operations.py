@@ -20,14 +20,15 @@ from trainer.counting.operations_key import build_key, defaults_of, settings_tha
 from trainer.counting.result import LIBRARIES, Count
 from trainer.counting.rules import read_countable
 from trainer.counting.steps import BLOCK_BYTES, as_counted, count_batches
-from trainer.counting.timeline import Moment
+from trainer.counting.timeline import AT_ONCE, Moment
 from trainer.layout.mesh import resolve_axes
 from trainer.layout.resolve import count_stages
 from trainer.models.token_loss import ROWS_AT_ONCE
 from trainer.settings.config import PREFIX, Config
+from trainer.settings.knob_table import reduce_bucket_bytes
 from trainer.settings.strategy_table import STRATEGIES
-from trainer.shapes.decoder_shapes import SHAPES
-from trainer.shapes.model_shapes import VIT
+from trainer.shapes.decoder_shapes import SHAPES, count_layer_parameters
+from trainer.shapes.model_shapes import VIT, VitShape
 
 SCHEMA = 1
 FEW_LAYERS, FEW_LAYERS_OF_STAGE_3 = 4, 6
@@ -39,6 +40,8 @@ BY_RANKS = tuple(name for name, row in STRATEGIES.items() if len(row.axes) == 1 
 """Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
 WHY_WHOLE = "the model has no depth that can be set, or few layers: it is counted whole"
 OTHER_RANKS = (8, 2)
+FP32 = 4
+"""Bytes of a number, as buckets are asked for."""
 IMAGES = (2, 16, 32)
 """Micro-batches that are counted of images."""
 Say = Callable[[str], None]
@@ -105,6 +108,11 @@ def build_operations(
         ]
         found = count_batches(configs, first.ranks, first.rank, pictures, per_node=nodes, cuda=cuda)
         samples += [_sample(corner, asked, each) for corner, each in zip(engine, found, strict=True)]
+    if not all(
+        AT_ONCE in sample["windows"] for sample in samples
+    ):  # else it would be nothing where it was not seen
+        for sample in samples:
+            sample["windows"].pop(AT_ONCE, None)
     scaled = ("model_layers",) if len(depths) > 1 else ()
     settings = settings_that_matter(config, scaled)
     matters: dict[str, Any] = {
@@ -159,9 +167,20 @@ def _depths(config: Config, asked: int, stages: int) -> tuple[int, ...]:
 
 
 def _few_layers(config: Config) -> int:
-    """More than are gathered at once: the block that computes, those ahead of it, one that is given back."""
-    stage_3 = STRATEGIES[config.strategy].deepspeed_stage == 3
-    return max(FEW_LAYERS_OF_STAGE_3 if stage_3 else FEW_LAYERS, 2 + config.prefetch_blocks)
+    """More than are gathered at once (the block that computes, those ahead of it, one that is given back), and under
+    stages 1 and 2 more than fill a bucket of gradients, behind which room for all of them is taken."""
+    stage = STRATEGIES[config.strategy].deepspeed_stage
+    few = max(FEW_LAYERS_OF_STAGE_3 if stage == 3 else FEW_LAYERS, 2 + config.prefetch_blocks)
+    if stage not in (1, 2):
+        return few
+    shape = SHAPES.get(config.model)
+    block = count_layer_parameters(shape) if shape else _vit_block(VIT[config.model])
+    return max(few, 2 + -(-reduce_bucket_bytes(config) // (FP32 * block)))
+
+
+def _vit_block(shape: VitShape) -> int:
+    """Numbers in its weights of products: of a block nearly all."""
+    return 4 * shape.hidden**2 + 2 * shape.hidden * shape.mlp
 
 
 def _period(config: Config) -> int:

@@ -16,6 +16,10 @@ CAUSES = (
 
 
 SAVED = ("activations", "masks", "low-precision copies")
+AT_ONCE = "backward, gradients at once"
+"""The window that a strategy has which takes room for all gradients of the rank in one piece."""
+AT_ONCE_SHARE = 0.9
+"""Of the gradients that are held when the pass is over: so large is that piece."""
 EDGE_SHARE = 0.05
 """Of what the forward pass has saved: freed when the backward pass's first window ends, left when its last begins."""
 
@@ -115,11 +119,13 @@ class Timeline:
         )
 
     def windows(self, since: int) -> dict[str, Moment]:
-        """The fullest moment of each window from event `since` on, by its name: the phases, the backward pass in three.
+        """The fullest moment of each window from event `since` on, by its name: the phases, the backward pass in parts.
 
         Moments that may become the peak of another depth or batch: `backward, begin` while nearly all is alive that
         the forward pass has saved (the loss), `backward, end` when nearly all of it is gone (the embedding), `backward`
-        between. In one window what is held grows evenly with depth and rows; which window is the fullest may change.
+        between. Stages 1 and 2 of DeepSpeed take room for all gradients of the rank when their first bucket is full:
+        `backward, gradients at once` is from there on, `backward` before it, if that is between begin and end. In one
+        window what is held grows evenly with depth and rows; which window is the fullest may change.
         """
         totals = self._totals(lambda storage: not storage.on_host)
         best: dict[str, int] = {}
@@ -145,14 +151,28 @@ class Timeline:
             empty = next(
                 (i for i, size in enumerate(saved) if i >= full and size <= EDGE_SHARE * most), len(saved)
             )
+            taken = self._taken_at_once(start, end)
+            if not full < taken < empty:
+                taken = empty
             cuts = (
                 ("backward, begin", 0, full),
-                ("backward", full, empty),
+                ("backward", full, taken),
+                (AT_ONCE, taken, empty),
                 ("backward, end", empty, len(saved)),
             )
             for name, begin, stop in cuts:
                 if stop > begin:
                     yield name, start + begin, start + stop
+
+    def _taken_at_once(self, start: int, end: int) -> int:
+        """The moment, counted from `start`, behind the event that takes room for all gradients; 0 = there is none."""
+        held = self.moment(end).by_cause()["gradients"]
+        taken = (
+            at
+            for at, (delta, storage) in enumerate(self.events[start:end], 1)
+            if storage.cause == "gradients" and delta >= AT_ONCE_SHARE * held > 0
+        )
+        return next(taken, 0)
 
     def _saved_bytes(self, start: int, end: int) -> list[int]:
         """What the forward pass has saved and is alive, before each event of start..end, and behind the last."""

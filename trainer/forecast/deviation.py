@@ -36,11 +36,12 @@ def compare_forecast(
     """
     if not forecast:
         return {}
-    found: dict[str, Any] = {"forecast_memory_gib": forecast["peak_gib"]}
     if measured_gib is None:
-        return found
-    error_pct = 100.0 * (forecast["peak_gib"] / measured_gib - 1.0)
-    by_part = _errors(forecast, measured_gib, ranks)
+        return {"forecast_memory_gib": forecast["peak_gib"]}
+    foreseen_gib = forecast["peak_gib"] + forecast["workspace_gib"]
+    found: dict[str, Any] = {"forecast_memory_gib": foreseen_gib}
+    error_pct = 100.0 * (foreseen_gib / measured_gib - 1.0)
+    by_part = _errors(forecast, foreseen_gib - measured_gib, ranks)
     marked = find_deviating(error_pct, by_part, forecast["at_most"])
     return {
         **found,
@@ -64,9 +65,9 @@ def find_deviating(error_pct: float, errors: Mapping[str, float], at_most: bool 
 
 
 def _errors(
-    forecast: Mapping[str, Any], measured_gib: float, ranks: Sequence[Mapping[str, Any]]
+    forecast: Mapping[str, Any], off_gib: float, ranks: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Foreseen less measured, GiB, of each part of the rank that held most; they add up to the peak's.
+    """Foreseen less measured, GiB, of each part of the rank that held most; they add up to the peak's, `off_gib`.
 
     The engine's state is compared as it is at the update, where it is whole: at the peak a part of the gradients may
     not be there yet. What is not state, nor kept beside it, is the rest.
@@ -85,5 +86,5 @@ def _errors(
             errors[part] = foreseen - measured
     for part, gib in kept.items():
         errors[part] = errors.get(part, 0.0) - gib
-    errors[REST] = forecast["peak_gib"] - measured_gib - sum(errors.values())
+    errors[REST] = off_gib - sum(errors.values())
     return errors

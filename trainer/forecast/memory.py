@@ -16,7 +16,7 @@ GIB = 1 << 30
 RESERVED_PER_ALLOCATED = 1.04
 CONTEXT_GIB = 1.3
 COMMUNICATOR_GIB = 0.37
-WORKSPACE_GIB = 32 / 1024
+WORKSPACE_GIB = 64 / 1024
 GATE = 0.85
 """As `stratlab predict` has them, with their sources (docs/predict.md)."""
 FORECAST = "memory_forecast"
@@ -40,6 +40,8 @@ class Forecast:
     host: Peak
     """What is kept in host memory, of each rank."""
     fixed_gib: float
+    workspace_gib: float
+    """Of cuBLAS, in the allocator's own count; none on a CPU."""
     at_most: bool
 
     @property
@@ -62,6 +64,7 @@ class Forecast:
             "operations_file": self.file.path.name,
             "key": self.file.key,
             "peak_gib": self.peak_gib,
+            "workspace_gib": self.workspace_gib,
             "on_device_gib": self.on_device_gib,
             "at_most": self.at_most,
             "window": self.peak.window,
@@ -99,7 +102,8 @@ def forecast_memory(
     peak = file.peak(config, ranks)
     update = file.window(UPDATE, peak, config, ranks)
     host = file.host(peak, config, ranks)
-    return Forecast(file, peak, update, host, _fixed_gib(file, ranks), at_most)
+    workspace_gib = WORKSPACE_GIB if rules == CUDA else 0.0
+    return Forecast(file, peak, update, host, _fixed_gib(file, ranks), workspace_gib, at_most)
 
 
 def advise(config: Config, ranks: int, file: OperationsFile, device_gib: float) -> str:
@@ -127,7 +131,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _fixed_gib(file: OperationsFile, ranks: int) -> float:
-    """CUDA's context, cuBLAS's workspace, NCCL's buffers of each group of the rank."""
+    """CUDA's context, cuBLAS's workspaces, NCCL's buffers of each group of the rank."""
     axes = file.samples[0]["axes"]
     several = sum(axes.get(name, 1) > 1 for name in AXES_BESIDE_DATA)
     groups = 0 if ranks == 1 else 1 + (several if several > 1 else 0)

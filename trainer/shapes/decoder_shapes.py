@@ -192,6 +192,11 @@ def count_parameters(shape: DecoderShape) -> int:
     return sum(math.prod(size) for size in parameter_shapes(shape).values())
 
 
+def count_layer_parameters(shape: DecoderShape) -> int:
+    """Of one decoder block, all experts included."""
+    return sum(math.prod(size) for size in _layer_shapes(shape).values())
+
+
 def count_matmul_parameters(shape: DecoderShape, active_only: bool = True) -> int:
     """Parameters that multiply a token: no norms, biases or input embedding; the head also where it is tied.
 

@@ -1,5 +1,5 @@
-"""What is counted today against what GPUs' allocators reported: 33 runs of one rank on an H200, 2026-11-26, and 20 on
-an H100, 2026-11-27."""
+"""What is counted today against what GPUs' allocators reported: 33 runs of one rank on an H200, 2026-11-26, 19 on an
+H100 and 13 on an H200, 2026-11-27."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import foreseen, read
-from benchmarks.gpu.gates import LARGEST_MEMORY_ERROR_PCT
 from benchmarks.gpu.own_run import OPERATIONS
 from benchmarks.gpu.results import read_lines
 from trainer.forecast.memory import forecast_memory
@@ -17,13 +16,14 @@ from trainer.forecast.operations_file import FOLDER
 from trainer.settings.config import Config
 
 MEASURED = Path("benchmarks/gpu/measured/h200-2026-11-26.jsonl")
-BESIDE_PCT = {"vit_base:single+checkpointing+short": -5.3}
-"""0.19 GiB of kernels' own room (attention backward, sums over rows) in a run of 3.7: no operator asks for it."""
-
-
+SUM_ROOM_PCT = {"vit_base:single+checkpointing+short": -3.6, "vit_base:single+checkpointing+snapshot": -3.6}
+"""132 MiB of 3.69 GiB, told by a recorded history of its allocations: torch's sum over rows (of a bias's gradient)
+splits them among as many blocks as the device runs at once, and keeps 4 bytes for each of their lanes
+(ATen/native/cuda/Reduce.cuh)."""
+LARGEST_PCT = 1.1
+"""Of all others; the kit's own gate is LARGEST_MEMORY_ERROR_PCT."""
 H100 = Path("benchmarks/gpu/measured/h100-2026-11-27.jsonl")
-BESIDE_H100_PCT = {"resnet:ddp+synchronised+short": -5.8}
-"""0.36 GiB of 6.2, not explained."""
+THIRD = Path("benchmarks/gpu/measured/h200-2026-11-27.jsonl")
 
 
 def list_runs(measured: Path) -> dict[str, dict]:
@@ -46,9 +46,15 @@ RUNS_H100 = {
     name: line
     for name, line in list_runs(H100).items()
     if not name.endswith(("+again", "+taught+short", "+saves"))
-    and name not in ("vit_base:zero1", "experts:nd+short")
+    and name not in ("vit_base:zero1", "experts:nd+short", "resnet:ddp+synchronised+short")
 }
-"""Without repeats, and those that nobody has counted."""
+"""Without repeats, those that nobody has counted, and batch norm as it was then."""
+RUNS_THIRD = {
+    name: line
+    for name, line in list_runs(THIRD).items()
+    if name not in ("resnet:ddp+synchronised+snapshot", "mobilenet:ddp+synchronised")
+}
+"""Without batch norm as it was before the second of its lines, and one that nobody has counted."""
 
 
 def test_as_many_as_were_measured():
@@ -59,12 +65,17 @@ def test_as_many_as_were_measured():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_counted_memory_is_that_of_the_device(name, tmp_path):
-    check(RUNS[name], BESIDE_PCT.get(name), tmp_path)
+    check(RUNS[name], SUM_ROOM_PCT.get(name), tmp_path)
 
 
 @pytest.mark.parametrize("name", RUNS_H100)
 def test_counted_memory_is_that_of_another_device(name, tmp_path):
-    check(RUNS_H100[name], BESIDE_H100_PCT.get(name), tmp_path)
+    check(RUNS_H100[name], None, tmp_path)
+
+
+@pytest.mark.parametrize("name", RUNS_THIRD)
+def test_counted_memory_is_what_the_third_half_hour_measured(name, tmp_path):
+    check(RUNS_THIRD[name], SUM_ROOM_PCT.get(name), tmp_path)
 
 
 def test_offloaded_state_left_the_device():
@@ -73,7 +84,7 @@ def test_offloaded_state_left_the_device():
     state = 3 * 0.3197  # fp32 copies and two moments of ViT-B
     assert peaks["vit_base:zero2"] - peaks["vit_base:zero2+offload+short"] == pytest.approx(state, abs=0.01)
     assert peaks["vit_base:fsdp"] - peaks["vit_base:fsdp+offload_all+short"] == pytest.approx(state, abs=0.01)
-    assert len(RUNS_H100) == 20
+    assert len(RUNS_H100) == 19
 
 
 @pytest.mark.parametrize(
@@ -117,8 +128,8 @@ def check(line: dict, beside_pct: float | None, folder: Path) -> None:
     settings = {key.lower(): value for key, value in line["settings"].items()}
     forecast = forecast_memory(Config(results=str(folder), run="measured", **settings), 1, 1)
     assert forecast is not None
-    error_pct = 100 * (forecast.peak_gib / line["peak_memory_gib"] - 1)
-    within = LARGEST_MEMORY_ERROR_PCT if beside_pct is None else 0.1
+    error_pct = 100 * ((forecast.peak_gib + forecast.workspace_gib) / line["peak_memory_gib"] - 1)
+    within = LARGEST_PCT if beside_pct is None else 0.1
     assert error_pct == pytest.approx(beside_pct or 0.0, abs=within)
 
 

@@ -20,7 +20,8 @@ MODELS = {name: Model({"MODEL": name}, 10) for name in ("vit_base", "vit_huge", 
 def test_every_model_is_tried_under_every_strategy():
     plain = {name for name in (*RUNS, *OTHERS) if "+" not in name}
     wanted = {f"{model}:{s}" for model in MODELS for s in ("single", "ddp", "fsdp", "zero2", "zero3")}
-    assert plain == wanted and len((*RUNS, *OTHERS)) == len({*RUNS, *OTHERS})
+    assert plain >= wanted and len((*RUNS, *OTHERS)) == len({*RUNS, *OTHERS})
+    assert {name.split(":")[1] for name in plain - wanted} == {"zero1", "nd", "hsdp"}
     assert {name.split(":")[1] for name in (*TINY, *OTHER_TINY)} == {
         "single",
         "ddp",

@@ -43,7 +43,7 @@ def test_what_hardly_fits_is_not_advised_without_saying_so(call: Call) -> None:
     _, out, _ = call("--model", "qwen2.5-3b")
     assert last_line(out).endswith(
         "Take ddp first: nothing else that divides the data sends less. But no micro-batch above 1 fits under it "
-        "(59.48 of 79.2 GiB): zero1 has room for 4, and more rows at once may win more than sending less; measure both "
+        "(59.51 of 79.2 GiB): zero1 has room for 4, and more rows at once may win more than sending less; measure both "
         "before a long run"
     )
     _, out, _ = call("--model", "vit_huge")
@@ -64,8 +64,8 @@ def test_where_nothing_has_room_nobody_is_said_to_have_it() -> None:
 @pytest.mark.parametrize(
     ("device_gib", "said"),
     [
-        ("8", "in short: none fits; nd 4d needs least (17.69 of 8 GiB). Change first: "),
-        ("20.5", "in short: none fits; nd 4d needs least (17.69 of 20.5 GiB)"),
+        ("8", "in short: none fits; nd 4d needs least (17.72 of 8 GiB). Change first: "),
+        ("20.5", "in short: none fits; nd 4d needs least (17.72 of 20.5 GiB)"),
     ],
 )
 def test_where_none_fits_the_nearest_is_told_with_what_to_change(
@@ -81,7 +81,7 @@ def test_one_question_gets_one_answer(call: Call) -> None:
     assert last_line(call(*asked)[1]) == "in short: ddp fits, with a micro-batch up to 1"
     code, out, _ = call(*asked, "--device-gib", "40")
     assert code == 10 and last_line(out).startswith(
-        "in short: ddp does not fit (59.48 of 40 GiB). Change first: "
+        "in short: ddp does not fit (59.51 of 40 GiB). Change first: "
     )
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from trainer.counting.timeline import CAUSES, Label, Storage, Timeline
+import pytest
+
+from trainer.counting.timeline import AT_ONCE, CAUSES, Label, Storage, Timeline
 
 
 def storage(cause: str, operator: str = "empty") -> Storage:
@@ -94,6 +96,32 @@ def test_the_windows_of_a_step_are_found_in_its_backward_pass():
         "optimizer": 360,
     }
     assert max(found.values()) == timeline.peak(0).total
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(400, True), (300, False)])
+def test_room_for_all_gradients_at_once_has_a_window_of_its_own(size: int, at_once: bool):
+    """Taken when a block of four is gone; else less than nine tenths of them are."""
+    timeline = Timeline(1)
+    timeline.begin("forward")
+    saved = [storage("activations") for _ in range(4)]
+    for one in saved:
+        timeline.resize(one, 300)
+    timeline.begin("backward")
+    early, partition = storage("gradients"), storage("gradients")
+    timeline.resize(saved[-1], 0)
+    if not at_once:
+        timeline.resize(early, 50)
+    timeline.resize(partition, size)
+    for one in saved[:-1]:
+        timeline.resize(one, 0)
+    found = {name: moment.total for name, moment in timeline.windows(0).items()}
+    assert found.pop(AT_ONCE, 0) == (900 + size if at_once else 0)
+    assert found == {
+        "forward": 1200,
+        "backward, begin": 1200,
+        "backward": 900 if at_once else 1250,
+        "backward, end": 400 if at_once else 350,
+    }
 
 
 def test_windows_look_at_what_comes_since():

@@ -194,16 +194,16 @@ def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results:
     [
         (13.8, "try run.config.activation_checkpointing=blocks"),
         (13.0, "try run.config.strategy=zero1"),
-        (1.0, "try larger devices: 1.70 GiB of each are CUDA's context and communicators"),
+        (1.0, "try larger devices: 1.73 GiB of each are CUDA's context and communicators"),
     ],
 )
 def test_nothing_is_tried_that_cannot_help(results: Path, monkeypatch, device_gib: float, told: str):
-    """13.97 GiB are needed for one row, 13.53 for the state alone."""
+    """14.01 GiB are needed for one row, 13.57 for the state alone."""
     with pytest.raises(OutOfMemory, match=told):
         check(config(results), device_gib, monkeypatch)
 
 
-@pytest.mark.parametrize("device_gib", [14.0, 14.5, 15.0, 16.0, 17.0, 18.0, 20.0])
+@pytest.mark.parametrize("device_gib", [14.1, 14.5, 15.0, 16.0, 17.0, 18.0, 20.0])
 def test_what_is_tried_next_fits(results: Path, monkeypatch, device_gib: float):
     with pytest.raises(OutOfMemory) as refused:
         check(config(results), device_gib, monkeypatch)
@@ -289,6 +289,7 @@ def ranks(peak_gib: float, kept: dict | None = None, **held: float) -> list[dict
 
 FORESEEN = {
     "peak_gib": 10.0,
+    "workspace_gib": 0.0,
     "at_most": False,
     "causes_gib": {
         "parameters": 1.5,
@@ -316,6 +317,25 @@ def test_a_run_as_foreseen_is_not_marked():
     assert found["forecast_parameters_error_gib"] == 0 and found["forecast_rest_error_gib"] == pytest.approx(
         -0.4
     )
+
+
+def test_cublas_own_room_lies_in_the_allocator_s_count():
+    """Of a small run it is most of the peak: without it each of them would be marked."""
+    small = {
+        name: {cause: gib / 100 for cause, gib in FORESEEN[name].items()}
+        for name in FORESEEN
+        if "causes" in name
+    }
+    small |= {"update_gib": {cause: gib / 100 for cause, gib in FORESEEN["update_gib"].items()}}
+    forecast = {**FORESEEN, **small, "peak_gib": 0.1, "workspace_gib": 0.0625}
+    held = {"parameters": 0.02, "gradients": 0.02, "optimizer": 0.04}
+    found = compare_forecast(forecast, 0.165, ranks(0.2, **held))
+    assert found["forecast_memory_gib"] == pytest.approx(0.1625) and found["forecast_memory_deviates"] is None
+    parts = [gib for name, gib in found.items() if name.endswith("_error_gib")]
+    assert sum(parts) == pytest.approx(-0.0025)
+    without = compare_forecast({**forecast, "workspace_gib": 0.0}, 0.165, ranks(0.2, **held))
+    assert without["forecast_memory_deviates"] == "rest"
+    assert compare_forecast(forecast, None, [])["forecast_memory_gib"] == 0.1, "on a CPU there is none"
 
 
 @pytest.mark.parametrize(

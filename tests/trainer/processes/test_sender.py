@@ -90,7 +90,12 @@ def test_everything_arrives_once_also_when_sent_twice(mlflow_server, tmp_path):
     assert run.data.tags["strategy"] == "ddp" and run.info.run_name == "run"
 
 
-FORECAST = {"peak_gib": 10.0, "at_most": False, "update_gib": {"parameters": 2.0, "gradients": 2.0}}
+FORECAST = {
+    "peak_gib": 10.0,
+    "workspace_gib": 0.0,
+    "at_most": False,
+    "update_gib": {"parameters": 2.0, "gradients": 2.0},
+}
 RANK = {"peak_gib": 12.0, "state_gib": {"parameters": 2.0, "gradients": 4.0}, "kept_gib": None}
 
 

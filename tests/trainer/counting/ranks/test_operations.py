@@ -108,6 +108,40 @@ def test_a_file_that_was_counted_at_another_depth_answers_for_the_model_s_own(tm
     run_ranks(run, 1)
 
 
+@pytest.mark.parametrize("strategy", ["zero1", "zero2"])
+def test_room_for_all_gradients_is_foreseen_where_deep_models_take_it(strategy, tmp_path):
+    """Two blocks fill a bucket. With 4 and 8 layers these two hold more than all gradients do, with 20 less: another
+    moment is the peak than in every count."""
+    text = (
+        f"model=vit_small dataset=synthetic image_size=224 model_layers=20 precision=bf16 reduce_bucket_mib=8 "
+        f"strategy={strategy}"
+    )
+
+    def run() -> None:
+        from stratlab.predict.operations_file import read_operations_file
+        from trainer.counting.inputs import find_pictures
+        from trainer.counting.operations import build_operations
+        from trainer.counting.steps import count
+        from trainer.counting.timeline import AT_ONCE
+
+        content = build_operations(environment(text, 16, 16), 1, 1, say=lambda text: None)
+        assert {sample["layers"] for sample in content["samples"]} == {4, 8}
+        config = make_config(f"{text} micro_batch_size=12 global_batch_size=12")
+        whole = count(config, 1, 0, find_pictures(config)).peak.total
+        path = tmp_path / "operations.json"
+        path.write_text(json.dumps(content))
+        peak = read_operations_file(path).peak(12, 1)
+        assert peak.window == AT_ONCE and peak.total == pytest.approx(whole, rel=0.002)
+        for sample in content["samples"]:
+            held = {name: sum(causes.values()) for name, causes in sample["windows"].items()}
+            assert held[AT_ONCE] < max(held.values()), "no peak of a count"
+            del sample["windows"][AT_ONCE]
+        path.write_text(json.dumps(content))
+        assert read_operations_file(path).peak(12, 1).total < (1 - BAR) * whole, "without the window"
+
+    run_ranks(run, 1)
+
+
 @pytest.mark.parametrize("case", ["decoder fsdp", "vit zero3"])
 def test_counts_that_share_an_engine_are_those_of_an_engine_each(case):
     text = CASES.get(case, f"{PICTURES} strategy=zero3")
