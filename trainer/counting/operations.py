@@ -15,10 +15,11 @@ from importlib.metadata import version
 from itertools import groupby
 from typing import Any
 
-from trainer.counting.inputs import find_pictures
+from trainer.counting.inputs import Pictures, find_pictures
 from trainer.counting.operations_key import build_key, defaults_of, settings_that_matter
 from trainer.counting.result import LIBRARIES, Count
 from trainer.counting.rules import read_countable
+from trainer.counting.side_by_side import count_side_by_side
 from trainer.counting.steps import BLOCK_BYTES, as_counted, count_batches
 from trainer.counting.timeline import AT_ONCE, Moment
 from trainer.layout.mesh import resolve_axes
@@ -57,6 +58,23 @@ class _Corner:
     rank: int
 
 
+@dataclass(frozen=True)
+class _Task:
+    """The counts of one engine, for a process of its own. `asked`: layers of the run."""
+
+    corners: list[_Corner]
+    configs: list[Config]
+    pictures: Pictures
+    per_node: int
+    cuda: bool
+    asked: int
+
+    @property
+    def work(self) -> int:
+        """What its seconds are a multiple of: layers times steps."""
+        return (self.corners[0].layers or self.asked or 1) * (len(self.corners) + 1)
+
+
 def build_operations(
     env: Mapping[str, str],
     ranks: int,
@@ -87,13 +105,9 @@ def build_operations(
     asked = (config.model_layers or own) if own else 0
     depths = _depths(config, asked, stages)
     corners = list(_corners(config, ranks, depths, stages))
-    samples: list[dict[str, Any]] = []
+    tasks = []
     for engine in _engines(corners, stages):
         first = engine[0]
-        say(
-            f"{len(samples)} of {len(corners)} counted; next: {first.layers or 'all'} layers, "
-            f"{', '.join(str(corner.rows) for corner in engine)} rows, rank {first.rank} of {first.ranks}"
-        )
         same = first.ranks == ranks
         nodes = per_node if same else first.ranks
         several = _several(micro_batches, stages)
@@ -106,8 +120,19 @@ def build_operations(
             )
             for corner in engine
         ]
-        found = count_batches(configs, first.ranks, first.rank, pictures, per_node=nodes, cuda=cuda)
-        samples += [_sample(corner, asked, each) for corner, each in zip(engine, found, strict=True)]
+        tasks.append(_Task(engine, configs, pictures, nodes, cuda, asked))
+    samples: list[dict[str, Any]] = []
+
+    def begins(task: _Task) -> None:
+        corner = task.corners[0]
+        say(
+            f"{len(samples)} of {len(corners)} counted; next: {corner.layers or 'all'} layers, "
+            f"{', '.join(str(each.rows) for each in task.corners)} rows, rank {corner.rank} of {corner.ranks}"
+        )
+
+    order = sorted(range(len(tasks)), key=lambda place: -tasks[place].work)
+    for found in count_side_by_side(_count, tasks, order, begins):
+        samples += found
     if not all(
         AT_ONCE in sample["windows"] for sample in samples
     ):  # else it would be nothing where it was not seen
@@ -141,6 +166,14 @@ def build_operations(
         "samples": samples,
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def _count(task: _Task) -> list[dict[str, Any]]:
+    first = task.corners[0]
+    found = count_batches(
+        task.configs, first.ranks, first.rank, task.pictures, per_node=task.per_node, cuda=task.cuda
+    )
+    return [_sample(corner, task.asked, each) for corner, each in zip(task.corners, found, strict=True)]
 
 
 def _parts(config: Config, ranks: int, per_node: int) -> tuple[int, int]:

@@ -27,6 +27,10 @@ class ConfigError(ValueError):
         super().__init__("\n".join(problems))
         self.problems = problems
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
+        """From process to process."""
+        return type(self), (self.problems,)
+
 
 class Config(Settings):
     """One run, as typed by the user; nothing derived from the machine is in here."""
