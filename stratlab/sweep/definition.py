@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, Vali
 from stratlab.compare.judging.varied import PREFIX, REFUSED
 from stratlab.nearest import ask_nearest
 from stratlab.sweep.tuning_definition import Tune
+from stratlab.sweep.wrong_keys import list_wrong_keys
 from stratlab.user_error import UserError
 
 StrictStr = Annotated[str, Strict()]
@@ -22,7 +23,6 @@ NOT_HERE = {
     "run.config.strategy": "it follows from the chart, which the matrix names under `strategy`",
     "run.config.run": "the release gives the run its name",
 }
-KINDS = ("bool", "int", "float", "str", "list[any]", "dict[str,any]")
 
 
 def _as_list(value: Any) -> Any:
@@ -34,26 +34,45 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    comparison: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    comparison: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="a name of letters, digits, '.', '_' and '-', with a letter or a digit first",
+    )
     """The folder on the results volume and the experiment in MLflow; the names of the releases begin with it."""
-    namespace: str = Field(default="stratlab", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
-    charts: str = "charts"
+    namespace: str = Field(
+        default="stratlab",
+        pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+        description="a name of small letters, digits and '-', 63 at most, with a letter or a digit at both ends",
+    )
+    charts: str = Field(default="charts", description="the name of a folder")
     """Folder with one chart per strategy."""
-    values: Annotated[list[StrictStr], BeforeValidator(_as_list)] = []
+    values: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(
+        default=[], description="the name of a file, or a list of them"
+    )
     """Files for `helm --values`, of every release."""
-    set: dict[str, Scalar | list[Any] | dict[str, Any]] = {}
+    set: dict[str, Scalar | list[Any] | dict[str, Any]] = Field(
+        default={}, description="paths with values, such as {run.nodes: 2}"
+    )
     """Path below the chart's values -> value, of every release."""
-    matrix: dict[str, Annotated[list[Scalar], Field(min_length=1)]]
+    matrix: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(
+        description="lists of values, such as {strategy: [ddp, fsdp], run.nodes: [1, 2]}"
+    )
     """`strategy` -> names of charts; any path below `run` -> values. Every combination is a release."""
     repeats: int = Field(default=1, ge=1, le=100, strict=True)
     """How often each combination runs: the same settings under another name."""
-    exclude: list[dict[str, Scalar]] = []
+    exclude: list[dict[str, Scalar]] = Field(
+        default=[], description="a list of combinations, such as [{strategy: ddp, run.nodes: 2}]"
+    )
     """Combinations to leave out: those that agree with all keys of an entry."""
     parallel: int = Field(default=1, ge=1, le=64, strict=True)
     """How many releases are at work at the same time."""
-    varied: Annotated[list[StrictStr], BeforeValidator(_as_list)] = []
+    varied: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(
+        default=[], description="a path of the matrix, or a list of them"
+    )
     """Paths of the matrix that the runs are meant to differ in: what was learnt is ranked over them."""
-    tune: Tune | None = None
+    tune: Tune | None = Field(
+        default=None, description="the keys knobs, steps and perhaps more, as names with values"
+    )
     """Each strategy is tuned first, by short runs that form the comparison `<comparison>-tuning`."""
 
 
@@ -66,8 +85,12 @@ def read_sweep(file: Path) -> Sweep:
     try:
         content = yaml.safe_load(file.read_text())
     except OSError as failure:
-        raise UserError(f"{file}: {failure.strerror}") from failure
-    except (yaml.YAMLError, UnicodeDecodeError) as failure:
+        raise UserError(f"{file}: {failure.strerror}; expected the file of a sweep") from failure
+    except UnicodeDecodeError as failure:
+        raise UserError(f"{file}: not YAML: byte {failure.start} is no UTF-8") from failure
+    except RecursionError:
+        raise UserError(f"{file}: not YAML of a sweep: its lists or names are too deep") from None
+    except (yaml.YAMLError, ValueError) as failure:  # ValueError: a date or a number that is none
         raise UserError(f"{file}: not YAML: {failure}") from failure
     if not isinstance(content, dict):
         raise UserError(f"{file}: expected the keys {', '.join(Sweep.model_fields)}")
@@ -75,7 +98,7 @@ def read_sweep(file: Path) -> Sweep:
     try:
         sweep = Sweep.model_validate(content)
     except ValidationError as failure:
-        problems += _sentences(failure)
+        problems += list_wrong_keys(failure, Sweep)
     problems += _broken_rules(content)
     if problems:
         raise UserError("\n  ".join([f"{file}:", *problems]))
@@ -119,11 +142,14 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
 
 
 def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
-    for path in _as_list(varied) if isinstance(varied, (str, list)) else []:
-        name = str(path).removeprefix(PREFIX)
+    given = _as_list(varied) if isinstance(varied, (str, list)) else []
+    for path in (
+        each for each in given if isinstance(each, str)
+    ):  # of another kind the key's own sentence tells
+        name = path.removeprefix(PREFIX)
         if name in REFUSED:
             yield f"varied: {path} cannot be varied: {REFUSED[name]}"
-        elif path not in matrix or not str(path).startswith(PREFIX):
+        elif path not in matrix or not path.startswith(PREFIX):
             paths = [str(each) for each in matrix if str(each).startswith(PREFIX)]
             there = f"there are {', '.join(paths)}" if paths else "which has no setting"
             yield f"varied: {path} is no setting of the matrix, {there}{_nearest(PREFIX + name, paths)}"
@@ -166,25 +192,6 @@ def _wrong_path(key: str, path: str, also: tuple[str, ...]) -> Iterator[str]:
     elif path not in also and not (path.startswith("run.") and all(path.split("."))):
         allowed = " or ".join([*also, "a path such as run.config.model"])
         yield f"{key}: {path} is no path of the values, expected {allowed}{_nearest(path, also)}"
-
-
-def _sentences(failure: ValidationError) -> list[str]:
-    """One per place: a value that may be of several kinds is wrong once."""
-    found: dict[str, str] = {}
-    for error in failure.errors(include_url=False):
-        place = ".".join(str(part) for part in error["loc"] if str(part) not in KINDS)
-        if error["type"] == "extra_forbidden":
-            known = list((Tune if error["loc"][0] == "tune" else Sweep).model_fields)
-            near = _nearest(place.rpartition(".")[2], known)
-            sentence = f"{place}: no such key{near}; there are {', '.join(known)}"
-        elif error["type"] == "missing":
-            sentence = f"{place}: is missing"
-        elif error["loc"][-1] in KINDS:
-            sentence = f"{place}={error['input']!r}: expected a text, a number, true or false"
-        else:
-            sentence = f"{place}={error['input']!r}: {error['msg']}"
-        found.setdefault(place, sentence)
-    return list(found.values())
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

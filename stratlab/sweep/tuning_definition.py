@@ -19,7 +19,10 @@ class Tune(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    knobs: dict[str, dict[str, Annotated[list[Value], Field(min_length=1)]]] = Field(min_length=1)
+    knobs: dict[str, dict[str, Annotated[list[Value], Field(min_length=1)]]] = Field(
+        min_length=1,
+        description="charts with knobs and lists of values, such as {ddp: {static_graph: [true]}}",
+    )
     """Name of a chart in the matrix -> knob (docs/knobs.md) -> values to try beside the one that it has."""
     steps: int = Field(ge=10, le=1_000_000, strict=True)
     """Of each run of a candidate; the first 5 are never timed."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from stratlab.sweep.definition import list_varied, read_sweep, same
+from stratlab.sweep.definition import Sweep, list_varied, read_sweep, same
+from stratlab.sweep.tuning_definition import Tune
+from stratlab.user_error import UserError
 
 GOOD = """
 comparison: demo
@@ -60,28 +63,46 @@ def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
     )
     for sentence in (
         "comparision: no such key, did you mean comparison?; there are comparison, namespace, charts, values",
-        "comparison: is missing",
-        "namespace='Bad_Name'",
+        "comparison: is missing, expected a name of letters, digits, '.', '_' and '-'",
+        "namespace='Bad_Name': expected a name of small letters, digits and '-', 63 at most",
         "matrix: strateggy is no path of the values, expected strategy or a path such as run.config.model, "
         "did you mean strategy?",
         "matrix.run.config.model.1=[1]: expected a text, a number, true or false",
         "matrix: leave run.config.comparison out, it is the key `comparison` of the file",
         "matrix: run.nodes has the same value twice",
-        "matrix.run.config.seed=[]: List should have at least 1 item",
+        "matrix.run.config.seed=[]: expected a list with one value at least",
         "matrix: `strategy` is missing",
         "matrix: run.nodes is in `set` as well",
         "set: foo is no path of the values",
-        "set.run.nodes=None: expected a text, a number, true or false",
+        "set.run.nodes=null: expected a text, a number, true or false",
         "set: run..x is no path of the values",
         "set: leave run.config.strategy out, it follows from the chart",
         "exclude: run.config.modle is not in the matrix, did you mean run.config.model?",
         "exclude: run.nodes is never 3, it is one of [1, 2, 1]",
-        "repeats=0",
-        "parallel='two'",
+        "repeats=0: expected a whole number from 1 to 100",
+        "parallel='two': expected a whole number from 1 to 64",
     ):
         found = [line for line in lines if line.startswith(sentence)]
         assert len(found) == 1, (sentence, lines)
     assert len(lines) == 18, "one line per mistake"
+
+
+@pytest.mark.parametrize("name", [*Sweep.model_fields, *(f"tune.{name}" for name in Tune.model_fields)])
+@pytest.mark.parametrize("value", ["null", "7.5", "2024-01-01", "{4: 5}", "[[1]]", "true"])
+def test_no_value_brings_the_words_of_a_library(tmp_path: Path, name: str, value: str) -> None:
+    key = name.removeprefix("tune.")
+    nested = f"tune: {{{key}: {value}}}" if key != name else f"{name}: {value}"
+    if (name, value) == ("tune", "null"):
+        return  # as if it were left out
+    lines = refused(tmp_path, f"{nested}\n5: 1\n")
+    assert any(line.startswith("5: no such key; there are comparison,") for line in lines)
+    assert any(re.match(rf"{re.escape(name)}\b.*[:,] expected .", line) for line in lines), lines
+    assert not re.search("[Ii]nput|should|valid|validation", " ".join(lines)), lines
+
+
+def test_a_long_value_is_cut(tmp_path: Path) -> None:
+    (line,) = [one for one in refused(tmp_path, f"repeats: {'x' * 1000}") if one.startswith("repeats")]
+    assert line == f"repeats='{'x' * 79}...: expected a whole number from 1 to 100"
 
 
 def test_yaml_that_is_none(tmp_path: Path) -> None:
@@ -89,8 +110,16 @@ def test_yaml_that_is_none(tmp_path: Path) -> None:
         read_sweep(write(tmp_path, "a: [1"))
     with pytest.raises(ValueError, match="expected the keys comparison, namespace"):
         read_sweep(write(tmp_path, "- a"))
-    with pytest.raises(ValueError, match="No such file"):
+    with pytest.raises(UserError, match="No such file or directory; expected the file of a sweep"):
         read_sweep(tmp_path / "nope.yaml")
+    with pytest.raises(UserError, match="not YAML: month must be in 1..12"):
+        read_sweep(write(tmp_path, "repeats: 2024-13-45"))
+    with pytest.raises(UserError, match="its lists or names are too deep"):
+        read_sweep(write(tmp_path, "[" * 5000))
+    file = write(tmp_path, "")
+    file.write_bytes(b"a: \xff")
+    with pytest.raises(UserError, match="not YAML: byte 3 is no UTF-8"):
+        read_sweep(file)
 
 
 def test_one_is_not_true() -> None:
@@ -115,10 +144,10 @@ def test_what_is_wrong_with_a_tuning(tmp_path: Path) -> None:
     lines = refused(tmp_path, text)
     for part in (
         "tune.stps: no such key, did you mean steps?; there are knobs, steps",
-        "tune.steps=5: Input should be greater than or equal to 10",
-        "tune.candidates=1: Input should be greater than or equal to 2",
-        "tune.metric='speed': Input should be 'throughput', 'step_time' or 'memory'",
-        "tune.knobs.fsdp.accumulate=[]: List should have at least 1 item",
+        "tune.steps=5: expected a whole number from 10 to 1000000",
+        "tune.candidates=1: expected a whole number from 2 to 100",
+        "tune.metric='speed': expected one of throughput, step_time, memory",
+        "tune.knobs.fsdp.accumulate=[]: expected a list with one value at least",
         "tune: dpd is no strategy of the matrix, there are ddp, fsdp, did you mean ddp?",
         "tune: ddp: reduce_bucket_mib has the same value twice",
         "tune: fsdp: run.config.prefetch_blocks is in the matrix as well: compared, or tuned, not both",
