@@ -9,8 +9,9 @@ from typing import Any
 
 from stratlab.nearest import ask_nearest
 from stratlab.predict.count_command import name_count_of_model
-from stratlab.predict.operations_file import OperationsFile, as_text
+from stratlab.predict.operations_file import OperationsFile
 from stratlab.predict.question import Question
+from stratlab.predict.setting_text import as_text
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
 from stratlab.tables.settings import SETTINGS, find_problem
 from stratlab.user_error import UserError
@@ -58,24 +59,33 @@ def _ask_of_job(name: str, job: Mapping[str, Any]) -> Question:
 
 
 def ask_of_model(
-    model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str]
+    model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str], per_node: int = 0
 ) -> list[Question]:
     """One question per strategy of which there is a file of this model; what is not given is as in most of the files,
     the same for all.
 
+    Args:
+        per_node: GPUs of a node; 0 = as each file was counted.
+
     Raises:
-        UserError: no file of this model, or a setting that none of them has.
+        UserError: no file of this model, a setting that none of them has, or nodes that would not be full.
     """
+    if per_node and gpus % per_node:
+        raise UserError(
+            f"--gpus-per-node {per_node}: expected a divisor of --gpus {gpus}, for nodes are full"
+        )
     mine = [file for file in files if file.model == model]
     if not mine:
-        raise UserError(f"--model {model}: {_explain_no_file(model, gpus, files, settings)}")
+        raise UserError(f"--model {model}: {_explain_no_file(model, gpus, per_node, files, settings)}")
     given = _read_settings(settings, {name for file in mine for name in file.settings} | set(BATCH))
     strategies = (
         [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
     )
     rows = {"micro_batch_size": "1", **find_shared(mine, given), **given}
     return [
-        build_question(name, {**rows, "model": model, "strategy": strategy, **more}, gpus, gpus, whole=False)
+        build_question(
+            name, {**rows, "model": model, "strategy": strategy, **more}, gpus, per_node, whole=False
+        )
         for strategy in strategies
         if gpus > 1 or len(strategies) == 1 or strategy == "single"
         if gpus == 1 or strategy != "single"
@@ -83,12 +93,14 @@ def ask_of_model(
     ]
 
 
-def _explain_no_file(model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str]) -> str:
+def _explain_no_file(
+    model: str, gpus: int, per_node: int, files: Sequence[OperationsFile], settings: Sequence[str]
+) -> str:
     names = sorted({file.model for file in files})
     known = f"there are operations files of {', '.join(names) or 'none'}"
     if problem := find_problem("model", model):
         return f"{problem}; {known}"
-    counted = name_count_of_model(model, gpus, _read_settings(settings, set(SETTINGS)))
+    counted = name_count_of_model(model, gpus, per_node, _read_settings(settings, set(SETTINGS)))
     of_images = f" ({OF_THE_HUB})" if "/" in model else ""
     return f"{known}, none of it; `{counted}` counts one{of_images}, --operations FOLDER reads it"
 

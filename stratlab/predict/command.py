@@ -36,8 +36,16 @@ def predict(
         str, typer.Option(help="Instead of charts: every strategy that was counted for it.")
     ] = "",
     gpus: Annotated[int, typer.Option(min=1, help="With --model: how many.")] = 8,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --model: of them on one node; hsdp and zeropp depend on it; as counted if left out.",
+            show_default=False,
+        ),
+    ] = None,
     device_gib: Annotated[
-        float, typer.Option(min=0.1, help="Memory of one GPU. An H200 has 139.8.")
+        float, typer.Option(min=0.1, max=100_000, help="Memory of one GPU. An H200 has 139.8.")
     ] = DEVICE_GIB,
     operations: Annotated[
         Path | None,
@@ -70,10 +78,14 @@ def predict(
         raise UserError("give either charts or --model")
     if values and model:
         raise UserError("--values: only with charts; with --model --set name=value")
+    if charts and gpus_per_node:
+        raise UserError("--gpus-per-node: only with --model; with charts --set run.processesPerNode=N")
     if operations and not operations.is_dir():
         raise UserError(f"--operations {operations}: no such folder")
     if page and not page.absolute().parent.is_dir():
         raise UserError(f"--page {page}: its folder is not there")
+    if page and page.is_dir():
+        raise UserError(f"--page {page}: is a folder; expected a file")
     cache = find_cache()
     files = list(read_operations([operations] if operations else []))
     files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
@@ -81,7 +93,7 @@ def predict(
     if charts:
         questions = ask_of_charts(charts, settings or (), values or ())
     else:
-        questions = ask_of_model(model, gpus, files, settings or ())
+        questions = ask_of_model(model, gpus, files, settings or (), gpus_per_node or 0)
     answers = answer(questions, files, device_gib, cache if charts and count else None)
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:
@@ -96,7 +108,10 @@ def predict(
     if page:
         from stratlab.predict.prediction_page import build_prediction_page
 
-        page.write_text(build_prediction_page(answers, device_gib))
+        try:
+            page.write_text(build_prediction_page(answers, device_gib))
+        except OSError as failure:
+            raise UserError(f"--page {page}: {failure.strerror}") from None
     if not known:
         raise typer.Exit(NOTHING_KNOWN)
     if all(one.verdict == "does not fit" for one in known):

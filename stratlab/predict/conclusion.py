@@ -48,10 +48,10 @@ def _say_first(fitting: Sequence[Prediction], asked: int, known: int) -> str:
     first = min(fitting, key=place)
     name, why = first.question.name, WHY.get(first.file.strategy, "")
     if asked == 1:
-        return f"in short: {name} fits, with a micro-batch up to {first.largest}"
+        return f"in short: {name} fits, with a micro-batch up to {first.say_largest()}"
     if len(fitting) == 1:
         of_known = "" if known == asked else f" of the {known} that are known"
-        return f"in short: only {name}{of_known} fits, with a micro-batch up to {first.largest}"
+        return f"in short: only {name}{of_known} fits, with a micro-batch up to {first.say_largest()}"
     names = ", ".join(one.question.name for one in fitting)
     reason = f": {why}" if why else ""
     said = f"in short: {names} fit. Take {name} first{reason}"

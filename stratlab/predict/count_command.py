@@ -6,8 +6,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from stratlab.predict.operations_file import as_text
 from stratlab.predict.question import Question
+from stratlab.predict.setting_text import as_text
 from stratlab.tables.image_sizes import IMAGE_SIZES
 from stratlab.tables.settings import SETTINGS
 from stratlab.tables.strategies import STRATEGIES
@@ -72,16 +72,16 @@ def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
     groups: dict[str, list[Question]] = {}
     for one in questions:
         given = {name: one.settings.get(name) for name in COUNTED if name != "strategy"}
-        key = repr((one.ranks, one.told_per_node, "strategy" in one.settings or one.name, given))
+        key = repr((one.ranks, one.per_node, "strategy" in one.settings or one.name, given))
         groups.setdefault(key, []).append(one)
     return list(groups.values())
 
 
-def name_count_of_model(model: str, gpus: int, given: Mapping[str, str]) -> str:
+def name_count_of_model(model: str, gpus: int, per_node: int, given: Mapping[str, str]) -> str:
     """The same for a model of which no file is there, under the strategy that is asked for, or one that divides all."""
     settings = {"strategy": "fsdp" if gpus > 1 else "single", **given, "model": model}
     rows = int(settings.get("micro_batch_size", 1))
-    return name_count(Question(settings["strategy"], settings, gpus, gpus, rows, 0, whole=False))
+    return name_count(Question(settings["strategy"], settings, gpus, per_node, rows, 0, whole=False))
 
 
 def _data_of(model: str) -> Mapping[str, str]:
@@ -91,7 +91,7 @@ def _data_of(model: str) -> Mapping[str, str]:
 
 def _per_node(question: Question, asked: Sequence[Question]) -> int:
     """0 = all ranks share a node. Strategies by nodes want two at least."""
-    ranks, told = question.ranks, question.told_per_node
+    ranks, told = question.ranks, question.per_node
     if told:
         return told if told != ranks else 0
     if ranks > NODE and ranks % NODE == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from stratlab.predict.extrapolation import Peak, Sample, scale, scale_host
 from stratlab.predict.operations_content import OperationsContent, describe_problem
 from stratlab.predict.question import Question
+from stratlab.predict.setting_text import as_text, is_same, say_setting
 from stratlab.user_error import UserError
 
 SHIPPED = Path(__file__).with_name("operations")
@@ -78,7 +80,7 @@ class OperationsFile:
     def has(self, name: str, text: str) -> bool:
         """Whether it was counted with this value; yes where it answers for several."""
         meant = "bf16" if (name, text) == ("precision", "auto") else text
-        return name not in self.settings or _is_same(self.settings[name], meant)
+        return name not in self.settings or is_same(self.model, name, self.settings[name], meant)
 
     def misses(self, question: Question) -> list[str]:
         """What keeps this file from answering; nothing where it does."""
@@ -90,8 +92,9 @@ class OperationsFile:
             if question.whole or name == "model_layers"
         }
         meant |= {name: text for name, text in wanted.items() if name in self.settings}
+        say = partial(say_setting, self.model)
         found = [
-            f"{name}={as_text(self.settings[name])} (wanted {text})"
+            f"{name}={say(name, self.settings[name])} (wanted {say(name, text)})"
             for name, text in meant.items()
             if not self.has(name, text)
         ]
@@ -110,8 +113,8 @@ class OperationsFile:
         counted = {sample.ranks for sample in self.samples}
         if ranks not in counted and not (self.scales_ranks and ranks > 1):
             found.append(f"ranks={', '.join(map(str, sorted(counted)))} (wanted {ranks})")
-        if self.per_node and question.told_per_node not in (0, self.per_node):
-            found.append(f"{self.per_node} ranks on a node (wanted {question.told_per_node})")
+        if self.per_node and question.per_node not in (0, self.per_node):
+            found.append(f"{self.per_node} ranks on a node (wanted {question.per_node})")
         if self.accumulates_for(question) and not self.accumulates:
             found.append("one micro-batch in a step (wanted several)")
         return found
@@ -168,17 +171,3 @@ def find_operations(files: Sequence[OperationsFile], question: Question) -> Oper
     """The file that answers, rather one that was counted with as many micro-batches; None = there is none."""
     able = [file for file in files if not file.misses(question)]
     return min(able, key=lambda file: file.accumulates is not file.accumulates_for(question), default=None)
-
-
-def as_text(value: Any) -> str:
-    """As a pod's variables have it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _is_same(value: Any, text: str) -> bool:
-    if isinstance(value, bool | str):
-        return as_text(value) == (text.lower() if isinstance(value, bool) else text)
-    try:
-        return float(text) == float(value)
-    except ValueError:
-        return False

@@ -23,7 +23,7 @@ class Prediction:
     Attributes:
         host: what the rank keeps in host memory.
         smallest: what one row holds.
-        largest: micro-batch that fits below the gate; 0 = not even one row does.
+        largest: micro-batch that fits below the gate, up to MOST_ROWS; 0 = not even one row does.
         advice: what to change first; "" = nothing, or nobody has asked yet.
     """
 
@@ -38,6 +38,11 @@ class Prediction:
     advice: str = ""
 
     @property
+    def counted_rows(self) -> int:
+        """The largest micro-batch that was counted; what lies beyond follows the line through the last two."""
+        return max(sample.rows for sample in self.file.samples)
+
+    @property
     def needs_gib(self) -> float:
         return self.device.needs_gib(self.peak.total)
 
@@ -46,6 +51,14 @@ class Prediction:
         """Of a step; None = not said, several."""
         rows = self.question.rows * self.file.share(self.question.ranks)
         return self.question.global_batch // rows or None
+
+    def say_largest(self) -> str:
+        """`6`, `167 (5.2 x counted)` beyond what was counted, `65536 or more (...)` where nobody has looked further."""
+        more = " or more" if self.largest == MOST_ROWS else ""
+        times = self.largest / self.counted_rows
+        return f"{self.largest}{more}" + (
+            f" ({times:.{1 if times < 100 else 0}f} x counted)" if times > 1 else ""
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For a file; GiB. Causes add up to the peak."""
@@ -64,6 +77,7 @@ class Prediction:
             "on_device_gib": round(self.needs_gib, 4),
             "device_gib": self.device.gib,
             "largest_micro_batch_size": self.largest,
+            "counted_micro_batch_size": self.counted_rows,
             "advice": self.advice,
             "window": self.peak.window,
             "rank": self.peak.rank,
@@ -110,6 +124,8 @@ def _find_largest(fits: Callable[[int], bool]) -> int:
     high = 1
     while high < MOST_ROWS and fits(2 * high):
         high *= 2
+    if high == MOST_ROWS:
+        return MOST_ROWS
     low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

@@ -68,4 +68,4 @@ def _row(one: Prediction | Unknown) -> dict[str, Any]:
         return {**row, "verdict": badge(one.verdict, "plain"), "first": one.reason}
     verdict: Markup = badge(str(one.verdict), KINDS[one.verdict])
     sizes = {"needs": show_gib(one, one.needs_gib), "peak": show_gib(one, one.peak.total / GIB)}
-    return {**row, "verdict": verdict, **sizes, "largest": one.largest, "first": one.advice}
+    return {**row, "verdict": verdict, **sizes, "largest": one.say_largest(), "first": one.advice}

@@ -35,7 +35,7 @@ def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
         if isinstance(one, Unknown):
             table.add_row(*asked, Text(one.verdict, style="bold"), "", "", "", one.reason)
             continue
-        sizes = (show_gib(one, one.needs_gib), show_gib(one, one.peak.total / GIB), str(one.largest))
+        sizes = (show_gib(one, one.needs_gib), show_gib(one, one.peak.total / GIB), one.say_largest())
         advice = (one.advice,) if told else ()
         table.add_row(*asked, Text(str(one.verdict), style=COLOURS[one.verdict]), *sizes, *advice)
     return table
@@ -83,9 +83,10 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         yield from _explain_ranks(known)
         yield "for another batch or one strategy alone: --set micro_batch_size=N, --set strategy=NAME"
     for one in (one for one in known if one.host.total):
-        gib, ranks = one.host.total / GIB, one.question.told_per_node
+        gib, ranks = one.host.total / GIB, one.question.per_node
         node = f", {gib * ranks:.2f} of its node" if ranks else ""
         yield f"{one.question.name}: at least {gib:.2f} GiB of each rank in host memory{node} (docs/memory.md)"
+    yield from _explain_beyond(known)
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
     unknown = [one.question for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
@@ -94,6 +95,17 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         others = ", ".join(one.settings["strategy"] for one in alike)
         more = f" (likewise with strategy={others}, into a file of its own)" if others else ""
         yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
+
+
+def _explain_beyond(known: Sequence[Prediction]) -> Iterator[str]:
+    """Of micro-batches larger than any that was counted."""
+    beyond = [one for one in known if max(one.largest, one.question.rows) > one.counted_rows]
+    if beyond:
+        counted = "/".join(map(str, sorted({one.counted_rows for one in beyond})))
+        yield (
+            f"micro-batches were counted up to {counted}: beyond, the line through the last two counts goes on, "
+            "which is an estimate"
+        )
 
 
 def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
@@ -106,6 +118,14 @@ def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
             arranged[one.question.name] = " ".join(axes) + node
     if arranged:
         yield "; ".join(f"{name}: {told}" for name, told in arranged.items())
+    by_nodes = [one for one in known if one.file.per_node and not one.question.per_node]
+    if by_nodes:
+        names = ", ".join(one.question.name for one in by_nodes)
+        held = "/".join(map(str, sorted({one.file.per_node for one in by_nodes})))
+        yield (
+            f"how many GPUs a node has was not said: {held}, as counted, of {names}, which alone depend on it; "
+            "--gpus-per-node N asks for another number"
+        )
 
 
 def _assumed(one: Prediction) -> str:

@@ -13,6 +13,7 @@ class Question:
     Attributes:
         name: of the run, as the user knows it.
         settings: setting -> text, as its pods have them.
+        per_node: ranks that share a node; 0 = nobody has said.
         layers: 0 = the model's own.
         global_batch: rows of a step; 0 = not said, several micro-batches.
         whole: what `settings` leaves out has its default; else it is as the file has it.
@@ -26,11 +27,6 @@ class Question:
     global_batch: int
     layers: int = 0
     whole: bool = True
-
-    @property
-    def told_per_node(self) -> int:
-        """0 where only a number of GPUs was given."""
-        return self.per_node if self.whole else 0
 
     def accumulates(self, share: int) -> bool:
         """Whether a step has several micro-batches. `share`: ranks that see different rows."""

@@ -427,6 +427,9 @@ TABLE: dict[str, Row] = {
     "stratlab predict --model vit_huge --gpus 16 --set micro_batch_size=32": row(
         PARSES, f"{HERE}test_stratlab_predicts_as_told"
     ),
+    "stratlab predict --model vit_huge --gpus 8 --gpus-per-node 4": row(
+        PARSES, f"{HERE}test_stratlab_predicts_as_told"
+    ),
     "stratlab predict --model vit_huge --gpus 64 --set micro_batch_size=32 --device-gib 139.8 --page fits.html": row(
         PARSES, f"{HERE}test_stratlab_predicts_as_told"
     ),
