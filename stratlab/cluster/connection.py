@@ -22,6 +22,7 @@ from kubernetes.config.config_exception import ConfigException
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.patience import may_pass, wait_as_asked
+from stratlab.nearest import name_allowed
 from stratlab.user_error import UserError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -112,7 +113,8 @@ def connect(
         chosen = context or merged.safe_get("current-context")
         if chosen not in names:
             wanted = f"no context {chosen!r}" if chosen else "no current context"
-            raise UserError(f"{_list(found)}: {wanted}; there is {', '.join(names) or 'none'}")
+            there = name_allowed(chosen or "", names, "there is", "that `kubectl config get-contexts` lists")
+            raise UserError(f"{_list(found)}: {wanted}; {there if names else 'there is none'}")
         loader = kube_config.KubeConfigLoader(
             config_dict=merged, active_context=chosen, config_base_path=None
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.nearest import ask_nearest
+from stratlab.nearest import name_allowed
 from stratlab.predict.count_command import name_count_of_model
 from stratlab.predict.operations_file import OperationsFile
 from stratlab.predict.question import Question
@@ -19,6 +19,7 @@ from stratlab.user_error import UserError
 PREFIX = "TRAINER_"
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
 OF_THE_HUB = "a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len"
+ALL = "that `python -m trainer.settings --schema` lists"
 REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
 
 
@@ -77,7 +78,8 @@ def ask_of_model(
     mine = [file for file in files if file.model == model]
     if not mine:
         raise UserError(f"--model {model}: {_explain_no_file(model, gpus, per_node, files, settings)}")
-    given = _read_settings(settings, {name for file in mine for name in file.settings} | set(BATCH))
+    place = f"that `stratlab predict --model {model} --json` lists, batch and depth among them"
+    given = _read_settings(settings, {name for file in mine for name in file.settings} | set(BATCH), place)
     strategies = (
         [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
     )
@@ -100,7 +102,7 @@ def _explain_no_file(
     known = f"there are operations files of {', '.join(names) or 'none'}"
     if problem := find_problem("model", model):
         return f"{problem}; {known}"
-    counted = name_count_of_model(model, gpus, per_node, _read_settings(settings, set(SETTINGS)))
+    counted = name_count_of_model(model, gpus, per_node, _read_settings(settings, set(SETTINGS), ALL))
     of_images = f" ({OF_THE_HUB})" if "/" in model else ""
     return f"{known}, none of it; `{counted}` counts one{of_images}, --operations FOLDER reads it"
 
@@ -127,15 +129,14 @@ def _list_layouts(
     return [(f"{strategy} {number}d", {"dimensions": str(number)}) for number in sorted(counted)]
 
 
-def _read_settings(settings: Sequence[str], known: set[str]) -> dict[str, str]:
+def _read_settings(settings: Sequence[str], known: set[str], place: str) -> dict[str, str]:
     found = {}
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set {text}: expected name=value")
         if name not in known:
-            hint = ask_nearest(name, known) or f"memory depends on {', '.join(sorted(known))}"
-            raise UserError(f"--set {text}: {hint}")
+            raise UserError(f"--set {text}: {name_allowed(name, sorted(known), 'memory depends on', place)}")
         if problem := find_problem(name, value):
             raise UserError(f"--set {text}: {problem}")
         found[name] = value

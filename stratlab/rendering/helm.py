@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from stratlab.nearest import ask_nearest
+from stratlab.nearest import name_allowed
 from stratlab.tables.settings import find_problem
 from stratlab.user_error import UserError
 
@@ -126,14 +126,14 @@ def explain_refusal(text: str, chart: Path) -> str:
         if re.fullmatch(r"\S+:", line):
             subchart = line.removesuffix(":")
         if found := UNKNOWN.search(line):
-            allowed = _allowed_names(chart, subchart, found["path"])
-            lines += [_hint(name, allowed) for name in re.findall(r"'([^']*)'", found["names"]) if allowed]
+            schema = _find_schema(chart, subchart)
+            allowed, place = _allowed_names(schema, found["path"]), f"in {schema}"
+            lines += [
+                f"  {name}: {name_allowed(name, allowed, 'allowed are', place)}"
+                for name in re.findall(r"'([^']*)'", found["names"])
+                if allowed
+            ]
     return "\n".join(lines)
-
-
-def _hint(name: str, allowed: list[str]) -> str:
-    told = filter(None, (f"  {name}:", ask_nearest(name, allowed), f"allowed are {', '.join(allowed)}"))
-    return " ".join(told)
 
 
 def _hint_at_neighbour(chart: Path) -> str:
@@ -147,11 +147,15 @@ def _hint_at_neighbour(chart: Path) -> str:
     return ""
 
 
-def _allowed_names(chart: Path, subchart: str, path: str) -> list[str]:
-    """The properties that the schema knows at this path; none for a packed chart."""
+def _find_schema(chart: Path, subchart: str) -> Path:
     folder = chart / "charts" / subchart if subchart and subchart != chart.name else chart
+    return folder / "values.schema.json"
+
+
+def _allowed_names(schema: Path, path: str) -> list[str]:
+    """The properties that the schema knows at this path; none for a packed chart."""
     try:
-        node: Any = json.loads((folder / "values.schema.json").read_text())
+        node: Any = json.loads(schema.read_text())
     except OSError:
         return []
     for part in filter(None, path.split("/")):

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stratlab.nearest import ask_nearest
+from stratlab.nearest import name_allowed
 
 SETTINGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("settings.json").read_text())[
     "properties"
 ]
+MODELS = "in README.md (Models and data)"
+"""Where all are listed of the one setting that has more choices than a sentence holds."""
 
 
 def find_problem(name: str, text: str) -> str:
@@ -41,7 +43,7 @@ def find_problem(name: str, text: str) -> str:
 def _find_choice_problem(allowed: list[str], text: str, other: str = "") -> str:
     if text in allowed:
         return ""
-    return f"{ask_nearest(text, allowed)} expected one of {', '.join(allowed)}{other}".lstrip()
+    return name_allowed(text, allowed, "expected one of", MODELS) + other
 
 
 def _is_number(kinds: list[Mapping[str, Any]], text: str) -> bool:

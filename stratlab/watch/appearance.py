@@ -12,6 +12,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.patience import Patience
 from stratlab.cluster.watching import DELETED, SYNCED, watch
 from stratlab.cluster.workloads import APIS, Api, Workload, find_workload, list_workloads
+from stratlab.nearest import FEW, name_allowed
 from stratlab.user_error import UserError
 
 APPEAR_S = 20.0
@@ -35,9 +36,21 @@ def await_workload(
         say(f"no run {release} in namespace {namespace} yet, waiting {appear_s:.0f} s for it")
         found = _watch_for(connection, namespace, release, appear_s)
     if found is None:
-        there = ", ".join(f"{each.release} ({each.state})" for each in list_workloads(connection, namespace))
-        raise UserError(f"no run {release} in namespace {namespace}; there is {there or 'none at all'}")
+        raise UserError(
+            f"no run {release} in namespace {namespace}; {_say_others(connection, namespace, release)}"
+        )
     return found
+
+
+def _say_others(connection: Connection, namespace: str, release: str) -> str:
+    states = {
+        each.release: f"{each.release} ({each.state})" for each in list_workloads(connection, namespace)
+    }
+    if len(states) <= FEW:
+        return f"there is {', '.join(states.values()) or 'none at all'}"
+    return name_allowed(
+        release, list(states), "there are", f"that `stratlab list --on-cluster -n {namespace}` lists"
+    )
 
 
 def _watch_for(connection: Connection, namespace: str, release: str, appear_s: float) -> Workload | None:

@@ -39,7 +39,7 @@ CASES = {
     "a setting that does not exist": (
         ["--set", "run.config.tpp=2"],
         2,
-        ["at '/config'", "tpp: did you mean tp? allowed are accumulate", "weight_decay"],
+        ["at '/config'", "tpp: did you mean ", "allowed are the ", "run/values.schema.json"],
     ),
     "no nodes": (["--set", "run.nodes=0"], 2, ["at '/nodes': minimum: got 0, want 1"]),
     "no nodes, as an option": (["--nodes", "0"], 2, ["'--nodes'", "greater than or equal to 1"]),

@@ -73,6 +73,7 @@ class Config(Settings):
         return config
 
 
+HUB_ID = "google/vit-base-patch16-224"
 NAME = "expected letters, digits, '.', '_' and '-', with a letter or a digit first"
 PATTERNS = {
     "run": NAME,
@@ -105,9 +106,11 @@ def _sentence(cls: type[BaseModel], error: dict[str, Any], given: Mapping[str, s
         return str(error["ctx"]["error"])
     name = str(error["loc"][0])
     allowed = get_args(cls.model_fields[name].annotation)
-    if name == "model":
-        allowed = (*MODELS, "a hub id such as google/vit-base-patch16-224")
     wish = f"expected one of {', '.join(map(str, allowed))}" if allowed else describe_error(error)
+    if name == "model":
+        wish = (
+            f"expected one of the {len(MODELS)} in README.md (Models and data), or a hub id such as {HUB_ID}"
+        )
     if error["type"] == "string_pattern_mismatch":
         wish = PATTERNS.get(name, wish)
     value = f"={given[name]!r}" if name in given else ""

@@ -147,12 +147,12 @@ def _hint_of_model(value: str) -> str:
             f"; no {FINETUNED} name has the network {body}, only {', '.join(FINETUNED_NETWORKS)}; "
             f"TRAINER_MODEL={body} is the network itself"
         )
-    near = [
-        name
+    near = dict.fromkeys(
+        PLAIN[name]
         for name in difflib.get_close_matches(plain, PLAIN, n=5, cutoff=0.7)
         if _digits(name) == _digits(plain)  # resnet101 is no resnet50
-    ]
-    return f"; did you mean {PLAIN[near[0]]}?{_say_version(value)}" if near else ""
+    )
+    return f"; did you mean {' or '.join(near)}?{_say_version(value)}" if near else ""
 
 
 def _say_version(name: str) -> str:

@@ -21,6 +21,7 @@ from stratlab.compare.judging.noise import Band
 from stratlab.compare.judging.variants import find_typical
 from stratlab.compare.judging.winners import LEAST_LEAD_PCT
 from stratlab.compare.reading.run_rows import find_recorded_step_ms, is_compared
+from stratlab.nearest import name_allowed
 from stratlab.run_directory.record import TRACED
 from stratlab.user_error import UserError
 
@@ -60,8 +61,10 @@ def build_attribution(
         ending = [name for name in steps if name.endswith(f"-{baseline}")]  # as pages and tables show it
         baseline = ending[0] if len(ending) == 1 else baseline
     if baseline is not None and baseline not in steps:
-        known = ", ".join(steps) or "none"
-        raise UserError(f"--baseline {baseline}: expected a finished run of this comparison: {known}")
+        wish = "expected a finished run of this comparison:"
+        place = "that `stratlab list` shows as finished"
+        known = name_allowed(baseline, list(steps), wish, place) if steps else f"{wish} none"
+        raise UserError(f"--baseline {baseline}: {known}")
     groups = [[name for name in group if name in steps] for group in fairness["groups"]]
     typical = _choose_typical(groups, variants, steps, baseline)
     traced = {name: build_traced_step(analyses.get(name) or {}) for group in typical for name in group}

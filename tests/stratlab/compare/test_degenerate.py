@@ -56,7 +56,10 @@ def test_it_is_kept_out_of_every_judgement(root: Path) -> None:
 
 
 def test_no_other_run_is_explained_against_it(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"--baseline llm-3d: expected a finished run .*: llm-1d, llm-2d"):
+    with pytest.raises(
+        ValueError,
+        match=r"--baseline llm-3d: .* expected a finished run .*: llm-1d, llm-2d",
+    ):
         compare(load_runs(root), baseline="llm-3d")
 
 

@@ -323,10 +323,20 @@ def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> Non
     ("arguments", "named"),
     [
         ((), "give either charts or --model"),
-        (("--model", "llama-3-8b"), "expected one of vit_tiny"),
-        (("--model", "resnett"), "did you mean resnet?"),
+        (
+            ("--model", "llama-3-8b"),
+            "--model llama-3-8b: expected one of the ",
+        ),
+        (
+            ("--model", "qwen2.5"),
+            "did you mean qwen2.5-3b, qwen2.5-1.5b or qwen2.5-0.5b? expected one of the",
+        ),
+        (("--model", "resnett"), "did you mean resnet or resnet_finetuned?"),
         (("--model", "gpt"), "--model gpt"),
-        (("--model", "qwen2.5-3b", "--set", "sequence=4"), "--set sequence=4"),
+        (
+            ("--model", "qwen2.5-3b", "--set", "image_size=4"),
+            "that `stratlab predict --model qwen2.5-3b --json` lists",
+        ),
         (("--model", "qwen2.5-3b", "--set", "micro_batch_size=0"), "micro_batch_size=0"),
         (
             ("--model", "vit_huge", "--set", "global_batch_size=0"),

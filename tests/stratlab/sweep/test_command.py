@@ -85,7 +85,7 @@ def test_a_wrong_file_is_one_list_of_mistakes(
     assert call(monkeypatch, str(file), "--dry-run") == 2
     error = capsys.readouterr().err
     assert error.startswith("error: the sweep cannot start:")
-    assert "minimum: got 0, want 1" in error and "modl: did you mean model?" in error
+    assert "minimum: got 0, want 1" in error and "modl: did you mean model or mode? allowed are the " in error
     file.write_text("comparison: demo\nmatrx: {}\n")
     assert call(monkeypatch, str(file), "--dry-run") == 2
     assert "matrx: no such key, did you mean matrix?" in capsys.readouterr().err

@@ -51,6 +51,7 @@ def test_a_data_set_s_name_that_is_nearly_one_of_ours() -> None:
             "vgg_finetuned, resnet_finetuned; TRAINER_MODEL=cnn is the network itself",
         ),
         ("MODEL", "mobilnet", "; did you mean mobilenet?"),
+        ("MODEL", "vit_hage", "; did you mean vit_huge or vit_large or vit_base?"),
         *(
             ("MODEL", name, "version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224")
             for name in ("MobileNet-V2", "MobileNetV2", "mobilenet_v2_finetuned")

@@ -54,7 +54,8 @@ def test_a_baseline_can_be_asked_for(tmp_path: Path) -> None:
     )
     assert pairs[0]["remedy"] == "" and pairs[0]["main_cause"] == "more_communication"
     with pytest.raises(
-        ValueError, match="--baseline zero3: expected a finished run of this comparison: ddp, fsdp"
+        ValueError,
+        match="--baseline zero3: did you mean zero2. expected a finished run of this comparison: ddp, fsdp",
     ):
         build_report(tmp_path, baseline="zero3")
 
