@@ -1,7 +1,8 @@
 """The command line: one thin command per verb. What is heavy is imported inside the command that needs it.
 
-Exit codes: 0 done, 1 it could not be done, 2 what was typed is wrong, 3 data or traces are missing, 13 the volume is
-full, otherwise the run's own code. A bug keeps its traceback, and ends with 1: the same command may be tried again.
+Exit codes: 0 done, 1 it could not be done, 2 what was typed is wrong, 3 there is nothing: no such folder of results, no
+run or no traces in it, no data, 13 the volume is full, otherwise the run's own code (docs/stops.md). A bug keeps its
+traceback, and ends with 1: the same command may be tried again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from stratlab.verify.command import verify
 from stratlab.wait.command import wait
 from stratlab.watch.command import watch
 
-WRONG_INPUT = 2
 STORAGE_FULL = 13
 
 app = typer.Typer(
@@ -80,7 +80,7 @@ def main() -> None:
         app()
     except UserError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
-        sys.exit(WRONG_INPUT)
+        sys.exit(wrong.code)
     except Interrupted as stop:
         print(f"stopped by {stop}", file=sys.stderr)
         sys.exit(stop.code)

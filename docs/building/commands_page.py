@@ -17,7 +17,8 @@ def write_commands(repository: Path) -> str:
     parts = [
         "# Commands\n",
         "What `stratlab VERB --help` says. Exit codes: 0 done, 1 it could not be done, 2 what was typed is wrong, "
-        "3 data or traces are missing, 13 the volume is full; `watch` and `wait` end with the run's own.\n",
+        "3 there is nothing: no such folder of results, no run or no traces in it, no data, 13 the volume is full; "
+        "`watch` ends with the run's own. The table: [Stops](../stops.md#exit-codes-of-stratlab).\n",
     ]
     parts += [f"## stratlab {verb}\n\n```text\n{_ask_help(verb)}\n```\n" for verb in _list_verbs()]
     return "\n".join(parts)

@@ -18,12 +18,12 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.drawing import drop_file_links
 from stratlab.run_directory.places import PAGE
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere, UserError
 
 MARK = b"stratlab-report"
 LARGEST_MIB = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-WRONG_INPUT, TOO_LARGE = 2, 4
+TOO_LARGE = 4
 
 # Runs in the pod. argv: the folder of the comparison, the largest archive in MiB, options of the verb.
 SCRIPT = f"""
@@ -87,8 +87,9 @@ def compare_on_cluster(
     )
     words, _, payload = finished.output.partition(MARK + b" ")
     said = words.decode(errors="replace").strip()
-    if finished.exit_code == WRONG_INPUT:
-        raise UserError(f"on the claim {claim} of namespace {namespace}: {_last_line(said)}")
+    refusals = {UserError.code: UserError, NothingThere.code: NothingThere}
+    if refusal := refusals.get(finished.exit_code):
+        raise refusal(f"on the claim {claim} of namespace {namespace}: {_last_line(said)}")
     if finished.exit_code == TOO_LARGE:
         raise ClusterError(
             f"{_last_line(said)}, more than {LARGEST_MIB}: it stays on the volume, {folder}/report"

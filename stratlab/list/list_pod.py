@@ -13,8 +13,10 @@ from stratlab.cluster.place import Place
 from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.cluster.workloads import Workload, list_workloads
 from stratlab.list.run_list import ListedRun, build_run
+from stratlab.user_error import NothingThere
 
 WRONG_INPUT = 2
+"""Of an older image, which had no other code for it."""
 
 
 def list_on_cluster(
@@ -35,7 +37,7 @@ def list_on_cluster(
         progress=progress,
     )
     said = finished.output.decode(errors="replace").strip()
-    if finished.exit_code == WRONG_INPUT and "no run in it" in said:
+    if finished.exit_code in (WRONG_INPUT, NothingThere.code) and "no run in it" in said:
         runs = []
     elif finished.exit_code:
         raise ClusterError(f"{place.mount}: could not be listed: {said or finished.termination}")

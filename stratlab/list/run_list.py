@@ -19,8 +19,9 @@ from stratlab.run_directory.files import (
     read_world_size,
 )
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
+from stratlab.run_directory.given_folder import check_folder
 from stratlab.run_directory.record import TRACED, read_standing
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere, UserError
 
 TAIL_BYTES = 65_536
 
@@ -54,10 +55,10 @@ def list_runs(results: Path) -> list[ListedRun]:
     """The runs of a comparison, or of every comparison in a folder of results; the one that started last at the end.
 
     Raises:
-        UserError: there is no such folder, or no run in it.
+        NothingThere: there is no such folder, or no run in it.
+        UserError: it is a file, one run, or a folder around results.
     """
-    if not results.is_dir():
-        raise UserError(f"{results}: not a folder; expected the folder of results, or of one comparison")
+    check_folder(results, "the folder of results, or of one comparison")
     if _is_row(results):
         raise UserError(f"{results}: this is one run; give the folder of its comparison, {results.parent}")
     below = sorted(path for path in results.iterdir() if _is_open(path))
@@ -66,7 +67,8 @@ def list_runs(results: Path) -> list[ListedRun]:
     if not found:
         inner = next((path for path in below if any(map(_list_folder, _list_open(path)))), None)
         hint = f"did you mean {inner}? " if inner else ""
-        raise UserError(
+        refusal = UserError if inner else NothingThere
+        raise refusal(
             f"{results}: no run in it; {hint}expected RESULTS, where runs lie as COMPARISON/RUN, or one comparison"
         )
     return sorted(map(_read, found), key=lambda run: (run.started or "", run.comparison, run.run))

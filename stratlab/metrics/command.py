@@ -78,16 +78,16 @@ def serve(
         ) from None
     from stratlab.machine.interruption import signals_raise
     from stratlab.metrics.run_gauges import RunGauges
+    from stratlab.run_directory.given_folder import check_folder
 
-    if not results.is_dir():
-        raise UserError(f"{results}: not a folder; expected the folder of results")
+    check_folder(results, "the folder of results")
     registry = CollectorRegistry()
     registry.register(RunGauges(results, newest))
     with signals_raise():
         try:
             server, thread = start_http_server(port, addr=host, registry=registry)
         except OSError as failure:
-            raise UserError(f"--port {port}: {failure.strerror}") from None
+            raise UserError(f"--host {host}, --port {port}: {failure.strerror}") from None
         print(f"serving {results} at http://{host}:{port}/metrics", flush=True)
         try:
             thread.join()

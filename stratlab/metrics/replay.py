@@ -14,7 +14,8 @@ from stratlab.cluster.volume_pod import read_file, run_on_volume
 from stratlab.rendering.checking import TRAINER
 from stratlab.rendering.installation import explain_trainer
 from stratlab.run_directory.files import is_run
-from stratlab.user_error import UserError
+from stratlab.run_directory.given_folder import check_folder
+from stratlab.user_error import NothingThere, UserError
 
 WRONG_INPUT = 2
 
@@ -23,11 +24,13 @@ def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Seq
     """What the trainer says when it has sent everything.
 
     Raises:
-        UserError: this is no run, or no trainer is installed here.
+        NothingThere: this is no run.
+        UserError: it is a file, or no trainer is installed here.
         ReplayFailed: the server is away still, or refused.
     """
+    check_folder(folder, "the folder of a run")
     if not is_run(folder):
-        raise UserError(f"{folder}: not a run: nothing in it says that the trainer has made it")
+        raise NothingThere(f"{folder}: not a run: nothing in it says that the trainer has made it")
     if absence := explain_trainer(program[0], environ):
         raise UserError(f"the trainer sends metrics, and is not to be had: {absence}")
     done = subprocess.run(

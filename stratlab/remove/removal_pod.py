@@ -9,9 +9,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.place import Place
 from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.cluster.workloads import ENDED, find_workload
-from stratlab.user_error import UserError
-
-WRONG_INPUT = 2
+from stratlab.user_error import NothingThere, UserError
 
 
 def check_ended(connection: Connection, namespace: str, comparison: str, run: str) -> None:
@@ -40,7 +38,7 @@ def remove_on_cluster(
     """Removes `<mount>/<comparison>/<run>` on the claim.
 
     Raises:
-        UserError: there is no such run.
+        NothingThere: there is no such run.
         ClusterError: the pod could not do it.
     """
     folder = f"{place.mount.rstrip('/')}/{comparison}/{run}"
@@ -55,7 +53,8 @@ def remove_on_cluster(
         progress=progress,
     )
     said = finished.output.decode(errors="replace").strip().removeprefix("error: ")
-    if finished.exit_code == WRONG_INPUT:
-        raise UserError(f"on the claim {place.claim} of namespace {namespace}: {said}")
+    refusals = {UserError.code: UserError, NothingThere.code: NothingThere}
+    if refusal := refusals.get(finished.exit_code):
+        raise refusal(f"on the claim {place.claim} of namespace {namespace}: {said}")
     if finished.exit_code:
         raise ClusterError(f"{folder}: could not be removed: {said or finished.termination}")

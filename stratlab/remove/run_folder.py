@@ -6,19 +6,22 @@ import shutil
 from pathlib import Path
 
 from stratlab.run_directory.files import is_alive, is_run
-from stratlab.user_error import UserError
+from stratlab.run_directory.given_folder import check_folder
+from stratlab.user_error import NothingThere, UserError
 
 
 def find_run(folder: Path) -> Path:
     """The folder, if it is a run's.
 
     Raises:
-        UserError: there is none, it is something else, or it is at work.
+        NothingThere: there is none.
+        UserError: it is a file, a link, or at work.
     """
-    if folder.is_symlink() or not folder.is_dir():
-        raise UserError(f"{folder}: no such folder")
+    check_folder(folder, "the folder of a run")
+    if folder.is_symlink():
+        raise UserError(f"{folder}: a link; expected the folder of a run itself")
     if any(folder.iterdir()) and not is_run(folder):
-        raise UserError(f"{folder}: not a run: nothing in it says that the trainer has made it")
+        raise NothingThere(f"{folder}: not a run: nothing in it says that the trainer has made it")
     if is_alive(folder):
         raise UserError(
             f"{folder}: this run is at work, it has written something just now; stop it first "

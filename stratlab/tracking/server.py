@@ -20,8 +20,9 @@ from pathlib import Path
 from stratlab.machine.environment import build_machine_env
 from stratlab.machine.processes import Processes, free_port, tail
 from stratlab.progress.growing_wait import GrowingWait
+from stratlab.run_directory.given_folder import check_folder
 from stratlab.tracking.runs_page import find_places
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere, UserError
 
 HOST = "127.0.0.1"
 START_DEADLINE_S = 120.0
@@ -62,11 +63,13 @@ def serve_store(folder: Path, port: int | None, say: Callable[[str], None]) -> i
     """Serves a finished store until the server ends or an exception comes by; returns its exit code.
 
     Raises:
-        UserError: `folder` holds no store, or the port is taken.
+        NothingThere: `folder` holds no store.
+        UserError: it is a file, or the port is taken.
         ServerFailed: it ended or did not answer within 120 s.
     """
+    check_folder(folder, "the --mlflow folder of a rehearsal")
     if not (folder / "mlflow.db").is_file():
-        raise UserError(f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
+        raise NothingThere(f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
     with _running_server(folder, port, say) as (uri, process):
         say(f"MLflow is ready: {uri} (Ctrl-C ends it)")
         for experiment, place in find_places(uri):

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 from stratlab.machine.own_program import name_program, shorten
 from stratlab.run_directory.files import read_line, read_object
+from stratlab.run_directory.given_folder import check_folder
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking.address import is_of_this_machine
 from stratlab.tracking.mlflow_run import IMPATIENT
 from stratlab.tracking.redirect import does_answer, explain_failure
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere
 from stratlab.verify.mlflow_points import compare_points, read_points
 
 if TYPE_CHECKING:
@@ -47,12 +48,13 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
         with_report: False: nobody analyses this run, so no report is missing.
 
     Raises:
-        UserError: `run_dir` is no run.
+        NothingThere: `run_dir` is no run.
+        UserError: it is a file.
     """
+    check_folder(run_dir, "the folder of a run")
     run = read_run(run_dir)
     if run.status == "not a run":
-        why = run.ending if run_dir.is_dir() else "no such folder"
-        raise UserError("; ".join([f"{run_dir}: {why}", *_read_refusals(run_dir)]))
+        raise NothingThere("; ".join([f"{run_dir}: {run.ending}", *_read_refusals(run_dir)]))
     yield _check_files(run)
     yield _check_ranks(run)
     yield _check_device(run)

@@ -12,6 +12,7 @@ import typer
 
 from stratlab.options import RunDirectory
 from stratlab.tracking.address import check_tracking_uri
+from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
     from stratlab.wait.resource import Resource
@@ -59,6 +60,9 @@ def wait(
     Example: stratlab wait results/runs/demo/ddp --deadline-s 3600
     """
     from stratlab.wait.ended import wait_for_run
+
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UserError(f"{run_dir}: not a folder; expected the folder of a run, which may come later")
 
     def say(text: str) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)

@@ -83,7 +83,6 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
 ) -> None:
     for arguments, sentence in (
         (["rehearse", "charts/nope"], "charts/nope: no such chart"),
-        (["mlflow", str(tmp_path)], f"{tmp_path}: holds no mlflow.db"),
         (["compare"], "give either DIR or --experiment NAME"),
         (["compare", "x", "--experiment", "y"], "give either DIR or --experiment NAME"),
         (["compare", "--experiment", "y", "--tracking-uri", ""], "--experiment needs --tracking-uri"),
@@ -94,6 +93,37 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
         assert shown.out == ""
     assert call("rehearse", "x", "--nodes", "0") == 2
     assert call("nonsense") == 2
+
+
+OF_RESULTS = (
+    *(["list"], ["compare"], ["analyze"], ["verify"], ["mlflow"], ["remove", "--yes"]),
+    *(["metrics", "replay"], ["metrics", "serve"]),
+)
+
+
+@pytest.mark.parametrize("words", OF_RESULTS, ids=lambda words: words[-1])
+def test_where_there_is_nothing_every_verb_ends_with_3(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
+    """A folder that is not there, and one that holds no run; a file in place of a folder is typed wrongly."""
+    nothing, other, file = tmp_path / "nothing", tmp_path / "other", tmp_path / "file"
+    assert call(*words, str(nothing)) == 3
+    assert capsys.readouterr().err.startswith(f"error: {nothing}: no such folder")
+    if words != ["metrics", "serve"]:  # which serves what will come
+        other.mkdir()
+        (other / "notes.txt").touch()
+        assert call(*words, str(other)) == 3
+        assert capsys.readouterr().err.startswith(f"error: {other}: ")
+    file.touch()
+    assert call(*words, str(file)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {file}: ") and "expected " in said
+
+
+def test_a_file_is_not_waited_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    assert call("wait", str(tmp_path / "run"), "--deadline-s", "0.1") == 2
+    assert "run: not a folder; expected the folder of a run" in capsys.readouterr().err
 
 
 def test_wait_ends_with_1_at_the_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +206,7 @@ def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path
     done = subprocess.run(
         [sys.executable, "-m", "stratlab", "verify", str(tmp_path)], capture_output=True, text=True
     )
-    assert done.returncode == 2 and done.stderr.startswith(f"error: {tmp_path}: has none of config.json")
+    assert done.returncode == 3 and done.stderr.startswith(f"error: {tmp_path}: has none of config.json")
     assert "Traceback" not in done.stderr
 
 

@@ -141,7 +141,7 @@ def main(arguments: list[str]) -> int:
     empty = [str(path) for path in options.runs if not any(find_runs([path]))]
     if empty:
         print(f"error: {', '.join(empty)}: no run with metrics is there", file=sys.stderr)
-        return failures.BAD_CONFIG
+        return failures.DATA_MISSING
     places: dict[Path, RunDirectory] = {}
     for folder in find_runs(options.runs):
         name = Path(folder.path.parent.name, folder.path.name)

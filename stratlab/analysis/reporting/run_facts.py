@@ -8,14 +8,14 @@ from typing import Any
 
 from stratlab.run_directory.files import read_config, read_line, read_object
 from stratlab.traces.discover import Finding
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere
 
 FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
 OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct")
 OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
 
 
-class NoRun(UserError):
+class NoRun(NothingThere):
     """There is no run directory, or it holds nothing yet: a run that was refused before it began leaves none."""
 
 

@@ -8,20 +8,19 @@ from pathlib import Path
 from stratlab.machine.own_program import name_program
 from stratlab.run_directory.files import MARKS, is_run
 from stratlab.run_directory.foreign import FOREIGN
+from stratlab.run_directory.given_folder import check_folder
 from stratlab.run_directory.record import RunRecord, read_run
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere, UserError
 
 
 def load_runs(folder: Path) -> list[RunRecord]:
     """Reads every folder below a comparison, by name. What is not a run, or not whole, says so in its record.
 
     Raises:
-        UserError: `folder` is not a comparison: absent, a file, a single run, or without any run.
+        NothingThere: `folder` is absent, or without any run.
+        UserError: it is not a comparison: a file, a single run, or a folder of comparisons.
     """
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder}: not a folder; expected the folder of a comparison, <results>/<comparison>"
-        )
+    check_folder(folder, "the folder of a comparison, <results>/<comparison>")
     if (folder / "config.json").is_file() or (folder / FOREIGN).is_file():
         raise UserError(f"{folder}: this is one run; give the folder of its comparison, {folder.parent}")
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ours(path))
@@ -33,7 +32,7 @@ def load_runs(folder: Path) -> list[RunRecord]:
                 f"{folder}: holds comparisons and is none itself; compare one:\n  " + "\n  ".join(commands)
             )
         found = ", ".join(path.name for path in below) or "nothing"
-        raise UserError(
+        raise NothingThere(
             f"{folder}: no run in it; expected folders with one of {', '.join((*MARKS, FOREIGN))}, found {found}"
         )
     return runs

@@ -89,7 +89,7 @@ def test_an_unknown_comparison_is_told_in_one_sentence(lab: Lab, volume: Path, t
     with pytest.raises(ValueError) as failure:
         bring(lab, volume, "dmeo", tmp_path / "here")
     assert str(failure.value).startswith(
-        f"on the claim stratlab-results of namespace lab: {volume}/dmeo: not a folder; expected the folder"
+        f"on the claim stratlab-results of namespace lab: {volume}/dmeo: no such folder; expected the folder"
     )
     with pytest.raises(ValueError, match="with --on-cluster give the name of a comparison, not a folder"):
         bring(lab, volume, "../demo", tmp_path / "here")

@@ -30,7 +30,7 @@ def test_there_is_a_command() -> None:
     assert COMMANDS
 
 
-def test_what_is_no_run_ends_with_2(tmp_path: Path) -> None:
+def test_where_no_run_is_it_ends_with_3(tmp_path: Path) -> None:
     words = [Path(sys.executable).parent / "stratlab", "export", "tensorboard", tmp_path / "x"]
     done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 2 and "no run with metrics is there" in done.stderr
+    assert done.returncode == 3 and "no run with metrics is there" in done.stderr

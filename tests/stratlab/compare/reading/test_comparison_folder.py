@@ -151,7 +151,7 @@ def test_a_run_without_a_profile_needs_no_traces(tmp_path: Path) -> None:
 
 
 def test_what_is_no_comparison_is_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not a folder"):
+    with pytest.raises(ValueError, match="no such folder|not a folder"):
         load_runs(tmp_path / "absent")
     with pytest.raises(ValueError, match="this is one run; give the folder of its comparison"):
         load_runs(root / "ddp")

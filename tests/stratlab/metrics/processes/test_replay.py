@@ -73,8 +73,8 @@ def test_a_server_that_came_back_too_late_gets_every_point_once(tmp_path):
         assert stored(uri, run_id) == written(folder) and client.get_run(run_id).info.end_time == ended
 
 
-def test_what_is_no_run_is_wrong_input(tmp_path):
+def test_where_no_run_is_it_ends_with_3(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "notes.txt").touch()
     done = replay(tmp_path / "a" / "b", "--tracking-uri", "http://127.0.0.1:1")
-    assert done.returncode == 2 and "not a run" in done.stderr
+    assert done.returncode == 3 and "not a run" in done.stderr
