@@ -15,6 +15,7 @@ from typing import Any
 import requests.utils
 import tenacity
 import urllib3
+import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import kube_config
@@ -103,7 +104,9 @@ def connect(
         if inside:
             return _with_namespace(inside, namespace)
         where = (
-            f"KUBECONFIG={listed}: no such file" if listed else "no ~/.kube/config, and KUBECONFIG is not set"
+            f"KUBECONFIG={listed}: {'a folder; expected a' if any(map(Path.is_dir, paths)) else 'no such'} file"
+            if listed
+            else "no ~/.kube/config, and KUBECONFIG is not set"
         )
         raise UserError(f"no cluster: {where}")
     configuration = Configuration()
@@ -119,7 +122,9 @@ def connect(
             config_dict=merged, active_context=chosen, config_base_path=None
         )
         loader.load_and_set(configuration)
-    except (ConfigException, KeyError, TypeError) as failure:
+    except UnicodeDecodeError as failure:
+        raise UserError(f"{_list(found)}: no kubeconfig, byte {failure.start} is no UTF-8") from None
+    except (ConfigException, KeyError, TypeError, yaml.YAMLError) as failure:
         raise UserError(f"{_list(found)}: {failure}") from failure
     default = loader.current_context["context"].get("namespace") or "default"
     return Connection(_build_client(configuration), namespace or default, f"context {chosen}")

@@ -43,8 +43,12 @@ def read_hostfile(file: Path) -> Hosts:
     """
     try:
         lines = [line.partition("#")[0].strip() for line in file.read_text().splitlines()]
-    except (OSError, UnicodeDecodeError) as failure:
-        raise UserError(f"--hostfile {file}: {getattr(failure, 'strerror', None) or failure}") from None
+    except OSError as failure:
+        raise UserError(f"--hostfile {file}: {failure.strerror}; expected a host a line") from None
+    except UnicodeDecodeError as failure:
+        raise UserError(
+            f"--hostfile {file}: byte {failure.start} is no UTF-8; expected a host a line"
+        ) from None
     found, problems = [], []
     for number, line in enumerate(lines, 1):
         if line and not (each := LINE.fullmatch(line)):

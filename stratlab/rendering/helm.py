@@ -22,6 +22,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 UNKNOWN = re.compile(r"- at '(?P<path>[^']*)': additional properties (?P<names>'.*') not allowed")
 UNMATCHED = re.compile(r"- at '/config/(?P<name>\w+)': '(?P<text>.*)' does not match pattern ")
+RELEASE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+LONGEST = 53
+"""Of a release's name; helm says both in a pattern."""
 OF_SETTING = re.compile(r" *- at '/config/(?P<name>\w+)': ")
 
 
@@ -54,7 +57,11 @@ def read_chart_name(helm: Path, chart: Path) -> str:
     """
     if not chart.exists():
         raise UserError(f"{chart}: no such chart{_hint_at_neighbour(chart)}")
-    return str(yaml.safe_load(_run_helm(helm, ["show", "chart", str(chart)]))["name"])
+    try:
+        told = _run_helm(helm, ["show", "chart", str(chart)])
+    except UserError as failure:
+        raise UserError(f"{chart}: no chart, expected its folder or its package; {failure}") from None
+    return str(yaml.safe_load(told)["name"])
 
 
 def render_chart(
@@ -74,6 +81,11 @@ def render_chart(
     Raises:
         UserError: with helm's own words, for a value that the chart's schema refuses, and the names that it knows.
     """
+    if not RELEASE.fullmatch(release) or len(release) > LONGEST:
+        raise UserError(
+            f"--name {release}: expected small letters, digits, '.' and '-', {LONGEST} at most, with a letter or a "
+            "digit at both ends"
+        )
     arguments = ["template", release, str(chart), "--no-hooks"]
     for file in values:
         if not file.is_file():

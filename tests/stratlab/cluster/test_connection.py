@@ -11,6 +11,7 @@ import yaml
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, connect, connect_in_cluster
+from stratlab.user_error import UserError
 from tests.stratlab.cluster.fake_api import FakeApi, connect_to, serve
 
 PATH = "/api/v1/namespaces/lab/pods"
@@ -66,6 +67,14 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     config.write_text("")
     with pytest.raises(ValueError, match=f"{config}: .*empty"):
         connect(environ=environ)
+    config.write_bytes(b"a: \xff")
+    with pytest.raises(ValueError, match=f"{config}: no kubeconfig, byte 3 is no UTF-8"):
+        connect(environ=environ)
+    config.write_text("a: [1")
+    with pytest.raises(UserError, match=str(config)):
+        connect(environ=environ)
+    with pytest.raises(ValueError, match=f"KUBECONFIG={tmp_path}: a folder; expected a file"):
+        connect(environ={"KUBECONFIG": str(tmp_path)})
 
 
 def test_in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

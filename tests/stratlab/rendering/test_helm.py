@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
+from stratlab.user_error import UserError
 
 
 def test_the_name_is_the_one_in_chart_yaml(chart: Path) -> None:
@@ -41,6 +42,19 @@ def test_no_chart_and_no_values_file_are_named(chart: Path, tmp_path: Path) -> N
         read_chart_name(find_helm(), Path("charts/nope"))
     with pytest.raises(ValueError, match=r"--values .*nope.yaml: no such file"):
         render_chart(find_helm(), chart, "r", values=[tmp_path / "nope.yaml"])
+
+
+def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart: Path, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "file").touch()
+    for name in ("nothing", "file"):
+        with pytest.raises(
+            UserError, match=f"{tmp_path / name}: no chart, expected its folder or its package; "
+        ):
+            read_chart_name(find_helm(), tmp_path / name)
+    for name in ("../x", "Run", "a" * 54):
+        with pytest.raises(UserError, match=f"--name {name}: expected small letters, digits"):
+            render_chart(find_helm(), chart, name)
 
 
 def test_without_helm_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
