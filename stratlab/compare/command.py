@@ -37,7 +37,8 @@ def compare(
         typer.Option(metavar="RUN", help="Explain the others against this run; the fastest if left out."),
     ] = None,
     memory_limit_gib: Annotated[
-        float | None, typer.Option(metavar="GIB", help="Of one device: name the fastest run that fits.")
+        float | None,
+        typer.Option(metavar="GIB", min=0, help="Of one device: name the fastest run that fits."),
     ] = None,
     varied: Annotated[
         str,

@@ -92,6 +92,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
         assert shown.err.startswith(f"error: {sentence}")
         assert shown.out == ""
     assert call("rehearse", "x", "--nodes", "0") == 2
+    assert call("compare", str(tmp_path), "--memory-limit-gib", "-1") == 2
     assert call("nonsense") == 2
 
 
