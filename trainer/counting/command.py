@@ -66,7 +66,9 @@ def main(arguments: list[str], env: Mapping[str, str]) -> int:
 def _file_problems(given: argparse.Namespace) -> Iterator[str]:
     for option in ("json", "operations"):
         file = getattr(given, option)
-        if file and not Path(file).absolute().parent.is_dir():
+        if file and Path(file).is_dir():
+            yield f"--{option}={file}: is a folder, expected a file"
+        elif file and not Path(file).absolute().parent.is_dir():
             yield f"--{option}={file}: its folder is not there"
         elif file and not os.access(Path(file).absolute().parent, os.W_OK):
             yield f"--{option}={file}: its folder cannot be written"

@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
+        if asked.output.is_dir() or not asked.output.absolute().parent.is_dir():
+            raise ConfigError([f"--output={asked.output}: expected a file in a folder that is there"])
         report = evaluate_run_directory(asked.run_directory, asked.weights, asked.dataset_path, asked.device)
         print(describe(report))
         write_json(asked.output, report)

@@ -37,6 +37,16 @@ def evaluate(*arguments: str) -> None:
     run_ranks(target, 1)
 
 
+@pytest.mark.parametrize("output", ["", "none/report.json"], ids=["a folder", "in no folder"])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_judged(output, tmp_path, capsys):
+    from trainer.evaluation.command import main
+
+    assert main([str(tmp_path / "no-run"), "--output", str(tmp_path / output)]) == 2
+    assert (
+        f"--output={tmp_path / output}: expected a file in a folder that is there" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "zero2"])
 def test_the_exported_weights_have_the_run_s_own_numbers(tmp_path, uninterrupted, strategy):
     folder = uninterrupted(strategy, 1 if strategy == "single" else 2)
