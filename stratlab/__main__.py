@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from stratlab.machine.interruption import Interrupted, interrupt_raises
 from stratlab.version import read_version
 
 MISSING_PACKAGE = 2
@@ -15,9 +16,13 @@ def main() -> None:
         print(f"stratlab {read_version()}")
         return
     try:
-        from stratlab.cli import main as run
+        with interrupt_raises():
+            from stratlab.cli import main as run
 
-        run()
+            run()
+    except Interrupted as stop:  # while importing; of a verb the command line says it
+        print(f"stopped by {stop}", file=sys.stderr)
+        sys.exit(stop.code)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "stratlab":
             raise

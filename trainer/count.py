@@ -3,6 +3,11 @@
 import os
 import sys
 
+from trainer.counting.interruption import end_at_interrupt
+
+if __name__ == "__main__":
+    end_at_interrupt()
+
 from trainer.settings.installation import packages_needed
 
 if __name__ == "__main__":

@@ -20,7 +20,20 @@ class Interrupted(BaseException):
 @contextmanager
 def signals_raise() -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP raise `Interrupted`, once: a second one does not disturb the cleaning up."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with _raising((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+        yield
+
+
+@contextmanager
+def interrupt_raises() -> Iterator[None]:
+    """The same of SIGINT alone, for verbs that have nothing to clean up; unless whoever started them has it ignored,
+    as `nohup command &` does."""
+    with _raising((signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()):
+        yield
+
+
+@contextmanager
+def _raising(numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         for each in numbers:

@@ -330,3 +330,23 @@ def test_a_rehearsal_tells_its_runs_as_json(
     shown = capsys.readouterr()
     assert [(run["run"], run["exit_code"]) for run in json.loads(shown.out)] == [("ddp", 0), ("fsdp", 10)]
     assert "training" in shown.err
+
+
+@pytest.mark.parametrize(
+    "interrupted",
+    ["sys.meta_path.insert(0, Verbs())", "import stratlab.cli; stratlab.cli.app = end"],
+    ids=["while verbs are imported", "in a verb"],
+)
+def test_ctrl_c_on_any_verb_is_told_in_one_line(interrupted: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from stratlab.__main__ import main\n"
+        "def end(): os.kill(os.getpid(), signal.SIGINT)\n"
+        "class Verbs:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'stratlab.cli': end()\n"
+        f"{interrupted}\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped by SIGINT\n")
