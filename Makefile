@@ -117,6 +117,7 @@ schema: setup ## regenerate what is made from the trainer's settings: the charts
 	$(BIN)/python -m charts.values_schema charts/run/values.schema.json
 	$(BIN)/python -m trainer.settings.strategy_table stratlab/tables/strategies.json
 	$(BIN)/python -m trainer.settings.optimizer_table stratlab/tables/optimizers.json
+	$(BIN)/python -m trainer.settings.names_elsewhere stratlab/tables/names_elsewhere.json
 	$(BIN)/python -m trainer.shapes.image_sizes stratlab/tables/image_sizes.json
 	$(BIN)/python -m trainer.settings.network_table README.md
 	$(BIN)/python -m trainer.settings --schema > stratlab/tables/settings.json.part

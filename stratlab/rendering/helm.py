@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import shutil
@@ -14,18 +13,14 @@ from typing import Any
 
 import yaml
 
-from stratlab.nearest import name_allowed
-from stratlab.tables.settings import find_problem
+from stratlab.rendering.refusal import explain_refusal
 from stratlab.user_error import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
-UNKNOWN = re.compile(r"- at '(?P<path>[^']*)': additional properties (?P<names>'.*') not allowed")
-UNMATCHED = re.compile(r"- at '/config/(?P<name>\w+)': '(?P<text>.*)' does not match pattern ")
 RELEASE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LONGEST = 53
 """Of a release's name; helm says both in a pattern."""
-OF_SETTING = re.compile(r" *- at '/config/(?P<name>\w+)': ")
 
 
 def find_helm() -> Path:
@@ -60,8 +55,14 @@ def read_chart_name(helm: Path, chart: Path) -> str:
     try:
         told = _run_helm(helm, ["show", "chart", str(chart)])
     except UserError as failure:
-        raise UserError(f"{chart}: no chart, expected its folder or its package; {failure}") from None
-    return str(yaml.safe_load(told)["name"])
+        why = "no Chart.yaml is in it" + _hint_at_charts(chart)
+        if not chart.is_dir() or (chart / "Chart.yaml").exists():
+            why = str(failure)
+        raise UserError(f"{chart}: no chart, expected its folder or its package; {why}") from None
+    content = yaml.safe_load(told)
+    if content.get("type") == "library":
+        raise UserError(f"{chart}: what all charts share, no chart by itself{_hint_at_charts(chart.parent)}")
+    return str(content["name"])
 
 
 def render_chart(
@@ -98,7 +99,7 @@ def render_chart(
     try:
         rendered = _run_helm(helm, arguments)
     except UserError as failure:
-        raise UserError(explain_refusal(str(failure), chart)) from None
+        raise UserError(explain_refusal(str(failure), chart, settings, values)) from None
     return [each for document in yaml.safe_load_all(rendered) for each in _flatten(document)]
 
 
@@ -119,57 +120,23 @@ def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
     return done.stdout
 
 
-def explain_refusal(text: str, chart: Path) -> str:
-    """Helm's error, with the names that there are under each unknown one, and under a pattern what it means."""
-    subchart = ""
-    lines: list[str] = []
-    wishes = {
-        found["name"]: f"- run.config.{found['name']}={found['text']}: {wish}"
-        for found in map(UNMATCHED.search, text.splitlines())
-        if found and (wish := find_problem(found["name"], found["text"]))
-    }
-    for line in text.splitlines():
-        about = OF_SETTING.match(line)
-        if about and about["name"] in wishes:  # once, in place of a pattern, which says nothing to a reader
-            if (wish := wishes[about["name"]]) not in lines:
-                lines.append(wish)
-            continue
-        lines.append(line)
-        if re.fullmatch(r"\S+:", line):
-            subchart = line.removesuffix(":")
-        if found := UNKNOWN.search(line):
-            schema = _find_schema(chart, subchart)
-            allowed, place = _allowed_names(schema, found["path"]), f"in {schema}"
-            lines += [
-                f"  {name}: {name_allowed(name, allowed, 'allowed are', place)}"
-                for name in re.findall(r"'([^']*)'", found["names"])
-                if allowed
-            ]
-    return "\n".join(lines)
-
-
 def _hint_at_neighbour(chart: Path) -> str:
     """The chart whose name is nearest, or which charts are there; "" = none in that folder, nor in `charts`."""
     for folder in dict.fromkeys((chart.parent, Path("charts"))):
-        charts = folder.glob("*/Chart.yaml")
-        known = sorted(path.parent.name for path in charts if "type: library" not in path.read_text())
-        if known:
+        if known := _list_charts(folder):
             near = difflib.get_close_matches(chart.name, known, n=1)
             return f", did you mean {folder / near[0]}?" if near else f"; {folder} has {', '.join(known)}"
     return ""
 
 
-def _find_schema(chart: Path, subchart: str) -> Path:
-    folder = chart / "charts" / subchart if subchart and subchart != chart.name else chart
-    return folder / "values.schema.json"
+def _hint_at_charts(folder: Path) -> str:
+    """Which charts are in what was taken for one, else in `charts`."""
+    for place in dict.fromkeys((folder, Path("charts"))):
+        if known := _list_charts(place):
+            return f"; {place} has {', '.join(known)}"
+    return ""
 
 
-def _allowed_names(schema: Path, path: str) -> list[str]:
-    """The properties that the schema knows at this path; none for a packed chart."""
-    try:
-        node: Any = json.loads(schema.read_text())
-    except OSError:
-        return []
-    for part in filter(None, path.split("/")):
-        node = node.get("properties", {}).get(part, {})
-    return sorted(node.get("properties", {}))
+def _list_charts(folder: Path) -> list[str]:
+    charts = folder.glob("*/Chart.yaml")
+    return sorted(path.parent.name for path in charts if "type: library" not in path.read_text())

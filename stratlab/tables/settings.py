@@ -17,6 +17,10 @@ MODELS = "in README.md (Models and data)"
 """Where all are listed of the one setting that has more choices than a sentence holds."""
 
 
+WORDS = {"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, '.', '_' and '-', with a letter or a digit first"}
+"""Patterns that name nothing but characters."""
+
+
 def find_problem(name: str, text: str) -> str:
     """What is expected instead of this value; "" = the trainer takes it, or only a newer one knows the setting."""
     entry = SETTINGS.get(name)
@@ -37,6 +41,8 @@ def find_problem(name: str, text: str) -> str:
     if "anyOf" in entry:
         return "" if _is_number(entry["anyOf"], text) else f"expected {_describe_limits(entry['anyOf'][0])}"
     fits = re.search(entry.get("pattern", ""), text) and len(text) >= entry.get("minLength", 0)
+    if not fits and (words := WORDS.get(entry.get("pattern", ""))):
+        return f"expected {words}"
     return "" if fits else f"expected {entry['description'][0].lower()}{entry['description'][1:]}"
 
 

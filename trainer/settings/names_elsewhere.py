@@ -7,6 +7,9 @@ is of one process here, of all of them there.
 from __future__ import annotations
 
 import difflib
+import json
+import sys
+from pathlib import Path
 
 from trainer.settings.fields import MODELS as OURS
 from trainer.settings.network_table import FINETUNED, FINETUNED_NETWORKS
@@ -174,3 +177,12 @@ def _plain(name: str) -> str:
 
 
 PLAIN = {_plain(name): ours for name, ours in MODELS.items()} | {_plain(name): name for name in OURS}
+
+
+def describe_for_tools() -> str:
+    """JSON: setting elsewhere -> what to do instead."""
+    return json.dumps(SETTINGS_ELSEWHERE, indent=1) + "\n"
+
+
+if __name__ == "__main__":  # make schema
+    Path(sys.argv[1]).write_text(describe_for_tools())

@@ -89,6 +89,49 @@ def test_a_name_that_is_near_to_several_is_told_with_all_of_them() -> None:
     assert max(map(len, str(failure.value).splitlines())) < 160
 
 
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("lr=1", "  lr: did you mean run.config.lr? allowed are global, run"),
+        ("nodes=1", "  nodes: did you mean run.nodes? allowed are global, run"),
+        ("run.lr=1", "  lr: did you mean run.config.lr? allowed are the "),
+        ("run.config.learning_rate=1", "  learning_rate: it is called run.config.lr; allowed are the "),
+    ],
+)
+def test_a_setting_at_the_wrong_place_and_another_program_s_name_are_told_with_ours(
+    setting: str, told: str
+) -> None:
+    with pytest.raises(UserError) as failure:
+        render_chart(find_helm(), Path("charts/ddp"), "r", settings=[setting])
+    assert any(line.startswith(told) for line in str(failure.value).splitlines()), failure.value
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "in a file"])
+def test_a_value_that_is_no_choice_is_told_without_nil(typed: bool, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("run: {config: {optimizer: adamm}}")
+    with pytest.raises(UserError) as failure:
+        render_chart(
+            find_helm(),
+            Path("charts/ddp"),
+            "r",
+            settings=["run.nodes=1,run.config.optimizer=adamm"] if typed else [],
+            values=[] if typed else [values],
+        )
+    line = "- run.config.optimizer=adamm: did you mean adamw? expected one of adamw, sgd"
+    assert str(failure.value).splitlines()[-1] == line
+
+
+def test_a_folder_of_charts_and_their_library_are_told_with_the_charts(tmp_path: Path) -> None:
+    for place, told in (
+        (Path("charts"), "charts: no chart, .*; no Chart.yaml is in it; charts has ddp, fsdp,"),
+        (tmp_path, f"{tmp_path}: no chart, .*; no Chart.yaml is in it; charts has ddp, fsdp,"),
+        (Path("charts/run"), "charts/run: what all charts share, no chart by itself; charts has ddp, fsdp,"),
+    ):
+        with pytest.raises(UserError, match=told):
+            read_chart_name(find_helm(), place)
+
+
 def test_hooks_are_no_part_of_a_run() -> None:
     objects = render_chart(find_helm(), Path("charts/ddp"), "r")
     assert {entry["kind"] for entry in objects} == {"PyTorchJob", "Job"}
@@ -102,6 +145,10 @@ def test_hooks_are_no_part_of_a_run() -> None:
             "- run.config.model=resnett: did you mean resnet or resnet_finetuned? expected one of the ",
         ),
         ("lr=fast", "- run.config.lr=fast: expected a number above 0"),
+        (
+            "comparison=../x",
+            "- run.config.comparison=../x: expected letters, digits, '.', '_' and '-', with ",
+        ),
     ],
 )
 def test_a_value_that_a_pattern_refuses_is_told_in_words(setting: str, wish: str) -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.fields import MODELS as OURS
-from trainer.settings.names_elsewhere import DATASETS, MODELS, SETTINGS_ELSEWHERE, STRATEGIES, hint_of_dataset
+from trainer.settings.names_elsewhere import (
+    DATASETS,
+    MODELS,
+    SETTINGS_ELSEWHERE,
+    STRATEGIES,
+    describe_for_tools,
+    hint_of_dataset,
+)
 from trainer.settings.strategy_table import STRATEGIES as TABLE
 
 
@@ -96,3 +104,7 @@ def test_what_is_proposed_is_there_and_what_is_explained_is_not():
     assert not {*SETTINGS_ELSEWHERE} & {*Config.model_fields}
     proposed = {name for said in SETTINGS_ELSEWHERE.values() for name in re.findall(r"TRAINER_(\w+)", said)}
     assert proposed and {name.lower() for name in proposed} <= {*Config.model_fields}
+
+
+def test_the_table_of_the_tools_is_current():
+    assert Path("stratlab/tables/names_elsewhere.json").read_text() == describe_for_tools(), "make schema"
