@@ -119,6 +119,7 @@ schema: setup ## regenerate what is made from the trainer's settings: the charts
 	$(BIN)/python -m trainer.settings.optimizer_table stratlab/tables/optimizers.json
 	$(BIN)/python -m trainer.settings.names_elsewhere stratlab/tables/names_elsewhere.json
 	$(BIN)/python -m trainer.shapes.image_sizes stratlab/tables/image_sizes.json
+	$(BIN)/python -m trainer.shapes.size_rules stratlab/tables/size_rules.json
 	$(BIN)/python -m trainer.settings.network_table README.md
 	$(BIN)/python -m trainer.settings --schema > stratlab/tables/settings.json.part
 	mv stratlab/tables/settings.json.part stratlab/tables/settings.json

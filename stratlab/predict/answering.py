@@ -12,6 +12,7 @@ from stratlab.predict.operations_file import OperationsFile, find_operations
 from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.question import Question
 from stratlab.predict.remedies import advise
+from stratlab.tables.size_rules import find_size_refusal
 from stratlab.tables.strategies import STRATEGIES
 from stratlab.user_error import UserError
 
@@ -45,7 +46,10 @@ def answer(
     found = [_answer(question, known, device_gib, cache) for question in questions]
     refused = [one for one in found if isinstance(one, Unknown) and one.verdict == CANNOT_START]
     if refused and len(refused) == len(found):
-        raise UserError("\n".join(f"{one.question.name}: {one.reason}" for one in refused))
+        alike: dict[str, list[str]] = {}
+        for one in refused:
+            alike.setdefault(one.reason, []).append(one.question.name)
+        raise UserError("\n".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items()))
     return [complete(one, known) if isinstance(one, Prediction) else one for one in found]
 
 
@@ -65,6 +69,8 @@ def _answer(
     question: Question, files: list[OperationsFile], device_gib: float, cache: Path | None
 ) -> Prediction | Unknown:
     """A file that is counted for it joins `files`."""
+    if refusal := find_size_refusal(question.settings):
+        return Unknown(question, refusal, CANNOT_START)
     file = find_operations(files, question)
     if file or question.settings.get("strategy") != "nd":  # whose layout nobody knows without a file
         share = file.share(question.ranks) if file else question.ranks

@@ -30,12 +30,13 @@ def resize_decoder(preset: DecoderShape, config: Settings) -> DecoderShape:
     if preset.experts and "intermediate" in given:
         given["expert_intermediate"] = given.pop("intermediate")
     sized = dataclasses.replace(preset, **given)
-    if _splits_hidden(preset):
+    if splits_hidden(preset):
         sized = dataclasses.replace(sized, head_dim=max(1, sized.hidden // sized.heads))
     return sized
 
 
-def _splits_hidden(preset: DecoderShape) -> bool:
+def splits_hidden(preset: DecoderShape) -> bool:
+    """Whether its heads share the hidden size."""
     return preset.queries == preset.hidden
 
 
@@ -50,7 +51,7 @@ def decoder_size_problems(preset: DecoderShape, config: Settings) -> Iterator[st
     if not given_sizes(config, DECODER_SIZES):
         return
     shape = resize_decoder(preset, config)
-    if _splits_hidden(preset):
+    if splits_hidden(preset):
         yield from _hidden_problems(shape.hidden, shape.heads, even=True)
     if shape.heads % shape.kv_heads:
         fit = [n for n in range(1, shape.heads + 1) if shape.heads % n == 0]

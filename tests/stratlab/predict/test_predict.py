@@ -378,6 +378,29 @@ def test_micro_batches_of_a_chosen_layout_are_those_of_its_axes(call: Call) -> N
     assert code == 2 and "a multiple of micro_batch_size=24 x 4 = 96" in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (
+            ("--model", "qwen2.5-3b", "--set", "model_heads=7"),
+            "model_hidden=2048: must be a multiple of 2 x ",
+        ),
+        (
+            ("--model", "vit_huge", "--set", "model_hidden=1000", "--set", "model_heads=16"),
+            "ddp, fsdp, hsdp, zero1, zero2, zero3, zeropp: model_hidden=1000: must be a multiple of heads=16",
+        ),
+        (("charts/llm-3d", "--set", "run.config.model_heads=7"), "llm-3d: model_hidden=2048: must be a "),
+        (("charts/ddp", "--set", "run.config.model_heads=7"), "ddp: model_hidden=64: must be a multiple of "),
+    ],
+)
+def test_impossible_sizes_are_refused_once_and_nobody_is_told_to_count(
+    arguments: tuple[str, ...], refused: str, call: Call
+) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "") and refused in err
+    assert len(err.splitlines()) == 1 and "trainer.count" not in err
+
+
 def test_what_the_trainer_refuses_does_not_fit_anything(call: Call) -> None:
     batch = ("--set", "micro_batch_size=8", "--set", "global_batch_size=32")
     asked = ("--model", "qwen2.5-3b", *batch, "--json")
