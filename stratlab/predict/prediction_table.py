@@ -11,6 +11,7 @@ from stratlab.predict.answering import NOT_KNOWN, Unknown
 from stratlab.predict.count_command import group_by_command, name_count
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
+from stratlab.predict.question import Question
 from stratlab.tables.image_sizes import say_image_size
 
 COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
@@ -73,6 +74,7 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         f"device {device_gib:g} GiB, gate {GATE:.0%}: {GATE * device_gib:.2f} GiB; counted on fake tensors, no device "
         "took part; CUDA's context, communicators and the allocator's reserve are constants (docs/predict.md)"
     )
+    yield from _explain_different_ranks([one.question for one in answers])
     assumed: dict[str, list[str]] = {}
     for one in known:
         if not one.question.whole:
@@ -95,6 +97,25 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         others = ", ".join(one.settings["strategy"] for one in alike)
         more = f" (likewise with strategy={others}, into a file of its own)" if others else ""
         yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
+
+
+def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:
+    """Of charts: some set nodes of their own, which nobody typed."""
+    if len({one.ranks for one in questions}) < 2:
+        return
+    told = [
+        f"{one.name} {one.ranks}"
+        + (
+            f" ({nodes} nodes of {one.per_node})"
+            if one.per_node and (nodes := one.ranks // one.per_node) > 1
+            else ""
+        )
+        for one in questions
+    ]
+    yield (
+        f"not the same number of ranks: {', '.join(told)}; a chart sets run.nodes unless it is given, "
+        "--set run.nodes=N makes them alike"
+    )
 
 
 def _explain_beyond(known: Sequence[Prediction]) -> Iterator[str]:

@@ -108,7 +108,8 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
     if answers.reason:
         display.say(f"the settings could not be checked beforehand: {answers.reason}")
     if answers.refused:
-        raise Refused(list_refusals(answers, len(runs)), min(code for code, _ in answers.refused.values()))
+        lines = list_refusals(answers, len(runs), runs)
+        raise Refused(lines, min(code for code, _ in answers.refused.values()))
 
 
 def rehearse_run(run: PlannedRun, request: Request, display: Display) -> RunEnd:

@@ -83,5 +83,5 @@ def check(start: Start) -> list[str]:
     runs = {start.name: {**start.env, **pods}}
     answers = ask_trainer(runs, build_machine_env(os.environ), ["--elsewhere"])
     if answers.refused:
-        raise Refused(list_refusals(answers, 1), min(code for code, _ in answers.refused.values()))
+        raise Refused(list_refusals(answers, 1, runs), min(code for code, _ in answers.refused.values()))
     return [f"the settings could not be checked: {answers.reason}"] if answers.reason else []

@@ -97,17 +97,33 @@ def _ask(
                 raise
 
 
-def list_refusals(answers: Answers, count: int) -> list[str]:
+def list_refusals(
+    answers: Answers, count: int, runs: Mapping[str, Mapping[str, str]] | None = None
+) -> list[str]:
     """Every sentence once, with the runs that it is about where there are `count` above 1.
 
     The trainer knows its variables; who installs a chart wrote `run.config.<name>`.
+
+    Args:
+        runs: as the trainer was asked; of those on several nodes it is said where their processes come from.
     """
     about: dict[str, list[str]] = {}
     for name, (_, problems) in answers.refused.items():
         for problem in problems:
-            about.setdefault(VARIABLE.sub(_name_setting, problem), []).append(name)
+            told = _divide_processes(VARIABLE.sub(_name_setting, problem), (runs or {}).get(name, {}))
+            about.setdefault(told, []).append(name)
     return [problem if count == 1 else f"{', '.join(names)}: {problem}" for problem, names in about.items()]
 
 
 def _name_setting(found: re.Match[str]) -> str:
     return found[0] if found[1] in NO_SETTINGS else f"run.config.{found[1].lower()}"
+
+
+def _divide_processes(problem: str, env: Mapping[str, str]) -> str:
+    """`x 4 processes` of two nodes: some charts set run.nodes, which nobody typed."""
+    nodes, each = env.get("PET_NNODES", "1").split(":")[0], env.get("PET_NPROC_PER_NODE", "1")
+    if not (nodes.isdecimal() and each.isdecimal()) or int(nodes) < 2:
+        return problem
+    found = f"{int(nodes) * int(each)} processes"
+    origin = f"(run.nodes={nodes}, the chart's unless given, x run.processesPerNode={each})"
+    return re.sub(rf"(?<= x ){found}\b", f"{found} {origin}", problem)

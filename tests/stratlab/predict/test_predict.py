@@ -401,6 +401,14 @@ def test_impossible_sizes_are_refused_once_and_nobody_is_told_to_count(
     assert len(err.splitlines()) == 1 and "trainer.count" not in err
 
 
+def test_charts_that_have_different_numbers_of_ranks_are_told_apart(call: Call) -> None:
+    batch = "run.config.micro_batch_size=1,run.config.global_batch_size=16"
+    asked = ("charts/ddp", "charts/zeropp", "--no-count", "--set", batch)
+    line = "not the same number of ranks: ddp 8, zeropp 16 (2 nodes of 8); a chart sets run.nodes unless it is given"
+    assert line in call(*asked, "--set", "run.processesPerNode=8")[1]
+    assert "number of ranks:" not in call(*asked, "--set", "run.processesPerNode=8,run.nodes=2")[1]
+
+
 def test_what_the_trainer_refuses_does_not_fit_anything(call: Call) -> None:
     batch = ("--set", "micro_batch_size=8", "--set", "global_batch_size=32")
     asked = ("--model", "qwen2.5-3b", *batch, "--json")

@@ -142,3 +142,12 @@ def test_a_sentence_of_several_runs_is_said_once() -> None:
     answers = Answers({"a": (2, ["x", "y"]), "b": (2, ["x"])})
     assert list_refusals(answers, 3) == ["a, b: x", "a: y"]
     assert list_refusals(Answers({"a": (2, ["x"])}), 1) == ["x"]
+
+
+def test_processes_on_several_nodes_are_told_with_the_nodes_that_a_chart_sets() -> None:
+    answers = Answers({"hsdp": (2, ["must be a multiple of 16 x 4 processes = 64"])})
+    two = {"hsdp": {"PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "2"}}
+    [line] = list_refusals(answers, 1, two)
+    assert "x 4 processes (run.nodes=2, the chart's unless given, x run.processesPerNode=2) = 64" in line
+    one = {"hsdp": {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "4"}}
+    assert list_refusals(answers, 1, one) == ["must be a multiple of 16 x 4 processes = 64"]
