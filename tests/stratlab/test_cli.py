@@ -285,6 +285,7 @@ def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
     assert call("compare", str(tmp_path), "--varied", "dataset,lrr") == 2
     said = capsys.readouterr().err
     assert "dataset cannot be varied" in said and "lrr is no setting of these runs, did you mean lr?" in said
+    assert said.endswith("; these runs differ in lr\n")
 
 
 def test_compare_prints_its_report_or_writes_it_to_a_file(

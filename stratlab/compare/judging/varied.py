@@ -73,11 +73,21 @@ def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
         if name in REFUSED:
             wrong.append(f"{name} cannot be varied: {REFUSED[name]}")
         elif name not in known:
-            wrong.append(
-                ", ".join(filter(None, (f"{name} is no setting of these runs", ask_nearest(name, known))))
-            )
+            told = (f"{name} is no setting of these runs", ask_nearest(name, known))
+            wrong.append(f"{', '.join(filter(None, told))}; {_say_differing(runs, known)}")
     if wrong:
         raise UserError("\n  ".join(["varied:", *wrong]))
+
+
+def _say_differing(runs: Sequence[RunRecord], known: set[str]) -> str:
+    """In which settings the runs differ that may be varied: the names that are of use."""
+    of_runs = [run.config.get("config") or {} for run in runs]
+    found = [
+        name
+        for name in sorted(known - REFUSED.keys())
+        if len({str(settings.get(name)) for settings in of_runs}) > 1
+    ]
+    return f"these runs differ in {', '.join(found) or 'no setting that may be varied'}"
 
 
 def excuse(
