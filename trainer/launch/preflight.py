@@ -18,6 +18,7 @@ from trainer.data.scale import scale_problem
 from trainer.data.text.cache import cache_folder
 from trainer.data.text.problems import text_problems
 from trainer.data.text.rows import read_index
+from trainer.data.text.text_source import check_given
 from trainer.launch.options import count_problem
 from trainer.layout.fit import fit_problems, largest_device_bytes
 from trainer.layout.mesh import broken_rules
@@ -159,6 +160,8 @@ def _check_text(
     if problems := [*fit_problems(config, world_size, read_shape(config), largest_device_bytes())]:
         raise ConfigError(problems)
     if not makes_caches and read_index(cache_folder(config)) is None:
+        if config.dataset_path:  # here, where a look costs no more than the run's own
+            check_given(config)
         return
     rows = ensure_cache(config, _say)
     if problems := plan_problems(config, rows):

@@ -71,6 +71,16 @@ def load_questions(config: Config, revision: str | None = None) -> dict[str, Que
     return splits
 
 
+def check_given(config: Config) -> None:
+    """That the folder or file of `dataset_path` can be opened and has the columns; its documents are not read.
+
+    Raises:
+        ConfigError: columns that are not there or hold no text.
+        DataMissing: no such data set.
+    """
+    _check_columns(config, _open(config, None))
+
+
 def is_built_in(config: Config) -> bool:
     """Whether the documents are generated."""
     return not config.dataset_path and config.dataset == "arithmetic"

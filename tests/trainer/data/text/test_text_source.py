@@ -7,6 +7,7 @@ import pytest
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
 from trainer.data.text.text_source import load_questions
 from trainer.failures import DataMissing
+from trainer.launch.questions import check_run
 from trainer.settings.config import Config, ConfigError
 
 
@@ -128,3 +129,28 @@ def test_the_built_in_set_needs_no_files():
     found = load_questions(Config(run="x", model="qwen_tiny", dataset="arithmetic"))
     assert sum(map(len, found.values())) == 4000
     assert np.unique(np.concatenate([split.indices for split in found.values()])).size == 4000
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "told"),
+    [
+        ([{"prompt": "a", "completion": "b"}], 2, "no column query and no column response"),
+        (None, 3, "no such folder or file"),
+        (numbered(20), 0, ""),
+    ],
+    ids=["other columns", "not there", "as expected"],
+)
+def test_given_documents_are_looked_at_before_anything_starts(rows, code, told, tmp_path):
+    """Where no token cache is there yet, and none is made for the check."""
+    path = tmp_path / "qa" / "train.jsonl"
+    if rows:
+        write_jsonl(path, rows)
+    config = text_config(tmp_path, dataset_path=str(path))
+    named = {"strategy": config.strategy, "model": config.model, "seq_len": config.seq_len}
+    batch = {"micro_batch_size": 1, "global_batch_size": 1, "results": config.results, "run": "r"}
+    given = named | batch | {"dataset_path": path, "tokenizer": config.tokenizer}
+    env = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
+    found = check_run(env, elsewhere=False, replaces=False)
+    assert found["code"] == code, found
+    assert told in " ".join(found["problems"])
+    assert not list(tmp_path.rglob("tokens-*"))
