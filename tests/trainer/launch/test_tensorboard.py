@@ -110,7 +110,7 @@ def test_a_line_that_holds_no_metrics_is_left_out_and_counted(
 
 def test_what_holds_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path)
-    assert main([str(tmp_path / "demo"), str(tmp_path)]) == 2
+    assert main([str(tmp_path / "demo"), str(tmp_path)]) == 3
     assert f"error: {tmp_path}: no run with metrics is there" in capsys.readouterr().err
     assert not (tmp_path / "demo/ddp/tensorboard").exists()
 
