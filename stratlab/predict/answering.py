@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stratlab.predict.counting import NotCounted, count_operations
+from stratlab.predict.counting import CountRefused, NotCounted, count_operations
 from stratlab.predict.device_memory import Verdict
 from stratlab.predict.operations_file import OperationsFile, find_operations
 from stratlab.predict.prediction import Prediction, predict
@@ -21,11 +21,12 @@ NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A question without an answer, and why."""
+    """A question without an answer, and why. `countable`: as far as is known, a count would answer it."""
 
     question: Question
     reason: str
     verdict: str = NOT_KNOWN
+    countable: bool = True
 
 
 def answer(
@@ -80,7 +81,7 @@ def _answer(
         try:
             file = count_operations(question, cache)
         except NotCounted as reason:
-            return Unknown(question, str(reason))
+            return Unknown(question, str(reason), countable=not isinstance(reason, CountRefused))
         files.append(file)
     if file is None:
         return Unknown(question, _explain(question, files))

@@ -20,6 +20,14 @@ class NotCounted(Exception):
     """The trainer is not there, or refuses. Its words."""
 
 
+class CountRefused(NotCounted):
+    """The trainer itself refuses these settings: to count them by hand would end likewise."""
+
+
+REFUSED = 2
+"""The trainer's exit code for wrong settings."""
+
+
 def find_cache() -> Path:
     """The folder of what was counted here: $XDG_CACHE_HOME/stratlab/operations."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratlab" / "operations"
@@ -69,7 +77,8 @@ def _run_trainer(question: Question, part: Path, env: Mapping[str, str]) -> None
             print(f"  {line.rstrip()}", file=sys.stderr, flush=True)
     if running.returncode:
         words = [line for line in said if "TRAINER_" in line or "Error" in line] or said[-1:]
-        raise NotCounted("; ".join(words) or f"the trainer ended with {running.returncode}")
+        kind = CountRefused if running.returncode == REFUSED else NotCounted
+        raise kind("; ".join(words) or f"the trainer ended with {running.returncode}")
 
 
 def _replace(place: Path, content: bytes) -> None:

@@ -91,7 +91,11 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     yield from _explain_beyond(known)
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
-    unknown = [one.question for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
+    unknown = [
+        one.question
+        for one in answers
+        if isinstance(one, Unknown) and one.verdict == NOT_KNOWN and one.countable
+    ]
     groups = group_by_command(unknown)
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)

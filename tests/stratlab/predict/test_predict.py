@@ -480,6 +480,15 @@ def test_what_no_file_answers_is_counted_and_kept(call: Call, tmp_path: Path, pr
     assert call("charts/fsdp", *UNCOUNTED)[0] == 0, "the second time nothing is counted"
 
 
+@pytest.mark.parametrize(("code", "offered"), [(2, False), (1, True)], ids=["refused", "failed"])
+def test_what_the_trainer_refuses_to_count_is_not_offered_to_be_counted(
+    code: int, offered: bool, call: Call, program: Path
+) -> None:
+    program.write_text(f"#!/bin/sh\necho TRAINER_COMPILE=true: cannot be counted >&2\nexit {code}\n")
+    _, out, _ = call("charts/fsdp", *UNCOUNTED)
+    assert "TRAINER_COMPILE=true" in out and ("where no file answers" in out) is offered
+
+
 @pytest.mark.parametrize("reason", ["Not a directory", "Read-only file system"])
 def test_without_a_cache_it_answers_and_says_so_once(
     call: Call, tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch, reason: str
