@@ -46,6 +46,7 @@ INSTALL = f"{PATH}test_a_run_succeeds_by_helm_install_alone"
 UNINSTALL = f"{PATH}test_uninstall_leaves_the_results_and_nothing_else"
 HELM_TEST = f"{PATH}test_helm_test"
 MANIFESTS = "tests/manifests/test_objects.py::test_kubernetes_knows_every_field"
+DATA_POD = "tests/manifests/test_data_pod.py::*"
 SIZE = "with fewer samples, on another cluster than the user's"
 COMPARES = (
     "tests/rehearsals/test_comparison.py::test_the_comparison_is_fair_and_names_no_fastest_strategy_on_a_cpu"
@@ -454,6 +455,25 @@ TABLE: dict[str, Row] = {
         PARSES, "tests/stratlab/remove/test_remove.py::*", instead=PLACEHOLDER
     ),
     "kubectl apply -k": row(MANIFESTS, INSTALL),
+    **{
+        f"kubectl -n stratlab {words}": row(DATA_POD, instead="kubectl's own words; the pod is checked")
+        for words in (
+            "apply -f manifests/data-pod.yaml",
+            "wait --for=condition=Ready pod/data --timeout=300s",
+            "cp /data/pets data:/results/_raw",
+            "delete pod data",
+            "wait --for=condition=Complete job -l app.kubernetes.io/instance=pets --timeout=3600s",
+            "logs -l app.kubernetes.io/instance=pets",
+            "create role data-copier --verb=create --resource=pods/exec",
+        )
+    },
+    "helm install pets charts/prepare -n stratlab --set prepare.dataset=/results/_raw/pets": row(
+        RENDERS,
+        "tests/trainer/processes/test_prepare.py::test_a_folder_of_images_is_prepared_once_and_a_run_trains_from_it",
+        instead="needs what was copied",
+    ),
+    "helm install ddp charts/ddp -n stratlab --set run.config.dataset_path=/results/_prepared/pets "
+    "--values my-values.yaml": row(RENDERS, instead=PLACEHOLDER),
     "helm dependency update": row(
         "tests/charts/test_new_chart.py::test_a_packed_copy_of_the_library_is_ignored_by_git_said_and_not_here",
         instead="told only to warn of what it leaves",
