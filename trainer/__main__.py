@@ -62,7 +62,7 @@ with packages_needed():
     from trainer.launch.planted import explain_planted_kill
     from trainer.launch.sender import Sender
     from trainer.launch.tensorboard import EventWriter
-    from trainer.launch.termination import end
+    from trainer.launch.termination import drop_unwritten, end
     from trainer.launch.watchdog import Watchdog
     from trainer.launch.worker_pod import leave_to_culprit
     from trainer.layout.node import read_node
@@ -310,4 +310,5 @@ if __name__ == "__main__":
             code = main(sys.argv[1:])
         finally:
             ignore_further()
+        drop_unwritten()
         sys.exit(code)

@@ -3,4 +3,5 @@
 processes      starts processes, leaves none behind
 environment    what they know of this machine
 interruption   a signal becomes an exception
+full_volume    whether a volume has no room left
 """

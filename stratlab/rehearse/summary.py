@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratlab.machine.full_volume import say_full
 from stratlab.machine.own_program import name_program, shorten
 from stratlab.machine.processes import tail
 from stratlab.progress.run_progress import format_seconds
@@ -17,6 +18,7 @@ from stratlab.run_directory.files import Shape, read_lines, read_object
 from stratlab.run_directory.places import find_page
 
 EVENT: Shape = {"event": str}
+STORAGE_FULL = 13
 AGAIN = "--replace trains it again from the beginning"
 HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity")
 SPEEDS = ("samples_per_s", "useful_tokens_per_s")
@@ -89,7 +91,7 @@ def describe_stop(run_dir: Path) -> str:
 
 def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
     """The exit code, the trainer's reason for it, the last lines of the log, what a cluster would do now."""
-    reason = _reason(run.run_dir, end.code)
+    reason = _reason(run.run_dir, end.code) or ("storage full" if end.code == STORAGE_FULL else "")
     lines = [
         f"{what} failed with exit code {end.code}" + (f" ({reason})" if reason else "") + f" in {end.pod}"
     ]
@@ -102,6 +104,8 @@ def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
             f"  a cluster would start it again (restartPolicy {run.restart_policy}); a rehearsal does not: the same "
             "command again goes on from its newest checkpoint, or from the start"
         )
+    if full := say_full(run.logs):  # then the log may hold nothing of it
+        lines.append(f"  {full}: free space, then the same command again goes on")
     if run.run_dir.exists():
         lines.append(f"  log: {end.log}")
     return lines

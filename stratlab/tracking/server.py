@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stratlab.machine.environment import build_machine_env
+from stratlab.machine.full_volume import say_full
 from stratlab.machine.processes import Processes, free_port, tail
 from stratlab.progress.growing_wait import GrowingWait
 from stratlab.run_directory.given_folder import check_folder
@@ -26,6 +28,7 @@ from stratlab.user_error import NothingThere, UserError
 
 HOST = "127.0.0.1"
 START_DEADLINE_S = 120.0
+DISK_FULL = ("database or disk is full", "No space left on device")
 
 # Job execution starts a dozen processes and answers requests that nobody has authenticated (CVE-2026-0545).
 SERVER_ENV = {
@@ -53,6 +56,7 @@ def run_server(
 
     Raises:
         UserError: the port is taken.
+        OSError: ENOSPC, the volume of `folder` is full.
         ServerFailed: it ended or did not answer within 120 s.
     """
     with _running_server(folder, port, progress or (lambda text: None)) as (uri, _):
@@ -127,7 +131,7 @@ def _wait_until_healthy(
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback: never through a proxy
     while True:
         if process.poll() is not None:
-            raise ServerFailed(f"the MLflow server ended with {process.returncode}, {log}:\n{tail(log)}")
+            raise _explain_end(process.returncode, log)
         try:
             with direct.open(f"{uri}/health", timeout=2):
                 return
@@ -140,3 +144,14 @@ def _wait_until_healthy(
         if patience.is_over(time.monotonic()):
             say(f"starting the MLflow server, {waited_s:.0f} s")
         time.sleep(0.2)
+
+
+def _explain_end(code: int, log: Path) -> Exception:
+    """A full volume takes no line of the log either, and SQLite's words for it are none of this project's."""
+    last = tail(log)
+    words = say_full(log.parent)
+    if not words and any(said in last for said in DISK_FULL):
+        words = f"the volume of {log.parent} is full"
+    if words:
+        return OSError(errno.ENOSPC, f"the MLflow server ended with {code}, {words}")
+    return ServerFailed(f"the MLflow server ended with {code}, {log}:\n{last}")

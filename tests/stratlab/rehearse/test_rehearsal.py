@@ -9,6 +9,7 @@ import pytest
 
 from stratlab.machine.interruption import Interrupted
 from stratlab.progress.display import Display
+from stratlab.rehearse import summary
 from stratlab.rehearse.planned_run import PlannedRun, Request
 from stratlab.rehearse.rehearsal import check_settings, rehearse
 from stratlab.rehearse.summary import RunEnd, describe_end, describe_stop, describe_success, next_commands
@@ -100,6 +101,18 @@ def test_a_failure_shows_code_reason_and_the_last_lines(chart: Path, tmp_path: P
     assert "| line 25\n" in shown and "| line 39\n" in shown and "| line 24\n" not in shown
     assert f"log: {tmp_path}/out/runs/demo/.logs/tiny/node0.log" in shown
     assert "a cluster would start it again" not in shown
+
+
+def test_a_full_volume_is_told_although_neither_log_nor_reason_could_be_written(
+    tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "the volume of /data has 0 of 61440 bytes free"
+    monkeypatch.setattr(summary, "say_full", lambda folder: said)
+    chart = write_chart(tmp_path / "tiny", train="import sys; sys.exit(int(sys.argv[1]))")
+    assert [end.code for end in run(tmp_path, screen, chart, settings=["run.config.fault=13"])] == [13]
+    shown = screen[1]()
+    assert "training failed with exit code 13 (storage full) in tiny-worker-0" in shown
+    assert f"{said}: free space, then" in shown
 
 
 @pytest.mark.parametrize(("fault", "analyzed"), [("12", True), ("143", False)])
