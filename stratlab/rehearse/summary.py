@@ -16,6 +16,7 @@ from stratlab.rehearse.planned_run import PlannedRun
 from stratlab.rehearse.replicas import PodEnd
 from stratlab.run_directory.files import Shape, read_lines, read_object
 from stratlab.run_directory.places import find_page
+from stratlab.traces.manifest import MANIFEST, read_dropped
 
 EVENT: Shape = {"event": str}
 STORAGE_FULL = 13
@@ -55,6 +56,8 @@ def describe_success(run_dir: Path, time_s: float) -> str:
             f"{' and '.join(speeds)} (mean of {steps or 'the'} timed steps; a comparison takes the median)"
         )
     text = f"{text}: {', '.join(facts)}" if facts else text
+    if dropped := read_dropped(run_dir / "traces" / MANIFEST):
+        text += f"\nwarning: traces were dropped, {dropped}; the analysis lacks them"
     starts = sum(line["event"] == "started" for line in read_lines(run_dir / "attempts.jsonl", [], EVENT))
     if starts > 1:
         text += f"\nit took {starts} attempts, so a comparison shows it and judges it with nobody: {AGAIN}"

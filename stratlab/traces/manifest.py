@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -43,6 +44,20 @@ def read_manifest(path: Path) -> tuple[Manifest | None, str | None]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
         problem = f"is not readable ({failure})"
     return None, f"{problem}, the traces are found by their content"
+
+
+def read_dropped(path: Path) -> str:
+    """`rank 0, 1: No space left on device`: whose traces were given up, and why; "" where none was or nobody says."""
+    if find_problem(path, MANIFEST_BYTES):
+        return ""
+    try:
+        entries = json.loads(path.read_bytes()).get("dropped") or []
+        ranks: dict[str, list[int]] = {}
+        for entry in entries:
+            ranks.setdefault(str(entry["reason"]).strip().rstrip("."), []).append(int(entry["rank"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ""
+    return "; ".join(f"rank {', '.join(map(str, sorted(who)))}: {reason}" for reason, who in ranks.items())
 
 
 def find_problem(path: Path, most_bytes: int) -> str | None:

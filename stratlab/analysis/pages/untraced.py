@@ -16,6 +16,7 @@ from stratlab.drawing import Column, Section, build_page, html_table, note, para
 from stratlab.drawing import escape_markdown as escape
 from stratlab.number import format_count, format_number
 from stratlab.traces.discover import Finding
+from stratlab.traces.manifest import MANIFEST, read_dropped
 
 TABLES = {  # title -> numbers of summary.json, as they are there
     "Step": [
@@ -36,8 +37,9 @@ TABLES = {  # title -> numbers of summary.json, as they are there
 def build_untraced_report(facts: RunFacts, findings: Sequence[Finding]) -> dict[str, Any]:
     """report.json of a run without traces: all lists empty, `source` None, the reason in `note`."""
     asked = facts.origin["profile_steps"]
+    dropped = read_dropped(facts.folder / "traces" / MANIFEST)
     why = "profile_steps is 0" if asked == 0 else "traces/ holds none"
-    note = f"Nothing was recorded: {why}"
+    note = f"The traces could not be kept, {dropped}" if dropped else f"Nothing was recorded: {why}"
     empty = (
         "parts",
         "ranks",
@@ -116,6 +118,8 @@ def _rows(facts: RunFacts) -> Iterator[tuple[str, dict[str, Any]]]:
 def _advice(report: Mapping[str, Any]) -> str:
     if report["run"].get("profile_steps") == 0:
         return "With run.config.profile_steps above 0 a few steps are recorded on every rank and taken apart here."
+    if report["note"].startswith("The traces"):
+        return "With that mended, the run trained anew records them; its other numbers are whole."
     return (
         "An attempt that goes on from a checkpoint behind the steps to be recorded, with too few left, records none; "
         "nor are there traces where they could not be written."

@@ -16,6 +16,7 @@ from stratlab.analysis.analyze import NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
 from stratlab.analysis.measuring import measure
 from stratlab.analysis.mlflow_upload import build_numbers, build_tags
+from stratlab.analysis.pages.untraced import say_untraced
 from stratlab.compare.explaining.traced_step import build_traced_step
 from stratlab.traces.chunks import LIMITS
 from stratlab.traces.packed import PackedFile
@@ -194,6 +195,20 @@ def test_a_finished_run_without_traces_is_reported(tmp_path: Path, profile_steps
         assert why in text and "28.25" in text and "190" in text and "0.75" in text
     assert build_traced_step(report) == "has no analysed traces"
     assert build_tags(report)["trace_source"] == "none" and build_numbers(report)["ranks"] == 0
+
+
+def test_the_manifests_reason_is_said(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {}, manifest=False)
+    finish(run)
+    (run / "traces").mkdir(exist_ok=True)
+    dropped = [{"rank": rank, "reason": "[Errno 28] No space left on device"} for rank in (1, 0)]
+    manifest = {"schema_version": 1, "complete": False, "files": [], "dropped": dropped}
+    (run / "traces" / "manifest.json").write_text(json.dumps(manifest))
+    report = run_analyze(run)
+    said = "The traces could not be kept, rank 0, 1: [Errno 28] No space left on device"
+    assert report["note"] == said and say_untraced(report).startswith(f"{said}. A step took 28.")
+    text = (run / "analysis" / "summary.md").read_text().replace("\\", "")
+    assert said in text and "trained anew" in text
 
 
 def test_damaged_traces_of_a_finished_run_are_no_success(tmp_path: Path) -> None:

@@ -60,6 +60,16 @@ def test_a_run_that_was_restarted_is_told_to_be_judged_with_nobody(tmp_path: Pat
     assert "without a summary.json" in describe_success(tmp_path, 3)
 
 
+@pytest.mark.parametrize("dropped", [[{"rank": 0, "reason": "No space left on device."}], ["odd"], None, 3])
+def test_traces_that_were_dropped_are_warned_of(tmp_path: Path, dropped: object) -> None:
+    (tmp_path / "summary.json").write_text('{"steps": 4}')
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "manifest.json").write_text(json.dumps({"files": [], "dropped": dropped}))
+    lines = describe_success(tmp_path, 3).splitlines()[1:]
+    said = "warning: traces were dropped, rank 0: No space left on device; the analysis lacks them"
+    assert lines == ([said] if isinstance(dropped, list) and dropped != ["odd"] else [])
+
+
 def test_the_last_line_says_of_which_steps_its_throughput_is(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"steps": 20, "samples_per_s": 98.24, "measured_steps": 15}')
     assert describe_success(tmp_path, 3) == (
