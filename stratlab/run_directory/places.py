@@ -18,6 +18,12 @@ def find_page(run_dir: Path) -> Path:
     return run_dir / "analysis" / PAGE
 
 
+def find_pod_logs(run_dir: Path) -> Path:
+    """The folder where a rehearsal keeps its logs; of a run on a cluster there is none."""
+    run_dir = run_dir.resolve()
+    return run_dir.parent / ".logs" / run_dir.name
+
+
 def find_comparison_page(run_dir: Path) -> Path:
     """Where `stratlab compare` writes it if not told otherwise; need not exist."""
     return run_dir.parent / "report" / PAGE

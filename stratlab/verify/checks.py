@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from stratlab.machine.own_program import name_program, shorten
 from stratlab.run_directory.files import read_line, read_object
 from stratlab.run_directory.given_folder import check_folder
+from stratlab.run_directory.places import find_pod_logs
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking.address import is_of_this_machine
 from stratlab.tracking.mlflow_run import IMPATIENT
@@ -152,7 +153,8 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         yield Check("mlflow", "failed", f"mlflow.json names no run, so nothing has reached {uri}")
         return
     if not tracking_uri and is_of_this_machine(uri) and not does_answer(uri):
-        if store := _find_store(run.folder):
+        store = _find_store(run.folder)
+        if store or find_pod_logs(run.folder).is_dir():
             said = f"not asked: {uri} has ended with its rehearsal; {_say_start(store)}"
             yield Check("mlflow", "skipped", said)
         else:
@@ -175,9 +177,12 @@ def _find_store(run_dir: Path) -> Path | None:
     return beside if (beside / "mlflow.db").is_file() else None
 
 
-def _say_start(store: Path) -> str:
+def _say_start(store: Path | None) -> str:
+    """Without a store that was found, it is where --mlflow of the rehearsal said."""
+    folder = shlex.quote(str(shorten(store))) if store else "FOLDER"
+    whose = "its store" if store else "its store, the folder that --mlflow named,"
     return (
-        f"to check it, start its store again ({name_program()} mlflow {shlex.quote(str(shorten(store)))} --port 5000) "
+        f"to check it, start {whose} again ({name_program()} mlflow {folder} --port 5000) "
         "and give --tracking-uri http://127.0.0.1:5000"
     )
 

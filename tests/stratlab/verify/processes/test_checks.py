@@ -200,6 +200,10 @@ def test_a_rehearsal_s_server_that_has_ended_is_not_asked_and_how_to_start_it_is
     last = list(verify_run(run, None))[-1]
     assert last.state == "failed", "one's own server, which is down"
     assert last.text == f"nothing answers at {gone}, which this machine alone reaches"
+    (run.parent / ".logs" / run.name).mkdir(parents=True)
+    last = list(verify_run(run, None))[-1]
+    assert last.state == "skipped", "a rehearsal's, with its store elsewhere"
+    assert "the folder that --mlflow named, again" in last.text and "mlflow FOLDER --port 5000" in last.text
     (tmp_path / "mlflow").mkdir()
     (tmp_path / "mlflow" / "mlflow.db").touch()
     last = list(verify_run(run, None))[-1]
