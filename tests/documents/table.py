@@ -359,6 +359,7 @@ TABLE: dict[str, Row] = {
     "python -m trainer.layout": row("tests/trainer/layout/test_layout.py::*"),
     "python -m trainer.count": row("tests/trainer/counting/test_command.py::*"),
     "python -m trainer.evaluate RUN_DIRECTORY": row("tests/trainer/ranks/test_evaluate.py::*"),
+    "python -m trainer.prepare": row("tests/trainer/processes/test_prepare.py::*"),
     "python -m trainer.prepare --dataset metamathqa --tokenize qwen2.5-3b --seq-len 2048 --to /results": row(
         "tests/trainer/processes/test_prepare_tokens.py::*",
         instead="loads from the hub; tested with a stand-in of it",

@@ -10,6 +10,8 @@ from trainer.settings.config import Config, ConfigError
 # Tried in this order where the types leave a choice (CIFAR-100 has fine_label and coarse_label) or say nothing.
 IMAGE_NAMES = ("image", "img")
 LABEL_NAMES = ("label", "fine_label", "labels")
+TEXT_NAMES = {"query", "response", "text", "prompt", "question", "answer", "instruction", "messages"}
+ONE_FOLDER_PER_CLASS = "put the images into one folder per class, two classes at least"
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Columns:
 
     image: str
     label: str
+    data: str
+    """the setting that names the data set, for sentences"""
 
     def as_images(self, table: Any) -> Any:
         """The table with its images decoded when they are read.
@@ -47,14 +51,46 @@ def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = Non
     import datasets
 
     image, label = known or ("", "")
+    data = (
+        f"TRAINER_DATASET_PATH={config.dataset_path!r}"
+        if config.dataset_path
+        else f"TRAINER_DATASET={config.dataset!r}"
+    )
+    if not (config.image_column or config.label_column or known) and (problem := _find_other_kind(table)):
+        raise ConfigError([f"{data}: {problem}"])
     problems: list[str] = []
     found = Columns(
         _pick("IMAGE", config.image_column or image, table, datasets.Image, IMAGE_NAMES, problems),
         _pick("LABEL", config.label_column or label, table, datasets.ClassLabel, LABEL_NAMES, problems),
+        data,
     )
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def _find_other_kind(table: Any) -> str:
+    """What a table is that no name of a column would mend; "" where one may."""
+    if has_images_alone(table):
+        return f"holds images and no classes; {ONE_FOLDER_PER_CLASS}"
+    names = set(table.column_names)
+    if names & TEXT_NAMES and not names & set(IMAGE_NAMES) and not _image_columns(table):
+        return (
+            f"holds text (columns {', '.join(table.column_names)}), and this model learns images; a language model "
+            "reads it: TRAINER_MODEL=qwen_tiny, or charts/llm-1d"
+        )
+    return ""
+
+
+def has_images_alone(table: Any) -> bool:
+    """Of a flat folder of images, and of one with a single class, `datasets` makes a table without labels."""
+    return bool(table.column_names) and _image_columns(table) == list(table.column_names)
+
+
+def _image_columns(table: Any) -> list[str]:
+    import datasets
+
+    return [name for name in table.column_names if isinstance(table.features[name], datasets.Image)]
 
 
 def _pick(what: str, given: str, table: Any, kind: type, usual: tuple[str, ...], problems: list[str]) -> str:

@@ -13,6 +13,7 @@ from PIL import Image
 from trainer.data.columns import Columns, pick_columns
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
+from trainer.data.undecodable import REPLACE, explain_undecodable, find_file
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
 from trainer.settings.names_elsewhere import hint_of_dataset
@@ -122,19 +123,13 @@ def _open_image(columns: Columns, table: Any, index: int) -> Image.Image:
     try:
         return table[index][columns.image].convert("RGB")
     except Exception as failure:
-        named = f"TRAINER_IMAGE_COLUMN={columns.image!r}: sample {index}{_find_file(columns, table, index)}"
-        raise DataMissing(f"{named} cannot be decoded: {failure}") from failure
-
-
-def _find_file(columns: Columns, table: Any, index: int) -> str:
-    """` (train/cat/7.png)` where the sample is a file, else nothing."""
-    from datasets import Image as Undecoded
-
-    try:
-        path = table.cast_column(columns.image, Undecoded(decode=False))[index][columns.image]["path"]
-    except Exception:  # the first failure is the one to tell
-        return ""
-    return f" ({path})" if path else ""
+        if file := find_file(table, columns.image, index):
+            named = (
+                f"{columns.data}: sample {index} ({file}) cannot be decoded: {explain_undecodable(failure)}"
+            )
+            raise DataMissing(f"{named}; {REPLACE}") from failure
+        named = f"TRAINER_IMAGE_COLUMN={columns.image!r}: sample {index} of {columns.data}"
+        raise DataMissing(f"{named} cannot be decoded: {explain_undecodable(failure)}") from failure
 
 
 def _images(columns: Columns, table: Any, names: list[str], edge: int, image_size: int) -> Images:

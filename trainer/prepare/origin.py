@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.failures import DataMissing
+from trainer.prepare.images import check_images
 from trainer.prepare.published import write_weights
 from trainer.prepare.request import Request
 
@@ -85,6 +86,8 @@ def _write_dataset(request: Request, folder: Path) -> Written:
     source = _open_local(request.source) if request.is_local else _open_hub(request, revision)
     if not isinstance(source, dict):
         source = datasets.DatasetDict({"train": source})
+    if request.is_local:
+        check_images(request.source, source)
     source.save_to_disk(str(folder))
     samples = {split: len(table) for split, table in source.items()}
     _verify_dataset(folder, samples)

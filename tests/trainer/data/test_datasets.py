@@ -160,8 +160,48 @@ def test_images_that_cannot_be_decoded(tmp_path):
         {"image": datasets.Value("binary"), "label": datasets.ClassLabel(names=NAMES)}
     )
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "bad"))
-    with pytest.raises(DataMissing, match="TRAINER_IMAGE_COLUMN='image': sample [0-9]+ cannot be decoded"):
+    said = "TRAINER_IMAGE_COLUMN='image': sample [0-9]+ of TRAINER_DATASET_PATH='.*/bad' cannot be decoded: it is"
+    with pytest.raises(DataMissing, match=said):
         open_data(settings(tmp_path / "bad"), 8)
+
+
+def write_folder(folder: Path, classes: tuple[str, ...], count: int = 12) -> Path:
+    for index in range(count):
+        file = folder / classes[index % len(classes)] / f"{index}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture(index).save(file)
+    return folder
+
+
+def test_a_file_that_cannot_be_decoded_is_named_with_its_folder_and_what_to_do(tmp_path):
+    folder = write_folder(tmp_path / "pets", ("cat", "dog"))
+    (folder / "dog" / "3.png").write_bytes(b"no picture")
+    with pytest.raises(DataMissing) as failure:
+        open_data(settings(folder), 8)
+    said = str(failure.value)
+    assert said.startswith(f"TRAINER_DATASET_PATH='{folder}': sample ") and f"({folder}/dog/3.png)" in said
+    assert said.endswith("cannot be decoded: it is no picture of a known format; remove or replace the file")
+
+
+@pytest.mark.parametrize("classes", [("",), ("cat",)], ids=["flat", "one class"])
+def test_a_folder_of_images_without_classes_says_how_they_must_lie(tmp_path, classes):
+    folder = write_folder(tmp_path / "pets", classes)
+    with pytest.raises(ConfigError) as failure:
+        open_data(settings(folder), 8)
+    assert failure.value.problems == [
+        f"TRAINER_DATASET_PATH='{folder}': holds images and no classes; put the images into one folder per class, "
+        "two classes at least"
+    ]
+
+
+def test_a_folder_of_text_is_called_so(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.jsonl").write_text('{"query": "1+1", "response": "2"}\n' * 8)
+    with pytest.raises(ConfigError) as failure:
+        open_data(settings(tmp_path / "texts"), 8)
+    (problem,) = failure.value.problems
+    assert "holds text (columns query, response), and this model learns images" in problem
+    assert problem.endswith("TRAINER_MODEL=qwen_tiny, or charts/llm-1d")
 
 
 def test_cifar_as_it_lies_on_the_hub(tmp_path):

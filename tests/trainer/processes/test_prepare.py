@@ -365,6 +365,24 @@ def test_a_hub_that_does_not_answer_is_worth_another_try(results: Path) -> None:
     assert code == 1 and "onnect" in output, output
 
 
+def test_a_broken_picture_is_found_wherever_it_lies(images: Path, results: Path, tmp_path: Path) -> None:
+    raw = shutil.copytree(images, tmp_path / "raw")
+    cut = raw / "train" / "dog" / "7.png"
+    cut.write_bytes(cut.read_bytes()[:200])
+    code, output = run("--dataset", raw, "--name", "x", "--to", results)
+    assert code == 3 and f"'{raw}': 1 of 26 pictures cannot be decoded, train sample" in output, output
+    assert f"({cut})" in output and "remove or replace the file" in output
+    assert not list((results / "_prepared").glob("[!.]*")), "nothing is called done"
+
+
+def test_pictures_without_classes_are_refused(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    for index in range(4):
+        (tmp_path / "flat" / f"{index}.png").write_bytes(png(index))
+    code, output = run("--dataset", tmp_path / "flat", "--name", "x", "--to", results)
+    assert code == 3 and "one folder per class, two classes at least" in output, output
+
+
 def test_a_folder_without_a_data_set(results: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "absent"):
