@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 KILLED = 128 + signal.SIGKILL
+UNEXPLAINED_KILL = "for want of host memory (then `dmesg` says so), or from outside: somebody's kill -9"
 LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
 
 
@@ -189,7 +190,7 @@ def _run(config: Config, stop: Stop, said: list[str]) -> int:
         code, text = failures.PEER_LOST, watchdog.verdict.sentence
     if code == KILLED:
         planted = explain_planted_kill(folder.faults, started) if config.fault else ""
-        text = f"{text}; {planted or memory.explain_kill() or 'most often for want of host memory'}"
+        text = f"{text}; {planted or memory.explain_kill() or UNEXPLAINED_KILL}"
     if peers.in_vain:
         code, text = failures.PEER_LOST, peers.in_vain
     elif code == failures.PEER_LOST and peers.met_at is None and ledger.wait_left(config) <= 0:

@@ -1,4 +1,4 @@
-"""What the kernel says of this container's memory (cgroup v2 or v1), when a rank was killed by signal 9.
+"""What the kernel says of the memory of this container, or of no container (cgroup v2 or v1), when a rank was killed.
 
 The kernel's killer leaves no word in the process that it ends; its count, the limit and the highest use are in files.
 """
@@ -12,6 +12,10 @@ CGROUP = Path("/sys/fs/cgroup")
 GIB = 2**30
 NO_LIMIT = 2**60
 """A limit above it is none: v1 writes the largest number of pages that there is."""
+FROM_OUTSIDE = (
+    "somebody or something else has ended it: a kill -9, a scheduler, or a watcher of memory such as systemd-oomd or the "
+    "kubelet (the system's log names it)"
+)
 
 
 @dataclass(frozen=True)
@@ -45,16 +49,20 @@ class ContainerMemory:
         if killed is None or self._killed is None:
             return ""
         limit, peak = self._read_size(self._names.limit), self._read_size(self._names.peak)
+        ended = killed - self._killed
+        if (
+            limit is None or limit >= NO_LIMIT
+        ):  # a pod without one, or no container at all: its peak may be a machine's
+            return _explain_without_limit(ended)
         use = f"it used {peak / GIB:.2f} GiB at most" if peak is not None else "its highest use is not known"
-        known = limit is not None and limit < NO_LIMIT
-        allowed = f"{(limit or 0) / GIB:.2f} GiB are allowed" if known else "it has no limit of its own"
-        if killed > self._killed:
+        allowed = f"{limit / GIB:.2f} GiB are allowed, {use}"
+        if ended > 0:
             return (
-                f"the kernel's OOM killer has ended {killed - self._killed} of this container's processes: {allowed}, "
-                f"{use}; raise run.resources.limits.memory or run.sharedMemory.sizeLimit, or hold less: fewer "
-                "processes per node, data_residence=stream, no offload"
+                f"the kernel's OOM killer has ended {ended} of this container's processes: {allowed}; raise "
+                "run.resources.limits.memory or run.sharedMemory.sizeLimit, or hold less: fewer processes per node, "
+                "data_residence=stream, no offload"
             )
-        return f"not for this container's own limit: {allowed}, {use}; the node may have run out of memory"
+        return f"not for this container's own limit: {allowed}; {FROM_OUTSIDE}"
 
     def _read_killed(self) -> int | None:
         try:
@@ -68,3 +76,12 @@ class ContainerMemory:
             return int((self._folder / name).read_text())
         except (OSError, ValueError):  # "max": no limit
             return None
+
+
+def _explain_without_limit(ended: int) -> str:
+    if ended > 0:
+        return (
+            f"the kernel's OOM killer has ended {ended} of these processes: no limit is set, so the machine ran out of "
+            "memory (`dmesg` names who took it); hold less: fewer processes, a smaller micro-batch"
+        )
+    return f"the kernel's OOM killer has ended none of these processes; {FROM_OUTSIDE}"

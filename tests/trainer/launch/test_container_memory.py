@@ -30,10 +30,28 @@ def test_a_kill_by_the_kernel_says_limit_and_use(tmp_path):
 
 
 def test_a_kill_by_somebody_else_is_told_apart(tmp_path):
-    memory = ContainerMemory(write(tmp_path, 1, limit="max"))
-    assert memory.explain_kill().startswith(
-        "not for this container's own limit: it has no limit of its own, it used 4.00"
+    memory = ContainerMemory(write(tmp_path, 1))
+    said = memory.explain_kill()
+    assert said.startswith(
+        "not for this container's own limit: 4.00 GiB are allowed, it used 4.00 GiB at most; so"
     )
+    assert "a kill -9" in said
+
+
+def test_without_a_limit_there_may_be_no_container(tmp_path):
+    """On a laptop: nothing of containers or nodes, and no highest use, which is that of the whole machine."""
+    memory = ContainerMemory(write(tmp_path, 1, limit="max"))
+    said = memory.explain_kill()
+    assert said.startswith(
+        "the kernel's OOM killer has ended none of these processes; so somebody or something else"
+    )
+    assert "container" not in said and "GiB" not in said and "node" not in said
+    write(tmp_path, 3, limit="max")
+    said = memory.explain_kill()
+    assert said.startswith(
+        "the kernel's OOM killer has ended 2 of these processes: no limit is set, so the machine"
+    )
+    assert "run.resources" not in said and "`dmesg`" in said
 
 
 OF_V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {oom}\n"
@@ -55,7 +73,7 @@ def test_a_node_with_the_older_cgroups_says_limit_and_use_too(tmp_path):
         in memory.explain_kill()
     )
     write_v1(tmp_path, 1, limit=0x7FFFFFFFFFFFF000)  # as it writes that there is none
-    assert ": it has no limit of its own, it used 2.00 GiB" in memory.explain_kill()
+    assert "has ended 1 of these processes: no limit is set" in memory.explain_kill()
 
 
 def test_an_older_kernel_and_no_cgroup_say_what_they_can(tmp_path):
