@@ -13,8 +13,8 @@ GIB = 2**30
 NO_LIMIT = 2**60
 """A limit above it is none: v1 writes the largest number of pages that there is."""
 FROM_OUTSIDE = (
-    "somebody or something else has ended it: a kill -9, a scheduler, or a watcher of memory such as systemd-oomd or the "
-    "kubelet (the system's log names it)"
+    "it was ended from outside, by a kill -9, a scheduler, or a watcher of memory (systemd-oomd, on a cluster the "
+    "kubelet); the system's log names it"
 )
 
 

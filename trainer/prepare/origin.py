@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.failures import DataMissing
-from trainer.prepare.images import check_images
+from trainer.prepare.pictures import check_images
 from trainer.prepare.published import write_weights
 from trainer.prepare.request import Request
 

@@ -33,7 +33,7 @@ def test_a_kill_by_somebody_else_is_told_apart(tmp_path):
     memory = ContainerMemory(write(tmp_path, 1))
     said = memory.explain_kill()
     assert said.startswith(
-        "not for this container's own limit: 4.00 GiB are allowed, it used 4.00 GiB at most; so"
+        "not for this container's own limit: 4.00 GiB are allowed, it used 4.00 GiB at most; it was"
     )
     assert "a kill -9" in said
 
@@ -43,7 +43,7 @@ def test_without_a_limit_there_may_be_no_container(tmp_path):
     memory = ContainerMemory(write(tmp_path, 1, limit="max"))
     said = memory.explain_kill()
     assert said.startswith(
-        "the kernel's OOM killer has ended none of these processes; so somebody or something else"
+        "the kernel's OOM killer has ended none of these processes; it was ended from outside"
     )
     assert "container" not in said and "GiB" not in said and "node" not in said
     write(tmp_path, 3, limit="max")
