@@ -260,7 +260,7 @@ def test_the_verb_ends_with_1_when_a_check_fails(
     assert call(str(run), "--json") == 1
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
     assert found["ranks"] == {"name": "ranks", "state": "failed", "text": "1 of 2 are done, not 1"}
-    assert call(str(tmp_path / "nope")) == 2
+    assert call(str(tmp_path / "nope")) == 3
     assert "nope: no such folder" in capsys.readouterr().err
 
 
