@@ -30,6 +30,7 @@ from trainer.settings.knob_table import reduce_bucket_bytes
 from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_shapes import SHAPES, count_layer_parameters
 from trainer.shapes.model_shapes import VIT, VitShape
+from trainer.shapes.sizes import resize_decoder, resize_vit
 
 SCHEMA = 1
 FEW_LAYERS, FEW_LAYERS_OF_STAGE_3 = 4, 6
@@ -195,11 +196,11 @@ def _depths(config: Config, asked: int, stages: int) -> tuple[int, ...]:
     if not asked:
         return (0,)
     step = max(stages, _period(config))
-    few = -(-_few_layers(config) // step) * step
+    few = -(-_few_layers(config, asked) // step) * step
     return (few, 2 * few) if asked > 2 * few else (0,)
 
 
-def _few_layers(config: Config) -> int:
+def _few_layers(config: Config, asked: int) -> int:
     """More than are gathered at once (the block that computes, those ahead of it, one that is given back), and under
     stages 1 and 2 more than fill a bucket of gradients, behind which room for all of them is taken."""
     stage = STRATEGIES[config.strategy].deepspeed_stage
@@ -207,8 +208,14 @@ def _few_layers(config: Config) -> int:
     if stage not in (1, 2):
         return few
     shape = SHAPES.get(config.model)
-    block = count_layer_parameters(shape) if shape else _vit_block(VIT[config.model])
-    return max(few, 2 + -(-reduce_bucket_bytes(config) // (FP32 * block)))
+    if shape:
+        block = count_layer_parameters(resize_decoder(shape, config))
+    else:
+        block = _vit_block(resize_vit(VIT[config.model], config))
+    filled = -(-reduce_bucket_bytes(config) // (FP32 * block))
+    return (
+        max(few, 2 + filled) if filled < asked else few
+    )  # one bucket that is never full does so at every depth
 
 
 def _vit_block(shape: VitShape) -> int:

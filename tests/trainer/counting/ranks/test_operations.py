@@ -110,8 +110,7 @@ def test_a_file_that_was_counted_at_another_depth_answers_for_the_model_s_own(tm
 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2"])
 def test_room_for_all_gradients_is_foreseen_where_deep_models_take_it(strategy, tmp_path):
-    """Two blocks fill a bucket. With 4 and 8 layers these two hold more than all gradients do, with 20 less: another
-    moment is the peak than in every count."""
+    """Two blocks fill a bucket. What is held from there on grows otherwise with the depth than what was held before."""
     text = (
         f"model=vit_small dataset=synthetic image_size=224 model_layers=20 precision=bf16 reduce_bucket_mib=8 "
         f"strategy={strategy}"
@@ -130,14 +129,13 @@ def test_room_for_all_gradients_is_foreseen_where_deep_models_take_it(strategy, 
         whole = count(config, 1, 0, find_pictures(config)).peak.total
         path = tmp_path / "operations.json"
         path.write_text(json.dumps(content))
-        peak = read_operations_file(path).peak(12, 1)
+        peak = read_operations_file(path).peak(12, 1, 20)
         assert peak.window == AT_ONCE and peak.total == pytest.approx(whole, rel=0.002)
         for sample in content["samples"]:
-            held = {name: sum(causes.values()) for name, causes in sample["windows"].items()}
-            assert held[AT_ONCE] < max(held.values()), "no peak of a count"
             del sample["windows"][AT_ONCE]
         path.write_text(json.dumps(content))
-        assert read_operations_file(path).peak(12, 1).total < (1 - BAR) * whole, "without the window"
+        without = read_operations_file(path).peak(12, 1, 20).total
+        assert without < (1 - BAR) * whole, f"without the window {100 * (without / whole - 1):+.2f} %"
 
     run_ranks(run, 1)
 
@@ -183,7 +181,7 @@ def test_the_printed_command_counts_what_was_asked(model, ranks, strategy, tmp_p
         from stratlab.predict.operations_file import find_operations, read_operations
         from trainer.counting.command import main
 
-        printed = name_count_of_model(model, ranks, {"strategy": strategy})
+        printed = name_count_of_model(model, ranks, 8, {"strategy": strategy})
         words = shlex.split(printed.replace("FOLDER", str(tmp_path)))
         assert words[:3] == ["python", "-m", "trainer.count"]
         assert main(words[3:], {}) == 0
