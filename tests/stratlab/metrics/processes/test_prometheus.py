@@ -66,7 +66,10 @@ def test_the_verb_answers_and_ends_when_told(exporter: int) -> None:
     assert 'stratlab_run_status{comparison="demo",run="ddp",status="at work"} 1.0' in text
     taken = [sys.executable, "-m", "stratlab", "metrics", "serve", ".", "--port", str(exporter)]
     done = subprocess.run(taken, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, f"error: --port {exporter}: Address already in use\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"error: --host 127.0.0.1, --port {exporter}: Address already in use\n",
+    )
 
 
 @pytest.mark.skipif(PROMETHEUS is None, reason=ABSENT)
