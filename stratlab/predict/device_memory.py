@@ -21,8 +21,8 @@ COMMUNICATOR_GIB = 0.37
 """NCCL's buffers of one group of ranks: 0.34 to 0.39 in the same rows."""
 WORKSPACE_GIB = 64 / 1024
 """cuBLAS: 32 MiB on Hopper and Blackwell for a handle and its stream (torch, CUDAContext), one of the thread that
-trains, one of autograd's. In the allocator's own count: of 49 runs of one rank on an H100 and H200 whose peak is no
-moment that takes other room of kernels, 44 are 65 to 105 MiB above what the engines had asked for."""
+trains, one of autograd's. In the allocator's own count: of 67 runs of one rank on an H100 and an H200 53 are 64
+to 106 MiB above what the engines had asked for, 12 more, 2 less (docs/gpu.md)."""
 
 
 class Verdict(StrEnum):

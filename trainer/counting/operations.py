@@ -9,12 +9,12 @@ counted whole.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import groupby
 from typing import Any
 
+from trainer.counting.corners import BY_NODES, Corner, depths_of, group_by_engine, list_corners, own_layers
 from trainer.counting.inputs import Pictures, find_pictures
 from trainer.counting.operations_key import build_key, defaults_of, settings_that_matter
 from trainer.counting.result import LIBRARIES, Count
@@ -24,46 +24,18 @@ from trainer.counting.steps import BLOCK_BYTES, as_counted, count_batches
 from trainer.counting.timeline import AT_ONCE, Moment
 from trainer.layout.mesh import resolve_axes
 from trainer.layout.resolve import count_stages
-from trainer.models.token_loss import ROWS_AT_ONCE
 from trainer.settings.config import PREFIX, Config
-from trainer.settings.knob_table import reduce_bucket_bytes
-from trainer.settings.strategy_table import STRATEGIES
-from trainer.shapes.decoder_shapes import SHAPES, count_layer_parameters
-from trainer.shapes.model_shapes import VIT, VitShape
-from trainer.shapes.sizes import resize_decoder, resize_vit
 
 SCHEMA = 1
-FEW_LAYERS, FEW_LAYERS_OF_STAGE_3 = 4, 6
-"""Of the smaller depth. With four layers the fullest moment of DeepSpeed's stage 3 is another one than with many:
-ViT-Huge with two images would be foreseen 5.5 % too high."""
-BY_NODES = tuple(name for name, row in STRATEGIES.items() if row.by_nodes)
-"""Strategies whose axes follow from how many ranks share a node: their files answer for that number alone."""
-BY_RANKS = tuple(name for name, row in STRATEGIES.items() if len(row.axes) == 1 and name not in BY_NODES)
-"""Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
 WHY_WHOLE = "the model has no depth that can be set, or few layers: it is counted whole"
-OTHER_RANKS = (8, 2)
-FP32 = 4
-"""Bytes of a number, as buckets are asked for."""
-IMAGES = (2, 16, 32)
-"""Micro-batches that are counted of images."""
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _Corner:
-    """One count: its numbers of layers (0 = as asked for), rows and ranks, and which rank."""
-
-    layers: int
-    rows: int
-    ranks: int
-    rank: int
 
 
 @dataclass(frozen=True)
 class _Task:
     """The counts of one engine, for a process of its own. `asked`: layers of the run."""
 
-    corners: list[_Corner]
+    corners: list[Corner]
     configs: list[Config]
     pictures: Pictures
     per_node: int
@@ -102,12 +74,12 @@ def build_operations(
     pictures = find_pictures(config, labels, channels)
     dp, stages = _parts(config, ranks, per_node)
     micro_batches = config.global_batch_size // (config.micro_batch_size * dp)
-    own = _own_layers(config)
+    own = own_layers(config)
     asked = (config.model_layers or own) if own else 0
-    depths = _depths(config, asked, stages)
-    corners = list(_corners(config, ranks, depths, stages))
+    depths = depths_of(config, asked, stages)
+    corners = list(list_corners(config, ranks, depths, stages))
     tasks = []
-    for engine in _engines(corners, stages):
+    for engine in group_by_engine(corners, stages):
         first = engine[0]
         same = first.ranks == ranks
         nodes = per_node if same else first.ranks
@@ -134,9 +106,8 @@ def build_operations(
     order = sorted(range(len(tasks)), key=lambda place: -tasks[place].work)
     for found in count_side_by_side(_count, tasks, order, begins):
         samples += found
-    if not all(
-        AT_ONCE in sample["windows"] for sample in samples
-    ):  # else it would be nothing where it was not seen
+    # what is scaled would be nothing where a window was not seen
+    if not all(AT_ONCE in sample["windows"] for sample in samples):
         for sample in samples:
             sample["windows"].pop(AT_ONCE, None)
     scaled = ("model_layers",) if len(depths) > 1 else ()
@@ -183,91 +154,12 @@ def _parts(config: Config, ranks: int, per_node: int) -> tuple[int, int]:
     return axes.dp, count_stages(config, axes.pp)
 
 
-def _own_layers(config: Config) -> int:
-    """Of the model where nobody asks for a depth; 0 where none can be asked for."""
-    if config.model_path or config.teacher:
-        return 0
-    shape = SHAPES.get(config.model) or VIT.get(config.model)
-    return shape.layers if shape else 0
-
-
-def _depths(config: Config, asked: int, stages: int) -> tuple[int, ...]:
-    """Layers that are counted; (0,) is all of those that were asked for."""
-    if not asked:
-        return (0,)
-    step = max(stages, _period(config))
-    few = -(-_few_layers(config, asked) // step) * step
-    return (few, 2 * few) if asked > 2 * few else (0,)
-
-
-def _few_layers(config: Config, asked: int) -> int:
-    """More than are gathered at once (the block that computes, those ahead of it, one that is given back), and under
-    stages 1 and 2 more than fill a bucket of gradients, behind which room for all of them is taken."""
-    stage = STRATEGIES[config.strategy].deepspeed_stage
-    few = max(FEW_LAYERS_OF_STAGE_3 if stage == 3 else FEW_LAYERS, 2 + config.prefetch_blocks)
-    if stage not in (1, 2):
-        return few
-    shape = SHAPES.get(config.model)
-    if shape:
-        block = count_layer_parameters(resize_decoder(shape, config))
-    else:
-        block = _vit_block(resize_vit(VIT[config.model], config))
-    filled = -(-reduce_bucket_bytes(config) // (FP32 * block))
-    return (
-        max(few, 2 + filled) if filled < asked else few
-    )  # one bucket that is never full does so at every depth
-
-
-def _vit_block(shape: VitShape) -> int:
-    """Numbers in its weights of products: of a block nearly all."""
-    return 4 * shape.hidden**2 + 2 * shape.hidden * shape.mlp
-
-
-def _period(config: Config) -> int:
-    """Layers after which a pattern repeats."""
-    _, _, every = config.activation_checkpointing.partition("every_")
-    return int(every) if every else 1
-
-
-def rows_of(config: Config) -> tuple[int, ...]:
-    """Micro-batches that are counted: up to that of the run, because with more rows another moment may be the fullest.
-    Of text one row, those from which the loss holds no more (its probabilities, a chunk of logits), so many that
-    several chunks follow each other, and twice that."""
-    asked = config.micro_batch_size
-    if not config.is_text:
-        return tuple(sorted({*IMAGES, max(asked, *IMAGES)}))
-    length, chunk = config.seq_len, config.loss_chunk_tokens
-    many = max(2, -(-2 * chunk // length))
-    fixed = {1, -(-min(chunk, ROWS_AT_ONCE) // length), -(-chunk // length), many, 2 * many}
-    return tuple(sorted({*fixed, max(asked, *fixed)}))
-
-
-def _corners(config: Config, ranks: int, depths: tuple[int, ...], stages: int) -> Iterator[_Corner]:
-    looked_at = (0,) if stages == 1 else (0, ranks - 1)  # the first and the last stage
-    rows = rows_of(config)
-    for rank in looked_at:
-        for layers in depths:
-            for number in rows:
-                yield _Corner(layers, number, ranks, rank)
-    if config.strategy in BY_RANKS and ranks > 1:
-        other = next(number for number in OTHER_RANKS if number != ranks)
-        for layers in depths:
-            yield _Corner(layers, rows[-1], other, 0)
-
-
-def _engines(corners: list[_Corner], stages: int) -> list[list[_Corner]]:
-    """Counts that share an engine: those that differ in rows alone, unless its stages take one shape."""
-    if stages > 1:
-        return [[corner] for corner in corners]
-    return [list(same) for _, same in groupby(corners, lambda corner: replace(corner, rows=0))]
-
-
 def _several(micro_batches: int, stages: int) -> int:
     """Micro-batches that are counted: a third one without a pipeline adds nothing."""
     return min(micro_batches, 2 * stages) if stages > 1 else min(micro_batches, 2)
 
 
-def _settings_of(env: Mapping[str, str], corner: _Corner, dp: int, micro_batches: int) -> dict[str, str]:
+def _settings_of(env: Mapping[str, str], corner: Corner, dp: int, micro_batches: int) -> dict[str, str]:
     given = {
         "init": "scratch",
         "micro_batch_size": corner.rows,
@@ -278,7 +170,7 @@ def _settings_of(env: Mapping[str, str], corner: _Corner, dp: int, micro_batches
     return {**env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}}
 
 
-def _sample(corner: _Corner, asked: int, found: Count) -> dict[str, Any]:
+def _sample(corner: Corner, asked: int, found: Count) -> dict[str, Any]:
     windows = {name: _held(moment) for name, moment in sorted(found.windows.items())}
     return {
         "layers": corner.layers or asked,

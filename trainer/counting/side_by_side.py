@@ -59,6 +59,7 @@ def count_side_by_side(
 
 
 def _end_with_parent() -> None:
-    """Ctrl-C ends it without a word, and so does the end of whoever waits for it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Ctrl-C ends it without a word, unless that is ignored; and so does the end of whoever waits for it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.trainer.counting.ranks.real_steps import make_config
-from trainer.counting.operations import _Corner, _engines
+from trainer.counting.corners import Corner, group_by_engine
 
 BAR = 0.03
 TEXT = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 loss_chunk_tokens=128 model_layers=14"
@@ -193,9 +193,9 @@ def test_the_printed_command_counts_what_was_asked(model, ranks, strategy, tmp_p
 
 
 def test_stages_of_a_pipeline_have_an_engine_for_each_batch():
-    corners = [_Corner(layers, rows, 8, 0) for layers in (4, 8) for rows in (1, 2)]
-    assert [len(engine) for engine in _engines(corners, 1)] == [2, 2]
-    assert [len(engine) for engine in _engines(corners, 2)] == [1, 1, 1, 1]
+    corners = [Corner(layers, rows, 8, 0) for layers in (4, 8) for rows in (1, 2)]
+    assert [len(engine) for engine in group_by_engine(corners, 1)] == [2, 2]
+    assert [len(engine) for engine in group_by_engine(corners, 2)] == [1, 1, 1, 1]
 
 
 def test_the_fullest_window_is_the_peak():
@@ -224,7 +224,7 @@ def test_micro_batches_are_counted_where_the_loss_stops_growing(
     seq_len: int, chunk: int, rows: tuple[int, ...]
 ):
     """Its probabilities at 256 tokens, its logits at a chunk: between two counts everything grows evenly."""
-    from trainer.counting.operations import rows_of
+    from trainer.counting.corners import rows_of
 
     text = (
         f"model=qwen_tiny dataset=arithmetic seq_len={seq_len} loss_chunk_tokens={chunk} micro_batch_size=1"
