@@ -3,7 +3,7 @@
 import os
 import sys
 
-from trainer.counting.interruption import end_at_interrupt
+from trainer.settings.interruption import end_at_interrupt
 
 if __name__ == "__main__":
     end_at_interrupt()

@@ -3,8 +3,10 @@
 import sys
 
 from trainer.settings.installation import packages_needed
+from trainer.settings.interruption import end_at_interrupt
 
 if __name__ == "__main__":
+    end_at_interrupt()
     with packages_needed():
         from trainer.evaluation.command import main
 

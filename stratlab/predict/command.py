@@ -14,6 +14,7 @@ from stratlab.user_error import UserError
 
 NOTHING_FITS = 10
 NOTHING_KNOWN = 3
+GPUS = 8
 
 
 def predict(
@@ -35,7 +36,9 @@ def predict(
     model: Annotated[
         str, typer.Option(help="Instead of charts: every strategy that was counted for it.")
     ] = "",
-    gpus: Annotated[int, typer.Option(min=1, help="With --model: how many.")] = 8,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="With --model: how many; 8 if left out.", show_default=False)
+    ] = None,
     gpus_per_node: Annotated[
         int | None,
         typer.Option(
@@ -78,6 +81,10 @@ def predict(
         raise UserError("give either charts or --model")
     if values and model:
         raise UserError("--values: only with charts; with --model --set name=value")
+    if charts and gpus:
+        raise UserError(
+            "--gpus: only with --model; with charts --set run.nodes=N --set run.processesPerNode=N"
+        )
     if charts and gpus_per_node:
         raise UserError("--gpus-per-node: only with --model; with charts --set run.processesPerNode=N")
     if operations and not operations.is_dir():
@@ -93,7 +100,7 @@ def predict(
     if charts:
         questions = ask_of_charts(charts, settings or (), values or ())
     else:
-        questions = ask_of_model(model, gpus, files, settings or (), gpus_per_node or 0)
+        questions = ask_of_model(model, gpus or GPUS, files, settings or (), gpus_per_node or 0)
     answers = answer(questions, files, device_gib, cache if charts and count else None)
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:

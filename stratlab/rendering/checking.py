@@ -110,9 +110,14 @@ def list_refusals(
     about: dict[str, list[str]] = {}
     for name, (_, problems) in answers.refused.items():
         for problem in problems:
-            told = _divide_processes(VARIABLE.sub(_name_setting, problem), (runs or {}).get(name, {}))
+            told = _divide_processes(name_settings(problem), (runs or {}).get(name, {}))
             about.setdefault(told, []).append(name)
     return [problem if count == 1 else f"{', '.join(names)}: {problem}" for problem, names in about.items()]
+
+
+def name_settings(problem: str) -> str:
+    """The trainer's sentence, with each of its variables as who installs a chart writes it."""
+    return VARIABLE.sub(_name_setting, problem)
 
 
 def _name_setting(found: re.Match[str]) -> str:

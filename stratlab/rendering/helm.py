@@ -89,8 +89,7 @@ def render_chart(
         )
     arguments = ["template", release, str(chart), "--no-hooks"]
     for file in values:
-        if not file.is_file():
-            raise UserError(f"--values {file}: {'is a folder' if file.is_dir() else 'no such file'}")
+        _check_values(file)
         arguments += ["--values", str(file)]
     for setting in settings:
         arguments += ["--set", setting]
@@ -101,6 +100,21 @@ def render_chart(
     except UserError as failure:
         raise UserError(explain_refusal(str(failure), chart, settings, values)) from None
     return [each for document in yaml.safe_load_all(rendered) for each in _flatten(document)]
+
+
+def _check_values(file: Path) -> None:
+    """What helm would say in the words of its decoder; what is wrong inside of the YAML it says well."""
+    if not file.is_file():
+        raise UserError(f"--values {file}: {'is a folder' if file.is_dir() else 'no such file'}")
+    try:
+        content = yaml.safe_load(file.read_bytes())
+    except (OSError, ValueError, yaml.YAMLError):
+        return
+    if content is not None and not isinstance(content, dict):
+        raise UserError(
+            f"--values {file}: holds a {type(content).__name__}; expected values of a chart by their names, "
+            "which begin with run:"
+        )
 
 
 def _flatten(document: dict[str, Any] | None) -> list[dict[str, Any]]:

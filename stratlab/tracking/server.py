@@ -40,7 +40,7 @@ SERVER_ENV = {
 
 
 class ServerFailed(Exception):
-    """The server ended, or did not answer in time; the text ends with the last lines of its log."""
+    """The server ended, or did not answer in time; of one started here the text ends with the last lines of its log."""
 
 
 @contextmanager

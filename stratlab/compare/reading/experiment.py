@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking import redirect
+from stratlab.tracking.server import ServerFailed
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
         into: gets one folder per run; traces and logs are not downloaded. Those of an earlier download are replaced.
 
     Raises:
-        UserError: there is no such experiment, it has no runs, the server does not answer, it names files outside
-            of a run, or a folder would be replaced that was not downloaded.
+        UserError: there is no such experiment, it has no runs, the server names files outside of a run, or a folder
+            would be replaced that was not downloaded.
+        ServerFailed: the server does not answer, which may be another matter in a minute.
     """
     # a server that is away costs seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -66,6 +68,8 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
             key=lambda r: r.name,
         )
     except MlflowException as error:
+        if not redirect.does_answer(tracking_uri):
+            raise ServerFailed(f"--experiment {name}: no MLflow server answers at {tracking_uri}") from error
         reason = redirect.explain_failure(tracking_uri, error.message)
         raise UserError(f"--experiment {name}: MLflow at {tracking_uri} failed: {reason}") from error
 

@@ -352,6 +352,7 @@ def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> Non
             ("--model", "vit_huge", "--gpus-per-node", "3"),
             "--gpus-per-node 3: expected a divisor of --gpus 8",
         ),
+        (("charts/ddp", "--gpus", "3"), "with charts --set run.nodes=N"),
         (("charts/ddp", "--gpus-per-node", "3"), "with charts --set run.processesPerNode=N"),
         (("--model", "vit_huge", "--page", "charts"), "--page charts: is a folder; expected a file"),
         (("--model", "vit_huge", "--device-gib", "inf"), "'--device-gib'"),
@@ -486,7 +487,7 @@ def test_what_the_trainer_refuses_to_count_is_not_offered_to_be_counted(
 ) -> None:
     program.write_text(f"#!/bin/sh\necho TRAINER_COMPILE=true: cannot be counted >&2\nexit {code}\n")
     _, out, _ = call("charts/fsdp", *UNCOUNTED)
-    assert "TRAINER_COMPILE=true" in out and ("where no file answers" in out) is offered
+    assert "run.config.compile=true" in out and ("where no file answers" in out) is offered
 
 
 @pytest.mark.parametrize("reason", ["Not a directory", "Read-only file system"])

@@ -44,6 +44,21 @@ def test_no_chart_and_no_values_file_are_named(chart: Path, tmp_path: Path) -> N
         render_chart(find_helm(), chart, "r", values=[tmp_path / "nope.yaml"])
 
 
+def test_values_that_are_no_mapping_are_told_by_what_they_are(chart: Path, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    for text, kind in (("- run", "list"), ("run", "str")):
+        values.write_text(text)
+        with pytest.raises(
+            UserError, match=rf"--values .*values.yaml: holds a {kind}; expected values of a chart"
+        ):
+            render_chart(find_helm(), chart, "r", values=[values])
+    values.write_text("# nothing yet\n")
+    assert render_chart(find_helm(), chart, "r", values=[values])
+    values.write_text("run: [")
+    with pytest.raises(UserError, match="helm template: .*yaml"):
+        render_chart(find_helm(), chart, "r", values=[values])
+
+
 def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart: Path, tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     (tmp_path / "file").touch()

@@ -15,6 +15,7 @@ from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.experiment import _fetch, load_experiment
 from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW
 from stratlab.machine.processes import free_port
+from stratlab.tracking.server import ServerFailed
 from stratlab.user_error import UserError
 from tests.redirecting_server import run_redirect
 from tests.stratlab.example_run import build_run_dir
@@ -113,7 +114,9 @@ def test_an_experiment_that_is_not_there_names_those_that_are(
 
 
 def test_a_server_that_is_away_is_an_error_within_seconds(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--experiment demo: MLflow at http://127\.0\.0\.1:\d+ failed"):
+    with pytest.raises(
+        ServerFailed, match=r"--experiment demo: no MLflow server answers at http://127\.0\.0\.1:\d+$"
+    ):
         load_experiment("demo", f"http://127.0.0.1:{free_port()}", tmp_path / "into")
 
 
