@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stratlab.predict.count_command import fill_question
 from stratlab.predict.counting import CountRefused, NotCounted, count_operations
 from stratlab.predict.device_memory import Verdict
 from stratlab.predict.operations_file import OperationsFile, find_operations
 from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.question import Question
 from stratlab.predict.remedies import advise
+from stratlab.progress.run_progress import format_seconds
 from stratlab.tables.size_rules import find_size_refusal
 from stratlab.tables.strategies import STRATEGIES
 from stratlab.user_error import UserError
@@ -44,7 +48,9 @@ def answer(
         UserError: the trainer refuses every one of them.
     """
     known = list(files)
-    found = [_answer(question, known, device_gib, cache) for question in questions]
+    found = [_answer(question, known, device_gib) for question in questions]
+    if cache is not None:
+        _count(found, known, device_gib, cache)
     refused = [one for one in found if isinstance(one, Unknown) and one.verdict == CANNOT_START]
     if refused and len(refused) == len(found):
         alike: dict[str, list[str]] = {}
@@ -66,10 +72,33 @@ def complete(one: Prediction, files: Sequence[OperationsFile]) -> Prediction:
     return replace(one, advice=advise(one, others))
 
 
-def _answer(
-    question: Question, files: list[OperationsFile], device_gib: float, cache: Path | None
-) -> Prediction | Unknown:
-    """A file that is counted for it joins `files`."""
+def _count(
+    found: list[Prediction | Unknown], files: list[OperationsFile], device_gib: float, cache: Path
+) -> None:
+    """Counts what `files` do not answer; what is counted joins them, and may answer the next question, too."""
+    asked = [
+        place for place, one in enumerate(found) if isinstance(one, Unknown) and one.verdict == NOT_KNOWN
+    ]
+    began = time.monotonic()
+    for done, place in enumerate(asked):
+        question = found[place].question
+        if isinstance(again := _answer(question, files, device_gib), Prediction):
+            found[place] = again
+            continue
+        left = (time.monotonic() - began) / done * (len(asked) - done) if done else 0
+        number = f" ({done + 1} of {len(asked)}{f', {format_seconds(left)} left' if left else ''})"
+        say = f"{question.name}: no file answers, so the trainer counts{number if len(asked) > 1 else ''}"
+        print(say, file=sys.stderr, flush=True)
+        try:
+            file = count_operations(fill_question(question), cache)
+        except NotCounted as reason:
+            found[place] = Unknown(question, str(reason), countable=not isinstance(reason, CountRefused))
+            continue
+        files.append(file)
+        found[place] = predict(question, file, device_gib)
+
+
+def _answer(question: Question, files: list[OperationsFile], device_gib: float) -> Prediction | Unknown:
     if refusal := find_size_refusal(question.settings):
         return Unknown(question, refusal, CANNOT_START)
     file = find_operations(files, question)
@@ -77,12 +106,6 @@ def _answer(
         share = file.share(question.ranks) if file else question.ranks
         if refusal := question.find_refusal(share):
             return Unknown(question, refusal, CANNOT_START)
-    if file is None and cache is not None:
-        try:
-            file = count_operations(question, cache)
-        except NotCounted as reason:
-            return Unknown(question, str(reason), countable=not isinstance(reason, CountRefused))
-        files.append(file)
     if file is None:
         return Unknown(question, _explain(question, files))
     return predict(question, file, device_gib)

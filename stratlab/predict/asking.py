@@ -14,12 +14,15 @@ from stratlab.predict.question import Question
 from stratlab.predict.setting_text import as_text
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
 from stratlab.tables.settings import SETTINGS, find_problem
+from stratlab.tables.strategies import STRATEGIES
 from stratlab.user_error import UserError
 
 PREFIX = "TRAINER_"
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
 OF_THE_HUB = "a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len"
 ALL = "that `python -m trainer.settings --schema` lists"
+OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
+"""Layouts of several dimensions are for models that can be divided by them: asked for by name."""
 REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
 
 
@@ -60,22 +63,41 @@ def _ask_of_job(name: str, job: Mapping[str, Any]) -> Question:
 
 
 def ask_of_model(
-    model: str, gpus: int, files: Sequence[OperationsFile], settings: Sequence[str], per_node: int = 0
+    model: str,
+    gpus: int,
+    files: Sequence[OperationsFile],
+    settings: Sequence[str],
+    per_node: int = 0,
+    *,
+    counting: bool = False,
 ) -> list[Question]:
     """One question per strategy of which there is a file of this model; what is not given is as in most of the files,
     the same for all.
 
     Args:
         per_node: GPUs of a node; 0 = as each file was counted.
+        counting: what no file answers will be counted: then a model may be one of which there is none.
 
     Raises:
-        UserError: no file of this model, a setting that none of them has, or nodes that would not be full.
+        UserError: no file of this model, a setting that none of them has, nodes that would not be full, or several
+            GPUs for `single`.
     """
     if per_node and gpus % per_node:
         raise UserError(
             f"--gpus-per-node {per_node}: expected a divisor of --gpus {gpus}, for nodes are full"
         )
+    if gpus > 1 and "strategy=single" in settings:
+        raise UserError(
+            f"--set strategy=single: is a run of one process, expected --gpus 1 beside it, got {gpus}"
+        )
     mine = [file for file in files if file.model == model]
+    if not mine and counting and not find_problem("model", model):
+        given = {"micro_batch_size": "1", **_read_settings(settings, set(SETTINGS), ALL)}
+        strategies = [given["strategy"]] if "strategy" in given else list(OF_ANY_MODEL)
+        return [
+            build_question(name, {**given, "model": model, "strategy": name}, gpus, per_node, whole=False)
+            for name in _fit_to_ranks(strategies, gpus)
+        ]
     if not mine:
         raise UserError(f"--model {model}: {_explain_no_file(model, gpus, per_node, files, settings)}")
     place = f"that `stratlab predict --model {model} --json` lists, batch and depth among them"
@@ -88,11 +110,16 @@ def ask_of_model(
         build_question(
             name, {**rows, "model": model, "strategy": strategy, **more}, gpus, per_node, whole=False
         )
-        for strategy in strategies
-        if gpus > 1 or len(strategies) == 1 or strategy == "single"
-        if gpus == 1 or strategy != "single"
+        for strategy in _fit_to_ranks(strategies, gpus)
         for name, more in _list_layouts(strategy, mine, given)
     ]
+
+
+def _fit_to_ranks(strategies: Sequence[str], ranks: int) -> list[str]:
+    """One GPU is asked of `single`, several are not; one strategy that is named is asked of one GPU, too."""
+    if ranks > 1:
+        return [name for name in strategies if name != "single"]
+    return [name for name in strategies if name == "single" or len(strategies) == 1]
 
 
 def _explain_no_file(
@@ -104,7 +131,10 @@ def _explain_no_file(
         return f"{problem}; {known}"
     counted = name_count_of_model(model, gpus, per_node, _read_settings(settings, set(SETTINGS), ALL))
     of_images = f" ({OF_THE_HUB})" if "/" in model else ""
-    return f"{known}, none of it; `{counted}` counts one{of_images}, --operations FOLDER reads it"
+    return (
+        f"{known}, none of it; with --count the trainer counts every strategy here, where it is installed; "
+        f"`{counted}` counts one{of_images}, --operations FOLDER reads it"
+    )
 
 
 def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:

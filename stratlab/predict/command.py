@@ -55,8 +55,14 @@ def predict(
         typer.Option(metavar="FOLDER", help="Further operations files, which go first.", show_default=False),
     ] = None,
     count: Annotated[
-        bool, typer.Option(help="Of charts: let the trainer count what no file answers, if it is installed.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--count/--no-count",
+            help="Let the trainer count what no file answers, where it is installed: half a minute and more for each. "
+            "Of charts it does unless told not to.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of objects.")] = False,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with bars by cause.", show_default=False)
@@ -97,11 +103,14 @@ def predict(
     files = list(read_operations([operations] if operations else []))
     files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
     files += read_operations([SHIPPED])
+    counting = count is not False if charts else bool(count)
     if charts:
         questions = ask_of_charts(charts, settings or (), values or ())
     else:
-        questions = ask_of_model(model, gpus or GPUS, files, settings or (), gpus_per_node or 0)
-    answers = answer(questions, files, device_gib, cache if charts and count else None)
+        questions = ask_of_model(
+            model, gpus or GPUS, files, settings or (), gpus_per_node or 0, counting=counting
+        )
+    answers = answer(questions, files, device_gib, cache if counting else None)
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:
         unknown = [
@@ -111,7 +120,7 @@ def predict(
         ]
         print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
     else:
-        _show(answers, device_gib)
+        _show(answers, device_gib, offer=bool(model) and not counting)
     if page:
         from stratlab.predict.prediction_page import build_prediction_page
 
@@ -125,12 +134,12 @@ def predict(
         raise typer.Exit(NOTHING_FITS)
 
 
-def _show(answers: list, device_gib: float) -> None:  # type: ignore[type-arg]
+def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ignore[type-arg]
     from rich.console import Console
 
     from stratlab.predict.conclusion import conclude
     from stratlab.predict.prediction import Prediction
-    from stratlab.predict.prediction_table import build_causes, build_table, explain_lines
+    from stratlab.predict.prediction_table import build_causes, build_table, count_unknown, explain_lines
 
     console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
     console.print(build_table(answers))
@@ -140,5 +149,10 @@ def _show(answers: list, device_gib: float) -> None:  # type: ignore[type-arg]
         console.print()
     for line in explain_lines(answers, device_gib):
         print(line)
+    if offer and (uncounted := count_unknown(answers)):
+        print(
+            f"the same line with --count asks the trainer here, where it is installed: {uncounted} to count, "
+            "half a minute and more for each, kept for the next time"
+        )
     if said := conclude(answers):
         print(said)

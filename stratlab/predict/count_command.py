@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from stratlab.predict.question import Question
 from stratlab.predict.setting_text import as_text
@@ -52,11 +53,7 @@ def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
     Args:
         alike: questions that the same command answers with another strategy.
     """
-    given = {name: text for name in COUNTED if (text := question.settings.get(name))}
-    if not question.whole:
-        given = {**_data_of(given["model"]), **given}
-        given.setdefault("micro_batch_size", str(question.rows))
-        given.setdefault("global_batch_size", str(2 * question.rows * question.ranks))
+    given = _fill(question)
     words = ["python", "-m", "trainer.count", "--ranks", str(question.ranks)]
     if per_node := _per_node(question, (question, *alike)):
         words += ["--per-node", str(per_node)]
@@ -65,6 +62,23 @@ def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
             words += ["--set", f"{name}={given[name]}"]
     words += ["--operations", f"FOLDER/{question.name.replace(' ', '-')}.json"]
     return shlex.join(words)
+
+
+def fill_question(question: Question) -> Question:
+    """As a count is asked: with the settings and the ranks of a node that the command would have."""
+    if question.whole:
+        return question
+    per_node = _per_node(question, (question,)) or question.ranks
+    return replace(question, settings=_fill(question), per_node=per_node)
+
+
+def _fill(question: Question) -> dict[str, str]:
+    given = {name: text for name in COUNTED if (text := question.settings.get(name))}
+    if question.whole:
+        return given
+    rows = str(question.rows)
+    batch = {"micro_batch_size": rows, "global_batch_size": str(2 * question.rows * question.ranks)}
+    return {**_data_of(given["model"]), **batch, **given}
 
 
 def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:

@@ -67,7 +67,6 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
 def _run_trainer(question: Question, part: Path, env: Mapping[str, str]) -> None:
     command = [sys.executable, "-m", "trainer.count", "--ranks", str(question.ranks)]
     command += ["--per-node", str(question.per_node), "--operations", str(part)]
-    print(f"{question.name}: no file answers, so the trainer counts", file=sys.stderr, flush=True)
     with subprocess.Popen(
         command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as running:

@@ -91,16 +91,21 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     yield from _explain_beyond(known)
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
-    unknown = [
-        one.question
-        for one in answers
-        if isinstance(one, Unknown) and one.verdict == NOT_KNOWN and one.countable
-    ]
-    groups = group_by_command(unknown)
+    groups = group_by_command(_list_unknown(answers))
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)
         more = f" (likewise with strategy={others}, into a file of its own)" if others else ""
         yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
+
+
+def count_unknown(answers: Sequence[Prediction | Unknown]) -> int:
+    """How many a count would answer."""
+    return len(_list_unknown(answers))
+
+
+def _list_unknown(answers: Sequence[Prediction | Unknown]) -> list[Question]:
+    unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
+    return [one.question for one in unknown if one.countable]
 
 
 def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:

@@ -429,6 +429,10 @@ TABLE: dict[str, Row] = {
     "stratlab predict --model vit_huge --gpus 16 --set micro_batch_size=32": row(
         PARSES, f"{HERE}test_stratlab_predicts_as_told"
     ),
+    "stratlab predict --model vit_base --gpus 8 --count": row(
+        "tests/trainer/counting/ranks/test_operations.py::test_predict_asks_the_trainer_for_a_model",
+        instead="counts for minutes; the test has one strategy of a small model",
+    ),
     "stratlab predict --model vit_huge --gpus 8 --gpus-per-node 4": row(
         PARSES, f"{HERE}test_stratlab_predicts_as_told"
     ),

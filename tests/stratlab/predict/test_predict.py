@@ -352,6 +352,7 @@ def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> Non
             ("--model", "vit_huge", "--gpus-per-node", "3"),
             "--gpus-per-node 3: expected a divisor of --gpus 8",
         ),
+        (("--model", "vit_huge", "--set", "strategy=single"), "expected --gpus 1 beside it, got 8"),
         (("charts/ddp", "--gpus", "3"), "with charts --set run.nodes=N"),
         (("charts/ddp", "--gpus-per-node", "3"), "with charts --set run.processesPerNode=N"),
         (("--model", "vit_huge", "--page", "charts"), "--page charts: is a folder; expected a file"),
@@ -479,6 +480,33 @@ def test_what_no_file_answers_is_counted_and_kept(call: Call, tmp_path: Path, pr
     assert len(list((tmp_path / "cache/stratlab/operations").iterdir())) == 1
     program.unlink()
     assert call("charts/fsdp", *UNCOUNTED)[0] == 0, "the second time nothing is counted"
+
+
+def test_of_a_model_it_counts_only_when_told_to_and_says_so(
+    call: Call, tmp_path: Path, program: Path
+) -> None:
+    """Of a preset of which no file is there, and then of a setting that the file does not have."""
+    asked = ("--model", "vit_base", "--gpus", "8")
+    code, _, err = call(*asked)
+    assert (
+        code == 2
+        and "with --count the trainer counts every strategy here" in err
+        and "count 1 of 8" not in err
+    )
+    code, out, err = call(*asked, "--count")
+    assert code == 0 and "fsdp        8            1  fits" in out
+    assert "ddp: no file answers, so the trainer counts (1 of 7)\n" in err
+    assert "hsdp: no file answers, so the trainer counts (3 of 7, 0 s left)" in err
+    assert "zeropp" in out and "nd" not in {line.partition(" ")[0] for line in out.splitlines()}
+    code, out, err = call(*asked, "--set", "seq_len=4096")
+    assert code == 3 and "the same line with --count asks the trainer here" in out and ": 1 to count," in out
+    seen = tmp_path / "seen"
+    program.write_text(f"#!/bin/sh\nenv > {seen}; echo $* >> {seen}; exit 1\n")
+    code, out, _ = call(*asked, "--set", "seq_len=4096", "--set", "strategy=hsdp", "--count")
+    assert code == 3 and "with --count" not in out
+    asked_for = seen.read_text()
+    assert "TRAINER_SEQ_LEN=4096" in asked_for and "TRAINER_GLOBAL_BATCH_SIZE=16" in asked_for
+    assert "--ranks 8 --per-node 4" in asked_for and "TRAINER_DATASET=timm/imagenet-1k" in asked_for
 
 
 @pytest.mark.parametrize(("code", "offered"), [(2, False), (1, True)], ids=["refused", "failed"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -190,6 +193,21 @@ def test_the_printed_command_counts_what_was_asked(model, ranks, strategy, tmp_p
         assert find_operations(files, question) is files[0], files[0].misses(question)
 
     run_ranks(run, 1)
+
+
+def test_predict_asks_the_trainer_for_a_model(tmp_path):
+    """`--count`: of a preset of which no file ships, in its own process as a user starts it, and once alone."""
+    asked = ["--model", "cnn", "--gpus", "2", "--set", "strategy=fsdp", "--json"]
+    command = [sys.executable, "-m", "stratlab", "predict", *asked]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    first = subprocess.run([*command, "--count"], env=env, capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr
+    assert "fsdp: no file answers, so the trainer counts\n" in first.stderr
+    again = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert (again.returncode, again.stderr) == (0, "")
+    (answer,) = json.loads(again.stdout)
+    assert (answer["name"], answer["verdict"], answer["ranks"]) == ("fsdp", "fits", 2)
+    assert answer == json.loads(first.stdout)[0]
 
 
 def test_stages_of_a_pipeline_have_an_engine_for_each_batch():
