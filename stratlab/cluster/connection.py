@@ -28,6 +28,7 @@ from stratlab.user_error import UserError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_S, READ_S = 5.0, 30.0
+AS = "Impersonate-User"
 
 RETRIES = urllib3.Retry(total=0)  # all trying again is done here, in sight
 
@@ -122,12 +123,42 @@ def connect(
             config_dict=merged, active_context=chosen, config_base_path=None
         )
         loader.load_and_set(configuration)
+        headers = _impersonate(merged, loader.current_context["context"].get("user"))
     except UnicodeDecodeError as failure:
         raise UserError(f"{_list(found)}: no kubeconfig, byte {failure.start} is no UTF-8") from None
     except (ConfigException, KeyError, TypeError, yaml.YAMLError) as failure:
         raise UserError(f"{_list(found)}: {failure}") from failure
     default = loader.current_context["context"].get("namespace") or "default"
-    return Connection(_build_client(configuration), namespace or default, f"context {chosen}")
+    client = _build_client(configuration)
+    for header, value in headers.items():
+        client.set_default_header(header, value)
+    asks = f" as {headers[AS]}" if AS in headers else ""
+    return Connection(client, namespace or default, f"context {chosen}{asks}")
+
+
+def _impersonate(merged: Any, user: str | None) -> dict[str, str]:
+    """Header -> value of a user entry that acts as somebody else: the client itself overlooks these keys, and every
+    answer would be about the rights of whoever is behind.
+
+    Raises:
+        ConfigException: a key that one header cannot hold.
+    """
+    entries = {each["name"]: each.value.get("user") or {} for each in merged.safe_get("users") or []}
+    found = entries.get(user) or {}
+    entry = getattr(found, "value", found)
+    held = {name: entry[name] for name in ("as", "as-uid", "as-groups", "as-user-extra") if name in entry}
+    groups = list(held.get("as-groups") or [])
+    if len(groups) > 1 or held.get("as-user-extra"):
+        raise ConfigException(
+            f"user {user}: acts as somebody with several groups or extra facts, which stratlab cannot pass on: "
+            "use a token of that account (kubectl create token), or one group at a time"
+        )
+    headers = {
+        AS: held.get("as"),
+        "Impersonate-Uid": held.get("as-uid"),
+        "Impersonate-Group": next(iter(groups), None),
+    }
+    return {header: str(value) for header, value in headers.items() if value}
 
 
 def connect_in_cluster(

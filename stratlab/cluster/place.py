@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -34,7 +35,8 @@ def find_place(
     """The place of a comparison's runs.
 
     The annotations of a run of this comparison decide, of the newest where there are several; where all are
-    uninstalled, those of another run in the namespace, for one namespace has mostly one volume and one image.
+    uninstalled, those of another run in the namespace, for one namespace has mostly one volume. The image is the one
+    that most runs of the namespace have.
 
     Args:
         claim, mount, image: what the user gave; "" = left out.
@@ -51,14 +53,25 @@ def find_place(
     same = [each for each in newest if _comparison(each.facts) == comparison]
     found = next(iter([*same, *newest]), None)
     facts = found.facts if found else RunFacts("", "", "", "", "", None)
+    images = Counter(each.facts.lab_image for each in newest if each.facts.lab_image)
     place = Place(
         claim or facts.results_claim or CLAIM,
         mount or facts.results_mount or MOUNT,
-        image or facts.lab_image or IMAGE,
+        image or _choose_image(images, facts.lab_image),
     )
     if found:
-        say(f"as {found.title} says: claim {place.claim} at {place.mount}, image {place.image}")
+        say(
+            f"as {found.title} says: claim {place.claim} at {place.mount}, image {place.image}"
+            + (f" (of {len(images)}; --image names another)" if len(images) > 1 and not image else "")
+        )
     return place
+
+
+def _choose_image(images: Counter[str], own: str) -> str:
+    """The one that most runs have, for one of them may name what nobody can pull; of as many the charts' own, then
+    `own`, that of the run which tells the rest."""
+    most = [name for name, count in images.items() if count == max(images.values())]
+    return IMAGE if IMAGE in most or not most else own if own in most else most[0]
 
 
 def _comparison(facts: RunFacts) -> str:

@@ -20,10 +20,11 @@ from kubernetes.client.exceptions import ApiException
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, explain
+from stratlab.cluster.given_namespace import check_namespace
 from stratlab.cluster.patience import may_pass
 from stratlab.cluster.pod_phase import PodEnd, follow_pod, read_end, ticking
 from stratlab.cluster.pod_template import PodRequest, build_pod
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere
 
 LOG_PAUSES_S = (0.5, 2.0, None)
 LOG_SILENCE_S = 600.0
@@ -117,7 +118,7 @@ def read_file(
     """The bytes of the file at `path` (below `mount`), in pieces as they arrive.
 
     Raises:
-        UserError: there is no such file.
+        NothingThere: there is no such file.
         ClusterError: as `run_on_volume`, or what arrived is not the file; then the pieces so far are void.
     """
     request = PodRequest(claim, mount, image)
@@ -138,7 +139,7 @@ def read_bytes(
         script: its text, which begins with `SENDING`, and its arguments.
 
     Raises:
-        UserError, ClusterError: as `read_file`.
+        NothingThere, ClusterError: as `read_file`.
     """
     with _running_pod(connection, namespace, ["python", "-c", *script], request, progress) as (name, ending):
         unpacker, digest, length = zlib.decompressobj(), hashlib.sha256(), 0
@@ -157,7 +158,7 @@ def read_bytes(
                 yield piece
         end = read_end(name, ending, request.deadline_s)
         if end.exit_code and "FileNotFoundError" in end.reason:
-            raise UserError(f"{path}: not there, on the claim {request.claim}")
+            raise NothingThere(f"{path}: not there, on the claim {request.claim}")
         if end.exit_code:
             raise ClusterError(f"{path}: could not be read in pod {name}: {end.reason}")
         if last != f"end {length} {digest.hexdigest()}":
@@ -196,6 +197,7 @@ def _check_claim(connection: Connection, namespace: str, claim: str) -> None:
         connection.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
     except ClusterError as failure:
         if failure.status == 404:
+            check_namespace(connection, namespace)
             raise ClusterError(
                 f"namespace {namespace} has no claim {claim}: name it with --claim", 404
             ) from None

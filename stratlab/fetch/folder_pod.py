@@ -45,7 +45,7 @@ def read_folder(
         left_out: names of folders inside it that are not sent.
 
     Raises:
-        UserError: there is no such folder.
+        NothingThere: there is no such folder.
         ClusterError: the pod could not do it, or what arrived is not whole; then the pieces so far are void.
     """
     path = f"{place.mount.rstrip('/')}/{folder}"

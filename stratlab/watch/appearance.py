@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
+from stratlab.cluster.given_namespace import check_namespace
 from stratlab.cluster.patience import Patience
 from stratlab.cluster.watching import DELETED, SYNCED, watch
 from stratlab.cluster.workloads import APIS, Api, Workload, find_workload, list_workloads
@@ -28,11 +29,12 @@ def await_workload(
     """The workload of `release`, waited for up to `appear_s` seconds.
 
     Raises:
-        UserError: there is none; names those that are there.
+        UserError: there is none, and names those that are there; or no such namespace.
         ClusterError: the cluster cannot be asked.
     """
     found = find_workload(connection, namespace, release)
     if found is None:
+        check_namespace(connection, namespace)
         say(f"no run {release} in namespace {namespace} yet, waiting {appear_s:.0f} s for it")
         found = _watch_for(connection, namespace, release, appear_s)
     if found is None:

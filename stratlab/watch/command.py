@@ -37,8 +37,9 @@ def watch(
     from stratlab.cluster.connection import connect
     from stratlab.machine.interruption import Interrupted, signals_raise
     from stratlab.watch.appearance import await_workload
-    from stratlab.watch.farewell import build_ending, build_farewell
+    from stratlab.watch.farewell import build_ending, build_farewell, describe_left
     from stratlab.watch.lines import Lines
+    from stratlab.watch.picture import Picture
     from stratlab.watch.session import Display, watch_run
 
     def say(text: str) -> None:
@@ -46,19 +47,20 @@ def watch(
 
     connection = connect(context=context or None, namespace=namespace or None)
     console = Console(stderr=as_json)
+    picture: Picture | None = None
     with ExitStack() as stack:
         stack.enter_context(signals_raise())
         try:
-            workload = await_workload(connection, connection.namespace, release, say)
+            picture = Picture(await_workload(connection, connection.namespace, release, say))
             display: Display = Lines(say)
             if console.is_terminal and not console.is_dumb_terminal:
                 from stratlab.watch.run_table import LiveTable
 
                 display = stack.enter_context(LiveTable(console))
-            code, picture = watch_run(connection, workload, display, analysis=analysis)
+            code = watch_run(connection, picture, display, analysis=analysis)
         except Interrupted as stop:
             stack.close()
-            say(f"left; the run goes on: stratlab watch {release} -n {connection.namespace}")
+            say(f"left; {describe_left(picture)}: stratlab watch {release} -n {connection.namespace}")
             raise typer.Exit(stop.code) from None
     for line in build_farewell(picture):
         say(line)

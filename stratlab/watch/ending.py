@@ -14,8 +14,9 @@ SURVIVORS = (134, 143)  # lost a peer, or were told to stop: somebody else is th
 
 # By exit code of the trainer (trainer/failures.py), what helps.
 ADVICE = {
-    2: "mend the setting named above, helm uninstall, and install again",
-    3: "put the data set or model where run.config.dataset_path and model_path say, or mend these",
+    2: "mend what is named above, helm uninstall, and install again",
+    3: "data and model as the sentence above says; what run.config.dataset_path or model_path names lies on the "
+    "results volume, for no pod sees a folder of yours (docs/cluster.md, Data of your own)",
     4: 'the node, its driver and device plugin, an image with VARIANT=cuda; on CPUs: run.accelerator=""',
     10: "a smaller run.config.micro_batch_size, or a strategy that shards more (zero2, fsdp)",
     12: "a smaller run.config.lr or run.config.clip_norm",

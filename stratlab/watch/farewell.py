@@ -10,6 +10,7 @@ from stratlab.cluster.workloads import SUCCEEDED
 from stratlab.watch.ending import ADVICE
 from stratlab.watch.picture import Picture, count_shares, job_state
 
+REFUSED = (2, 3)  # of the trainer: settings, data or a model
 NO_PROGRESS = 14  # of the trainer; the pods that failed are gone, this one only counted them
 
 
@@ -28,7 +29,10 @@ def build_farewell(picture: Picture) -> list[str]:
     job = picture.analysis
     state = job_state(job, picture.analysis_pods) if job else ""
     directory, claim = workload.facts.run_directory, workload.facts.results_claim or "of the results"
-    if job and state == "Failed":
+    refused = bool(picture.culprit and picture.culprit.exit_code in REFUSED and picture.state != SUCCEEDED)
+    if refused:
+        pass  # it has begun nothing: what lies in its folder, and any report, is another run's
+    elif job and state == "Failed":
         name = job["metadata"]["name"]
         several = f"-l batch.kubernetes.io/job-name={name} --prefix --tail=-1"
         pods = f"job/{name}" if count_shares(job) == 1 else several
@@ -43,6 +47,19 @@ def build_farewell(picture: Picture) -> list[str]:
         comparison = directory.split("/")[-2]
         lines.append(f"next: stratlab compare {comparison} --on-cluster -n {workload.namespace}")
     return lines
+
+
+def describe_left(picture: Picture | None) -> str:
+    """What goes on without whoever watched; None = no run has been seen."""
+    if picture is None:
+        return "no such run has come yet"
+    if not picture.has_ended:
+        return "the run goes on"
+    return (
+        f"the run is {picture.state}, its analysis goes on"
+        if picture.analysis
+        else f"the run is {picture.state}"
+    )
 
 
 def build_ending(picture: Picture, exit_code: int) -> dict[str, Any]:

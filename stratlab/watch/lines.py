@@ -9,8 +9,10 @@ from typing import Any
 from stratlab.cluster.pod_row import build_row
 from stratlab.cluster.resource_events import format_event
 from stratlab.watch.picture import Picture, count_shares, job_state
+from stratlab.watch.remedies import NO_IMAGE, find_remedy
 
 PROGRESS_EVERY_S = 5.0
+ENDED = ("Succeeded", "Failed")
 
 
 def describe_state(picture: Picture) -> str:
@@ -25,11 +27,23 @@ def describe_waiting(picture: Picture) -> str:
     running = [row for row in rows if row.phase == "Running"]
     if picture.has_ended or picture.progress or not running or len(running) >= picture.workload.nodes:
         return ""
+    if any(row.phase in ENDED for row in rows):
+        return ""  # nobody waits for a pod that has ended
     missing = [f"{row.name}, {row.note or row.phase}" for row in rows if row.phase != "Running"]
     if unborn := picture.workload.nodes - len(rows):
         missing.append(f"{unborn} {'is' if unborn == 1 else 'are'} not there yet")
     run = "runs and waits" if len(running) == 1 else "run and wait"
     return f"{len(running)} of {picture.workload.nodes} pods {run} for the others: {'; '.join(missing)}"
+
+
+def list_remedies(picture: Picture) -> list[str]:
+    """What helps the pods that do not run, each sentence once; nothing for those that ran before."""
+    namespace = picture.workload.namespace
+    found = [find_remedy(build_row(pod).note, namespace) for pod in picture.training_pods]
+    found += [
+        find_remedy(build_row(pod).note, namespace, is_analysis=True) for pod in picture.analysis_pods[-1:]
+    ]
+    return [f"what helps: {sentence}" for sentence in dict.fromkeys(filter(None, found))]
 
 
 def describe_analysis(picture: Picture) -> str:
@@ -68,6 +82,8 @@ class Lines:
         self._tell("waiting", describe_waiting(picture))
         for pod in picture.training_pods:
             row = build_row(pod)
+            if NO_IMAGE.search(row.note) and NO_IMAGE.search(self._told.get(f"pod {row.name}", "")):
+                continue  # two reasons take turns, every few seconds
             self._tell(f"pod {row.name}", str(row))
         for event in picture.events:
             about = event["involvedObject"].get("name", "")
@@ -75,6 +91,8 @@ class Lines:
                 f"event {event['metadata'].get('uid', about)}",
                 f"{about}: {format_event(event, with_count=False)}",
             )
+        for sentence in list_remedies(picture):
+            self._tell(sentence, sentence)
         for sentence in picture.told:
             self._tell(f"told {sentence}", sentence)
         for source, sentence in picture.refused.items():

@@ -22,7 +22,7 @@ WORKLOAD, PODS, EVENTS, JOBS, LOG, REFUSED, TROUBLE = (
 )
 COMPONENT = "app.kubernetes.io/component"
 # Events that say again what the row of the pod says.
-TOLD_BY_PODS = ("Error", "ExitedWithCode", "BackOff", "Unschedulable")
+TOLD_BY_PODS = ("Error", "ExitedWithCode", "BackOff", "Failed", "Unschedulable", "PyTorchJobRestarting")
 
 
 class Picture:

@@ -13,7 +13,7 @@ from rich.text import Text
 from stratlab.cluster.pod_row import PodRow, build_row
 from stratlab.cluster.resource_events import format_event
 from stratlab.cluster.workloads import FAILED, RUNNING, SUCCEEDED
-from stratlab.watch.lines import describe_analysis, describe_state, describe_waiting
+from stratlab.watch.lines import describe_analysis, describe_state, describe_waiting, list_remedies
 from stratlab.watch.picture import Picture
 
 COLOURS = {SUCCEEDED: "green", RUNNING: "green", FAILED: "red", "deleted": "red", "Pending": "yellow"}
@@ -61,6 +61,7 @@ def render(picture: Picture) -> Group:
     for event in picture.events[-EVENTS_SHOWN:]:
         about = event["involvedObject"].get("name", "")
         parts.append(Text(f"{about}: {format_event(event)}", style="yellow"))
+    parts += [Text(sentence, style="yellow") for sentence in list_remedies(picture)]
     for source, sentence in picture.refused.items():
         parts.append(Text(f"{source} cannot be looked at: {sentence}", style="yellow"))
     if analysis := describe_analysis(picture):

@@ -27,26 +27,26 @@ class Display(Protocol):
     def say(self, sentence: str) -> None: ...
 
 
-def watch_run(
-    connection: Connection, workload: Workload, display: Display, *, analysis: bool = True
-) -> tuple[int, Picture]:
-    """(exit code, what was seen last). 0: succeeded; else the trainer's own code, or 1 where nobody said one.
+def watch_run(connection: Connection, picture: Picture, display: Display, *, analysis: bool = True) -> int:
+    """The exit code. 0: succeeded; else the trainer's own code, or 1 where nobody said one.
+
+    Args:
+        picture: a new one of the run; has what was seen last, also when this is interrupted.
 
     Raises:
         ClusterError: the workload or its pods may not be looked at.
     """
-    picture = Picture(workload)
-    sources = Sources(connection, workload)
+    sources = Sources(connection, picture.workload)
     sources.start()
     try:
         _follow(connection, picture, sources, display, analysis)
     finally:
         sources.stop()
     if picture.state == SUCCEEDED:
-        return 0, picture
+        return 0
     if picture.deleted or picture.culprit is None:
-        return FAILED, picture
-    return picture.culprit.exit_code, picture
+        return FAILED
+    return picture.culprit.exit_code
 
 
 def _follow(

@@ -145,6 +145,7 @@ def test_without_rights_there_is_no_verdict(api: FakeApi, connection: Connection
 
 
 def test_pod_security_of_the_namespace(api: FakeApi, connection: Connection) -> None:
+    api.namespaces.clear()
     assert only(check_namespace(connection, "lab")).seen == "does not exist"
     api.put(NAMESPACES, {"metadata": {"name": "lab"}})
     assert only(check_namespace(connection, "lab")).state == "warning"

@@ -29,6 +29,7 @@ class FakeApi:
     """The state behind the server. Every change gets the next resourceVersion and wakes the watches."""
 
     served: set[str] = field(default_factory=set)
+    namespaces: set[str] = field(default_factory=lambda: {"lab"})
     collections: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     history: list[tuple[int, str, str, dict[str, Any]]] = field(default_factory=list)
     logs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
@@ -111,6 +112,8 @@ class Handler(BaseHTTPRequestHandler):
             thing = self.api.collections.get(collection, {}).get(name)
             if thing:
                 self._json(200, thing)
+            elif collection == "/api/v1/namespaces" and name in self.api.namespaces:
+                self._json(200, {"metadata": {"name": name}})
             else:
                 self._answer(404, f'"{name}" not found')
 

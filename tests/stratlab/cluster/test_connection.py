@@ -44,6 +44,27 @@ def test_kubeconfig_context_and_namespace_as_kubectl_finds_them(tmp_path: Path) 
     assert chosen.client.configuration.api_key["authorization"] == "Bearer token of two"
 
 
+def test_who_acts_as_somebody_else_asks_as_they(tmp_path: Path) -> None:
+    path = write_config(tmp_path / "one", "one")
+    config = yaml.safe_load(path.read_text())
+    environ = {"KUBECONFIG": str(path)}
+
+    def acting(**keys: object) -> Connection:
+        user = config["users"][0]["user"]
+        path.write_text(
+            yaml.safe_dump({**config, "users": [{**config["users"][0], "user": {**user, **keys}}]})
+        )
+        return connect(environ=environ)
+
+    ana = acting(**{"as": "ana@example.com", "as-groups": ["lab"]})
+    assert ana.client.default_headers["Impersonate-User"] == "ana@example.com"
+    assert ana.client.default_headers["Impersonate-Group"] == "lab"
+    assert ana.origin == "context one as ana@example.com"
+    assert not [name for name in acting().client.default_headers if name.startswith("Impersonate")]
+    with pytest.raises(UserError, match="several groups or extra facts.*use a token of that account"):
+        acting(**{"as": "ana@example.com", "as-groups": ["lab", "ops"]})
+
+
 def test_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ValueError, match="no cluster: no ~/.kube/config, and KUBECONFIG is not set"):

@@ -37,8 +37,21 @@ def test_the_newest_run_of_the_comparison_decides(api: FakeApi, connection: Conn
     put(api, "c", "llm", "2026-11-03T00:00:00Z", results_claim="x", results_mount="/x", lab_image="x:1")
     said: list[str] = []
     assert find_place(connection, "lab", "vit", say=said.append) == Place("big", "/data", "team/lab:2")
-    assert said == ["as PyTorchJob b says: claim big at /data, image team/lab:2"]
+    assert said == [
+        "as PyTorchJob b says: claim big at /data, image team/lab:2 (of 3; --image names another)"
+    ]
     assert find_place(connection, "lab", "vit", image="mine:3") == Place("big", "/data", "mine:3")
+
+
+def test_an_image_that_one_run_alone_has_is_not_taken_for_all(api: FakeApi, connection: Connection) -> None:
+    """It may be one that nobody can pull."""
+    api.served.add(RUNS)
+    put(api, "a", "demo", "2026-11-01T00:00:00Z", lab_image="team/lab:1")
+    put(api, "b", "demo", "2026-11-02T00:00:00Z", lab_image="team/lab:1")
+    put(api, "c", "demo", "2026-11-03T00:00:00Z", lab_image="team/lab:typo")
+    assert find_place(connection, "lab", "demo").image == "team/lab:1"
+    put(api, "d", "demo", "2026-11-04T00:00:00Z", lab_image="team/lab:typo")
+    assert find_place(connection, "lab", "demo").image == "team/lab:typo", "of as many that of the newest"
 
 
 def test_where_all_runs_are_gone(api: FakeApi, connection: Connection) -> None:

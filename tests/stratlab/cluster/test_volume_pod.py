@@ -13,6 +13,7 @@ from stratlab.cluster import ClusterError, pod_phase, volume_pod
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest, build_pod
 from stratlab.cluster.volume_pod import Finished, read_file, run_on_volume
+from stratlab.user_error import UserError
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import PODS, Kubelet, run_kubelet
 
@@ -180,6 +181,9 @@ def test_progress_comes_while_a_pod_waits(lab: Lab, monkeypatch: pytest.MonkeyPa
 
 def test_no_claim_and_no_right_are_told_before_a_pod_waits(lab: Lab, api: FakeApi) -> None:
     with pytest.raises(ClusterError, match="namespace lab has no claim other: name it with --claim"):
+        run(lab, "print(1)", claim="other")
+    api.namespaces.clear()
+    with pytest.raises(UserError, match="-n lab: there is no such namespace"):
         run(lab, "print(1)", claim="other")
     assert lab[1].created == []
     lab[1].deny = (403, 'pods is forbidden: violates PodSecurity "restricted:latest"')

@@ -98,16 +98,22 @@ def test_a_folder_of_somebody_else_is_never_replaced(call, tmp_path: Path, lab: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected", "words"),
     [
-        (("demo/nope",), "demo/nope: not there, on the claim stratlab-results"),
-        (("../demo",), "give COMPARISON or COMPARISON/RUN"),
-        (("demo/ddp", "--with", "everything"), "--with everything: allowed are traces, checkpoints, models"),
+        (("demo/nope",), 3, "demo/nope: not there, on the claim stratlab-results"),
+        (("../demo",), 2, "give COMPARISON or COMPARISON/RUN"),
+        (
+            ("demo/ddp", "--with", "everything"),
+            2,
+            "--with everything: allowed are traces, checkpoints, models",
+        ),
     ],
 )
-def test_what_cannot_be_is_said(call, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_what_cannot_be_is_said(
+    call, tmp_path: Path, arguments: tuple[str, ...], expected: int, words: str
+) -> None:
     code, said = call(*arguments, "--output", tmp_path / "here")
-    assert code == 2 and words in said
+    assert code == expected and words in said
     assert not (tmp_path / "here" / "demo" / "nope").exists()
 
 

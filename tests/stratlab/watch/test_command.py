@@ -25,12 +25,12 @@ def test_a_table_is_drawn_on_a_terminal_and_nowhere_else(
 ) -> None:
     seen: list[Any] = []
 
-    def watch_run(connection: Any, workload: Any, display: Any, *, analysis: bool) -> tuple[int, str]:
+    def watch_run(connection: Any, workload: Any, display: Any, *, analysis: bool) -> int:
         seen.append(display)
-        return 3, ""
+        return 3
 
     monkeypatch.setattr("stratlab.cluster.connection.connect", lambda **_: SimpleNamespace(namespace="lab"))
-    monkeypatch.setattr("stratlab.watch.appearance.await_workload", lambda *_: None)
+    monkeypatch.setattr("stratlab.watch.appearance.await_workload", lambda *_: SimpleNamespace(uid="1"))
     monkeypatch.setattr("stratlab.watch.session.watch_run", watch_run)
     monkeypatch.setattr("stratlab.watch.farewell.build_farewell", lambda picture: ["gone"])
     done = CliRunner().invoke(app, ["watch", "ddp"], env=env)

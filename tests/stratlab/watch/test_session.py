@@ -60,8 +60,10 @@ class Watching:
 
     def _watch(self) -> None:
         connection, workload, analysis = self._arguments
+        picture = Picture(workload)
         try:
-            self.ended = watch_run(connection, workload, Lines(self.said.append), analysis=analysis)
+            code = watch_run(connection, picture, Lines(self.said.append), analysis=analysis)
+            self.ended = (code, picture)
         except ClusterError as failure:
             self.failure = failure
 
@@ -471,4 +473,4 @@ def test_what_a_thread_dies_of_ends_the_watch(
     workload = find_workload(connection, "lab", "demo")
     assert workload
     with pytest.raises(AttributeError, match="a bug"):
-        watch_run(connection, workload, Lines(print))
+        watch_run(connection, Picture(workload), Lines(print))
