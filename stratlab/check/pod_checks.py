@@ -151,7 +151,9 @@ def judge_gpu(result: Finished | ClusterError) -> Finding:
     """Whether a pod of the trainer's image that asks for a GPU can use it."""
     subject = "a GPU in a pod"
     if isinstance(result, ClusterError):
-        return Finding("warning", subject, f"not looked at: {result}", "all may be in use: look again later")
+        is_image = "cannot start: " in str(result)
+        fix = "first its image, see above" if is_image else "all may be in use: look again later"
+        return Finding("warning", subject, f"not looked at: {result}", fix)
     said = result.output.decode(errors="replace").strip()
     if result.exit_code == 0:
         return Finding("ok", subject, "the trainer's image can use the one it asked for")

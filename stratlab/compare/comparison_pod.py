@@ -24,6 +24,10 @@ MARK = b"stratlab-report"
 LARGEST_MIB = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TOO_LARGE = 4
+IN_MLFLOW = re.compile(r"(?P<what>report|charts) in MLflow: (?P<server>https?://[^/]+)(?P<path>/.*)")
+SERVICE = re.compile(r"http://([a-z0-9-]+):(\d+)")
+NOT_THERE = "the report is not in MLflow"
+"""Words of `stratlab compare` in the pod."""
 
 # Runs in the pod. argv: the folder of the comparison, the largest archive in MiB, options of the verb.
 SCRIPT = f"""
@@ -99,8 +103,25 @@ def compare_on_cluster(
             f"stratlab compare {folder} ended with {finished.exit_code}: {_tail(said, finished.termination)}"
         )
     write_report_folder(unpack_payload(payload), output)
+    for sentence in find_mlflow(said, namespace):
+        progress(sentence)
     report: dict[str, Any] = json.loads((output / "report.json").read_bytes())
     return report
+
+
+def find_mlflow(said: str, namespace: str) -> list[str]:
+    """What the pod has said of MLflow: that the report is there, as this machine reaches it, or why it is not."""
+    found, forward = [], ""
+    for line in said.splitlines():
+        if line.startswith(NOT_THERE):
+            found.append(line)
+        elif place := IN_MLFLOW.fullmatch(line):
+            inside = SERVICE.fullmatch(place["server"])
+            server = "http://localhost:5000" if inside else place["server"]
+            found.append(f"{place['what']} in MLflow: {server}{place['path']}")
+            if inside:
+                forward = f"kubectl -n {namespace} port-forward service/{inside[1]} 5000:{inside[2]}"
+    return [*found, f"  after {forward}"] if forward else found
 
 
 def build_options(asked: Mapping[str, str | float | None]) -> list[str]:

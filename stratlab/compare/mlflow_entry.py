@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stratlab.compare.comparison_pod import NOT_THERE
 from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 NOTE = "mlflow.note.content"  # the description that MLflow shows of a run and of an experiment
-NOT_THERE = "the report is not in MLflow"
 ANSWER_S = 3.0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from stratlab.cluster.pods import node_rank
 from stratlab.cluster.workloads import SUCCEEDED
+from stratlab.rendering.checking import name_settings
 from stratlab.watch.ending import ADVICE
 from stratlab.watch.picture import Picture, count_shares, job_state
 
@@ -86,7 +87,7 @@ def _explain_failure(picture: Picture) -> list[str]:
         said = picture.workload.message or "and no pod is left to say why"
         return [f"{picture.workload.release}: failed: {said}"]
     lines = [f"{picture.workload.release}: failed: {end.reason} (exit code {end.exit_code}, pod {end.pod})"]
-    lines += [f"  {line}" for line in end.message.splitlines()]
+    lines += [f"  {name_settings(line)}" for line in end.message.splitlines()]
     if end.exit_code in ADVICE:
         lines.append(f"what helps: {ADVICE[end.exit_code]}")
     return lines

@@ -467,7 +467,7 @@ TABLE: dict[str, Row] = {
             "wait --for=condition=Ready pod/data --timeout=300s",
             "cp /data/pets data:/results/_raw",
             "delete pod data",
-            "wait --for=condition=Complete job -l app.kubernetes.io/instance=pets --timeout=3600s",
+            "wait --for=jsonpath='{.status.conditions[0].type}' job -l app.kubernetes.io/instance=pets --timeout=3600s",
             "logs -l app.kubernetes.io/instance=pets",
             "create role data-copier --verb=create --resource=pods/exec",
         )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from tests.charts.core_object import VERSIONS
 from tests.charts.pod_rules import label_problems, pod_problems
 from tests.charts.pod_security import find_pods, restricted_problems
 from tests.charts.rendering import Document
-from tests.manifests.kustomize import COMPONENTS, OVERLAYS, build, kinds, pick, write_overlay
+from tests.manifests.kustomize import COMPONENTS, MANIFESTS, OVERLAYS, build, kinds, pick, write_overlay
 
 
 def schema_problems(document: Document) -> list[str]:
@@ -161,3 +163,11 @@ def test_a_component_on_top_of_any_overlay_follows_its_namespace(
 @pytest.mark.parametrize("components", [["hub-access", "mpi"], ["mpi", "hub-access"]])
 def test_the_order_of_components_does_not_matter(tmp_path: Path, components: list[str]) -> None:
     assert namespaces(build(write_overlay(tmp_path, "kind", components))) == {"stratlab-mpi"}
+
+
+def test_what_is_moved_into_the_namespace_is_named_and_no_pattern() -> None:
+    """kustomize before 5.6 takes a pattern in `select` for a name that nothing has, and leaves all in `default`."""
+    for path in MANIFESTS.glob("components/*/kustomization.yaml"):
+        for replacement in yaml.safe_load(path.read_text()).get("replacements", []):
+            names = [target["select"].get("name", "") for target in replacement["targets"]]
+            assert not [name for name in names if re.search(r"[^a-z0-9.-]", name)], path

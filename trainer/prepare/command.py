@@ -9,7 +9,7 @@ from types import FrameType
 
 from trainer import failures
 from trainer.failures import DataMissing
-from trainer.prepare.origin import check_local, find_os_error
+from trainer.prepare.origin import HubAway, check_local, find_os_error
 from trainer.prepare.request import read_request
 from trainer.prepare.work import prepare
 from trainer.settings.config import ConfigError
@@ -29,6 +29,9 @@ def main(arguments: Sequence[str]) -> int:
         return failures.DONE
     except Stopped:
         code, text = failures.TERMINATED, "its work so far was removed"
+    except HubAway as failure:
+        print(f"no answer (exit code {failures.CRASHED}):\n{failure}", file=sys.stderr, flush=True)
+        return failures.CRASHED
     except Exception as failure:
         os_error = find_os_error(failure)
         code = failures.exit_code(failure)

@@ -72,6 +72,14 @@ _NOT_TO_BE_HAD = (
 )
 
 
+# The first call of all, so nothing has been loaded yet: a name that is not known, nobody who answers.
+_AWAY = ("ConnectError", "ConnectTimeout", "ConnectionError", "OfflineModeIsEnabled")
+
+
+class HubAway(Exception):
+    """Nobody answers where the hub should be. The same may go well in a minute, and a Job tries again."""
+
+
 def check_local(request: Request) -> None:
     """Raises DataMissing for a path where nothing is, before anything is locked."""
     if request.is_local and not Path(request.source).is_dir():
@@ -125,7 +133,15 @@ def _resolve(request: Request) -> str:
     """The commit that the revision stands for now, so that a download cannot change half-way."""
     from huggingface_hub import HfApi
 
-    info = HfApi().repo_info(request.source, repo_type=request.kind, revision=request.revision or None)
+    try:
+        info = HfApi().repo_info(request.source, repo_type=request.kind, revision=request.revision or None)
+    except Exception as failure:
+        if type(failure).__name__ not in _AWAY:
+            raise
+        raise HubAway(
+            f"--{request.kind} {request.source!r}: the hub cannot be reached from here ({failure}); on a cluster "
+            "manifests/components/hub-access lets the pods of charts/prepare out"
+        ) from failure
     if not info.sha:
         raise DataMissing(f"--{request.kind} {request.source!r}: the hub names no commit")
     return info.sha

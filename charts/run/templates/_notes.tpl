@@ -17,7 +17,7 @@ Run {{ $name }}: {{ .Chart.Name }} on {{ $run.nodes }} x {{ $run.processesPerNod
 {{ . }}
 {{- end }}
 
-{{- if not (include "run.checks" .) }}
+{{- if and $run.accelerator (not (include "run.checks" .)) }}
 
 Will it fit its GPUs?     stratlab predict CHART, with the values of this release; run.config.memory_forecast=false starts in spite of it
 {{- end }}

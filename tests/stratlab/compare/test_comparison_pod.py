@@ -14,7 +14,14 @@ from stratlab import cli
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.compare import comparison_pod
-from stratlab.compare.comparison_pod import build_options, check_output, compare_on_cluster, unpack_payload
+from stratlab.compare.comparison_pod import (
+    NOT_THERE,
+    build_options,
+    check_output,
+    compare_on_cluster,
+    find_mlflow,
+    unpack_payload,
+)
 from stratlab.drawing import drop_file_links
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import PODS, Kubelet, run_kubelet
@@ -64,6 +71,23 @@ def test_the_report_is_on_the_volume_and_here(lab: Lab, volume: Path, tmp_path: 
     mounts = lab[1].created[0]["spec"]["containers"][0]["volumeMounts"]
     assert mounts[0]["readOnly"] is False
     assert lab[1].api.collections[PODS] == {}
+
+
+def test_where_it_lies_in_mlflow_is_said_as_this_machine_reaches_it() -> None:
+    said = (
+        "best: fastest: ddp\nreport in MLflow: http://mlflow:5000/#/experiments/1/runs/a/artifacts\n"
+        "charts in MLflow: http://mlflow:5000/#/experiments/1/runs?compareRunsMode=CHART\n"
+    )
+    assert find_mlflow(said, "lab") == [
+        "report in MLflow: http://localhost:5000/#/experiments/1/runs/a/artifacts",
+        "charts in MLflow: http://localhost:5000/#/experiments/1/runs?compareRunsMode=CHART",
+        "  after kubectl -n lab port-forward service/mlflow 5000:5000",
+    ]
+    outside = "report in MLflow: https://mlflow.example/#/experiments/1"
+    assert find_mlflow(outside, "lab") == [outside]
+    away = f"{NOT_THERE}: http://mlflow:5000 does not answer"
+    assert find_mlflow(f"{away}\nbest: nobody", "lab") == [away]
+    assert find_mlflow("best: nobody", "lab") == []
 
 
 def test_a_report_is_replaced_and_nothing_else_is(lab: Lab, volume: Path, tmp_path: Path) -> None:

@@ -363,6 +363,8 @@ def test_a_hub_that_does_not_answer_is_worth_another_try(results: Path) -> None:
         "--dataset", "org/pets", "--name", "x", "--to", results, env={"HF_ENDPOINT": "http://127.0.0.1:9"}
     )
     assert code == 1 and "onnect" in output, output
+    assert "no answer (exit code 1)" in output and "crashed" not in output
+    assert "the hub cannot be reached from here" in output and "manifests/components/hub-access" in output
 
 
 def test_a_broken_picture_is_found_wherever_it_lies(images: Path, results: Path, tmp_path: Path) -> None:
