@@ -27,7 +27,8 @@ def main() -> None:
         if missing.name is None or missing.name.partition(".")[0] == "stratlab":
             raise
         print(
-            f"stratlab needs {missing.name}, which is not installed here: pip install stratlab",
+            f"stratlab needs {missing.name}, which is not installed here: pip install dist/stratlab-*.whl of "
+            "`make dist`",
             file=sys.stderr,
         )
         sys.exit(MISSING_PACKAGE)

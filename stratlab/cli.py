@@ -8,6 +8,7 @@ traceback, and ends with 1: the same command may be tried again.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import Annotated
 
@@ -76,6 +77,8 @@ def main() -> None:
     """The console script. UserError is what the user typed; what nobody foresaw is a bug, with its traceback."""
     from stratlab.machine.interruption import Interrupted
 
+    if sys.stdout is None:  # `stratlab list >&-`: nobody listens
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         app()
     except UserError as wrong:

@@ -60,11 +60,7 @@ def log_for_user(
         if not (store / "mlflow.db").is_file():
             raise UserError(f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
         with run_server(store, progress=lambda text: print(text, file=sys.stderr, flush=True)) as uri:
-            places = _try(report, folder, uri, name)
-        if isinstance(places, str):
-            return places
-        command = f"{name_program()} mlflow {shlex.quote(str(shorten(store)))}"
-        return f"report and charts in MLflow, experiment {name}:  {command}"
+            return log_to_store(report, folder, uri, store, name)
     known = {run.tracking_uri for run in runs if run.tracking_uri}
     uri = tracking_uri or (known.pop() if len(known) == 1 else "")
     if not uri:
@@ -73,6 +69,18 @@ def log_for_user(
     if isinstance(places, str):
         return places
     return f"report in MLflow: {uri}/{places.report}\ncharts in MLflow: {uri}/{places.charts}"
+
+
+def log_to_store(
+    report: Mapping[str, Any], folder: Path, uri: str, store: Path, experiment: str | None = None
+) -> str:
+    """To the server at `uri`, which serves a rehearsal's store for a while; the sentence to print."""
+    name = experiment or str(report["comparison"])
+    places = _try(report, folder, uri, name)
+    if isinstance(places, str):
+        return places
+    command = f"{name_program()} mlflow {shlex.quote(str(shorten(store)))}"
+    return f"report and charts in MLflow, experiment {name}:  {command}"
 
 
 def _try(report: Mapping[str, Any], folder: Path, uri: str, experiment: str) -> Places | str:
@@ -112,6 +120,7 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
                 raise NotLogged(f"{tracking_uri} has no experiment {experiment}")
             run_id = _log(client, found.experiment_id, report, folder)
         except (MlflowException, OSError) as failure:
+            _check_answers(tracking_uri)  # it may have ended meanwhile
             raise NotLogged(f"{tracking_uri}: {str(failure)[:300]}") from failure
     report_page = f"#/experiments/{found.experiment_id}/runs/{run_id}/artifacts"
     return Places(report_page, runs_page.build_place(found.experiment_id))

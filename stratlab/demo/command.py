@@ -38,8 +38,8 @@ def demo(
 ) -> None:
     """Compare ddp, fsdp and zero2 on real images, here and now: no GPU, no cluster, a few minutes.
 
-    Needs helm and the trainer (pip install stratlab-trainer), and the charts: those of the repository, or packages of
-    them (helm pull). Runs of an earlier demo are replaced.
+    Needs helm and the trainer (its wheel, of `make dist`), and the charts: those of the repository, or packages of them
+    (helm pull). Runs of an earlier demo are replaced.
 
     Example: stratlab demo --results demo-results
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stratlab.run_directory.files import (
@@ -115,7 +115,7 @@ def _read(folder: Path) -> ListedRun:
         run=folder.name,
         status=status,
         strategy=_text(summary.get("strategy") or asked.get("strategy")),
-        model=_text(asked.get("model")),
+        model=_name_model(asked),
         world_size=read_world_size(resolved, attempts) if config else None,
         step=_read_step(folder / "metrics.jsonl"),
         steps=_whole(resolved.get("steps")),
@@ -125,6 +125,12 @@ def _read(folder: Path) -> ListedRun:
         ending=ending,
         has_report=_has_report(folder),
     )
+
+
+def _name_model(asked: Mapping[str, Any]) -> str | None:
+    """The last part of `model_path`, beside which `model` is a default."""
+    path = _text(asked.get("model_path"))
+    return PurePosixPath(path).name if path else _text(asked.get("model"))
 
 
 def _has_report(folder: Path) -> bool:

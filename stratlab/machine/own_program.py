@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ def name_program() -> str:
     found = shutil.which("stratlab")
     if not own.is_file() or (found and Path(found).resolve() == own.resolve()):
         return "stratlab"
-    return str(shorten(own))
+    return shlex.quote(str(shorten(own)))
 
 
 def shorten(path: Path) -> Path:

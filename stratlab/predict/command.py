@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.predict.device_memory import DEVICE_GIB
+from stratlab.predict.device_memory import DEVICE_GIB, Verdict
 from stratlab.user_error import UserError
 
 NOTHING_FITS = 10
@@ -70,8 +70,8 @@ def predict(
 ) -> None:
     """Say whether runs will fit their GPUs, and for what they need the memory, before anything is started.
 
-    No GPU and no torch: the trainer's own engines were counted beforehand. Exit code 10: nothing asked for fits;
-    3: nothing is known of it.
+    No GPU and no torch: the trainer's own engines were counted beforehand. Exit code 10: nothing asked for fits
+    below 85 % of the device; 3: nothing is known of it.
 
     Example: stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --values my.yaml
 
@@ -130,7 +130,7 @@ def predict(
             raise UserError(f"--page {page}: {failure.strerror}") from None
     if not known:
         raise typer.Exit(NOTHING_KNOWN)
-    if all(one.verdict == "does not fit" for one in known):
+    if not any(one.verdict is Verdict.FITS for one in known):
         raise typer.Exit(NOTHING_FITS)
 
 

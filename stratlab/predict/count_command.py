@@ -14,7 +14,7 @@ from stratlab.tables.settings import SETTINGS
 from stratlab.tables.strategies import STRATEGIES
 
 COUNTED = (
-    *("model", "model_path", "teacher", "strategy", "dataset", "seq_len", "image_size", "precision"),
+    *("task", "model", "model_path", "teacher", "strategy", "dataset", "seq_len", "image_size", "precision"),
     *(
         "activation_checkpointing",
         "lora_rank",

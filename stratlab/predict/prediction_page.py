@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from markupsafe import Markup
@@ -58,7 +59,17 @@ def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: f
         ),
         Section("What the memory is for", paragraph(limit) + stacked_bars(bars, "GiB", COLOURS, digits=2)),
     ]
-    return build_page("Memory before the run", origin, sections)
+    names = dict.fromkeys(_name_model(one) for one in answers)
+    return build_page(f"Memory before the run: {', '.join(filter(None, names))}", origin, sections)
+
+
+def _name_model(one: Prediction | Unknown) -> str:
+    settings = one.question.settings
+    return (
+        PurePosixPath(settings["model_path"]).name
+        if settings.get("model_path")
+        else settings.get("model", "")
+    )
 
 
 def _row(one: Prediction | Unknown) -> dict[str, Any]:

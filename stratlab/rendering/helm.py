@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from stratlab.rendering.refusal import explain_refusal
+from stratlab.tables.settings import SETTINGS
 from stratlab.user_error import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -110,6 +111,15 @@ def _check_values(file: Path) -> None:
         content = yaml.safe_load(file.read_bytes())
     except (OSError, ValueError, yaml.YAMLError):
         return
+    if (
+        isinstance(content, dict)
+        and not isinstance(content.get("run"), dict)
+        and content.keys() & SETTINGS.keys()
+    ):
+        raise UserError(
+            f"--values {file}: is a settings file, of `python -m trainer --config`; a chart's values have what it "
+            "holds below run: and config:"
+        )
     if content is not None and not isinstance(content, dict):
         raise UserError(
             f"--values {file}: holds a {type(content).__name__}; expected values of a chart by their names, "

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 DISTRIBUTION = "stratlab-trainer"
+WHEEL = "dist/stratlab_trainer-*.whl of `make dist`"
 LOOK = """
 import json
 from importlib.metadata import distribution, packages_distributions
@@ -30,7 +31,7 @@ def explain_trainer(python: str, environ: Mapping[str, str]) -> str:
         return ""  # no word of this is about `trainer`
     origin, owners = json.loads(done.stdout.splitlines()[-1])
     again = "--force-reinstall --no-deps " if any(owner[0] == DISTRIBUTION for owner in owners) else ""
-    install = f"pip install {again}{DISTRIBUTION}"
+    install = f"pip install {again}{WHEEL}"
     if not origin:
         return f"the trainer is not installed here: {install}"
     folder = Path(origin).parent

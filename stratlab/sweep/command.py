@@ -145,7 +145,8 @@ def sweep(
             if asked.tune:
                 display.say(say_tuning_plan(asked.tune, bench.combinations))
             display.say(
-                f"{len(plan)} releases, all charts render, no setting is refused; nothing was started"
+                f"{len(plan)} releases, all charts render, "
+                f"{'the settings were not looked at' if any(reasons) else 'no setting is refused'}; nothing was started"
                 + ("" if rehearse else ", no data or model was looked at")
             )
             return

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.compare.comparison import compare
+from stratlab.compare.mlflow_entry import log_to_store
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.kept_tuning import keep_tuning, read_tuning
 from stratlab.compare.reading.kept_varied import keep_varied
@@ -81,6 +82,7 @@ class RehearsedPlace:
         if varied:
             keep_varied(folder, varied)
         write_report(report, runs, output)
+        self.display.say(log_to_store(report, output, self.tracking_uri, self.folder / "mlflow"))
         return report
 
     def _run(self, planned: Planned, state: State) -> tuple[State, bool]:

@@ -9,7 +9,7 @@ from typing import Any
 from stratlab.cluster.pod_row import build_row
 from stratlab.cluster.resource_events import format_event
 from stratlab.watch.picture import Picture, count_shares, job_state
-from stratlab.watch.remedies import NO_IMAGE, find_remedy
+from stratlab.watch.pod_remedies import NO_IMAGE, find_remedy
 
 PROGRESS_EVERY_S = 5.0
 ENDED = ("Succeeded", "Failed")

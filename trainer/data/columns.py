@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trainer.settings.config import Config, ConfigError
@@ -11,6 +13,7 @@ from trainer.settings.config import Config, ConfigError
 IMAGE_NAMES = ("image", "img")
 LABEL_NAMES = ("label", "fine_label", "labels")
 TEXT_NAMES = {"query", "response", "text", "prompt", "question", "answer", "instruction", "messages"}
+SPLITS = ("train", "test", "validation", "val", "valid")
 ONE_FOLDER_PER_CLASS = "put the images into one folder per class, two classes at least"
 
 
@@ -56,7 +59,9 @@ def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = Non
         if config.dataset_path
         else f"TRAINER_DATASET={config.dataset!r}"
     )
-    if not (config.image_column or config.label_column or known) and (problem := _find_other_kind(table)):
+    if not (config.image_column or config.label_column or known) and (
+        problem := _find_other_kind(table, config.dataset_path)
+    ):
         raise ConfigError([f"{data}: {problem}"])
     problems: list[str] = []
     found = Columns(
@@ -69,17 +74,37 @@ def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = Non
     return found
 
 
-def _find_other_kind(table: Any) -> str:
+def _find_other_kind(table: Any, path: str) -> str:
     """What a table is that no name of a column would mend; "" where one may."""
     if has_images_alone(table):
-        return f"holds images and no classes; {ONE_FOLDER_PER_CLASS}"
+        return say_no_classes(path)
     names = set(table.column_names)
     if names & TEXT_NAMES and not names & set(IMAGE_NAMES) and not _image_columns(table):
         return (
             f"holds text (columns {', '.join(table.column_names)}), and this model learns images; a language model "
-            "reads it: TRAINER_MODEL=qwen_tiny, or charts/llm-1d"
+            "reads it: TRAINER_MODEL=qwen_tiny, or charts/llm-1d; where TRAINER_MODEL_PATH is one, TRAINER_TASK=text"
         )
     return ""
+
+
+def say_no_classes(path: str) -> str:
+    """Of images without labels: what to do, and which folder below `path` hides the classes.
+
+    `datasets` gives no labels where files lie at several depths.
+    """
+    found = f"holds images and no classes; {ONE_FOLDER_PER_CLASS}"
+    with suppress(OSError):
+        splits = [each for each in _list_folders(Path(path)) if each.name in SPLITS] if path else []
+        classes = [each for home in splits or [Path(path)] for each in _list_folders(home)] if path else []
+        deeper = [inner for each in classes for inner in _list_folders(each)]
+        if len(classes) > 1 and deeper:
+            place = deeper[0].relative_to(path)
+            return f"{found}, with no folder in it: {place} hides the classes of all"
+    return found
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if each.is_dir())
 
 
 def has_images_alone(table: Any) -> bool:

@@ -135,6 +135,8 @@ def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, 
     config = json.loads(folder.config.read_text())
     experiment = mlflow.open_experiment(config["comparison"])
     params = {**config["config"], **_flat(config["resolved"])}
+    if params.get("model_path"):  # `model` is a default there
+        params["model"] = os.path.basename(os.path.normpath(params["model_path"]))
     run_id = mlflow.open_run(experiment, config["run"], config["run_uid"], params, _tags(config))
     return {"tracking_uri": uri, "experiment_id": experiment, "run_id": run_id}, False
 

@@ -79,6 +79,7 @@ def build_summary(
     mfu_pct = _mfu_pct(samples_per_s, resolved["flops_per_sample"], peak, resolved["world_size"])
     return {
         **{name: getattr(config, name) for name in FROM_CONFIG},
+        "model": config.model_name,
         "dataset": config.dataset_name,
         **{name: resolved[name] for name in FROM_RESOLVED},
         **resolved["axes"],

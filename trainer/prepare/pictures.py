@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.data.columns import ONE_FOLDER_PER_CLASS, has_images_alone
+from trainer.data.columns import has_images_alone, say_no_classes
 from trainer.data.undecodable import REPLACE, find_undecodable
 from trainer.failures import DataMissing
 
@@ -23,7 +23,7 @@ def check_images(name: str, splits: Mapping[str, Any]) -> None:
     broken, looked = [], 0
     for split, table in splits.items():
         if has_images_alone(table):
-            raise DataMissing(f"--dataset {name!r}: holds images and no classes; {ONE_FOLDER_PER_CLASS}")
+            raise DataMissing(f"--dataset {name!r}: {say_no_classes(name)}")
         for column, feature in table.features.items():
             if isinstance(feature, datasets.Image):
                 looked += len(table)

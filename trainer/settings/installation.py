@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 DISTRIBUTION = "stratlab-trainer"
+WHEEL = "dist/stratlab_trainer-*.whl of `make dist`"
 PLACE = Path(__file__).parents[2]
 WRONG_INSTALLATION = 2
 
@@ -25,7 +26,7 @@ def packages_needed() -> Iterator[None]:
         names = " ".join(other.split()[0] for other in others)
         print(
             f"{PLACE / 'trainer'} holds files of {DISTRIBUTION} and of another distribution, {', '.join(others)}: "
-            f"pip uninstall {names}, then pip install --force-reinstall --no-deps {DISTRIBUTION}; "
+            f"pip uninstall {names}, then pip install --force-reinstall --no-deps {WHEEL}; "
             "or give each an environment of its own",
             file=sys.stderr,
         )
@@ -36,7 +37,7 @@ def packages_needed() -> Iterator[None]:
         if missing.name is None or missing.name.partition(".")[0] == "trainer":
             raise
         print(
-            f"the trainer needs {missing.name}, which is not installed here: pip install {DISTRIBUTION}",
+            f"the trainer needs {missing.name}, which is not installed here: pip install {WHEEL}",
             file=sys.stderr,
         )
         sys.exit(WRONG_INSTALLATION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -120,6 +121,9 @@ def _communication(report: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
         late[row["rank"]] += row.get("arrived_last") or 0
     last, calls = late.most_common(1)[0] if late else (None, 0)
     matched = sum(late.values())
+    alike = bool(matched) and not _is_beyond_chance(calls, matched, len(late))
+    if alike:
+        last, calls = None, 0
     slowest = mean.get("slowest_rank")
     return {
         "transfer_ms": transfer_ms,
@@ -127,9 +131,23 @@ def _communication(report: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
         "mostly": f", most of it {_name(top)}" if top and top["ms"] and top.get("collective") else "",
         "late_rank": last if calls else None,
         "late_calls": calls or None,
-        "late": f": rank {last}{_at(last, hosts)} came last in {calls} of {matched} calls" if calls else "",
+        "late_alike": matched if alike else None,
+        "late": _say_late(last, calls, matched, hosts),
         "slowest": "" if slowest is None else f", {slowest}{_at(slowest, hosts)},",
     }
+
+
+def _is_beyond_chance(calls: int, matched: int, ranks: int) -> bool:
+    """Whether a rank came last more often than it would among equals: by three standard deviations of a count whose
+    chance is 1 / ranks at each call."""
+    share = 1 / ranks
+    return calls > matched * share + 3 * math.sqrt(matched * share * (1 - share))
+
+
+def _say_late(last: int | None, calls: int, matched: int, hosts: Mapping[int, str]) -> str:
+    if last is not None and calls:
+        return f": rank {last}{_at(last, hosts)} came last in {calls} of {matched} calls"
+    return f": no rank came last in more of {matched} calls than by chance" if matched else ""
 
 
 def _top_kernel(report: Row) -> dict[str, Any]:

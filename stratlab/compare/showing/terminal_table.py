@@ -58,12 +58,12 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
     )
     only_traces = is_foreign(report)
     best = [f"{NAMES.get(metric, metric)}: {run}" for metric, run in report["winners"].items() if run]
-    groups = [f"comparable with each other: {', '.join(g['runs'])}" for g in report["group_winners"]]
+    groups = [_say_group(group) for group in report["group_winners"]]
     lines = [
         *([SHORT.format(prefix)] if prefix else []),
         f"{report['fairness']['verdict']}: {report['fairness']['reason']}",
         *groups,
-        f"best: {', '.join(best) if best else 'nobody is named'}",
+        *([] if groups and not best else [f"best: {', '.join(best) if best else 'nobody is named'}"]),
         *_list_goals(report),
         *say_search(report["search"]),
         *say_scaling(report["scaling"]),
@@ -96,6 +96,11 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         cells = [format_number(row[name], digits) for name, _, digits in columns]
         table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
     return table
+
+
+def _say_group(group: Mapping[str, Any]) -> str:
+    best = [f"{NAMES.get(metric, metric)}: {run}" for metric, run in group["winners"].items() if run]
+    return f"comparable with each other: {', '.join(group['runs'])}; best: {', '.join(best) or 'nobody is named'}"
 
 
 def _name(row: Mapping[str, Any]) -> Any:

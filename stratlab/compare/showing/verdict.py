@@ -77,7 +77,12 @@ def _describe_repeats(report: Mapping[str, Any]) -> str:
         seeds = sorted({point["seeds"] for point in points})
         told = seeds[0] if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         return f"{format_count(told, 'seed')} for each point of the search"
-    return f"{format_count(report['origin']['repeats'], 'repeat')} per strategy"
+    counts = sorted({len(variant) for variant in report["noise"]["variants"]}) or [
+        report["origin"]["repeats"]
+    ]
+    told = counts[0] if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    many = len(report["noise"]["variants"]) > len({row["strategy"] for row in report["runs"]})
+    return f"{format_count(told, 'repeat')} per {'strategy and setting' if many else 'strategy'}"
 
 
 def is_foreign(report: Mapping[str, Any]) -> bool:

@@ -14,7 +14,8 @@ from tests.distributions.built import ROOT, Built, install, make_environment, ru
 
 THEIRS = {"trainer/__init__.py": "", "trainer/trainer.py": "", "trainer/io.py": ""}
 BROKEN = {"trainer/__init__.py": "import no_such_package\n"}
-CURE = "pip uninstall neural-trainer, then pip install --force-reinstall --no-deps stratlab-trainer"
+WHEEL = "dist/stratlab_trainer-*.whl of `make dist`"
+CURE = f"pip uninstall neural-trainer, then pip install --force-reinstall --no-deps {WHEEL}"
 Environment = Callable[..., Path]
 Install = Callable[[Path, Path], None]
 
@@ -90,13 +91,14 @@ def test_a_rehearsal_names_one_that_python_takes_for_ours(
 
 def test_none_is_told_from_another_s(environment: Environment, tmp_path: Path) -> None:
     python = environment(with_packages=False)
-    assert (
-        explain_trainer(str(python), {}) == "the trainer is not installed here: pip install stratlab-trainer"
-    )
+    assert explain_trainer(str(python), {}) == f"the trainer is not installed here: pip install {WHEEL}"
     install(python, write_wheel(tmp_path, "neural-trainer", "0.3.1", THEIRS))
     told = explain_trainer(str(python), {})
     assert "another distribution here, neural-trainer 0.3.1 (" in told
-    assert "pip uninstall neural-trainer, then pip install stratlab-trainer; or" in told
+    assert (
+        "pip uninstall neural-trainer, then pip install dist/stratlab_trainer-*.whl of `make dist`; or"
+        in told
+    )
 
 
 def test_a_file_of_that_name_is_named(environment: Environment, tmp_path: Path) -> None:

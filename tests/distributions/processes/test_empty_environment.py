@@ -19,7 +19,7 @@ from tests.stratlab.simulated.small import build_cpu_trace, write_run
 
 MOST_BYTES = 2_000_000
 CHARTS = ROOT / "charts"
-MISSING = "the trainer is not installed here: pip install stratlab-trainer\n"
+MISSING = "the trainer is not installed here: pip install dist/stratlab_trainer-*.whl of `make dist`\n"
 Stratlab = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -11,7 +11,7 @@ from stratlab.cluster.workloads import APIS, Workload
 from stratlab.watch.farewell import describe_left
 from stratlab.watch.lines import Lines, describe_waiting, list_remedies
 from stratlab.watch.picture import LOG, PODS, Picture
-from stratlab.watch.remedies import find_remedy
+from stratlab.watch.pod_remedies import find_remedy
 from tests.stratlab.watch.objects import build_pod, build_run
 
 

@@ -110,6 +110,11 @@ COMMUNICATION = (
         "medium",
         (
             Remedy(
+                "The ranks take turns at being last, so no host is the reason: uneven samples or batches, or ranks "
+                "that share cores or a link. Fewer processes per node, or larger micro-batches, show which.",
+                when=(("late_alike", ">", 0),),
+            ),
+            Remedy(
                 "Look at that rank's host: temperature and clocks of its GPU (nvidia-smi -q), its CPU and network; and "
                 "whether its samples take longer than the others'.",
                 when=(ELSEWHERE,),
