@@ -176,5 +176,5 @@ def _show(report: Mapping[str, Any], page: Path, as_json: str | None) -> None:
     if as_json:
         Path(as_json).write_text(text)
     console = Console(width=None if sys.stdout.isatty() else 160)  # a table must not be cut in a pipe
-    console.print(terminal_table(report))
+    console.print(terminal_table(report, console.width))
     print(f"report: {page}", flush=True)

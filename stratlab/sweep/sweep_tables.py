@@ -88,7 +88,7 @@ def print_result(console: Console, plan: Sequence[Planned], result: Result, outp
 
     console.print(build_result_table(plan, result.state))
     if result.report:
-        console.print(terminal_table(result.report))
+        console.print(terminal_table(result.report, console.width))
         print(f"report: {output / 'report.html'}")
     for problem in result.problems:
         print(f"problem: {problem}")

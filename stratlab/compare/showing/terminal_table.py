@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,6 +21,7 @@ from stratlab.compare.showing.winner_tiles import NAMES
 from stratlab.number import fit_unit, format_number
 from stratlab.run_directory.record import TRACED
 
+NARROWEST, WIDE = 80, 110
 COLUMNS: tuple[tuple[str, str, int | None], ...] = (
     ("strategy", "strategy", None),
     ("status", "status", None),
@@ -49,8 +52,14 @@ LEFT = ("strategy", "status", "trace_source")
 OF_TEXT = ("useful_tokens_per_s", "bubble_pct", "test_perplexity")
 
 
-def terminal_table(report: Mapping[str, Any]) -> Table:
-    """One row per run; the caption says whether they are comparable and where the numbers come from."""
+def terminal_table(report: Mapping[str, Any], width: int = WIDE) -> Table:
+    """One row per run; the caption says whether they are comparable and where the numbers come from.
+
+    Args:
+        width: of the terminal; below WIDE there are no lines between columns, a word of a heading has its own line, and
+            from NARROWEST on no number is broken.
+    """
+    narrow = width < WIDE
     report, _, prefix = shorten_names(report, [])
     origin = report["origin"]
     hardware, backend, world_size, steps = (
@@ -76,6 +85,8 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         *(pair["sentence"] for pair in report["attribution"]["pairs"]),
     ]
     table = Table(title=escape(f"comparison {report['comparison']}"), caption=escape("\n".join(lines)))
+    if narrow:
+        table.box, table.pad_edge, table.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
     table.caption_justify = "left"
     table.add_column("run", overflow="fold")  # what tells runs apart stands at the end
     tasks = {row["task"] for row in report["runs"]} - {None}
@@ -88,7 +99,9 @@ def terminal_table(report: Mapping[str, Any]) -> Table:
         others = [column for column in OF_TRACES if column not in columns]
         columns = list(OF_TRACES) if only_traces else [*columns, *others]
     for name, header, _ in columns:
-        table.add_column(header, justify="left" if name in LEFT else "right", overflow="fold")
+        justify: JustifyMethod = "left" if name in LEFT else "right"
+        heading = header.replace(" ", "\n") if narrow else header
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=NARROWEST <= width < WIDE)
     for row in report["runs"]:
         bubble = row["bubble_pct"] if (row["pp"] or 1) > 1 else None
         row = {**row, "strategy": _name(row), "status": _status(row), "bubble_pct": bubble}

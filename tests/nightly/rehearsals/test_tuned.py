@@ -20,7 +20,9 @@ def sweep(folder: Path) -> str:
 
 
 def test_the_best_of_each_is_compared_and_the_report_says_how(tmp_path: Path) -> None:
-    assert "tuned on CPU: these are CPU times, and choose nothing for GPUs" in sweep(tmp_path)
+    said = sweep(tmp_path)
+    assert "tuned on CPU: these are CPU times, and choose nothing for GPUs" in said
+    assert "report and charts in MLflow, experiment digits-tuned:  " in said
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert report["fairness"]["verdict"] == "comparable" and report["fairness"]["same"]["tuning"] == "tuned"
     assert [len(search["tried"]) for search in report["tuning"]["searches"]] == [3, 3]

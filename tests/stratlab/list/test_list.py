@@ -167,3 +167,12 @@ def test_no_runs_are_said_with_what_was_expected(tmp_path: Path) -> None:
 def test_the_folder_above_the_results_names_them(results: Path) -> None:
     with pytest.raises(UserError, match=f"no run in it; did you mean {results}[?] expected RESULTS"):
         list_runs(results.parent)
+
+
+def test_a_model_that_is_a_folder_is_called_by_its_name(results: Path) -> None:
+    """`model` beside `model_path` is a default, which nobody asked for."""
+    place = results / "demo" / "ddp" / "config.json"
+    content = json.loads(place.read_text())
+    content["config"] |= {"model": "vit_tiny", "model_path": "/data/tiny qwen/"}
+    place.write_text(json.dumps(content))
+    assert {run.run: run.model for run in list_runs(results)}["ddp"] == "tiny qwen"

@@ -52,6 +52,11 @@ def test_values_that_are_no_mapping_are_told_by_what_they_are(chart: Path, tmp_p
             UserError, match=rf"--values .*values.yaml: holds a {kind}; expected values of a chart"
         ):
             render_chart(find_helm(), chart, "r", values=[values])
+    values.write_text("model: cnn\nlr: 0.1\n")
+    with pytest.raises(
+        UserError, match=r"--values .*values.yaml: is a settings file, of `python -m trainer --config`"
+    ):
+        render_chart(find_helm(), chart, "r", values=[values])
     values.write_text("# nothing yet\n")
     assert render_chart(find_helm(), chart, "r", values=[values])
     values.write_text("run: [")

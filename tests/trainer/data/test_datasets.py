@@ -194,6 +194,16 @@ def test_a_folder_of_images_without_classes_says_how_they_must_lie(tmp_path, cla
     ]
 
 
+def test_the_folder_that_hides_the_classes_of_all_is_named(tmp_path):
+    folder = write_folder(tmp_path / "pets", ("cat", "dog"))
+    (folder / "dog" / "sub").mkdir()
+    (folder / "dog" / "3.png").rename(folder / "dog" / "sub" / "3.png")
+    with pytest.raises(ConfigError) as failure:
+        open_data(settings(folder), 8)
+    (problem,) = failure.value.problems
+    assert problem.endswith("two classes at least, with no folder in it: dog/sub hides the classes of all")
+
+
 def test_a_folder_of_text_is_called_so(tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.jsonl").write_text('{"query": "1+1", "response": "2"}\n' * 8)
@@ -201,7 +211,8 @@ def test_a_folder_of_text_is_called_so(tmp_path):
         open_data(settings(tmp_path / "texts"), 8)
     (problem,) = failure.value.problems
     assert "holds text (columns query, response), and this model learns images" in problem
-    assert problem.endswith("TRAINER_MODEL=qwen_tiny, or charts/llm-1d")
+    assert "TRAINER_MODEL=qwen_tiny, or charts/llm-1d" in problem
+    assert problem.endswith("where TRAINER_MODEL_PATH is one, TRAINER_TASK=text")
 
 
 def test_cifar_as_it_lies_on_the_hub(tmp_path):

@@ -44,6 +44,17 @@ def test_a_scale_of_adapters_needs_adapters() -> None:
     assert read(TRAINER_LORA_ALPHA="16").lora_rank == 0  # what it is without being named
 
 
+def test_adapters_on_a_folder_say_on_which_weights() -> None:
+    """Left out, `init` is scratch, and adapters on frozen random weights would be trained in silence."""
+    given = {"TRAINER_MODEL_PATH": "/data/net", "TRAINER_LORA_RANK": "4"}
+    (said,) = problems(**given)
+    assert "adapters would stand on fresh weights; TRAINER_INIT=pretrained takes those of the folder" in said
+    assert read(**given, TRAINER_INIT="pretrained").init == "pretrained"
+    assert read(**given, TRAINER_INIT="scratch").init == "scratch"
+    (said,) = problems(TRAINER_MODEL_PATH="/data/net", TRAINER_MODEL="cnn")
+    assert said.endswith("TRAINER_MODEL=null takes back what a chart or a file names")
+
+
 def test_a_variable_has_one_spelling() -> None:
     said = problems(TRAINER_lr="0.5", TRAINER_LR="0.001")
     assert said == ["TRAINER_lr: the name of a variable is all in capital letters"]

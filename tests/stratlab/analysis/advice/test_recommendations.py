@@ -331,7 +331,15 @@ def test_the_late_rank_and_its_host_are_named(tmp_path: Path) -> None:
     report = build_example()
     report["mean"] |= {"straggler_pct": 12.0, "host_wait_pct": 16.0}
     found = {entry["rule"]: entry for entry in build_recommendations(report, read_facts(run))}
-    assert "rank 1 on node-b came last in 20 of 30 calls" in found["R5"]["title"]
+    assert "no rank came last in more of 30 calls than by chance" in found["R5"]["title"], "20 of 30"
+    assert "take turns at being last" in found["R5"]["advice"] and "late_rank" not in str(
+        found["R5"]["evidence"]
+    )
+    for row in report["collectives"]:
+        row["arrived_last"] = 10 * (row["arrived_last"] or 0)
+    found = {entry["rule"]: entry for entry in build_recommendations(report, read_facts(run))}
+    assert "rank 1 on node-b came last in 200 of 300 calls" in found["R5"]["title"]
+    assert "Look at that rank's host" in found["R5"]["advice"]
     assert found["R3"]["settings"] == {"run.config.compile": "true"}
     assert json.dumps(list(found.values()), allow_nan=False)
     report["mean"] |= {"straggler_pct": 0.0, "compute_imbalance": 1.2, "slowest_rank": 1}
