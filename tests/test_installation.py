@@ -52,9 +52,9 @@ def run(bare: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (("-m", "stratlab", "--help"), "stratlab"),
         (("-m", "stratlab", "compare", "results"), "stratlab"),
         (("-c", "from stratlab.__main__ import main; main()"), "stratlab"),  # the console script
-        (("-m", "trainer"), "stratlab-trainer"),
-        (("-m", "trainer", "--help"), "stratlab-trainer"),
-        (("-m", "trainer.count", "--ranks", "1"), "stratlab-trainer"),
+        (("-m", "trainer"), "stratlab_trainer"),
+        (("-m", "trainer", "--help"), "stratlab_trainer"),
+        (("-m", "trainer.count", "--ranks", "1"), "stratlab_trainer"),
     ],
 )
 def test_one_sentence_says_what_to_install(bare: Path, arguments: tuple[str, ...], wanted: str) -> None:
@@ -62,7 +62,9 @@ def test_one_sentence_says_what_to_install(bare: Path, arguments: tuple[str, ...
     assert done.returncode == 2 and done.stdout == ""
     said = [line for line in done.stderr.splitlines() if "loading torch" not in line]  # what is under way
     assert len(said) == 1 and "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.endswith(f"which is not installed here: pip install {wanted}\n")
+    assert done.stderr.endswith(
+        f"which is not installed here: pip install dist/{wanted}-*.whl of `make dist`\n"
+    )
 
 
 @pytest.mark.parametrize(

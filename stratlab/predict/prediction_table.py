@@ -20,6 +20,8 @@ SMALLEST_GIB = 0.005
 LEAST_SHARE = 0.02
 COLUMNS = ("run", "ranks", "micro-batch", "verdict", "on device GiB", "peak GiB", "largest micro-batch")
 MOST_COMMANDS = 5
+WITH_SEQUENCE = (4, 5)
+"""Numbers of dimensions whose layouts divide the sequence over the axis tp, too (docs/llm.md)."""
 ADVICE = "what to change first, or what is missing"
 
 
@@ -143,6 +145,8 @@ def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
     arranged = {}
     for one in known:
         axes = [f"{name}={size}" for name, size in one.file.axes.items() if size > 1]
+        if one.file.settings.get("dimensions") in WITH_SEQUENCE and one.file.axes.get("tp", 1) > 1:
+            axes.append("+sp")
         node = f", {one.file.per_node} ranks on a node" if one.file.per_node else ""
         if len(axes) > 1 or node:
             arranged[one.question.name] = " ".join(axes) + node

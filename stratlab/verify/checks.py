@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stratlab.machine.own_program import name_program, shorten
-from stratlab.run_directory.files import read_line, read_object
+from stratlab.run_directory.files import is_run, read_line, read_object
 from stratlab.run_directory.given_folder import check_folder
 from stratlab.run_directory.places import find_pod_logs
 from stratlab.run_directory.record import RunRecord, read_run
@@ -55,7 +55,9 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
     check_folder(run_dir, "the folder of a run")
     run = read_run(run_dir)
     if run.status == "not a run":
-        raise NothingThere("; ".join([f"{run_dir}: {run.ending}", *_read_refusals(run_dir)]))
+        inside = sorted(path.name for path in run_dir.iterdir() if path.is_dir() and is_run(path))
+        runs = [f"it holds the runs {', '.join(inside)}: name one"] if inside else []
+        raise NothingThere("; ".join([f"{run_dir}: {run.ending}", *runs, *_read_refusals(run_dir)]))
     yield _check_files(run)
     yield _check_ranks(run)
     yield _check_device(run)

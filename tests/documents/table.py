@@ -488,6 +488,14 @@ TABLE: dict[str, Row] = {
         "tests/memory_faults/test_verdict.py::*", instead="minutes; it is the suite `memory-faults`"
     ),
     "kubectl apply -k manifests/overlays/kind": row(MANIFESTS, INSTALL),
+    "kubectl delete -k manifests/overlays/kind": row(
+        MANIFESTS, instead="takes away what the other tests use"
+    ),
+    "kubectl delete pod NAME-test": row(HELM_TEST, instead=PLACEHOLDER),
+    "helm -n default uninstall NAME": row(UNINSTALL, instead=PLACEHOLDER),
+    "helm upgrade RELEASE CHART -n stratlab --reuse-values --set run.analysis.resources.requests.cpu=510m": row(
+        f"{NIGHT}test_faults.py::test_a_running_release_is_upgraded", instead=PLACEHOLDER
+    ),
     "kubectl -n stratlab rollout status deployment/mlflow": row(INSTALL),
     "stratlab check -n stratlab": row(PARSES, INSTALL),
     f"helm install ddp charts/ddp {DIGITS}": row(

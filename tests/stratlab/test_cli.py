@@ -223,7 +223,7 @@ def test_compare_writes_and_prints(
         (folder / "report.json").write_text(json.dumps(report))
         return folder / "report.html"
 
-    def build_table(report: dict[str, Any]) -> Table:
+    def build_table(report: dict[str, Any], width: int) -> Table:
         return Table("a column", title="a table")
 
     monkeypatch.setattr(comparison_folder, "load_runs", lambda folder: [str(folder)])

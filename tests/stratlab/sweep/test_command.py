@@ -68,7 +68,7 @@ def test_a_dry_run_needs_no_cluster_and_starts_nothing(
 def test_a_dry_run_finds_what_the_cluster_lacks(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    api = FakeApi()
+    api = FakeApi(namespaces=set())
     with serve(api) as address:
         config = tmp_path / "config"
         config.write_text(KUBECONFIG.format(address=address))

@@ -51,6 +51,7 @@ def silent(text: str) -> None:
 
 
 def test_what_a_cluster_lacks_is_told_together(api: FakeApi, connection: Connection) -> None:
+    api.namespaces.clear()
     assert check_cluster(connection, "lab", [plan("a"), plan("b")]) == [
         "there is no namespace lab",
         "namespace lab has no claim results",

@@ -174,7 +174,7 @@ def test_merged_convolutions_are_the_adapted_ones():
 def test_a_folder_without_attention_gets_them_in_its_convolutions(tmp_path, kind):
     assert kind in SMALL
     write_model(tmp_path / "base", kind)
-    model = build(model_path=str(tmp_path / "base"))
+    model = build(model_path=str(tmp_path / "base"), init="scratch")
     layers = {n.split(".lora_")[0] for n, _ in model.named_parameters() if ".lora_" in n}
     assert layers and all(not n.startswith(tuple(f"hf.{head}" for head in model.heads)) for n in layers)
 

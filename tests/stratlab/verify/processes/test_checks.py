@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from stratlab import cli
 from stratlab.machine.processes import free_port
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere, UserError
 from stratlab.verify.checks import Check, verify_run
 from stratlab.verify.mlflow_points import compare_points, read_points
 from tests.redirecting_server import run_redirect
@@ -288,3 +288,10 @@ def test_a_pod_that_was_refused_says_why_there_is_no_run(tmp_path: Path) -> None
         "; pod ddp-worker-0: accelerators asked for, not visible (exit code 4): "
         "run.accelerator=nvidia.com/gpu: none visible"
     )
+
+
+def test_of_a_comparison_its_runs_are_named(tmp_path: Path) -> None:
+    for name in ("ddp", "fsdp"):
+        build_run_dir(tmp_path / "demo", name, name)
+    with pytest.raises(NothingThere, match="it holds the runs ddp, fsdp: name one"):
+        list(verify_run(tmp_path / "demo", None))
