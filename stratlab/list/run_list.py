@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from stratlab.run_directory.files import (
@@ -21,6 +21,7 @@ from stratlab.run_directory.files import (
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
 from stratlab.run_directory.given_folder import check_folder
 from stratlab.run_directory.record import TRACED, read_standing
+from stratlab.tables.settings import name_model
 from stratlab.user_error import NothingThere, UserError
 
 TAIL_BYTES = 65_536
@@ -115,7 +116,7 @@ def _read(folder: Path) -> ListedRun:
         run=folder.name,
         status=status,
         strategy=_text(summary.get("strategy") or asked.get("strategy")),
-        model=_name_model(asked),
+        model=name_model(asked) or None,
         world_size=read_world_size(resolved, attempts) if config else None,
         step=_read_step(folder / "metrics.jsonl"),
         steps=_whole(resolved.get("steps")),
@@ -125,12 +126,6 @@ def _read(folder: Path) -> ListedRun:
         ending=ending,
         has_report=_has_report(folder),
     )
-
-
-def _name_model(asked: Mapping[str, Any]) -> str | None:
-    """The last part of `model_path`, beside which `model` is a default."""
-    path = _text(asked.get("model_path"))
-    return PurePosixPath(path).name if path else _text(asked.get("model"))
 
 
 def _has_report(folder: Path) -> bool:

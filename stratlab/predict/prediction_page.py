@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 from markupsafe import Markup
@@ -16,6 +15,7 @@ from stratlab.predict.conclusion import conclude
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.prediction_table import explain_lines, show_gib
+from stratlab.tables.settings import name_model
 
 KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}
 BESIDE = "context, communicators, reserve"
@@ -59,17 +59,8 @@ def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: f
         ),
         Section("What the memory is for", paragraph(limit) + stacked_bars(bars, "GiB", COLOURS, digits=2)),
     ]
-    names = dict.fromkeys(_name_model(one) for one in answers)
+    names = dict.fromkeys(name_model(one.question.settings) for one in answers)
     return build_page(f"Memory before the run: {', '.join(filter(None, names))}", origin, sections)
-
-
-def _name_model(one: Prediction | Unknown) -> str:
-    settings = one.question.settings
-    return (
-        PurePosixPath(settings["model_path"]).name
-        if settings.get("model_path")
-        else settings.get("model", "")
-    )
 
 
 def _row(one: Prediction | Unknown) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stratlab.nearest import name_allowed
@@ -19,6 +19,13 @@ MODELS = "in README.md (Models and data)"
 
 WORDS = {"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, '.', '_' and '-', with a letter or a digit first"}
 """Patterns that name nothing but characters."""
+
+
+def name_model(settings: Mapping[str, Any]) -> str:
+    """What a run calls its model: the last part of `model_path`, beside which `model` is a default; "" = unknown."""
+    if path := settings.get("model_path"):
+        return PurePosixPath(str(path)).name
+    return str(settings.get("model") or "")
 
 
 def find_problem(name: str, text: str) -> str:

@@ -30,9 +30,8 @@ def build_farewell(picture: Picture) -> list[str]:
     job = picture.analysis
     state = job_state(job, picture.analysis_pods) if job else ""
     directory, claim = workload.facts.run_directory, workload.facts.results_claim or "of the results"
-    refused = bool(picture.culprit and picture.culprit.exit_code in REFUSED and picture.state != SUCCEEDED)
-    if refused:
-        pass  # it has begun nothing: what lies in its folder, and any report, is another run's
+    if _is_refused(picture):
+        pass  # what lies in its folder, and any report, is another run's
     elif job and state == "Failed":
         name = job["metadata"]["name"]
         several = f"-l batch.kubernetes.io/job-name={name} --prefix --tail=-1"
@@ -48,6 +47,17 @@ def build_farewell(picture: Picture) -> list[str]:
         comparison = directory.split("/")[-2]
         lines.append(f"next: stratlab compare {comparison} --on-cluster -n {workload.namespace}")
     return lines
+
+
+def _is_refused(picture: Picture) -> bool:
+    """Whether it has ended before its first step, for its settings, data or model."""
+    end = picture.culprit
+    return (
+        picture.state != SUCCEEDED
+        and picture.progress is None
+        and end is not None
+        and end.exit_code in REFUSED
+    )
 
 
 def describe_left(picture: Picture | None) -> str:

@@ -37,7 +37,7 @@ def describe_waiting(picture: Picture) -> str:
 
 
 def list_remedies(picture: Picture) -> list[str]:
-    """What helps the pods that do not run, each sentence once; nothing for those that ran before."""
+    """What helps the pods that do not start, each sentence once."""
     namespace = picture.workload.namespace
     found = [find_remedy(build_row(pod).note, namespace) for pod in picture.training_pods]
     found += [

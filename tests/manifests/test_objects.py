@@ -166,7 +166,7 @@ def test_the_order_of_components_does_not_matter(tmp_path: Path, components: lis
 
 
 def test_what_is_moved_into_the_namespace_is_named_and_no_pattern() -> None:
-    """kustomize before 5.6 takes a pattern in `select` for a name that nothing has, and leaves all in `default`."""
+    """kustomize 5.5 takes a pattern in `select` for a name that nothing has, and leaves all in `default`."""
     for path in MANIFESTS.glob("components/*/kustomization.yaml"):
         for replacement in yaml.safe_load(path.read_text()).get("replacements", []):
             names = [target["select"].get("name", "") for target in replacement["targets"]]

@@ -36,7 +36,6 @@ FROM_CONFIG = (
     "run",
     "comparison",
     "strategy",
-    "model",
     "seed",
     "global_batch_size",
     "micro_batch_size",

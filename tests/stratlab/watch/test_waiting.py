@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from stratlab.cluster.watching import ADDED
 from stratlab.cluster.workloads import APIS, Workload
-from stratlab.watch.farewell import describe_left
+from stratlab.watch.farewell import build_farewell, describe_left
 from stratlab.watch.lines import Lines, describe_waiting, list_remedies
-from stratlab.watch.picture import LOG, PODS, Picture
+from stratlab.watch.picture import JOBS, LOG, PODS, Picture
 from stratlab.watch.pod_remedies import find_remedy
-from tests.stratlab.watch.objects import build_pod, build_run
+from tests.stratlab.watch.objects import build_analysis, build_pod, build_run, ended
 
 
 def test_what_a_run_waits_for_is_said() -> None:
@@ -92,3 +93,22 @@ def test_who_leaves_hears_what_goes_on() -> None:
     picture.deleted = True
     assert describe_left(picture) == "the run is deleted"
     assert describe_left(None) == "no such run has come yet"
+
+
+def test_a_run_that_was_refused_is_not_sent_to_its_analysis() -> None:
+    """It has begun nothing: its analysis found nothing, or another run's folder. After a step it is the trail."""
+    words = "TRAINER_GLOBAL_BATCH_SIZE=64: must be a multiple of 48"
+    message = json.dumps({"exit_code": 2, "reason": "bad configuration", "message": words})
+    pod = build_pod(0, "Failed", state=ended(2, message))
+    for condition, line in (("Failed", "the analysis failed"), ("Complete", "report: ")):
+        run = build_run("Failed")
+        run["metadata"] |= {"uid": "run", "namespace": "lab"}
+        picture = Picture(Workload(APIS["pytorchjob"], run))
+        for source, kind, thing in ((PODS, "pod", pod), (JOBS, "job", build_analysis(condition))):
+            thing["metadata"]["uid"] = kind
+            picture.apply_change(source, ADDED, thing)
+        told = build_farewell(picture)
+        assert "  run.config.global_batch_size=64: must be a multiple of 48" in told
+        assert not [each for each in told if each.startswith(line)]
+        picture.apply_change(LOG, ADDED, "step 1/9  loss 0.4  812 samples/s  78.9 ms/step  about 38 s left")
+        assert [each for each in build_farewell(picture) if each.startswith(line)]
