@@ -12,6 +12,7 @@ import pytest
 from tests.trainer.kept_runs import STEPS, lines, read, train
 from tests.trainer.ranks.test_resume import assert_equal_ending, losses
 from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.manifest import COMMIT
 from trainer.record.run_directory import RunDirectory
 
 
@@ -100,15 +101,22 @@ def test_a_run_without_checkpoints_stops_too_and_keeps_its_metrics(tmp_path):
 
 
 def test_a_peer_that_is_lost_ends_the_attempt_although_it_was_told_to_stop(tmp_path):
+    """Step 7 is saved by nobody; what was being written before is waited for, lest a slow disk decide."""
     stops = stop_at("train_step", 7, rank=0)
+    newest = CheckpointFolder(RunDirectory(tmp_path, "default", "ddp")).step(6) / COMMIT
 
     def target() -> None:
+        import time
+
         from trainer.agreement.agreement import Agreement
 
         real = Agreement._reduce
 
         def reduce(self: Agreement, unit_s: float) -> float:
             if self.step == 7 and int(os.environ["RANK"]) == 1:
+                until = time.monotonic() + 60
+                while not newest.is_file() and time.monotonic() < until:
+                    time.sleep(0.01)
                 os._exit(77)
             return real(self, unit_s)
 
