@@ -20,7 +20,7 @@ from trainer.record.run_directory import read_line, write_json
 from trainer.record.rungs import RUNGS, find_asked
 from trainer.run import Run
 from trainer.settings.config import Config, ConfigError
-from trainer.settings.continuation import swapped_teacher_problems
+from trainer.settings.continuation import swapped_problems
 
 log = logging.getLogger("trainer")
 
@@ -110,8 +110,9 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     chosen, skipped = _choose(config, CheckpointFolder(folder), group)
     before = {} if number == 1 else read_line(folder.config.read_bytes())
     record = before.get("resolved", {}).get(RESUMED_FROM)
-    if problems := swapped_teacher_problems(before.get("resolved", {}), resolved) if chosen else []:
+    if problems := swapped_problems(before.get("resolved", {}), resolved, config) if chosen else []:
         raise ConfigError(problems)
+    starts_over = chosen is None
     is_from_another = chosen is None and bool(config.resume_from)
     if is_from_another:
         look = partial(find_problem_together, group=group)
@@ -123,7 +124,7 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     if number == 1:
         asked = config.model_copy(update=find_asked(rungs))
         write_json(folder.config, describe_run(asked, resolved, *map(list, zip(*hosts, strict=True))))
-    elif rungs != before["resolved"].get(RUNGS, []):
+    elif starts_over or rungs != before["resolved"].get(RUNGS, []):
         write_json(folder.config, before | {"resolved": resolved})
     attempt = Attempt(
         number,

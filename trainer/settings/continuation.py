@@ -14,7 +14,8 @@ from trainer.settings.size_table import SIZES
 
 MODEL, DATA, UPDATES = "another model", "other samples, or another order", "other updates"
 TEACHER = "teacher_sha256"
-"""Its place in `resolved` of config.json."""
+DATA_SHA256 = "data_sha256"
+"""Their places in `resolved` of config.json."""
 WHY: dict[str, str] = {
     **dict.fromkeys(("task", "model", "model_path", *SIZES, "image_size"), MODEL),
     "batch_norm": "other statistics",
@@ -67,7 +68,7 @@ MAY_DIFFER = (
 )
 RESOLVED: dict[str, str] = {
     "precision": "weights and moments of another kind, other rounding; give the same TRAINER_PRECISION",
-    "data_sha256": DATA,
+    DATA_SHA256: DATA,
     "train_samples": DATA,
     "batch_norm_samples": "batch norm takes the statistics of so many samples; see TRAINER_MICRO_BATCH_SIZE",
     "initial_weights_sha256": "training began elsewhere",
@@ -122,12 +123,20 @@ def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], re
     return [f"TRAINER_RESUME_FROM={resume_from!r}: is another training: {'; '.join(changed)}; {NEW_TRAINING}"]
 
 
-def swapped_teacher_problems(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[str]:
-    """Of a further attempt of one run, whose settings are equal: other weights may lie where the teacher's were."""
-    was, now = before.get(TEACHER), resolved.get(TEACHER)
-    if was is None or was == now:
-        return []
+def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], config: Settings) -> list[str]:
+    """Of a further attempt of one run, whose settings are equal: something else may lie where they point.
+
+    Initial weights are no such thing: they stand in the checkpoint.
+
+    Args:
+        before, resolved: what the settings came to when the run began, and now.
+    """
+    data = "dataset_path" if config.dataset_path else "dataset"
+    swapped = ((TEACHER, "teacher", "has other weights"), (DATA_SHA256, data, "has other samples"))
     return [
-        f"TRAINER_TEACHER: has other weights than when this run began ({TEACHER} {now}, was {was}); put the first ones "
-        "back, or choose another release name"
+        f"TRAINER_{setting.upper()}={getattr(config, setting)!r}: {what} than when this run began ({fact} "
+        f"{resolved.get(fact)}, was {before[fact]}); put the first ones back, or "
+        "choose another release name"
+        for fact, setting, what in swapped
+        if before.get(fact) not in (None, resolved.get(fact))
     ]

@@ -112,7 +112,7 @@ def test_it_goes_on_with_the_same_teacher_and_with_no_other(volume: Path, tmp_pa
     # a further attempt of one run, whose settings are equal: as if it had been killed behind its checkpoint
     (whole / "summary.json").unlink()
     said = fails(results, "single", **{**TAUGHT, **STUDENT, **kept, "TRAINER_COMPARISON": "kept"})
-    assert "TRAINER_TEACHER: has other weights than when this run began" in said
+    assert "TRAINER_TEACHER='default/single': has other weights than when this run began" in said
 
 
 def swap(model: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from tests.ranks import run_ranks
-from tests.trainer.kept_runs import STEPS, lines, read, train
+from tests.ranks import fork_ranks, run_ranks
+from tests.trainer.kept_runs import STEPS, be_worker, lines, read, settings, train
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.failures import NoProgress, StorageFull, is_storage_full
 from trainer.launch.ledger import Ledger
@@ -100,6 +103,35 @@ def test_another_number_of_processes_goes_on_within_rounding(tmp_path, uninterru
     names = ("data_order_sha256", "initial_weights_sha256")
     summary, other = read(folder, "summary.json"), read(uninterrupted(strategy, 2), "summary.json")
     assert [summary[n] for n in names] == [other[n] for n in names] and summary["world_size"] == 1
+
+
+def test_a_run_goes_on_with_its_samples_only_and_starts_over_with_others(tmp_path):
+    pets = tmp_path / "pets"
+    for index in range(120):
+        path = pets / "train" / ("cat", "dog")[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(index).integers(0, 255, (8, 8, 3), np.uint8)).save(path)
+    given = {"TRAINER_DATASET_PATH": str(pets)}
+    early = given | {"TRAINER_RUN": "early"}
+    folder = train(tmp_path, "single", 1, die_after(9, 0), codes=(77,), **given)
+    train(tmp_path, "single", 1, die_after(3, 0), codes=(77,), **early)
+    began = read(folder, "config.json")
+
+    shutil.move(pets / "train" / "cat" / "0.png", pets / "train" / "dog" / "0.png")
+    (refused,) = fork_ranks(be_worker, 1, env=settings(tmp_path, "single", **given), grace_s=20)
+    said = f"TRAINER_DATASET_PATH='{pets}': has other samples than when this run began (data_sha256 "
+    assert refused.exit_code == 2 and said in refused.output, refused.output[-2500:]
+    assert [line["attempt"] for line in RunDirectory(tmp_path, "default", "single").read_attempts()] == [1]
+    train(
+        tmp_path, "single", 1, **early
+    )  # no checkpoint: all its steps are of the samples that are there now
+    once_more = read(folder.parent / "early", "config.json")
+    assert once_more["resolved"]["data_sha256"] != began["resolved"]["data_sha256"]
+    assert read(folder.parent / "early", "summary.json")["steps"] == STEPS
+
+    shutil.move(pets / "train" / "dog" / "0.png", pets / "train" / "cat" / "0.png")
+    train(tmp_path, "single", 1, **given)
+    assert min(losses(folder, 2)) == 7
 
 
 def test_a_missed_profile_is_made_up_for(tmp_path):

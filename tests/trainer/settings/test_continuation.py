@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from trainer.settings import continuation
-from trainer.settings.continuation import MAY_DIFFER, WHY, continuation_problems, resolved_problems
+from trainer.settings.continuation import (
+    MAY_DIFFER,
+    WHY,
+    continuation_problems,
+    resolved_problems,
+    swapped_problems,
+)
 from trainer.settings.fields import Settings
 
 
@@ -56,3 +62,21 @@ def test_what_the_settings_came_to_is_compared_where_both_have_it():
     assert resolved_problems(before, {"precision": "bf16"}, "demo/a") == []
     (said,) = resolved_problems(before, {"precision": "fp32", "data_sha256": "b"}, "demo/a")
     assert "precision='fp32' (was 'bf16'" in said and "data_sha256='b' (was 'a'" in said
+
+
+def test_what_was_swapped_between_two_attempts_of_one_run():
+    taught = config(teacher="demo/big", dataset_path="/data/birds")
+    before = {"teacher_sha256": "a", "data_sha256": "c", "initial_weights_sha256": "e"}
+    weights, samples = swapped_problems(
+        before, {"teacher_sha256": "b", "data_sha256": "d", "initial_weights_sha256": "f"}, taught
+    )
+    assert weights.startswith(
+        "TRAINER_TEACHER='demo/big': has other weights than when this run began (teacher_sha256 b, was a); put"
+    )
+    assert samples.startswith(
+        "TRAINER_DATASET_PATH='/data/birds': has other samples than when this run began ("
+    )
+    assert samples.endswith("was c); put the first ones back, or choose another release name")
+    (named,) = swapped_problems(before, before | {"data_sha256": "d"}, config(dataset="cifar10"))
+    assert named.startswith("TRAINER_DATASET='cifar10': has other samples")
+    assert swapped_problems(before, before, taught) == swapped_problems({}, before, taught) == []

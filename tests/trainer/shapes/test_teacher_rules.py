@@ -15,7 +15,6 @@ from trainer.layout.fit import GIB, fit_problems
 from trainer.layout.resolve import Layout, resolve_layout
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
-from trainer.settings.continuation import swapped_teacher_problems
 from trainer.shapes import teacher_rules as teachers
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import count_parameters
@@ -190,13 +189,6 @@ def test_temperatures_at_which_it_has_nothing_to_say(text):
 def test_judging_a_student_needs_no_teacher():
     assert evaluated(settings(teacher="gone/away"), Path("m")).teacher == ""
     assert teacher_problems(settings(teacher="/gone", mode="evaluate"), 10) == []
-
-
-def test_a_swapped_teacher_is_told_from_none_and_the_same():
-    (said,) = swapped_teacher_problems({"teacher_sha256": "a"}, {"teacher_sha256": "b"})
-    assert said.startswith("TRAINER_TEACHER: has other weights than when this run began")
-    assert swapped_teacher_problems({"teacher_sha256": "a"}, {"teacher_sha256": "a"}) == []
-    assert swapped_teacher_problems({}, {}) == []
 
 
 def test_memory_of_a_layout_has_the_teacher_where_the_loss_is(tmp_path):
