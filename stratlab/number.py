@@ -48,6 +48,22 @@ def format_count(value: object, noun: str, plural: str = "s") -> str:
     return f"{format_number(value)} {noun}{'' if value == 1 else plural}"
 
 
+def count_processes(processes: object, nodes: object, machines: object = None) -> str:
+    """Where a run's processes were.
+
+    Args:
+        nodes: as the run was asked for them, a pod each.
+        machines: below those pods; None where nobody has told.
+
+    >>> count_processes(8, 2), count_processes(8, 2, 2), count_processes(8, 2, 1)
+    ('8 processes on 2 nodes', '8 processes on 2 nodes', '8 processes in 2 pods on 1 node')
+    """
+    said = format_count(processes, "process", "es")
+    if machines in (None, nodes):
+        return f"{said} on {format_count(nodes, 'node')}"
+    return f"{said} in {format_count(nodes, 'pod')} on {format_count(machines, 'node')}"
+
+
 def fit_unit(gib: Iterable[object]) -> tuple[float, str]:
     """(factor, unit) that suit the largest of some sizes in GiB: 0.0007 GiB are 0.72 MiB.
 

@@ -133,6 +133,9 @@ def _origin(runs: Sequence[RunRecord], rows: Sequence[Mapping[str, Any]]) -> dic
         "hardware": facts["device_name"],
         "world_size": facts["world_size"],
         "nodes": facts["nodes"],
+        "machines": _one_or_all(
+            [len(run.place["nodes"]) for run in runs if run.is_compared and run.place["nodes"]]
+        ),
         "steps": facts["steps"],
         "measured_steps": facts["measured_steps"],
         "repeats": min(strategies.values(), default=0),

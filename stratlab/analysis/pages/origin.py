@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratlab.analysis.pages.part_names import say_headline
-from stratlab.number import format_count
+from stratlab.number import count_processes, format_count
 
 MOST_LEFT_OUT = 5
 
@@ -68,8 +68,12 @@ def count(number: Any, noun: str, plural: str = "s") -> str:
 
 def _list_settings(report: Mapping[str, Any]) -> list[str]:
     run = report["run"]
-    processes, nodes = count(run.get("world_size"), "process", "es"), count(run.get("nodes"), "node")
-    return [_label("strategy {}", run.get("strategy")), " on ".join(filter(None, [processes, nodes]))]
+    processes, nodes = run.get("world_size"), run.get("nodes")
+    if processes is None or nodes is None:
+        place = count(processes, "process", "es") or count(nodes, "node")
+    else:
+        place = count_processes(processes, nodes, run.get("machines"))
+    return [_label("strategy {}", run.get("strategy")), place]
 
 
 def _label(text: str, value: Any) -> str:

@@ -14,7 +14,7 @@ from stratlab.analysis.reporting.recordings import find_recordings
 from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.drawing import Column, Section, build_page, html_table, note, paragraph
 from stratlab.drawing import escape_markdown as escape
-from stratlab.number import format_count, format_number
+from stratlab.number import count_processes, format_number
 from stratlab.traces.discover import Finding
 from stratlab.traces.manifest import MANIFEST, read_dropped
 
@@ -130,7 +130,7 @@ def _origin(report: Mapping[str, Any]) -> str:
     run = report["run"]
     return (
         f"Run {run['run']}, strategy {run.get('strategy') or 'unknown'}, "
-        f"{format_count(run.get('world_size'), 'process', 'es')} on {format_count(run.get('nodes'), 'node')}, "
+        f"{count_processes(run.get('world_size'), run.get('nodes'), run.get('machines'))}, "
         f"{report['device'] or 'unknown device'} ({run.get('device_type') or 'unknown'}), "
         f"backend {report['backend'] or 'unknown'}, torch {run.get('torch') or 'unknown'}."
     )

@@ -15,7 +15,7 @@ from stratlab.compare.showing.shown_differences import say_differences
 from stratlab.compare.showing.tradeoffs import build_goals_html, draw_pareto
 from stratlab.compare.showing.winner_tiles import build_tiles
 from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph
-from stratlab.number import format_count, format_fact, format_number
+from stratlab.number import count_processes, format_count, format_fact, format_number
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import TRACED
 
@@ -58,11 +58,9 @@ def describe_work(report: Mapping[str, Any]) -> str:
 
 
 def describe_processes(origin: Mapping[str, Any]) -> str:
-    """`2 processes on 1 node`; several numbers where the runs differ."""
-    processes, nodes = (
-        value if value == 1 else either(value) for value in (origin["world_size"], origin["nodes"])
-    )
-    return f"{format_count(processes, 'process', 'es')} on {format_count(nodes, 'node')}"
+    """`2 processes on 1 node`, in how many pods; several numbers where the runs differ."""
+    asked = (origin.get(name) for name in ("world_size", "nodes", "machines"))  # a kept tuning may be older
+    return count_processes(*(value if value in (1, None) else either(value) for value in asked))
 
 
 def describe_versions(report: Mapping[str, Any]) -> str:

@@ -169,6 +169,7 @@ def _run(source: str, ranks: int, pp: int) -> dict[str, Any]:
         "profile_steps": 3,
         "world_size": ranks,
         "nodes": 1 if ranks <= 8 else ranks // 8,
+        "machines": 1 if ranks <= 8 else ranks // 8,
         "backend": "nccl" if source == "gpu" else "gloo",
         "device_type": "cuda" if source == "gpu" else "cpu",
         "device_name": "NVIDIA H200" if source == "gpu" else "Example CPU, 4 cores",

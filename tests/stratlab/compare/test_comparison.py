@@ -80,6 +80,7 @@ def test_the_origin_of_the_numbers_is_there(runs: list[RunRecord]) -> None:
         "hardware": "Example CPU, 4 cores",
         "world_size": 2,
         "nodes": 1,
+        "machines": 1,
         "steps": 60,
         "measured_steps": 50,
         "repeats": 1,

@@ -28,6 +28,9 @@ def test_what_is_not_known_is_left_out() -> None:
         "Run d, strategy ddp, 8 processes on 1 node, A100 (cuda), backend nccl, torch 2.9, steps 10 to 12 of 100, "
         "1 trace; recording slows the steps down."
     )
+    assert "8 processes in 2 pods on 1 node, " in build_origin(
+        build_foreign(world_size=8, nodes=2, machines=1, strategy="ddp")
+    )
     assert build_short_origin(build_foreign(world_size=1)) == (
         "1 process, source gpu, 1 trace, 3 recorded steps."
     )
