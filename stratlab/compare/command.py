@@ -44,7 +44,8 @@ def compare(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Settings that the runs are meant to differ in (lr,optimizer): rank what was learnt over them.",
+            help="Settings that the runs are meant to differ in: lr,optimizer rank what was learnt, "
+            "micro_batch_size,compile how fast one training is.",
         ),
     ] = "",
     on_cluster: Annotated[

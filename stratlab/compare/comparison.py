@@ -18,7 +18,7 @@ from stratlab.compare.judging.scaling import build_scaling
 from stratlab.compare.judging.sharding import build_sharding
 from stratlab.compare.judging.tuned import say_tuning
 from stratlab.compare.judging.variants import build_variants
-from stratlab.compare.judging.varied import check_varied
+from stratlab.compare.judging.varied import check_varied, list_ways, name_way
 from stratlab.compare.judging.winners import ON_CPU, ONE_REPEAT, name_group_winners, name_winners
 from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW, apply_tuning
 from stratlab.compare.reading.layouts import find_repeated_layouts
@@ -59,7 +59,7 @@ def compare(
         why = "; ".join(f"{run.name}: {run.ending}" for run in runs)
         raise UserError(f"no run to compare{': ' if why else ''}{why}")
     check_varied(varied, records)
-    rows = [build_row(run) for run in records]
+    rows = [build_row(run, name_way(run, varied)) for run in records]
     agreement = loss_agreement(records)
     fairness = audit(records, agreement["pairs"], varied)
     variants = [[run.name for run in group] for group in build_variants(records)]
@@ -103,12 +103,21 @@ def compare(
         "search": build_search(records, rows, fairness, varied),
         "remarks": [
             *_remarks(rows),
+            *_say_ways(fairness),
             *_say_places(records),
             *say_tuning(tuning),
             *_say_unknown_tuning(records),
         ],
     }
     return _plain(report)
+
+
+def _say_ways(fairness: Mapping[str, Any]) -> list[str]:
+    ways = ",".join(list_ways(fairness["differences"]))
+    return [
+        f"the runs differ in how one training is carried out: with --varied {ways} stratlab compare holds them against "
+        "each other, if their losses agree"
+    ] * bool(ways)
 
 
 def _say_unknown_tuning(runs: Sequence[RunRecord]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from stratlab.compare.judging.facts import UNKNOWN, read_fact, read_path, read_task
 from stratlab.compare.judging.rules import IMPLIED, RULES, Rule
 from stratlab.compare.judging.same_training import FIELD, build_difference, split_groups
-from stratlab.compare.judging.varied import SEED, excuse
+from stratlab.compare.judging.varied import SEED, excuse, is_carried_out
 from stratlab.run_directory.record import RunRecord
 
 ONLY_TALK = "NCCL_DEBUG"
@@ -18,6 +18,8 @@ AS_SEARCH = "comparable as a search"
 """The verdict over runs that differ, but only in what they are meant to differ in."""
 UNSHOWN = "comparability not known"
 """The verdict where nothing is seen to differ, but of some runs there are only traces."""
+HOW = "the training is the same: its losses tell"
+"""Why a varied difference does not matter."""
 TOLD_BY_TRACES = ("world_size", "device_name", "backend")
 SETTINGS = "settings"
 
@@ -33,7 +35,7 @@ def audit(
 
     Returns:
         differences: [{field, values: {run: value}, matters, why, varied: the varied settings that it is or follows
-            from, or ""}], those that matter first.
+            from, or ""}], those that matter first. What is varied and leaves the training as it is does not matter.
         same: {field: value} of the facts on which all agree.
         groups: lists of runs without a difference that matters among them, the largest first.
         search_groups: the same without what is varied: the runs that results may be ranked over. Of runs with equal
@@ -54,12 +56,13 @@ def audit(
             values = dict.fromkeys(values, f"that of {rule.replaced_by}")
         if _differs(rule, list(values.values())):
             excused, but = excuse(rule, values, varied, finished) if rule.matters else ("", "")
-            why = "; ".join(filter(None, (_why(rule, values), but)))
+            how = is_carried_out(rule.field, excused)
+            why = "; ".join(filter(None, (_why(rule, values), but, HOW if how else "")))
             differences.append(
                 {
                     "field": rule.field,
                     "values": values,
-                    "matters": rule.matters,
+                    "matters": rule.matters and not how,
                     "why": why,
                     "varied": excused,
                 }
@@ -95,10 +98,18 @@ def audit(
         "groups": groups,
         "search_groups": _leave_out_disagreeing(searched, alike, groups),
         "verdict": verdict,
-        "reason": reason or "nothing that matters differs, other than the strategy and what it implies",
+        "reason": reason or _say_same(differences),
         "not_compared": left_out,
         "pairs": pairs,
     }
+
+
+def _say_same(differences: Sequence[dict[str, Any]]) -> str:
+    ways = dict.fromkeys(
+        name for entry in differences if entry["varied"] for name in entry["varied"].split(", ")
+    )
+    meant = f"{', '.join(ways)}, which they are meant to differ in, and " if ways else ""
+    return f"nothing that matters differs, other than {meant}the strategy and what it implies"
 
 
 def _is_silent(entry: dict[str, Any], foreign: Sequence[RunRecord]) -> bool:

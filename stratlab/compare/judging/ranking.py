@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratlab.compare.judging.fairness import AS_SEARCH
 from stratlab.compare.judging.search_goal import Goal, choose_goal
 from stratlab.compare.judging.search_noise import find_difference_noise, pool_seeds
-from stratlab.compare.judging.varied import SEED
+from stratlab.compare.judging.varied import CARRIED_OUT, SEED
 from stratlab.number import format_fact, format_number
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
@@ -22,7 +23,8 @@ def build_search(
     fairness: Mapping[str, Any],
     varied: Sequence[str],
 ) -> dict[str, Any] | None:
-    """The ranking of the largest group of runs that differ in nothing but what is varied; None where nothing is.
+    """The ranking of the largest group of runs that differ in nothing but what is varied; None where nothing is, or
+    nothing that changes results.
 
     Runs with equal varied settings are one point: other strategies compute the same training, and other seeds are its
     repeats. Of runs with the same seed the mean counts once, for they are no independent trial.
@@ -37,7 +39,7 @@ def build_search(
         the best), samples_seen, test_accuracy_pct, test_perplexity}]; best: the settings that are ahead of all others
         by more than the noise, or None; reason; noise {method, degrees}; left_out [{run, why}]; remarks.
     """
-    if not varied:
+    if not varied or ({*varied} <= {*CARRIED_OUT} and fairness["verdict"] != AS_SEARCH):
         return None
     groups = fairness["search_groups"]
     ranked = set(groups[0]) if groups else set()

@@ -8,6 +8,7 @@ from typing import Any
 from stratlab.compare.judging.facts import UNKNOWN
 from stratlab.compare.judging.rules import SIZES, Rule
 from stratlab.nearest import ask_nearest
+from stratlab.number import format_fact
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 
@@ -24,6 +25,15 @@ REFUSED = {
     SEED: "runs with another seed are repeats without being named here",
 }
 
+CARRIED_OUT = (
+    "micro_batch_size",
+    "activation_checkpointing",
+    "compile",
+    "loss_chunk_tokens",
+    "data_residence",
+)
+"""How one training is carried out: with other memory and another speed, and the same losses. Runs that are meant to
+differ in these alone are compared as strategies are."""
 LENGTH = ("resolved.steps", "steps done", "resolved.profile_first_step", "data_order_sha256")
 SHAPE = (
     *("parameters", "trainable_parameters", "flops_per_sample", "flops_per_token", "initial_weights_sha256"),
@@ -40,6 +50,7 @@ FOLLOWING: Mapping[str, tuple[str, ...]] = {
     "train_samples": ("resolved.train_samples", "data_sha256", *LENGTH),
     "micro_batch_size": ("batch_norm_samples",),
     "batch_norm": ("batch_norm_samples",),
+    "data_residence": ("resolved.data_residence",),
     "model": SHAPE,
     "model_path": SHAPE,
     **dict.fromkeys(SIZES, SHAPE),
@@ -88,6 +99,33 @@ def _say_differing(runs: Sequence[RunRecord], known: set[str]) -> str:
         if len({str(settings.get(name)) for settings in of_runs}) > 1
     ]
     return f"these runs differ in {', '.join(found) or 'no setting that may be varied'}"
+
+
+def is_carried_out(field: str, excused: str) -> bool:
+    """Whether a difference leaves the training what it is: batch norm makes another one of other micro-batches.
+
+    Args:
+        field: of the audit; excused: as `excuse` says.
+    """
+    return bool(excused) and {*excused.split(", ")} <= {*CARRIED_OUT} and field != "batch_norm_samples"
+
+
+def name_way(run: RunRecord, varied: Sequence[str]) -> str:
+    """`micro_batch_size=16 compile=true`: what of the varied settings says how this run was carried out."""
+    settings = run.config.get("config") or {}
+    return " ".join(f"{name}={format_fact(settings.get(name))}" for name in varied if name in CARRIED_OUT)
+
+
+def list_ways(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that alone keep runs from being compared and that may be named in `varied`; none where others do.
+
+    Args:
+        differences: of the audit.
+    """
+    fields = [entry["field"] for entry in differences if entry["matters"] and not entry["varied"]]
+    ways = [name for name in CARRIED_OUT if name in fields]
+    following = {field for name in ways for field in FOLLOWING.get(name, ())} - {"batch_norm_samples"}
+    return ways if {*fields} <= {*ways, *following} else []
 
 
 def excuse(

@@ -48,8 +48,12 @@ SCALING_FIELDS = ("speedup", "scaling_efficiency_pct", "speedup_vs_single", "eff
 PHASES = ("data", "forward", "backward", "optimizer")
 
 
-def build_row(run: RunRecord) -> dict[str, Any]:
-    """One row: identity, the summary's numbers, the traces' numbers, the layout, and what is missing."""
+def build_row(run: RunRecord, way: str = "") -> dict[str, Any]:
+    """One row: identity, the summary's numbers, the traces' numbers, the layout, and what is missing.
+
+    Args:
+        way: how it was carried out, where that is varied (`judging.varied.name_way`).
+    """
     trace = run.analysis.get("mean") or {}  # over all steps and ranks
     state = [run.summary.get(name) for name in STATE_FIELDS]
     return {
@@ -68,6 +72,7 @@ def build_row(run: RunRecord) -> dict[str, Any]:
         **{name: _axes(run).get(name, 1) for name in AXES},
         **build_step_times(run),
         "strategy": run.strategy,
+        "way": way,
         "torch": ((run.config.get("provenance") or {}).get("versions") or {}).get("torch"),
         "state_memory_gib": None if None in state else sum(value for value in state if value is not None),
         "trace_source": run.analysis.get("source"),
@@ -92,12 +97,13 @@ def find_recorded_step_ms(row: Mapping[str, Any]) -> float | None:
 
 
 def name_variant(row: Mapping[str, Any]) -> str:
-    """Equal for runs of the same strategy on the same axes; what is known by its traces alone is equal to nothing."""
+    """Equal for runs of the same strategy on the same axes, carried out in the same way where that is varied; what is
+    known by its traces alone is equal to nothing."""
     if row["status"] == TRACED:
         return str(row["run"])
     axes = [f"{name}={row[name]}" for name in ("dp_replicate", "dp_shard", *AXES)]
     kinds = [str(row[name]) for name in ("layout", "pp_schedule", "cp_kind") if row[name]]
-    return " ".join([str(row["strategy"]), *axes, *kinds])
+    return " ".join([str(row["strategy"]), *axes, *kinds, str(row["way"])])
 
 
 def _axes(run: RunRecord) -> Mapping[str, Any]:
