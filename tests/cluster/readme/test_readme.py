@@ -23,7 +23,8 @@ pytestmark = pytest.mark.cluster
 PATIENCE_S = 900
 SWEEP_S = 2700
 STEPS = read_path()
-STATE = ROOT / "examples" / "sweep.yaml.state.json"
+LEFT = ("*-report", "*-report-tuning", "examples/*.state.json")
+"""What its commands leave in the repository."""
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +39,17 @@ def shell(steps: Steps, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
     )
     assert "namespace/stratlab\n" not in there.stdout, "the namespace stratlab is there already"
     path = f"{os.environ['PATH']}:{ROOT / '.tools'}:{STRATLAB.parent}"  # as the README exports it
-    before = {name for name in ("demo-report", "digits-sweep-report") if (ROOT / name).exists()}
+    before = _list_left()
     yield {**os.environ, "PATH": path}
     subprocess.run(
         [ROOT / ".tools" / "kubectl", "delete", "namespace", "stratlab", "--ignore-not-found"], check=False
     )
-    for name in {"demo-report", "digits-sweep-report"} - before:
-        subprocess.run(["rm", "-rf", ROOT / name], check=False)
-    STATE.unlink(missing_ok=True)
+    for path in _list_left() - before:
+        subprocess.run(["rm", "-rf", path], check=False)
+
+
+def _list_left() -> set[Path]:
+    return {path for pattern in LEFT for path in ROOT.glob(pattern)}
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.told[:60])
