@@ -59,9 +59,10 @@ def compare(
         why = "; ".join(f"{run.name}: {run.ending}" for run in runs)
         raise UserError(f"no run to compare{': ' if why else ''}{why}")
     check_varied(varied, records)
-    rows = [build_row(run, name_way(run, varied)) for run in records]
     agreement = loss_agreement(records)
     fairness = audit(records, agreement["pairs"], varied)
+    found, ways = fairness["differences"], fairness["ways"]
+    rows = [build_row(run, name_way(run.name, found, ways)) for run in records]
     variants = [[run.name for run in group] for group in build_variants(records)]
     noise = build_noise(rows, variants)
     band = get_band(rows, variants)
@@ -103,7 +104,7 @@ def compare(
         "search": build_search(records, rows, fairness, varied),
         "remarks": [
             *_remarks(rows),
-            *_say_ways(fairness),
+            *_say_ways(fairness, varied),
             *_say_places(records),
             *say_tuning(tuning),
             *_say_unknown_tuning(records),
@@ -112,11 +113,11 @@ def compare(
     return _plain(report)
 
 
-def _say_ways(fairness: Mapping[str, Any]) -> list[str]:
-    ways = ",".join(list_ways(fairness["differences"]))
+def _say_ways(fairness: Mapping[str, Any], varied: Sequence[str]) -> list[str]:
+    ways = list_ways(fairness["differences"])
     return [
-        f"the runs differ in how one training is carried out: with --varied {ways} stratlab compare holds them against "
-        "each other, if their losses agree"
+        f"the runs differ in how one training is carried out: with --varied {','.join([*varied, *ways])} stratlab "
+        "compare holds them against each other, if their losses agree"
     ] * bool(ways)
 
 

@@ -121,10 +121,11 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     end_checking(group)
     rungs = resolved.get(RUNGS, [])
     resolved = resolved | ({RESUMED_FROM: record} if record else {})
-    if number == 1:
+    if number == 1 or starts_over:
         asked = config.model_copy(update=find_asked(rungs))
-        write_json(folder.config, describe_run(asked, resolved, *map(list, zip(*hosts, strict=True))))
-    elif starts_over or rungs != before["resolved"].get(RUNGS, []):
+        described = describe_run(asked, resolved, *map(list, zip(*hosts, strict=True)))
+        write_json(folder.config, described | {key: before[key] for key in ("run_uid",) if key in before})
+    elif rungs != before["resolved"].get(RUNGS, []):
         write_json(folder.config, before | {"resolved": resolved})
     attempt = Attempt(
         number,

@@ -9,7 +9,7 @@ from typing import Any
 from stratlab.compare.judging.facts import UNKNOWN, read_fact, read_path, read_task
 from stratlab.compare.judging.rules import IMPLIED, RULES, Rule
 from stratlab.compare.judging.same_training import FIELD, build_difference, split_groups
-from stratlab.compare.judging.varied import SEED, excuse, is_carried_out
+from stratlab.compare.judging.varied import SEED, excuse, find_ways, is_way
 from stratlab.run_directory.record import RunRecord
 
 ONLY_TALK = "NCCL_DEBUG"
@@ -18,7 +18,7 @@ AS_SEARCH = "comparable as a search"
 """The verdict over runs that differ, but only in what they are meant to differ in."""
 UNSHOWN = "comparability not known"
 """The verdict where nothing is seen to differ, but of some runs there are only traces."""
-HOW = "the training is the same: its losses tell"
+HOW = "meant to leave the training as it is: the losses are held against each other"
 """Why a varied difference does not matter."""
 TOLD_BY_TRACES = ("world_size", "device_name", "backend")
 SETTINGS = "settings"
@@ -41,6 +41,7 @@ def audit(
         search_groups: the same without what is varied: the runs that results may be ranked over. Of runs with equal
             settings whose losses disagree only the larger part is in them. Empty where nothing is varied.
         verdict: "comparable", AS_SEARCH, UNSHOWN or "not comparable"; reason: a sentence.
+        ways: the varied settings that runs differ in and that leave the training what it is (varied.py).
         not_compared: [{run, why}] of the finished runs that were left out.
         pairs: those given, with what was allowed and whether they agree.
     """
@@ -56,19 +57,22 @@ def audit(
             values = dict.fromkeys(values, f"that of {rule.replaced_by}")
         if _differs(rule, list(values.values())):
             excused, but = excuse(rule, values, varied, finished) if rule.matters else ("", "")
-            how = is_carried_out(rule.field, excused)
-            why = "; ".join(filter(None, (_why(rule, values), but, HOW if how else "")))
+            why = "; ".join(filter(None, (_why(rule, values), but)))
             differences.append(
                 {
                     "field": rule.field,
                     "values": values,
-                    "matters": rule.matters and not how,
+                    "matters": rule.matters,
                     "why": why,
                     "varied": excused,
                 }
             )
         elif values:
             same[rule.field] = next(iter(values.values()))
+    ways = find_ways(differences)
+    for entry in differences:
+        if is_way(entry, ways):
+            entry |= {"matters": False, "why": f"{entry['why']}; {HOW}"}
     alike = _groups(finished, differences)
     groups, reference, pairs = split_groups(alike, finished, pairs)
     if found := build_difference(alike, reference, pairs):
@@ -99,6 +103,7 @@ def audit(
         "search_groups": _leave_out_disagreeing(searched, alike, groups),
         "verdict": verdict,
         "reason": reason or _say_same(differences),
+        "ways": ways,
         "not_compared": left_out,
         "pairs": pairs,
     }

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratlab.compare.judging.fairness import AS_SEARCH
 from stratlab.compare.judging.search_goal import Goal, choose_goal
 from stratlab.compare.judging.search_noise import find_difference_noise, pool_seeds
 from stratlab.compare.judging.varied import CARRIED_OUT, SEED
@@ -39,7 +38,9 @@ def build_search(
         the best), samples_seen, test_accuracy_pct, test_perplexity}]; best: the settings that are ahead of all others
         by more than the noise, or None; reason; noise {method, degrees}; left_out [{run, why}]; remarks.
     """
-    if not varied or ({*varied} <= {*CARRIED_OUT} and fairness["verdict"] != AS_SEARCH):
+    varied = [name for name in varied if name not in fairness["ways"]]
+    meant = {name for entry in fairness["differences"] for name in entry["varied"].split(", ")}
+    if not {*varied} & {*meant} and {*varied} <= {*CARRIED_OUT}:
         return None
     groups = fairness["search_groups"]
     ranked = set(groups[0]) if groups else set()

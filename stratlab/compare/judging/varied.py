@@ -34,6 +34,8 @@ CARRIED_OUT = (
 )
 """How one training is carried out: with other memory and another speed, and the same losses. Runs that are meant to
 differ in these alone are compared as strategies are."""
+CHANGES = ("batch_norm_samples",)
+"""Facts that follow from one of them and change what is learnt."""
 LENGTH = ("resolved.steps", "steps done", "resolved.profile_first_step", "data_order_sha256")
 SHAPE = (
     *("parameters", "trainable_parameters", "flops_per_sample", "flops_per_token", "initial_weights_sha256"),
@@ -101,31 +103,50 @@ def _say_differing(runs: Sequence[RunRecord], known: set[str]) -> str:
     return f"these runs differ in {', '.join(found) or 'no setting that may be varied'}"
 
 
-def is_carried_out(field: str, excused: str) -> bool:
-    """Whether a difference leaves the training what it is: batch norm makes another one of other micro-batches.
+def find_ways(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The varied settings that runs differ in and that leave the training what it is.
+
+    Batch norm makes another training of another micro-batch.
 
     Args:
-        field: of the audit; excused: as `excuse` says.
+        differences: of the audit, `varied` as `excuse` says.
     """
-    return bool(excused) and {*excused.split(", ")} <= {*CARRIED_OUT} and field != "batch_norm_samples"
+    excused = {name for entry in differences for name in _split(entry["varied"])}
+    other = {name for entry in differences if entry["field"] in CHANGES for name in _split(entry["varied"])}
+    return [name for name in CARRIED_OUT if name in excused - other]
 
 
-def name_way(run: RunRecord, varied: Sequence[str]) -> str:
-    """`micro_batch_size=16 compile=true`: what of the varied settings says how this run was carried out."""
-    settings = run.config.get("config") or {}
-    return " ".join(f"{name}={format_fact(settings.get(name))}" for name in varied if name in CARRIED_OUT)
+def is_way(entry: Mapping[str, Any], ways: Sequence[str]) -> bool:
+    """Whether a difference is one of `ways`, or follows from one, and from nothing else."""
+    return bool(entry["varied"]) and {*_split(entry["varied"])} <= {*ways}
+
+
+def name_way(run: str, differences: Sequence[Mapping[str, Any]], ways: Sequence[str]) -> str:
+    """`micro_batch_size=16 compile=true`: how a run was carried out, where that is varied."""
+    told = [entry for entry in differences if is_way(entry, ways) and run in entry["values"]]
+    return " ".join(f"{entry['field']}={format_fact(entry['values'][run])}" for entry in told)
 
 
 def list_ways(differences: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings that alone keep runs from being compared and that may be named in `varied`; none where others do.
+    """The settings that alone keep runs from being compared and that may be varied besides; none where others do.
 
     Args:
         differences: of the audit.
     """
-    fields = [entry["field"] for entry in differences if entry["matters"] and not entry["varied"]]
-    ways = [name for name in CARRIED_OUT if name in fields]
-    following = {field for name in ways for field in FOLLOWING.get(name, ())} - {"batch_norm_samples"}
-    return ways if {*fields} <= {*ways, *following} else []
+    apart = [entry for entry in differences if entry["matters"] and not entry["varied"]]
+    differing = {entry["field"] for entry in differences}
+    ways = [
+        name
+        for name in CARRIED_OUT
+        if name in differing and any(entry["field"] in (name, *FOLLOWING.get(name, ())) for entry in apart)
+    ]
+    explained = {field for name in ways for field in (name, *FOLLOWING.get(name, ()))} - {*CHANGES}
+    known = all(UNKNOWN not in entry["values"].values() for entry in apart)
+    return ways if known and all(entry["field"] in explained for entry in apart) else []
+
+
+def _split(names: str) -> list[str]:
+    return names.split(", ") if names else []
 
 
 def excuse(

@@ -127,6 +127,7 @@ def test_a_run_goes_on_with_its_samples_only_and_starts_over_with_others(tmp_pat
     )  # no checkpoint: all its steps are of the samples that are there now
     once_more = read(folder.parent / "early", "config.json")
     assert once_more["resolved"]["data_sha256"] != began["resolved"]["data_sha256"]
+    assert once_more["run_uid"] == began["run_uid"] and once_more["config"] == began["config"]
     assert read(folder.parent / "early", "summary.json")["steps"] == STEPS
 
     shutil.move(pets / "train" / "dog" / "0.png", pets / "train" / "cat" / "0.png")

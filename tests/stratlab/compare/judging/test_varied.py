@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,74 @@ def test_batch_norm_makes_another_training_of_another_micro_batch(tmp_path: Path
     assert report["fairness"]["verdict"] == AS_SEARCH and report["search"] is not None
     assert report["winners"]["samples_per_s"] is None
     assert not any("--varied" in remark for remark in compare(load_runs(tmp_path))["remarks"])
+
+
+def test_beside_a_search_ways_are_one_point_and_other_seeds_make_no_search(tmp_path: Path) -> None:
+    for lr, accuracy in ((0.001, 95.0), (0.01, 60.0)):
+        for micro in (8, 16):
+            name = f"lr{lr}-{micro}"
+            facts: dict[str, Any] = {"validation_samples": 10_000, "validation_accuracy_pct": accuracy}
+            build_run_dir(
+                tmp_path / "a",
+                name,
+                "ddp",
+                hosts=["n"],
+                lr=lr,
+                micro_batch_size=micro,
+                loss_shift=lr,
+                **facts,
+            )
+    report = compare(load_runs(tmp_path / "a"), varied=["lr", "micro_batch_size"])
+    assert report["fairness"]["verdict"] == AS_SEARCH and len(report["search"]["points"]) == 2
+    assert report["search"]["varied"] == ["lr"] and report["search"]["best"] == {"lr": 0.001}
+
+    for seed in (0, 1):
+        for micro in (8, 16):
+            build_run_dir(
+                tmp_path / "b", f"s{seed}-{micro}", "ddp", hosts=["n"], seed=seed, micro_batch_size=micro,
+                loss_shift=float(seed), initial_weights_sha256=str(seed), data_order_sha256=str(seed),
+            )  # fmt: skip
+    report = compare(load_runs(tmp_path / "b"), varied=["micro_batch_size"])
+    assert report["search"] is None and [len(group) for group in report["fairness"]["groups"]] == [2, 2]
+
+
+def test_a_way_is_suggested_where_that_helps(tmp_path: Path) -> None:
+    def suggest(root: Path, *varied: str) -> list[str]:
+        remarks = compare(load_runs(root), varied=varied)["remarks"]
+        return [
+            remark.partition("--varied ")[2].partition(" ")[0] for remark in remarks if "--varied" in remark
+        ]
+
+    for name, lr, micro in (("a", 0.1, 8), ("b", 0.2, 16)):
+        build_run_dir(tmp_path / "lr", name, "ddp", hosts=["n"], lr=lr, micro_batch_size=micro)
+    assert suggest(tmp_path / "lr") == [] and suggest(tmp_path / "lr", "lr") == ["lr,micro_batch_size"]
+
+    for name in ("a", "b"):
+        build_run_dir(tmp_path / "old", name, "ddp", hosts=["n"], compile=True)
+    change(tmp_path / "old" / "b", lambda config: config["config"].pop("compile"))
+    assert suggest(tmp_path / "old") == []  # what is not known stays so
+
+    for name, place in (("a", "device"), ("b", "host")):
+        build_run_dir(tmp_path / "place", name, "ddp", hosts=["n"])
+        change(
+            tmp_path / "place" / name,
+            lambda config, place=place: config["resolved"].update(data_residence=place),
+        )
+    assert suggest(tmp_path / "place") == []  # nobody has asked for it
+    for name in ("a", "b"):
+        change(
+            tmp_path / "place" / name, lambda config, name=name: config["config"].update(data_residence=name)
+        )
+    assert suggest(tmp_path / "place") == ["data_residence"]
+    report = compare(load_runs(tmp_path / "place"), varied=["data_residence"])
+    assert report["fairness"]["verdict"] == "comparable"
+    assert [row["way"] for row in report["runs"]] == [
+        "resolved.data_residence=device",
+        "resolved.data_residence=host",
+    ]
+
+
+def change(run: Path, apply: Callable[[dict[str, Any]], Any]) -> None:
+    config = json.loads((run / "config.json").read_text())
+    apply(config)
+    (run / "config.json").write_text(json.dumps(config))
