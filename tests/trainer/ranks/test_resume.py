@@ -115,7 +115,7 @@ def test_a_run_goes_on_with_its_samples_only_and_starts_over_with_others(tmp_pat
     early = given | {"TRAINER_RUN": "early"}
     folder = train(tmp_path, "single", 1, die_after(9, 0), codes=(77,), **given)
     train(tmp_path, "single", 1, die_after(3, 0), codes=(77,), **early)
-    began = read(folder, "config.json")
+    began = read(folder.parent / "early", "config.json")
 
     shutil.move(pets / "train" / "cat" / "0.png", pets / "train" / "dog" / "0.png")
     (refused,) = fork_ranks(be_worker, 1, env=settings(tmp_path, "single", **given), grace_s=20)
