@@ -113,7 +113,7 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     if problems := swapped_problems(before.get("resolved", {}), resolved, config) if chosen else []:
         raise ConfigError(problems)
     starts_over = chosen is None
-    is_from_another = chosen is None and bool(config.resume_from)
+    is_from_another = starts_over and bool(config.resume_from)
     if is_from_another:
         look = partial(find_problem_together, group=group)
         origin, broken = choose_origin(config, resolved, run.plan.steps, record, look)
@@ -124,7 +124,7 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     if number == 1 or starts_over:
         asked = config.model_copy(update=find_asked(rungs))
         described = describe_run(asked, resolved, *map(list, zip(*hosts, strict=True)))
-        write_json(folder.config, described | {key: before[key] for key in ("run_uid",) if key in before})
+        write_json(folder.config, {**described, "run_uid": before.get("run_uid", described["run_uid"])})
     elif rungs != before["resolved"].get(RUNGS, []):
         write_json(folder.config, before | {"resolved": resolved})
     attempt = Attempt(

@@ -135,8 +135,8 @@ def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], con
     swapped = ((TEACHER, "teacher", "has other weights"), (DATA_SHA256, data, "has other samples"))
     return [
         f"TRAINER_{setting.upper()}={getattr(config, setting)!r}: {what} than when this run began ({fact} "
-        f"{resolved.get(fact)}, was {before[fact]}); put the first ones back, or "
-        "choose another release name"
+        f"{resolved.get(fact)}, was {before[fact]}); put the first ones back, or choose "
+        "another release name"
         for fact, setting, what in swapped
         if before.get(fact) not in (None, resolved.get(fact))
     ]

@@ -94,7 +94,7 @@ def _build_facts(
     evaluation: dict[str, Any],
 ) -> RunFacts:
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
-    versions = _object(provenance, "versions")
+    versions, machines = _object(provenance, "versions"), provenance.get("nodes")
     origin = {
         "run": config.get("run", folder.name),
         "comparison": config.get("comparison"),
@@ -102,9 +102,7 @@ def _build_facts(
         **{key: asked.get(key) for key in ("global_batch_size", "micro_batch_size")},
         **{key: resolved.get(key) for key in ("grad_accum_steps", "steps", "world_size", "nodes")},
         **{key: resolved.get(key) for key in ("backend", "device_type", "device_name")},
-        "machines": len(machines)
-        if isinstance(machines := provenance.get("nodes"), list) and machines
-        else None,
+        "machines": len(machines) if isinstance(machines, list) and machines else None,
         "axes": _object(resolved, "axes"),
         "torch": versions.get("torch"),
         "created": provenance.get("created"),

@@ -102,17 +102,14 @@ def audit(
         "groups": groups,
         "search_groups": _leave_out_disagreeing(searched, alike, groups),
         "verdict": verdict,
-        "reason": reason or _say_same(differences),
+        "reason": reason or _say_same(ways),
         "ways": ways,
         "not_compared": left_out,
         "pairs": pairs,
     }
 
 
-def _say_same(differences: Sequence[dict[str, Any]]) -> str:
-    ways = dict.fromkeys(
-        name for entry in differences if entry["varied"] for name in entry["varied"].split(", ")
-    )
+def _say_same(ways: Sequence[str]) -> str:
     meant = f"{', '.join(ways)}, which they are meant to differ in, and " if ways else ""
     return f"nothing that matters differs, other than {meant}the strategy and what it implies"
 

@@ -122,12 +122,12 @@ def test_a_run_goes_on_with_its_samples_only_and_starts_over_with_others(tmp_pat
     said = f"TRAINER_DATASET_PATH='{pets}': has other samples than when this run began (data_sha256 "
     assert refused.exit_code == 2 and said in refused.output, refused.output[-2500:]
     assert [line["attempt"] for line in RunDirectory(tmp_path, "default", "single").read_attempts()] == [1]
-    train(
-        tmp_path, "single", 1, **early
-    )  # no checkpoint: all its steps are of the samples that are there now
+    # no checkpoint: all its steps are of the samples that are there now
+    train(tmp_path, "single", 1, **early)
     once_more = read(folder.parent / "early", "config.json")
     assert once_more["resolved"]["data_sha256"] != began["resolved"]["data_sha256"]
     assert once_more["run_uid"] == began["run_uid"] and once_more["config"] == began["config"]
+    assert once_more["provenance"]["created"] > began["provenance"]["created"]  # all of it is this attempt's
     assert read(folder.parent / "early", "summary.json")["steps"] == STEPS
 
     shutil.move(pets / "train" / "dog" / "0.png", pets / "train" / "cat" / "0.png")

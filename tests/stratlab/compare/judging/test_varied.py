@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.judging.fairness import AS_SEARCH
+from stratlab.compare.judging.fairness import AS_SEARCH, HOW
+from stratlab.compare.judging.varied import CARRIED_OUT
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.showing.report_files import render_page
 from tests.stratlab.example_run import build_run_dir
+from trainer.settings.continuation import MAY_DIFFER
 
 WAYS = ["micro_batch_size", "activation_checkpointing"]
 
@@ -56,6 +58,8 @@ def test_ways_whose_losses_disagree_are_another_training(tmp_path: Path) -> None
     report = compare(load_runs(tmp_path), varied=WAYS)
     assert report["fairness"]["verdict"] == "not comparable" and report["winners"]["samples_per_s"] is None
     assert report["fairness"]["groups"] == [["ddp-8", "fsdp-16"], ["ddp-16"]]
+    (way,) = [entry for entry in report["fairness"]["differences"] if entry["varied"]]
+    assert way["why"].endswith(HOW) and "is the same" not in way["why"]  # which these losses do not tell
 
 
 def test_another_difference_keeps_ways_apart(tmp_path: Path) -> None:
@@ -73,6 +77,7 @@ def test_batch_norm_makes_another_training_of_another_micro_batch(tmp_path: Path
         file.write_text(json.dumps(config))
     report = compare(load_runs(tmp_path), varied=WAYS)
     assert report["fairness"]["verdict"] == AS_SEARCH and report["search"] is not None
+    assert all(entry["matters"] for entry in report["fairness"]["differences"] if entry["varied"])
     assert report["winners"]["samples_per_s"] is None
     assert not any("--varied" in remark for remark in compare(load_runs(tmp_path))["remarks"])
 
@@ -140,6 +145,27 @@ def test_a_way_is_suggested_where_that_helps(tmp_path: Path) -> None:
         "resolved.data_residence=device",
         "resolved.data_residence=host",
     ]
+
+
+def test_two_words_for_one_place_are_repeats(tmp_path: Path) -> None:
+    for name, peak in (("auto", 1.8), ("device", 1.7)):
+        build_run_dir(tmp_path, name, "ddp", device="cuda", hosts=["n"], peak_memory_gib=peak)
+        change(tmp_path / name, lambda config, name=name: config["config"].update(data_residence=name))
+    report = compare(load_runs(tmp_path), varied=["data_residence"])
+    assert [row["way"] for row in report["runs"]] == ["", ""] and report["origin"]["repeats"] == 2
+    assert report["winners"]["peak_memory_gib"] is None
+    assert report["winner_reasons"]["peak_memory_gib"] == "all runs are repeats of one strategy"
+
+
+def test_ways_beside_a_setting_that_does_not_differ_are_no_points(tmp_path: Path) -> None:
+    build_ways(tmp_path)
+    report = compare(load_runs(tmp_path), varied=["lr", "micro_batch_size"])
+    assert report["fairness"]["verdict"] == "comparable" and report["winners"]["samples_per_s"] == "ddp-16"
+    assert len(report["search"]["points"]) == 1
+
+
+def test_what_does_not_change_the_training_does_not_keep_a_run_from_going_on() -> None:
+    assert {*CARRIED_OUT} <= {*MAY_DIFFER}
 
 
 def change(run: Path, apply: Callable[[dict[str, Any]], Any]) -> None:
