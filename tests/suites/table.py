@@ -56,7 +56,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "trainer", "the trainer's large cases, and every strategy and mesh where `make test` takes some",
-        command=(*PYTEST, "tests/nightly/trainer"), smallest=None, minutes=12,
+        command=(*PYTEST, "tests/nightly/trainer"), smallest=None, minutes=40,
         folders=("tests/nightly/trainer",),
     ),
     Suite(
