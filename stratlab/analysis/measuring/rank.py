@@ -138,11 +138,14 @@ def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline
     """The rest, which needs the calls of all ranks."""
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments = reading.measured.segments
+    parts = sum_parts([partition])
+    if "data" not in reading.phases:  # not known, which is not zero
+        del parts["data", "", ""]
     return RankAnalysis(
         **{field.name: getattr(reading, field.name) for field in fields(RankFacts)},
-        parts_ns=sum_parts([partition]),
+        parts_ns=parts,
         rows=build_step_rows(reading.rank, reading.source, segments, partition, reading.labels),
-        phase_rows=build_phase_rows(reading.rank, segments, partition),
+        phase_rows=build_phase_rows(reading.rank, segments, partition, reading.labels),
         collectives=build_collectives(reading.measured.calls, partition, matches),
     )
 

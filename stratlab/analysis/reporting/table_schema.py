@@ -23,8 +23,9 @@ TIMES: Columns = {
     "copy_ms": ("ms", "union of the copies, hidden or not"),
     "copy_exposed_ms": ("ms", "copies while nothing computed or communicated"),
     "idle_ms": ("ms", "nothing ran"),
-    "data_wait_ms": ("ms", "idle under the host's label of data loading"),
+    "data_wait_ms": ("ms", "idle under the host's label of data loading; empty without such a label"),
     "host_wait_ms": ("ms", "idle until the host launched the next event; on the cpu all other idle time"),
+    "launch_wait_ms": ("ms", "idle between a launch and the start of its event, or inside the launch itself"),
     "kernel_wait_ms": ("ms", "idle in gaps below 30 us between queued events"),
     "other_idle_ms": ("ms", "the rest of the idle time"),
 }
@@ -112,10 +113,12 @@ SCHEMA: dict[str, Columns] = {
     },
     "idle_stats": RANK
     | {
+        "device": ("", "number of the GPU"),
         "stream": ("", "CUDA stream"),
         "host_wait_ms": (
             "ms",
-            "gaps before events that were launched after the gap had begun (HTA's definition)",
+            "whole gaps before events that were launched after the gap had begun (HTA's rule; host_wait of a step ends "
+            "at the launch)",
         ),
         "kernel_wait_ms": ("ms", "gaps below 30 us between queued events"),
         "other_ms": ("ms", "all other gaps"),
