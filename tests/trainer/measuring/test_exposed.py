@@ -73,7 +73,7 @@ def test_a_label_on_autograd_s_thread_removes_none_of_its_operators() -> None:
         on_host("aten::mm", 62, 70, thread=2),
         on_host("aten::view", 41, 50, thread=2),
     ]
-    assert measure_exposed_pct(events) == 10.0
+    assert measure_exposed_pct(events) == 11.0
 
 
 def test_copies_to_another_gpu_are_communication() -> None:
