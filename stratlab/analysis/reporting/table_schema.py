@@ -52,6 +52,14 @@ SCHEMA: dict[str, Columns] = {
     | {"comm_overlap_pct": ("%", "share of the communication that compute hides")}
     | LABELS
     | {
+        "gap_kind": (
+            "",
+            "of most of host_wait and launch_wait: short, first (before a step's first event), label, long",
+        ),
+        "gap_label": ("", "the label under which most of it lies, in long gaps"),
+        "short_gap_pct": ("%", "share of it in gaps below 1 ms and 5 % of the step"),
+        "first_gap_pct": ("%", "share of it in longer gaps before the first event of a step"),
+        "longest_gap_ms": ("ms", "the longest gap of it"),
         "kernels_per_step": ("", "kernels launched per step, without copies"),
         "kernel_us_p50": ("us", "median duration of a kernel"),
         "short_kernel_pct": ("%", "share of the kernels shorter than 10 us"),

@@ -124,3 +124,11 @@ def test_tables_do_not_contradict_each_other(read: Read, trace: str) -> None:
             assert not waits_ms or rank.idle
         else:
             assert not rank.kernels and not rank.idle and not rank.copies
+
+
+@pytest.mark.parametrize(
+    ("trace", "kind"),
+    [("timesformer_mi300x", "first"), (LATE, "label"), ("nccl_a100", "short"), (DEVICE, None)],
+)
+def test_kind_of_gaps(read: Read, trace: str, kind: str | None) -> None:
+    assert read(trace)[0].gaps.kind == kind
