@@ -9,6 +9,7 @@ COPIES = "copies"
 BUBBLE = "pipeline bubble"
 DATA = "waiting for data"
 HOST = "waiting for the host"
+LAUNCH = "launching"
 IDLE = "other idle"
 OF_PART = {  # of `parts` in analysis/report.json
     "compute": COMPUTE,
@@ -18,10 +19,11 @@ OF_PART = {  # of `parts` in analysis/report.json
     "bubble": BUBBLE,
     "data": DATA,
     "host": HOST,
+    "launch": LAUNCH,
     "kernel_wait": IDLE,
     "other_idle": IDLE,
 }
-COLOURS = {  # in the order of bars; places in the palette, the same in all charts
+COLOURS = {  # in the order of bars; places in the palette, the same in all charts; 13 is 5, lighter
     COMPUTE: 0,
     COMMUNICATION: 1,
     LAST_RANK: 3,
@@ -29,6 +31,7 @@ COLOURS = {  # in the order of bars; places in the palette, the same in all char
     BUBBLE: 6,
     DATA: 4,
     HOST: 5,
+    LAUNCH: 13,
     IDLE: 7,
 }
 ON_A_CPU = "On a CPU compute is the time of operators, and waiting for the host is Python, and waiting."

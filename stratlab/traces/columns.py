@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from stratlab.traces.events import (
     ELEMENT_BYTES,
     GPU_CATEGORIES,
-    LAUNCH_CATEGORIES,
     NO_ARGS,
+    RECORD,
+    UNLINKED_CATEGORIES,
     Args,
     Event,
     Number,
@@ -77,29 +78,33 @@ class Columns:
         """Adds the events of one piece; `text` is what they were decoded from."""
         if b'"[memory]"' in text:
             self._apply_memory([e for e in events if e.name == "[memory]" and e.ph == "i" and e.args])
-        kept, times = self._keep([e for e in events if e.ph == "X" and e.cat not in self.without], text)
+        left = self.without
+        wanted = [e for e in events if e.ph == "X" and (e.cat not in left or e.name == RECORD)]
+        kept, times = self._keep(wanted, text)
         if not kept:
             return
         names, categories, threads = self.names, self.categories, self.threads
         category = np.array([categories[e.cat] for e in kept], np.int32)
         self._add("ts", times[0])
         self._add("dur", times[1])
-        self._add("name", np.array([names[e.name] for e in kept], np.int32))
+        name = np.array([names[e.name] for e in kept], np.int32)
+        self._add("name", name)
         self._add("cat", category)
-        self._add("thread", np.array([threads[e.tid] for e in kept], np.int32))
+        self._add("thread", np.array([threads[e.pid, e.tid] for e in kept], np.int32))
         on_gpu = self._which(category, GPU_CATEGORIES)
-        linked = np.flatnonzero(on_gpu | self._which(category, LAUNCH_CATEGORIES))
+        linked = np.flatnonzero(~self._which(category, UNLINKED_CATEGORIES))
         args = [kept[i].args or NO_ARGS for i in linked.tolist()]
         self._add("linked", (linked + self.count).astype(np.int32))
         self._add("correlation", read_integers([a.correlation for a in args]))
         gpu = np.flatnonzero(on_gpu)
         args = [kept[i].args or NO_ARGS for i in gpu.tolist()]
         self._add("gpu", (gpu + self.count).astype(np.int32))
-        self._add("stream", read_integers([a.stream for a in args]))
-        self._add("bytes", read_integers([a.bytes for a in args]))
-        talks = [i for i, a in enumerate(args) if a.collective is not None]
+        for key in ("device", "stream", "bytes"):
+            self._add(key, read_integers([getattr(a, key) for a in args]))
+        told = np.flatnonzero(on_gpu | (name == self.names.get(RECORD, -1))).tolist()
+        talks = [i for i in told if (kept[i].args or NO_ARGS).collective is not None]
         if talks:
-            self._apply_communication(gpu[talks] + self.count, [args[i] for i in talks])
+            self._apply_communication(np.array(talks) + self.count, [kept[i].args or NO_ARGS for i in talks])
         self.count += len(kept)
 
     def _keep(self, events: list[Event], text: bytes) -> tuple[list[Event], tuple[Column, Column]]:
@@ -159,7 +164,7 @@ def to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
 def _exact(text: bytes, without: frozenset[str]) -> tuple[Column, Column]:
     """The same for times since 1970, of which a float64 knows only every fourth of a microsecond."""
     events = decode_exact_rest(text).traceEvents if text.startswith(b"{") else decode_exact(text)
-    timed = [e for e in events if e.ph == "X" and e.cat not in without and e.cat]
+    timed = [e for e in events if e.ph == "X" and e.cat and (e.cat not in without or e.name == RECORD)]
     kept = [e for e in timed if 0 < e.ts < LATEST_US and 0 <= e.dur < LONGEST_US]
     return (
         np.array([int((e.ts * 1000).to_integral_value()) for e in kept], np.int64),

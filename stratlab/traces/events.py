@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,11 @@ import msgspec
 # A GPU event is known by its category, not by having a stream: Triton's CPU ops carry stream 0.
 COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
 GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
-LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+# Labels, operators and Python's stack, which are most of a trace and launch nothing themselves. Every other host event
+# may be a launch: `cuda_runtime`, `hip_driver`, `xpu_runtime`, `privateuse1_runtime`, and those of devices to come.
+UNLINKED_CATEGORIES = ("cpu_op", "Operator", "python_function", "user_annotation", "gpu_user_annotation")
+LAUNCH_CATEGORY = re.compile(r"_(runtime|driver)$|^Runtime$")
+RECORD = "record_param_comms"  # torch's operator around a collective; its args say which
 
 Number = int | float | str | None
 
@@ -19,6 +24,7 @@ class Args(msgspec.Struct, gc=False):
     """What is read of an event's `args`."""
 
     correlation: Number = None
+    device: Number = None
     stream: Number = None
     bytes: Number = None
     collective: Any = msgspec.field(default=None, name="Collective name")
@@ -42,6 +48,7 @@ class Event(msgspec.Struct, gc=False):
     name: str = ""
     ts: int | float = 0
     dur: int | float | None = None
+    pid: int | float | str | None = None
     tid: int | float | str | None = None
     args: Args | None = None
 
@@ -51,6 +58,7 @@ class ExactTimes(msgspec.Struct, gc=False):
 
     ph: str = ""
     cat: str = ""
+    name: str = ""
     ts: Decimal = Decimal(0)
     dur: Decimal = Decimal(-1)
 

@@ -43,7 +43,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     """The time of `a` that is not in `b`."""
     if not len(a[0]) or not len(b[0]):
         return a
-    starts = a[0][~_is_in(a[0], b)], b[1][_is_inside(b[1], a)]
+    starts = a[0][~is_within(a[0], b)], b[1][_is_inside(b[1], a)]
     ends = a[1][~_ends_in(a[1], b)], b[0][_is_inside(b[0], a)]
     return _merge(*starts), _merge(*ends)
 
@@ -52,7 +52,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The time in both sets."""
     if not len(a[0]) or not len(b[0]):
         return build_empty()
-    starts = a[0][_is_in(a[0], b)], b[0][_is_inside(b[0], a)]
+    starts = a[0][is_within(a[0], b)], b[0][_is_inside(b[0], a)]
     ends = a[1][_ends_in(a[1], b)], b[1][_is_inside(b[1], a)]
     return _merge(*starts), _merge(*ends)
 
@@ -62,7 +62,7 @@ def _merge(one: Times, other: Times) -> Times:
     return np.sort(np.concatenate([one, other]), kind="stable")
 
 
-def _is_in(at: Times, a: Intervals) -> NDArray[np.bool_]:
+def is_within(at: Times, a: Intervals) -> NDArray[np.bool_]:
     """Whether each point lies in [start, end) of some interval."""
     index = np.searchsorted(a[0], at, side="right") - 1
     return (index >= 0) & (at < a[1][np.maximum(index, 0)])

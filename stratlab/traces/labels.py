@@ -1,4 +1,5 @@
-"""The labels that the trainer writes into a trace: where a step and its phases begin and end on the host."""
+"""The labels of a trace: where a step and its phases begin and end on the host. The trainer writes its own; in traces
+of other programs torch's count."""
 
 from __future__ import annotations
 
@@ -20,6 +21,10 @@ PHASES = {
     "forward": re.compile(r"^## ?Forward Pass ?##$", re.IGNORECASE),
     "backward": re.compile(r"^## ?Backward Pass ?##$", re.IGNORECASE),
     "optimizer": re.compile(r"^## ?Optimizer Step ?##$", re.IGNORECASE),
+}
+OF_TORCH = {  # where the trace has no label of PHASES for that phase
+    "data": re.compile(r"^enumerate\((DataLoader|DataPipe)\)#"),
+    "optimizer": re.compile(r"^Optimizer\.(step|zero_grad)#"),
 }
 
 
@@ -52,8 +57,14 @@ def find_steps(trace: Trace) -> tuple[StepsFrom, list[Window]]:
 
 def find_phases(trace: Trace) -> list[str]:
     """Which phases are labelled at all."""
+    return [phase for phase in PHASES if len(_find_phase(trace, phase))]
+
+
+def _find_phase(trace: Trace, phase: str) -> Times:
+    """The events that label the phase: the trainer's, else torch's."""
     labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
-    return [phase for phase, pattern in PHASES.items() if len(_matching(trace, labels, pattern))]
+    found = _matching(trace, labels, PHASES[phase])
+    return found if len(found) or phase not in OF_TORCH else _matching(trace, labels, OF_TORCH[phase])
 
 
 def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:
@@ -68,11 +79,10 @@ def build_phase_labels(trace: Trace, windows: list[Window]) -> dict[str, list[In
 
     A label belongs to the step in which it starts; one that lies between two steps belongs to the next.
     """
-    all_labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
     ends = [window.end_ns for window in windows]
     labels = {}
     for phase in find_phases(trace):
-        found = _matching(trace, all_labels, PHASES[phase])
+        found = _find_phase(trace, phase)
         owner = np.searchsorted(ends, trace.ts[found], side="right")
         steps = [found[owner == i] for i in range(len(windows))]
         labels[phase] = [(trace.ts[mine], trace.end[mine]) for mine in steps]

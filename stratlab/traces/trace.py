@@ -40,7 +40,8 @@ class MemoryEvents:
 
 @dataclass(frozen=True)
 class Communication:
-    """What NCCL kernels say of themselves, one entry per kernel that does. `index` counts the trace's events."""
+    """What GPU events and the records around their launches (RECORD) say of a collective, one entry per event that says
+    anything. `index` counts the trace's events."""
 
     index: Times
     collective: NDArray[np.int32]  # into `collectives`
@@ -64,10 +65,11 @@ class Trace:
     thread: NDArray[np.int32]
     names: list[str]
     categories: list[str]
-    linked: NDArray[np.int32]  # launches and GPU events, in ascending order
+    linked: NDArray[np.int32]  # GPU events and what may have launched them, in ascending order
     linked_correlation: Times  # what joins a GPU event to its launch, one per `linked`; -1 = none
     gpu: NDArray[np.int32]  # the events that ran on a GPU
-    stream: Times  # one per `gpu`; -1 = none
+    device: Times  # one per `gpu`; -1 = none
+    stream: Times  # the same
     bytes: Times  # copied by it, one per `gpu`; -1 = not told
     communication: Communication
     memory: MemoryEvents
@@ -151,7 +153,7 @@ def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int, odd: Od
         origin_ns=first + read_base_ns(head.get("baseTimeNanoseconds")),
         ts=ts,
         end=end,
-        **{key: columns.take(key) for key in ("name", "cat", "thread", "stream", "bytes")},
+        **{key: columns.take(key) for key in ("name", "cat", "thread", "device", "stream", "bytes")},
         **{key: columns.take(key, np.int32) for key in ("linked", "gpu")},
         linked_correlation=columns.take("correlation"),
         names=list(columns.names),

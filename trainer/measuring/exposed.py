@@ -23,11 +23,12 @@ from trainer.record.run_directory import read_line
 
 STEP = re.compile(r"^## ?Training Step \d+ ?##$")
 COMMUNICATION_KERNEL = re.compile(
-    r"^(nccl|rccl|hccl)|ncclKernel"
+    r"^(nccl|rccl|hccl|hcom_|oneccl)|ncclKernel|msccl|\b(one)?ccl::"
     r"|\b(intranode|internode)(_ll)?::(?!get_dispatch_layout)"
-    r"|nvshmem|cross_device_reduce|(one_shot|two_shot|multimem)_all_reduce"
+    r"|nvshmem|cross_device_reduce|(one_shot|two_shot)_all_reduce|\bmultimem_|\buserbuffers_"
+    r"|^(Memcpy|Copy) ?(PtoP|PeerToPeer)"
 )
-COMMUNICATION_LABEL = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
+COMMUNICATION_LABEL = re.compile(r"^(gloo|mpi|ucc|cncl|[a-z]*ccl):")
 NO_COMPUTE_OP = re.compile(
     r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$|^(## |ProfilerStep#)"
 )
@@ -82,19 +83,35 @@ def measure_exposed_pct(events: list[Event]) -> float | None:
         low = max([low, *(e.end for e in device if e.correlation < first)])
         high = max([high, *(e.end for e in device if launches.get(e.correlation, e.start) < high)])
         whole = [(low, high)]  # a step begins where the one before it has ended
-        kernels = [e for e in device if not NO_KERNEL.search(e.name)]
-        comm = [e for e in kernels if COMMUNICATION_KERNEL.search(e.name)]
-        compute = [e for e in kernels if not COMMUNICATION_KERNEL.search(e.name)]
+        comm = [e for e in device if COMMUNICATION_KERNEL.search(e.name)]
+        other = [e for e in device if not COMMUNICATION_KERNEL.search(e.name)]
+        compute = [e for e in other if not NO_KERNEL.search(e.name)]
     else:
         comm = [e for e in events if COMMUNICATION_LABEL.match(e.name)]
-        backend = {e.thread for e in comm} - {e.thread for e in steps}
-        compute = [
-            e for e in events if not (e.is_label or NO_COMPUTE_OP.search(e.name) or e.thread in backend)
-        ]
+        operators = [e for e in events if not (e.is_label or NO_COMPUTE_OP.search(e.name))]
+        backend = _find_backend_threads(comm, operators) - {e.thread for e in steps}
+        compute = [e for e in operators if e.thread not in backend]
     busy, covered = (_union([(e.start, e.end) for e in chosen], low, high) for chosen in (comm, compute))
     busy = _both(busy, whole)
     length = _length(whole)
     return 100.0 * (_length(busy) - _length(_both(busy, covered))) / length if length > 0 else None
+
+
+def _find_backend_threads(comm: list[Event], operators: list[Event]) -> set[int]:
+    """Threads most of whose operators lie in a backend's labels; autograd's has a label now and then."""
+    found = set()
+    for thread in {e.thread for e in comm}:
+        labels = [(e.start, e.end) for e in comm if e.thread == thread]
+        starts = [e.start for e in operators if e.thread == thread]
+        spans = _union(labels, min(low for low, _ in labels), max(high for _, high in labels))
+        inside = (
+            _length(_both(_union([(at, at + 1) for at in starts], 0, max(starts) + 1), spans))
+            if starts
+            else 0
+        )
+        if 2 * inside >= len(set(starts)):
+            found.add(thread)
+    return found
 
 
 def read_exposed_pct(manifest: Path) -> float | None:

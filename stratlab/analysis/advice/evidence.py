@@ -72,6 +72,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         else _divide(mean.get("data_ms"), step_ms, 100),
         "optimizer_pct": _divide(mean.get("optimizer_ms"), step_ms, 100),
         "bubble_over_ideal": _divide(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
+        "launching_pct": _plus(mean.get("host_wait_pct"), mean.get("launch_wait_pct")),
         "imbalance_pct": None if (i := mean.get("compute_imbalance")) is None else 100 * (i - 1),
         "next_strategy": find_other(known["strategy"], "holds_less"),
         "previous_strategy": find_other(known["strategy"], "sends_less"),
@@ -178,6 +179,11 @@ def _at(rank: int | None, hosts: Mapping[int, str]) -> str:
 
 def _divide(a: float | None, b: float | None, factor: float = 1.0) -> float | None:
     return factor * a / b if a is not None and b else None
+
+
+def _plus(a: float | None, b: float | None) -> float | None:
+    """An analysis of an earlier version has no `launch_wait_pct`: its host waited for both."""
+    return a + (b or 0.0) if a is not None else None
 
 
 def _minus(a: float | None, b: float | None) -> float | None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.analysis.dividing.collective_names import name_collective
+from stratlab.analysis.dividing.collective_names import is_collective, name_collective
 from stratlab.analysis.dividing.lanes import Lanes
 from stratlab.traces.intervals import Times
 from stratlab.traces.labels import Window
@@ -56,21 +56,20 @@ def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axe
     found = [lanes.issued_within(w.start_ns, w.end_ns) for w in windows]
     chosen = np.concatenate(found) if found else np.empty(0, np.int64)
     chosen = chosen[lanes.is_communication[chosen]]
-    said = trace.communication
-    entry = np.full(len(chosen), -1, np.int64)
-    if len(said.index):
-        at = np.minimum(np.searchsorted(said.index, lanes.event[chosen]), len(said.index) - 1)
-        entry = np.where(said.index[at] == lanes.event[chosen], at, -1)
-    keys = np.stack(
-        [
-            lanes.name[chosen],
-            np.where(entry >= 0, said.collective[entry] if len(said.index) else 0, -1),
-            np.where(entry >= 0, said.group[entry] if len(said.index) else 0, -1),
-        ],
-        axis=1,
-    ).reshape(-1, 3)
+    said, entry = trace.communication, lanes.entry[chosen]
+    told = entry >= 0
+    nothing = np.full(len(chosen), -1, np.int64)
+    collective, group, size = (
+        np.where(told, values[entry], -1) if len(values) else nothing
+        for values in (said.collective, said.group, said.bytes)
+    )
+    # a record that started several kernels tells the bytes of all of them together
+    _, place, counts = np.unique(entry, return_inverse=True, return_counts=True)
+    size = np.where(counts[place] == 1, size, -1)
+    label = np.where(told, -1, lanes.label[chosen])
+    keys = np.stack([lanes.name[chosen], collective, group, label], axis=1).reshape(-1, 4)
     rows, codes = np.unique(keys, axis=0, return_inverse=True)
-    described = [_describe(trace, lanes.names[n], c, g, axes) for n, c, g in rows.tolist()]
+    described = [_describe(trace, lanes.names[n], c, g, axes, label) for n, c, g, label in rows.tolist()]
     kinds = list(dict.fromkeys(described))
     kind = np.array([kinds.index(d) for d in described], np.int32)[codes.reshape(-1)]
     return Calls(
@@ -79,14 +78,18 @@ def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axe
         kind=kind,
         starts=lanes.starts[chosen],
         ends=lanes.ends[chosen],
-        bytes=np.where(entry >= 0, said.bytes[entry] if len(said.index) else -1, -1),
+        bytes=size,
     )
 
 
-def _describe(trace: Trace, name: str, collective: int, group: int, axes: dict[str, int]) -> CallKind:
+def _describe(
+    trace: Trace, name: str, collective: int, group: int, axes: dict[str, int], label: int
+) -> CallKind:
     said = trace.communication
     short = name.partition("(")[0]
-    told = said.collectives[collective] if collective >= 0 else name
+    told = name if label < 0 else trace.names[label]
+    if collective >= 0 and is_collective(said.collectives[collective]):
+        told = said.collectives[collective]
     wide = [axis for axis, size in axes.items() if size > 1]
     if group < 0:
         return CallKind(CallKey(name_collective(told), short, wide[0] if len(wide) == 1 else ""), "")

@@ -4,7 +4,11 @@ compute    union of the compute events
 exposed    communication that no compute covers, per collective; where several run at once the first in
            alphabetical order counts
 copies     copies that neither compute nor communication covers
-idle       the rest, split: data (under the host's data label), then by what the lane waited for
+idle       the rest, split: data (under the host's data label), then by what the lane waited for:
+           host    until the host began to launch the next event
+           launch  from there until the event started; or inside the launch of an event that was begun earlier
+           kernel  the event was queued, and the gap is short
+           other   the event was queued
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from stratlab.traces.intervals import Intervals, Times, build_empty, build_union
 
 KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue; as in idle.py
 SHARES = ("compute", "comm", "comm_overlap", "comm_exposed", "copy", "copy_exposed", "idle")
-IDLE = ("data_wait", "host_wait", "kernel_wait", "other_idle")
+IDLE = ("data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle")
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,7 @@ def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int,
     whole = np.array([low], np.int64), np.array([high], np.int64)
     idle = subtract(whole, join(join(compute, comm), copy))
     waiting_for_data = intersect(idle, build_union(*data_labels))
-    host, kernel = _split_gaps(lanes, idle)
-    host, kernel = subtract(host, waiting_for_data), subtract(kernel, waiting_for_data)
+    host, launch, kernel = (subtract(part, waiting_for_data) for part in _split_gaps(lanes, idle))
     sets = {
         "compute": compute,
         "comm": comm,
@@ -51,27 +54,31 @@ def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int,
         "idle": idle,
         "data_wait": waiting_for_data,
         "host_wait": host,
+        "launch_wait": launch,
         "kernel_wait": kernel,
-        "other_idle": subtract(idle, join(waiting_for_data, join(host, kernel))),
+        "other_idle": subtract(idle, join(join(waiting_for_data, host), join(launch, kernel))),
     }
     return Exposure(sets, _split_exposed(exposed, calls))
 
 
-def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals]:
-    """(gaps in which the lane waited for the host, short gaps between queued events). On the host every gap is the
-    first: Python and waiting. On a GPU: the event that ends the gap was launched after the gap had begun; with nothing
-    after it, as well."""
+def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals, Intervals]:
+    """Host, launch and kernel of each gap, by the event that ends it. With nothing after it, a gap is the host's; so is
+    every gap on the host itself: Python and waiting."""
     if lanes.source == "cpu":
-        return idle, build_empty()
+        return idle, build_empty(), build_empty()
     starts, ends = idle
     order = np.lexsort((lanes.issued, lanes.starts))  # of those that start together, the one issued first
     begun = lanes.starts[order]
     following = np.searchsorted(begun, ends, side="left")
     inside = following < len(order)
-    issued = np.where(inside, lanes.issued[order[np.minimum(following, len(order) - 1)]], ends)
+    event = order[np.minimum(following, len(order) - 1)]
+    issued = np.where(inside, np.minimum(lanes.issued[event], ends), ends)
+    launched = np.where(inside, np.minimum(lanes.launched[event], ends), ends)
     by_host = issued > starts
+    until = np.where(by_host, issued, starts)  # here the launch begins
+    done = np.where(by_host, ends, np.maximum(launched, starts))  # and here its part of the gap ends
     short = ~by_host & (ends - starts < KERNEL_WAIT_BELOW_NS)
-    return (starts[by_host], ends[by_host]), (starts[short], ends[short])
+    return build_union(starts, until), build_union(until, done), build_union(done[short], ends[short])
 
 
 def _split_exposed(exposed: Intervals, calls: Calls) -> dict[CallKey, Intervals]:

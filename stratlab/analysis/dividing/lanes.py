@@ -1,10 +1,12 @@
 """What ran when: compute, communication and copies of one rank, on its GPU or, without one, on the host.
 
-GPU: a kernel is communication by its name, a copy by its category. It belongs to the step in whose label its
+GPU: an event is communication by its name or because it names a collective; so is a copy, which else is told by its
+category. It belongs to the step in whose label its
 launch lies (kernel -> launch by correlation id); the label decides, not the thread, so kernels launched by
 autograd threads count too. What was launched before the recording began belongs to no step: the first one begins when
 it has ended.
-CPU: operators; communication is what the backends write as `gloo:all_reduce` and the like. This is host operator
+CPU: operators, without those of a backend's own threads; communication is what the backends write as `gloo:all_reduce`
+and the like. This is host operator
 time and says nothing about a GPU.
 """
 
@@ -17,21 +19,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.events import COPY_CATEGORIES, LAUNCH_CATEGORIES
-from stratlab.traces.intervals import Intervals, Times, build_union
+from stratlab.analysis.dividing.collective_names import COMMUNICATION_KERNEL, COMMUNICATION_LABEL
+from stratlab.analysis.dividing.launches import find_around, find_entries, find_launches
+from stratlab.traces.events import COPY_CATEGORIES
+from stratlab.traces.intervals import Intervals, Times, build_union, is_within
 from stratlab.traces.labels import PROFILER_STEP, STEP
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, UNTOLD, Mask, Trace
 
 Source = Literal["gpu", "cpu"]
 
-# HTA knows the first line only: for it the others compute. DeepEP under any of its names (`deep_ep::`, `dpsk::ep::`;
-# its layout and CUB's scans in `cdpsk::ep::` do compute), NVSHMEM, vLLM's and torch's own all-reduce.
-COMMUNICATION_KERNEL = re.compile(
-    r"^(nccl|rccl|hccl)|ncclKernel"
-    r"|\b(intranode|internode)(_ll)?::(?!get_dispatch_layout)"
-    r"|nvshmem|cross_device_reduce|(one_shot|two_shot|multimem)_all_reduce"
-)
-COMMUNICATION_LABEL = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 # Not computation: entering a collective, and autograd's wrappers, whose own time is hooks that wait for one
 # (FSDP waits inside RegisterPostBackwardFunctionBackward).
 NO_COMPUTE_OP = re.compile(
@@ -50,11 +46,14 @@ class Lanes:
     starts: Times
     ends: Times
     issued: Times  # when the host launched the event; on the host itself, its start
+    launched: Times  # when the launching call had ended; on the host itself, the event's start
     is_compute: Mask
     is_communication: Mask
     is_copy: Mask
     names: list[str]
     name: NDArray[np.int32]
+    entry: Times  # what the event, or the record around its launch, says: into `communication`; -1 = nothing
+    label: NDArray[np.int32]  # of a collective around its launch, into `names`; -1 = none
     in_flight: int  # GPU events that were launched before the recording began
     unlaunched: int  # other GPU events without a launch in the trace; they count by their own start
     _order: Times = field(init=False, repr=False)  # by issue
@@ -95,23 +94,28 @@ def build_lanes(trace: Trace) -> Lanes:
 
 def _build_gpu_lanes(trace: Trace) -> Lanes:
     gpu = trace.gpu
-    launched = find_launches(trace)
-    starts = trace.ts[gpu]
-    communicates = _named(trace, gpu, COMMUNICATION_KERNEL)
+    launches = find_launches(trace)
+    starts, issued = trace.ts[gpu], launches.start
+    own = find_entries(trace, gpu)
+    around, label = find_around(trace, launches)
+    communicates = _named(trace, gpu, COMMUNICATION_KERNEL) | (own >= 0)
     copies = trace.in_category(COPY_CATEGORIES)[gpu]
     return Lanes(
         source="gpu",
         event=gpu,
         starts=starts,
         ends=trace.end[gpu],
-        issued=np.where(launched == UNTOLD, starts, launched),
+        issued=np.where(issued == UNTOLD, starts, issued),
+        launched=np.where(issued == UNTOLD, starts, launches.end),
         is_compute=~communicates & ~copies,
         is_communication=communicates,
         is_copy=copies & ~communicates,
         names=trace.names,
         name=trace.name[gpu],
-        in_flight=int((launched == BEFORE).sum()),
-        unlaunched=int((launched == UNTOLD).sum()),
+        entry=np.where(own >= 0, own, around),
+        label=label,
+        in_flight=int((issued == BEFORE).sum()),
+        unlaunched=int((issued == UNTOLD).sum()),
     )
 
 
@@ -120,41 +124,17 @@ def _named(trace: Trace, events: NDArray[np.int32], pattern: re.Pattern[str]) ->
     return np.array([bool(pattern.search(name)) for name in trace.names], bool)[trace.name[events]]
 
 
-def find_launches(trace: Trace) -> Times:
-    """Host time of the launch of each event of `trace.gpu`, ns. Without one in the trace: BEFORE for what was in flight
-    when the recording began, else UNTOLD."""
-    wanted = trace.linked_correlation[np.searchsorted(trace.linked, trace.gpu)]
-    codes = [i for i, name in enumerate(trace.categories) if name in LAUNCH_CATEGORIES]
-    launches = np.isin(trace.cat[trace.linked], codes) & (trace.linked_correlation > 0)
-    events, ids = trace.linked[launches], trace.linked_correlation[launches]
-    if not len(events):
-        return np.full(len(trace.gpu), UNTOLD, np.int64)
-    order = np.argsort(ids, kind="stable")
-    events, ids = events[order], ids[order]
-    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    found = ids[at] == wanted
-    # the ids of calls rise; of an event without one, the order on its stream tells
-    in_flight = np.where(wanted > 0, wanted < ids[0], _precede(trace, found))
-    return np.where(found, trace.ts[events[at]], np.where(in_flight, BEFORE, UNTOLD))
-
-
-def _precede(trace: Trace, found: Mask) -> Mask:
-    """Which GPU events start before the first on their stream whose launch was found."""
-    starts, before = trace.ts[trace.gpu], np.zeros(len(found), bool)
-    for stream in np.unique(trace.stream[~found]):
-        mine = trace.stream == stream
-        if (mine & found).any():
-            before |= mine & (starts < starts[mine & found].min())
-    return before
-
-
 def _build_cpu_lanes(trace: Trace) -> Lanes:
     label = trace.in_category(LABEL_CATEGORIES)
     communicates = label & trace.matches(COMMUNICATION_LABEL)
     main = trace.thread[label & (trace.matches(STEP) | trace.matches(PROFILER_STEP))]
-    backend_threads = np.setdiff1d(trace.thread[communicates], main)
     computes = trace.in_category(OPERATOR_CATEGORIES) & ~trace.matches(NO_COMPUTE_OP)
-    computes &= ~np.isin(trace.thread, backend_threads)
+    for thread in np.setdiff1d(trace.thread[communicates], main):
+        mine = trace.thread == thread
+        labels, operators = np.flatnonzero(mine & communicates), np.flatnonzero(mine & computes)
+        spans = build_union(trace.ts[labels], trace.end[labels])
+        if 2 * is_within(trace.ts[operators], spans).sum() >= len(operators):
+            computes &= ~mine  # a backend's own thread: autograd's has a label now and then
     used = np.flatnonzero(communicates | computes)
     return Lanes(
         source="cpu",
@@ -162,11 +142,14 @@ def _build_cpu_lanes(trace: Trace) -> Lanes:
         starts=trace.ts[used],
         ends=trace.end[used],
         issued=trace.ts[used],
+        launched=trace.ts[used],
         is_compute=computes[used],
         is_communication=communicates[used],
         is_copy=np.zeros(len(used), bool),
         names=trace.names,
         name=trace.name[used],
+        entry=np.full(len(used), -1, np.int64),
+        label=np.full(len(used), -1, np.int32),
         in_flight=0,
         unlaunched=0,
     )

@@ -2,7 +2,7 @@
 
     step = compute + exposed communication + exposed copies + idle
     exposed communication = transfer, per collective + straggler (waiting for the last rank)
-    idle = data wait + host wait + kernel wait + other
+    idle = data wait + host wait + launch wait + kernel wait + other
 
 In a pipeline the exposed point-to-point communication is the bubble.
 """
@@ -80,7 +80,12 @@ def sum_parts(partitions: Sequence[Partition]) -> dict[tuple[str, str, str], int
             where = ("comm", key.collective, key.axis)
             totals[where] = totals.get(where, 0) + int(times.sum())
     names = {"straggler": "straggler", "bubble": "bubble", "copy_exposed": "copy", "data_wait": "data"}
-    names |= {"host_wait": "host", "kernel_wait": "kernel_wait", "other_idle": "other_idle"}
+    names |= {
+        "host_wait": "host",
+        "launch_wait": "launch",
+        "kernel_wait": "kernel_wait",
+        "other_idle": "other_idle",
+    }
     for name, part in {"compute": "compute", **names}.items():
         totals[part, "", ""] = sum(int(p.times[name].sum()) for p in partitions)
     return totals

@@ -20,6 +20,7 @@ from stratlab.analysis.dividing.partition import Measured, build_measured, build
 from stratlab.analysis.dividing.segments import Segments, build_segments
 from stratlab.analysis.measuring.bandwidth import CopyRow, build_copies
 from stratlab.analysis.measuring.collectives import CollectiveRow, build_collectives
+from stratlab.analysis.measuring.gaps import Gaps, build_gaps, find_labels
 from stratlab.analysis.measuring.idle import IdleRow, build_idle
 from stratlab.analysis.measuring.kernels import Durations, KernelRow, build_durations, build_kernels
 from stratlab.analysis.measuring.step_rows import (
@@ -52,6 +53,7 @@ class RankFacts:
     durations: Durations
     copies: list[CopyRow]
     idle: list[IdleRow]
+    gaps: Gaps
     activity: Activity
     memory: list[MemoryPoint]
     allocations: int | None
@@ -124,11 +126,13 @@ def read_rank_trace(
             for text in _describe(trace, lanes, segments, windows, steps_from)
         ],
     }
+    named = find_labels(trace) if lanes.source == "gpu" else {}
     del trace  # what follows needs as much memory again
     low, high = segments.windows[0].start_ns, segments.windows[-1].end_ns
     exposure = build_exposure(lanes, calls, _join_labels(labels.get("data")), low, high)
     return Reading(
         **told,
+        gaps=build_gaps(exposure.sets, segments.windows, named) if lanes.source == "gpu" else Gaps(),
         activity=build_activity(rank, exposure.sets, low, high),
         measured=build_measured(segments, exposure, calls),
     )
@@ -138,11 +142,14 @@ def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline
     """The rest, which needs the calls of all ranks."""
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments = reading.measured.segments
+    parts = sum_parts([partition])
+    if "data" not in reading.phases:  # not known, which is not zero
+        del parts["data", "", ""]
     return RankAnalysis(
         **{field.name: getattr(reading, field.name) for field in fields(RankFacts)},
-        parts_ns=sum_parts([partition]),
+        parts_ns=parts,
         rows=build_step_rows(reading.rank, reading.source, segments, partition, reading.labels),
-        phase_rows=build_phase_rows(reading.rank, segments, partition),
+        phase_rows=build_phase_rows(reading.rank, segments, partition, reading.labels),
         collectives=build_collectives(reading.measured.calls, partition, matches),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from stratlab.traces.labels import PHASES
 
 PARTS = (
     *("compute", "comm", "comm_overlap", "comm_exposed", "straggler", "bubble", "copy", "copy_exposed"),
-    *("idle", "data_wait", "host_wait", "kernel_wait", "other_idle"),
+    *("idle", "data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle"),
 )
 
 
@@ -24,9 +24,10 @@ PARTS = (
 class StepRow:
     """One step of one rank. `source` says whose time this is; all times in ms.
 
-    comm = exposed + overlapped with compute; exposed includes straggler and bubble; idle = the four behind it.
-    Phases: `data_ms` is always host time; the others are GPU time of the work issued inside the label (source
-    gpu), or the label's own duration (source cpu); None without such a label.
+    comm = exposed + overlapped with compute; exposed includes straggler and bubble; idle = the five behind it.
+    `data_wait_ms` is None in a trace without a label of data loading. Phases: `data_ms` is always host time; the others
+    are GPU time of the work issued inside the label (source gpu), or the label's own duration (source cpu); None
+    without such a label.
     """
 
     rank: int
@@ -43,8 +44,9 @@ class StepRow:
     copy_ms: float
     copy_exposed_ms: float
     idle_ms: float
-    data_wait_ms: float
+    data_wait_ms: float | None
     host_wait_ms: float
+    launch_wait_ms: float
     kernel_wait_ms: float
     other_idle_ms: float
     data_ms: float | None
@@ -70,8 +72,9 @@ class PhaseRow:
     copy_ms: float
     copy_exposed_ms: float
     idle_ms: float
-    data_wait_ms: float
+    data_wait_ms: float | None
     host_wait_ms: float
+    launch_wait_ms: float
     kernel_wait_ms: float
     other_idle_ms: float
 
@@ -111,7 +114,8 @@ def build_step_rows(
     }
     rows = []
     for i, (window, host) in enumerate(zip(segments.windows, segments.hosts, strict=True)):
-        times: dict[str, float] = {f"{name}_ms": int(sums[name][i]) / 1e6 for name in PARTS}
+        times: dict[str, Any] = {f"{name}_ms": int(sums[name][i]) / 1e6 for name in PARTS}
+        times["data_wait_ms"] = times["data_wait_ms"] if "data" in labels else None
         phases: dict[str, Any] = {f"{p}_ms": labels[p][i] / 1e6 if p in labels else None for p in PHASES}
         host_ms = (host.end_ns - max(host.start_ns, 0)) / 1e6
         rows.append(
@@ -120,8 +124,10 @@ def build_step_rows(
     return rows
 
 
-def build_phase_rows(rank: int, segments: Segments, partition: Partition) -> list[PhaseRow]:
-    """One row per phase that a step has, in the order of SPANS."""
+def build_phase_rows(
+    rank: int, segments: Segments, partition: Partition, labels: Collection[str]
+) -> list[PhaseRow]:
+    """One row per phase that a step has, in the order of SPANS. `labels`: the phases that the trace labels."""
     where = segments.step * len(SPANS) + segments.phase
     count = len(segments.windows) * len(SPANS)
     sums = {name: _sum_by(where, partition.times[name], count) for name in ("span", *PARTS)}
@@ -130,7 +136,10 @@ def build_phase_rows(rank: int, segments: Segments, partition: Partition) -> lis
             rank,
             segments.windows[i // len(SPANS)].step,
             SPANS[i % len(SPANS)],
-            *(int(sums[name][i]) / 1e6 for name in ("span", *PARTS)),
+            *(
+                int(sums[name][i]) / 1e6 if name != "data_wait" or "data" in labels else None
+                for name in ("span", *PARTS)
+            ),  # type: ignore[arg-type]
         )
         for i in np.flatnonzero(sums["span"]).tolist()
     ]
@@ -146,7 +155,7 @@ def _sum_by(index: Times, values: Times, count: int) -> Times:
 TIMES = ("step_ms", "host_step_ms", *(f"{phase}_ms" for phase in PHASES))
 SHARES = (
     *("compute", "comm", "comm_exposed", "straggler", "bubble", "copy_exposed", "idle"),
-    *("data_wait", "host_wait", "kernel_wait", "other_idle"),
+    *("data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle"),
 )
 
 

@@ -14,12 +14,12 @@ from stratlab.analysis.pages.summaries import (
 )
 from stratlab.analysis.pages.time_sections import round_shares
 from stratlab.drawing import Column, Section, histogram, html_table, note, stacked_bars, subtitle
-from stratlab.run_directory.step_parts import COLOURS, DATA, HOST
+from stratlab.run_directory.step_parts import COLOURS, DATA, HOST, LAUNCH
 
 MOST_KERNELS = 20
 LONGEST_NAME = 120
 OF_TYPE = {"compute": "compute", "comm": "communication", "copy": "copies"}
-IDLE = ("data_wait_pct", "host_wait_pct", "kernel_wait_pct", "other_idle_pct")
+IDLE = ("data_wait_pct", "host_wait_pct", "launch_wait_pct", "kernel_wait_pct", "other_idle_pct")
 NO_GPU = "CPU traces hold no GPU events"
 
 
@@ -71,16 +71,17 @@ def build_copies(report: dict[str, Any]) -> Markup:
 def build_idle(report: dict[str, Any]) -> Markup:
     """What the lane waited for: in the step as it is partitioned here, and per stream as HTA defines it."""
     mean = report["mean"]
-    data, host, *others = (mean.get(key) for key in IDLE)
+    data, host, launch, *others = (mean.get(key) for key in IDLE)
     bar = {DATA: data, HOST: host}
     if report["source"] == "cpu":
         text = "Neither an operator nor communication ran; all of it but waiting for data is waiting for the host."
         return stacked_bars({"idle": bar}, "% of the step", COLOURS) + note(text)
-    bar["other idle"] = sum_known(others)
+    bar |= {LAUNCH: launch, "other idle": sum_known(others)}
     html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table([mean], round_shares(IDLE))
     html += note(
-        "Idle: nothing ran on any stream. Data: under the host's label of data loading. Host: the next event was "
-        "launched after the gap had begun. Kernel: gaps below 30 us between queued events."
+        "Idle: nothing ran on any stream. Data: under the host's label of data loading. Host: until the host launched "
+        "the next event. Launch: from there until it started, or inside the launch. Kernel: gaps below 30 us between "
+        "queued events."
     )
     rows = build_idle_summary(report)
     if not rows:
@@ -92,7 +93,7 @@ def build_idle(report: dict[str, Any]) -> Markup:
         + html_table(rows, columns)
         + note(
             "Gaps between neighbours on one stream over the whole recording, also while another stream was busy; "
-            "mean over ranks."
+            "mean over ranks. A gap before an event that was launched after the gap had begun is the host's as a whole."
         )
     )
 

@@ -15,6 +15,7 @@ from stratlab.run_directory.step_parts import (
     HOST,
     IDLE,
     LAST_RANK,
+    LAUNCH,
     OF_PART,
 )
 
@@ -40,6 +41,7 @@ def split_row(row: Mapping[str, Any]) -> dict[str, float | None]:
         BUBBLE: row.get("bubble_ms"),
         DATA: row.get("data_wait_ms"),
         HOST: row.get("host_wait_ms"),
+        LAUNCH: row.get("launch_wait_ms"),
         IDLE: None if None in idle else sum(idle),  # type: ignore[arg-type]
     }
 

@@ -23,8 +23,9 @@ TIMES: Columns = {
     "copy_ms": ("ms", "union of the copies, hidden or not"),
     "copy_exposed_ms": ("ms", "copies while nothing computed or communicated"),
     "idle_ms": ("ms", "nothing ran"),
-    "data_wait_ms": ("ms", "idle under the host's label of data loading"),
+    "data_wait_ms": ("ms", "idle under the host's label of data loading; empty without such a label"),
     "host_wait_ms": ("ms", "idle until the host launched the next event; on the cpu all other idle time"),
+    "launch_wait_ms": ("ms", "idle between a launch and the start of its event, or inside the launch itself"),
     "kernel_wait_ms": ("ms", "idle in gaps below 30 us between queued events"),
     "other_idle_ms": ("ms", "the rest of the idle time"),
 }
@@ -51,6 +52,14 @@ SCHEMA: dict[str, Columns] = {
     | {"comm_overlap_pct": ("%", "share of the communication that compute hides")}
     | LABELS
     | {
+        "gap_kind": (
+            "",
+            "of most of host_wait and launch_wait: short, first (before a step's first event), label, long",
+        ),
+        "gap_label": ("", "the label under which most of it lies, in long gaps"),
+        "short_gap_pct": ("%", "share of it in gaps below 1 ms and 5 % of the step"),
+        "first_gap_pct": ("%", "share of it in longer gaps before the first event of a step"),
+        "longest_gap_ms": ("ms", "the longest gap of it"),
         "kernels_per_step": ("", "kernels launched per step, without copies"),
         "kernel_us_p50": ("us", "median duration of a kernel"),
         "short_kernel_pct": ("%", "share of the kernels shorter than 10 us"),
@@ -112,10 +121,12 @@ SCHEMA: dict[str, Columns] = {
     },
     "idle_stats": RANK
     | {
+        "device": ("", "number of the GPU"),
         "stream": ("", "CUDA stream"),
         "host_wait_ms": (
             "ms",
-            "gaps before events that were launched after the gap had begun (HTA's definition)",
+            "whole gaps before events that were launched after the gap had begun (HTA's rule; host_wait of a step ends "
+            "at the launch)",
         ),
         "kernel_wait_ms": ("ms", "gaps below 30 us between queued events"),
         "other_ms": ("ms", "all other gaps"),

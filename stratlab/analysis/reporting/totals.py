@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratlab.analysis.measuring import gaps
 from stratlab.analysis.measuring.bandwidth import CopyRow
 from stratlab.analysis.measuring.kernels import build_sum, find_median, find_short_share
 from stratlab.analysis.measuring.rank import RankAnalysis
@@ -57,8 +58,14 @@ def _describe(ranks: Sequence[RankAnalysis]) -> dict[str, Any]:
     device = [point for rank in ranks for point in rank.memory if point.device != "cpu"]
     reserved = [point.reserved_mib for point in device if point.reserved_mib is not None]
     sizes_gib = [rank.device_memory_gib for rank in ranks if rank.device_memory_gib is not None]
+    waiting = gaps.build_sum([rank.gaps for rank in ranks])
     counted = [rank.allocations for rank in ranks if rank.allocations is not None]
     return {
+        "gap_kind": waiting.kind,
+        "gap_label": waiting.label,
+        "short_gap_pct": 100 * waiting.short / waiting.whole if waiting.whole else None,
+        "first_gap_pct": 100 * waiting.first / waiting.whole if waiting.whole else None,
+        "longest_gap_ms": waiting.longest / 1e6 if waiting.whole else None,
         "kernels_per_step": sum(rank.durations.in_steps for rank in ranks) / steps if on_gpu else None,
         "kernel_us_p50": find_median(durations) if on_gpu else None,
         "short_kernel_pct": find_short_share(durations) if on_gpu else None,

@@ -19,11 +19,13 @@ from stratlab.run_directory.files import is_number
 
 Where = tuple[str, str]
 
-OWN = {  # parts in which a rank can be slow, and their share in the rows of single ranks
-    "compute": "compute_pct",
-    "copies": "copy_exposed_pct",
-    "data": "data_wait_pct",
-    "host": "host_wait_pct",
+OWN = {  # parts in which a rank can be slow, and their shares in the rows of single ranks
+    "compute": ("compute_pct",),
+    "copies": ("copy_exposed_pct",),
+    "data": (
+        "data_wait_pct",
+    ),  # of traces without a label of data loading not known: it counts with the host
+    "host": ("host_wait_pct", "launch_wait_pct"),
 }
 
 
@@ -40,8 +42,9 @@ def gather_straggler(
         ranks, collectives: of analysis/report.json.
     """
     waits = [ms for row in ranks if (ms := _read_ms(row, "straggler_pct")) is not None]
-    own = [{p: ms for p, share in OWN.items() if (ms := _read_ms(row, share)) is not None} for row in ranks]
-    known = len(ranks) == len(waits) > 1 and all(len(values) == len(OWN) for values in own)
+    own = [{part: sum(_read_ms(row, share) or 0.0 for share in OWN[part]) for part in OWN} for row in ranks]
+    told = all(_read_ms(row, name) is not None for row in ranks for name in ("compute_pct", "host_wait_pct"))
+    known = len(ranks) == len(waits) > 1 and told
     if not known or max(waits) <= 0 or parts.get("bubble"):
         return dict(parts), dict(exposed)
     fast, slow = waits.index(max(waits)), waits.index(min(waits))

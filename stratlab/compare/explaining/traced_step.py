@@ -1,6 +1,7 @@
 """One step of a run as its traces show it, in parts that sum to it: what the attribution subtracts.
 
-Two things differ from `parts` of the analysis, and both keep the sum: kernel_wait and other_idle are one part, idle;
+Three things differ from `parts` of the analysis, and all keep the sum: kernel_wait and other_idle are one part, idle;
+launch counts with host, as it did in analyses of earlier versions, and because the same remedies help;
 and what a slow rank costs is one part, straggler (stratlab/compare/explaining/straggler.py).
 """
 
@@ -15,7 +16,7 @@ from stratlab.run_directory.files import is_number
 
 SUM_TOLERANCE = 1e-3
 KEPT = ("compute", "straggler", "data", "host", "bubble")
-NAMES = {name: name for name in KEPT} | {"copy": "copies"}  # every other gap is idle
+NAMES = {name: name for name in KEPT} | {"copy": "copies", "launch": "host"}  # every other gap is idle
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from stratlab.analysis.measuring.kernels import KernelRow
 from stratlab.analysis.measuring.timeline import BINS, Activity, MemoryPoint
 
 PARTS = {"compute": 60.0, "comm": 12.0, "straggler": 3.0, "copy": 1.0, "data": 4.0, "host": 9.0}
-PARTS |= {"kernel_wait": 1.0, "other_idle": 10.0}
+PARTS |= {"launch": 0.0, "kernel_wait": 1.0, "other_idle": 10.0}
 PHASES = {"data": 0.05, "forward": 0.3, "backward": 0.5, "optimizer": 0.1, "other": 0.05}
 STEPS = (10, 11, 12)
 EDGES_US = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]
@@ -103,7 +103,14 @@ def build_example(
             if gpu
         ],
         "idle": [
-            {"rank": rank, "stream": 7, "host_wait_ms": 27.0, "kernel_wait_ms": 3.0, "other_ms": 30.0}
+            {
+                "rank": rank,
+                "device": 0,
+                "stream": 7,
+                "host_wait_ms": 27.0,
+                "kernel_wait_ms": 3.0,
+                "other_ms": 30.0,
+            }
             for rank in range(ranks)
             if gpu
         ],
@@ -203,6 +210,7 @@ def _times(t: Mapping[str, float], whole: str) -> dict[str, float]:
         "idle_ms": t["data"] + t["host"] + t["kernel_wait"] + t["other_idle"],
         "data_wait_ms": t["data"],
         "host_wait_ms": t["host"],
+        "launch_wait_ms": t["launch"],
         "kernel_wait_ms": t["kernel_wait"],
         "other_idle_ms": t["other_idle"],
     }
@@ -233,6 +241,11 @@ def _means(t: Mapping[str, float], gpu: bool) -> dict[str, Any]:
         **shares,
         "comm_overlap_pct": 100 * overlap / times["comm_ms"] if times["comm_ms"] else None,
         **{f"{phase}_ms": share * step for phase, share in PHASES.items() if phase != "other"},
+        "gap_kind": "short" if gpu else None,
+        "gap_label": None,
+        "short_gap_pct": 80.0 if gpu else None,
+        "first_gap_pct": 0.0 if gpu else None,
+        "longest_gap_ms": 0.9 if gpu else None,
         "kernels_per_step": 400 if gpu else None,
         "kernel_us_p50": 22.0 if gpu else None,
         "short_kernel_pct": 20.0 if gpu else None,

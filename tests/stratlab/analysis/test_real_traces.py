@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.dividing import lanes
+from stratlab.analysis.dividing import collective_names, lanes
 from stratlab.analysis.measuring.measure import Measures, measure_traces
 from tests.stratlab.real_traces import NAMES, unpack
 from trainer.measuring import exposed
@@ -58,8 +58,8 @@ def test_a_rank_s_own_count_of_exposed_communication_agrees(
 
 def test_both_know_the_same_kernels_labels_and_operators() -> None:
     """Neither may import the other; the analysis knows further labels, of writers of 2021."""
-    assert exposed.COMMUNICATION_KERNEL == lanes.COMMUNICATION_KERNEL
-    assert exposed.COMMUNICATION_LABEL == lanes.COMMUNICATION_LABEL
+    assert exposed.COMMUNICATION_KERNEL == collective_names.COMMUNICATION_KERNEL
+    assert exposed.COMMUNICATION_LABEL == collective_names.COMMUNICATION_LABEL
     assert lanes.NO_COMPUTE_OP.pattern.startswith(exposed.NO_COMPUTE_OP.pattern.partition("|^(##")[0])
 
 

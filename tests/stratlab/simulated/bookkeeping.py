@@ -91,13 +91,14 @@ def _book_all(windows: Sequence[Parts], changes: dict[int, Counter[object]], wor
             while following < len(work) and work[following].start < time:
                 following += 1
             after = work[following] if following < len(work) else None
-            _book(windows[index], time - at, active, gap, after)
+            _book(windows[index], (at, time), active, gap, after)
         active.update(changes.get(time, ()))
         at = max(at, time)
 
 
-def _book(step: Parts, ns: int, active: Counter[object], gap: int, after: Work | None) -> None:
+def _book(step: Parts, span: tuple[int, int], active: Counter[object], gap: int, after: Work | None) -> None:
     """One elementary segment. `gap` is when the GPU fell idle, `after` what ends that."""
+    ns = span[1] - span[0]
     step.comm += ns if active["comm"] else 0
     step.copy += ns if active["copy"] else 0
     if active["compute"]:
@@ -113,12 +114,24 @@ def _book(step: Parts, ns: int, active: Counter[object], gap: int, after: Work |
         step.copy_exposed += ns
     elif active["data"]:
         step.data += ns
-    elif after is None or after.issued > gap:
+    elif after is None:
         step.host += ns
-    elif after.start - gap < KERNEL_WAIT_BELOW_NS:
-        step.kernel_wait += ns
+    elif after.issued > gap:
+        before = _before(span, after.issued)
+        step.host += before
+        step.launch += ns - before
     else:
-        step.other_idle += ns
+        inside = _before(span, after.returned)
+        step.launch += inside
+        if after.start - gap < KERNEL_WAIT_BELOW_NS:
+            step.kernel_wait += ns - inside
+        else:
+            step.other_idle += ns - inside
+
+
+def _before(span: tuple[int, int], at: int) -> int:
+    """What of the span lies before this time."""
+    return max(0, min(at, span[1]) - span[0])
 
 
 def _list_changes(

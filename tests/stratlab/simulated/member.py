@@ -36,6 +36,7 @@ class Work(NamedTuple):
     collective: str
     axis: str
     others: int
+    returned: int = 0  # when the launching call had ended
 
 
 class Member:
@@ -182,7 +183,9 @@ class Member:
             self.text.append(build_arrow(number, self.tid, issued + origin, stream, start + origin))
             self.flows += 1
         self.free[stream] = end
-        self.work.append(Work(start, end, issued, kind, collective, axis, others if others >= 0 else start))
+        cost, others = self.scene.launch_ns, others if others >= 0 else start
+        returned = issued + 3 * cost // 4 - cost // 4
+        self.work.append(Work(start, end, issued, kind, collective, axis, others, returned))
         count, ns = self.kernels.get(name, (0, 0))
         self.kernels[name] = count + 1, ns + end - start
 

@@ -38,6 +38,7 @@ SAME = {  # column -> known answer
     **{name: name for name in ("straggler", "bubble", "kernel_wait", "other_idle")},
     "data_wait": "data",
     "host_wait": "host",
+    "launch_wait": "launch",
 }  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def test_parts_sum_to_the_step(truths: dict[str, Truth], name: str) -> None:
             "bubble",
             "data",
             "host",
+            "launch",
             "kernel_wait",
             "other_idle",
         ):
@@ -149,7 +150,7 @@ def test_segments_by_hand() -> None:
     member = Member(Scene(), 0)
     member.labels = [("## Data Loading ##", 0, 100)]
     member.work = [
-        Work(150, 200, 100, "copy", "", "", 150),  # launched after the step began: 50 of host wait
+        Work(150, 200, 100, "copy", "", "", 150),  # 50 pass between its launch and its start
         Work(200, 400, 110, "compute", "", "", 200),
         Work(300, 700, 120, "comm", "all_reduce", "dp_replicate", 500),  # waits 300-500, 100 of it exposed
         Work(720, 800, 130, "compute", "", "", 720),  # 20 after the gap began
@@ -164,7 +165,7 @@ def test_segments_by_hand() -> None:
     ]
     parts = Parts(
         start=0, end=50_000, compute=330, comm=400, comm_overlap=100, copy=50, copy_exposed=50,
-        transfer=Counter({axis: 200}), straggler=Counter({axis: 100}), data=100, host=50 + 9150, kernel_wait=20,
-        other_idle=40_000,
+        transfer=Counter({axis: 200}), straggler=Counter({axis: 100}), data=100, host=9150, launch=50,
+        kernel_wait=20, other_idle=40_000,
     )  # fmt: skip
     assert Parts(**{f.name: getattr(step, f.name) for f in dataclasses.fields(Parts)}) == parts

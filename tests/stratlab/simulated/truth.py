@@ -14,7 +14,7 @@ Key = tuple[str, str | None]  # collective, axis
 @dataclass
 class Parts:
     """What the time from start to end was spent on, ns. compute + transfer + straggler + bubble + copy_exposed + data +
-    host + kernel_wait + other_idle = its whole."""
+    host + launch + kernel_wait + other_idle = its whole."""
 
     start: int
     end: int
@@ -28,6 +28,7 @@ class Parts:
     bubble: int = 0
     data: int = 0
     host: int = 0
+    launch: int = 0
     kernel_wait: int = 0
     other_idle: int = 0
 
@@ -44,7 +45,7 @@ class Parts:
     @property
     def idle(self) -> int:
         """Nothing ran."""
-        return self.data + self.host + self.kernel_wait + self.other_idle
+        return self.data + self.host + self.launch + self.kernel_wait + self.other_idle
 
     def build_parts(self) -> dict[tuple[str, str | None, str | None], int]:
         """(part, collective, axis) -> ns; their sum is the whole."""
@@ -52,7 +53,7 @@ class Parts:
         parts |= {("comm", *key): ns for key, ns in self.transfer.items()}
         parts |= {("straggler", *key): ns for key, ns in self.straggler.items()}
         rest = {"bubble": self.bubble, "copy": self.copy_exposed, "data": self.data, "host": self.host}
-        rest |= {"kernel_wait": self.kernel_wait, "other_idle": self.other_idle}
+        rest |= {"launch": self.launch, "kernel_wait": self.kernel_wait, "other_idle": self.other_idle}
         return parts | {(part, None, None): ns for part, ns in rest.items()}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from stratlab.traces import chunks
 from stratlab.traces.chunks import Limits, TraceError
-from stratlab.traces.events import GPU_CATEGORIES, LAUNCH_CATEGORIES
+from stratlab.traces.events import UNLINKED_CATEGORIES
 from stratlab.traces.trace import load_trace, read_rank
 from tests.stratlab.simulated.small import TraceWriter, build_gpu_trace
 
@@ -26,8 +26,8 @@ def ns(us: float) -> int:
 
 
 def linked(event: dict[str, Any]) -> int:
-    """Launches and GPU events only; others carry none that matters."""
-    wanted = event["cat"] in (*LAUNCH_CATEGORIES, *GPU_CATEGORIES)
+    """Labels, operators and Python's stack launch nothing."""
+    wanted = event["cat"] not in UNLINKED_CATEGORIES
     return int(event.get("args", {}).get("correlation", -1)) if wanted else -1
 
 

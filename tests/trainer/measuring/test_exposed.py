@@ -65,6 +65,26 @@ def test_on_the_host_operators_take_the_place_of_kernels() -> None:
     assert measure_exposed_pct(events) == pytest.approx(40 - 3)
 
 
+def test_a_label_on_autograd_s_thread_removes_none_of_its_operators() -> None:
+    events = [
+        on_host("## Training Step 1 ##", 0, 100),
+        on_host("gloo:all_reduce", 40, 60, thread=2),
+        on_host("aten::mm", 10, 30, thread=2),
+        on_host("aten::mm", 62, 70, thread=2),
+        on_host("aten::view", 41, 50, thread=2),
+    ]
+    assert measure_exposed_pct(events) == 11.0
+
+
+def test_copies_to_another_gpu_are_communication() -> None:
+    events = [
+        on_host("## Training Step 1 ##", 0, 100),
+        on_host("cudaMemcpyAsync", 5, 6, correlation=1),
+        on_device("Memcpy PtoP (Device -> Device)", 20, 70, 1),
+    ]
+    assert measure_exposed_pct(events) == 50.0
+
+
 def test_nothing_to_say() -> None:
     assert measure_exposed_pct([on_host("aten::mm", 0, 40)]) is None
     assert measure_exposed_pct([on_host(STEP, 10, 10)]) is None

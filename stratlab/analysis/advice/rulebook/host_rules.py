@@ -44,23 +44,68 @@ LAUNCHES = (
     ),
 )
 
-HOST = (
-    Rule(
+
+def _waits(kind: str, title: str, remedies: tuple[Remedy, ...]) -> Rule:
+    """What to do about a GPU that waits for its host depends on the gaps in which it does."""
+    return Rule(
         "R3",
-        (("host_wait_pct", ">", HOST_WAIT_PCT),),
-        "The GPU waits {host_wait_pct:.0f} % of the step for the host to launch work",
-        "host_wait_pct",
+        (("launching_pct", ">", HOST_WAIT_PCT), ("gap_kind", "is", kind)),
+        title,
+        "launching_pct",
         "medium",
-        LAUNCHES,
+        remedies,
         HIGH_PCT,
-        ("kernels_per_step", "kernel_us_p50"),
+        ("kernels_per_step", "kernel_us_p50", "short_gap_pct", "longest_gap_ms"),
         gpu_only=True,
+    )
+
+
+HOST = (
+    _waits(
+        "short",
+        "The GPU waits {launching_pct:.0f} % of the step for the host to launch work, most of it in many short gaps",
+        LAUNCHES,
+    ),
+    _waits(
+        "first",
+        "The GPU waits {launching_pct:.0f} % of the step for the host, most of it before the first event of a step",
+        (
+            Remedy(
+                "Look at what the host does there before it launches anything: preparing samples, tokenizing, moving "
+                "lists to tensors. Do it ahead, in workers of the DataLoader, or once. Fusing kernels does not help."
+            ),
+        ),
+    ),
+    _waits(
+        "label",
+        "The GPU waits {launching_pct:.0f} % of the step for the host, most of it in long gaps under {gap_label}",
+        (
+            Remedy(
+                "Look at what the host does under that label: Python that computes, a wait for another process, a "
+                "number read from the GPU. Fusing kernels does not help."
+            ),
+        ),
+    ),
+    _waits(
+        "long",
+        "The GPU waits {launching_pct:.0f} % of the step for the host, most of it in long gaps, the longest of "
+        "{longest_gap_ms:.1f} ms",
+        (
+            Remedy(
+                "Look for these gaps in the merged trace, and at what the host does in them: compiling at first use, "
+                "allocating, writing files, a number read from the GPU. Fusing kernels does not help."
+            ),
+        ),
     ),
     Rule(
         "R3",
-        (("short_kernel_pct", ">", SHORT_KERNELS_PCT), ("kernels_per_step", ">", MANY_KERNELS)),
+        (
+            ("short_kernel_pct", ">", SHORT_KERNELS_PCT),
+            ("kernels_per_step", ">", MANY_KERNELS),
+            ("gap_kind", "is", "short"),
+        ),
         "{short_kernel_pct:.0f} % of {kernels_per_step:.0f} kernels per step are shorter than 10 us",
-        "host_wait_pct",
+        "launching_pct",
         "low",
         LAUNCHES,
         evidence=("kernel_us_p50",),

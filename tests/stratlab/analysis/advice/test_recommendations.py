@@ -48,12 +48,20 @@ CASES: list[tuple[str, dict[str, Any], str, list[dict[str, Any]]]] = [
         "across 2 nodes, 30 % of the step",
         [{"transfer_pct": 30.0}, {"nodes": 1}, {"strategy": "zero2"}],
     ),
-    ("R3", {"host_wait_pct": 15.1}, "waits 15 % of the step", [{"host_wait_pct": 15.0}]),
+    *(
+        (
+            "R3",
+            {"launching_pct": 15.1, "gap_kind": kind, "gap_label": "## forward ##", "longest_gap_ms": 7.5},
+            "waits 15 % of the step",
+            [{"launching_pct": 15.0}, {"gap_kind": None}],
+        )
+        for kind in ("short", "first", "label", "long")
+    ),
     (
         "R3",
-        {"short_kernel_pct": 50.1, "kernels_per_step": 1001},
+        {"short_kernel_pct": 50.1, "kernels_per_step": 1001, "gap_kind": "short"},
         "50 % of 1001 kernels",
-        [{"short_kernel_pct": 50.0}, {"kernels_per_step": 1000}],
+        [{"short_kernel_pct": 50.0}, {"kernels_per_step": 1000}, {"gap_kind": "long"}],
     ),
     ("R4", {"data_pct": 10.1}, "10 % of the step", [{"data_pct": 10.0}]),
     ("R5", {"straggler_pct": 10.1}, "10 % of the step is waiting", [{"straggler_pct": 10.0}]),
@@ -196,6 +204,18 @@ def test_of_foreign_traces_nothing_of_ours_is_advised(
         assert not [word for word in ours if word in f" {said} "], said
 
 
+@pytest.mark.parametrize("foreign", [True, False])
+def test_kernels_are_fused_only_where_short_gaps_are_most_of_the_waiting(foreign: bool) -> None:
+    for kind in ("short", "first", "label", "long", None):
+        found = fired(
+            launching_pct=60.0, gap_kind=kind, gap_label="x", longest_gap_ms=1.0, short_kernel_pct=90.0,
+            kernels_per_step=5000, foreign=foreign,
+        )  # fmt: skip
+        said = " ".join([entry["advice"] for entry in found.values()])
+        assert ("torch.compile" in said) == (kind == "short"), kind
+        assert all(not entry["settings"] for entry in found.values()) or kind == "short"
+
+
 def test_doubts_lower_the_others_by_one() -> None:
     assert fired(memory_pct=95.0)["R7"]["severity"] == "high"
     for doubt in ({"missing_ranks": 1}, {"traced_steps": 1}):
@@ -207,7 +227,7 @@ def test_doubts_lower_the_others_by_one() -> None:
 
 def test_the_largest_share_is_high_and_comes_first() -> None:
     entries = apply_rules(
-        values(**EXPOSED, transfer_pct=40.1, data_pct=30.0, host_wait_pct=39.0, memory_pct=45.0)
+        values(**EXPOSED, transfer_pct=40.1, data_pct=30.0, launching_pct=39.0, memory_pct=45.0)
     )
     assert [(e["rule"], e["severity"]) for e in entries] == [
         ("R1", "high"),
@@ -219,9 +239,9 @@ def test_the_largest_share_is_high_and_comes_first() -> None:
 
 
 def test_two_ways_to_fire_are_one_recommendation() -> None:
-    (entry,) = apply_rules(values(host_wait_pct=20.0, short_kernel_pct=80.0, kernels_per_step=5000))
+    (entry,) = apply_rules(values(launching_pct=20.0, short_kernel_pct=80.0, kernels_per_step=5000))
     assert "waits 20 %" in entry["title"] and "Also: 80 % of 5000 kernels" in entry["advice"]
-    assert entry["evidence"]["short_kernel_pct"] == 80.0 and entry["evidence"]["host_wait_pct"] == 20.0
+    assert entry["evidence"]["short_kernel_pct"] == 80.0 and entry["evidence"]["launching_pct"] == 20.0
 
 
 @pytest.mark.parametrize(
@@ -248,9 +268,9 @@ def test_two_ways_to_fire_are_one_recommendation() -> None:
             {"run.config.strategy": "zeropp", "run.config.zeropp": "hpz"},
         ),
         ("R2", FAR | {"transfer_pct": 31.0, "memory_pct": 80.0, "processes_per_node": 1}, {}),
-        ("R3", {"host_wait_pct": 20.0}, {"run.config.compile": "true"}),
-        ("R3", {"host_wait_pct": 20.0, "strategy": "zero3"}, {"run.config.micro_batch_size": "64"}),
-        ("R3", {"host_wait_pct": 20.0, "compile": True, "double_micro_batch": None}, {}),
+        ("R3", {"launching_pct": 20.0}, {"run.config.compile": "true"}),
+        ("R3", {"launching_pct": 20.0, "strategy": "zero3"}, {"run.config.micro_batch_size": "64"}),
+        ("R3", {"launching_pct": 20.0, "compile": True, "double_micro_batch": None}, {}),
         ("R4", {"data_pct": 20.0}, {}),
         ("R4", {"data_pct": 20.0, "data_residence": "stream"}, {"run.config.data_residence": "device"}),
         ("R6", {"bubble_pct": 26.0}, {"run.config.micro_batch_size": "16"}),

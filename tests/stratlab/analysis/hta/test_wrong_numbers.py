@@ -172,7 +172,8 @@ def test_delay_between_kernels(written: Written) -> None:
     }
     assert build_idle(0, load_trace(written.path)) == ours.idle
     assert (ours.idle[0].kernel_wait_ms, ours.idle[0].other_ms) == (0.01, 0.05)
-    assert (ours.rows[0].kernel_wait_ms, ours.rows[0].other_idle_ms) == (0.01, 0.15)  # also before the first
+    assert (ours.rows[0].kernel_wait_ms, ours.rows[0].other_idle_ms) == (0.01, 0.146)  # also before the first
+    assert ours.rows[0].launch_wait_ms == 0.004  # of it inside the first launch
 
 
 def test_waiting_that_counts_as_work(written: Written) -> None:
@@ -244,11 +245,23 @@ def test_in_flight_in_a_single_step(written: Written) -> None:
     assert find_temporal(again)["compute_time(us)"] == pytest.approx(100)
 
 
+def test_gap_after_the_launch(written: Written) -> None:
+    """13: the whole gap before an event that was launched in it is the host's. Ours is until the launch; the table that
+    follows HTA's rule says the same as HTA."""
+    written.kernel("gemm", 0, 100)
+    written.kernel("gemm", 600, 700, lead=490)
+    hta, ours = written.read()
+    assert build_idle_of_hta(hta, [0])[0, 7, "host_wait"] == pytest.approx(500)
+    assert [row.host_wait_ms for row in ours.idle] == [0.5]
+    (row,) = ours.rows
+    assert (row.launch_wait_ms, row.idle_ms) == pytest.approx((0.49, row.host_wait_ms + 0.49))
+
+
 def test_everything_is_found_in_the_rows_of_the_document() -> None:
     """Each case above has its row, by number."""
     text = (Path(__file__).parents[4] / "docs" / "hta.md").read_text()
     cases = [test.__doc__.partition(":")[0] for name, test in globals().items() if _is_case(name, test)]
-    assert sorted(map(int, cases)) == list(range(1, 13))
+    assert sorted(map(int, cases)) == list(range(1, 14))
     for number in cases:
         assert f"\n| {number} | " in text
 

@@ -58,7 +58,7 @@ def test_events_of_a_step_are_those_launched_in_it(tmp_path: Path) -> None:
 def test_step_begins_with_the_host_where_the_gpu_waits_for_it(tmp_path: Path) -> None:
     found = analyse(tmp_path, [Kernel(10, 20, 60), Kernel(100, 110, 150), Kernel(210, 220, 299)])
     rows = [(row.step_ms, row.compute_ms, row.data_wait_ms, row.host_wait_ms) for row in found.rows]
-    assert rows == [(0.1, 0.04, 0.01, 0.05), (0.1, 0.04, 0.01, 0.05), (0.1, 0.079, 0.01, 0.011)]
+    assert rows == [(0.1, 0.04, 0.01, 0.04), (0.1, 0.04, 0.01, 0.05), (0.1, 0.079, 0.01, 0.001)]
 
 
 def test_longest_event_ends_the_step_not_the_last_one(tmp_path: Path) -> None:

@@ -29,16 +29,24 @@ def test_cause(tmp_path: Path, launch: float, start: float, expected: tuple[floa
     trace = TraceWriter(0)
     trace.kernel("gemm", 90, 100, 200)
     trace.kernel("gemm", launch, start, 1000)
-    assert read(trace, tmp_path) == [IdleRow(2, 7, *expected)]
+    assert read(trace, tmp_path) == [IdleRow(2, 0, 7, *expected)]
 
 
 def test_streams_are_apart_and_without_launch_is_not_the_host(tmp_path: Path) -> None:
     trace = TraceWriter(0)
     trace.kernel("gemm", 1, 10, 20, stream=20)
     trace.kernel("gemm", 1, 20, 100, stream=7)
-    trace.add("kernel", "gemm", 30, 40, 20, GPU, stream=20)  # no launch in the trace
-    trace.add("kernel", "gemm", 200, 210, 20, GPU, stream=20)
-    assert read(trace, tmp_path) == [IdleRow(2, 7, 0, 0, 0), IdleRow(2, 20, 0, 0.01, 0.16)]
+    trace.add("kernel", "gemm", 30, 40, 20, GPU, device=0, stream=20)  # no launch in the trace
+    trace.add("kernel", "gemm", 200, 210, 20, GPU, device=0, stream=20)
+    assert read(trace, tmp_path) == [IdleRow(2, 0, 7, 0, 0, 0), IdleRow(2, 0, 20, 0, 0.01, 0.16)]
+
+
+def test_streams_of_two_devices_with_one_number_are_apart(tmp_path: Path) -> None:
+    trace = TraceWriter(0)
+    for device, start in ((0, 10), (1, 15), (0, 500), (1, 505)):
+        trace.add("kernel", "gemm", start, start + 90, 7, device, device=device, stream=7)
+    rows = read(trace, tmp_path)
+    assert [(row.device, row.stream, row.other_ms) for row in rows] == [(0, 7, 0.4), (1, 7, 0.4)]
 
 
 def test_cpu_traces_have_none(tmp_path: Path) -> None:

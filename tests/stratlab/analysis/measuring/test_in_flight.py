@@ -49,7 +49,7 @@ def test_first_step_begins_when_what_was_in_flight_has_ended(tmp_path: Path, num
 def test_it_never_waited_for_the_host(tmp_path: Path) -> None:
     trace = build_two_steps(400, numbered=True)
     trace.add("kernel", "gemm", 1000.2, 1000.5, 7, GPU, device=0, stream=7, correlation=2)
-    assert build_idle(0, load_trace(trace.write(tmp_path / "trace.json"))) == [IdleRow(0, 7, 0, 0.0005, 0)]
+    assert build_idle(0, load_trace(trace.write(tmp_path / "trace.json"))) == [IdleRow(0, 0, 7, 0, 0.0005, 0)]
 
 
 def test_lost_launch_in_the_middle_counts_by_its_start(tmp_path: Path) -> None:

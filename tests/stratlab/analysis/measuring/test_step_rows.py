@@ -46,10 +46,15 @@ def test_kernel_counts_by_its_launch_when_the_gpu_lags(tmp_path: Path) -> None:
     found = analyse(build_gpu_trace(0, lag_us=700), tmp_path)
     first, second, third = found.rows
     # the first step has to wait for its first kernel, which was launched after it began: 700 us more
-    waiting = {"idle_ms": 0.23 + 0.65, "host_wait_ms": 0.75}
+    waiting = {"idle_ms": 0.23 + 0.65, "host_wait_ms": 0.0, "launch_wait_ms": 0.75}
     assert times(first) == pytest.approx(STEP_MS | {"step_ms": 1.65} | waiting)
     # from the end of the last kernel before to the end of its own last one
-    steady = STEP_MS | {"data_wait_ms": 0.0, "host_wait_ms": 0.0, "other_idle_ms": 0.23}
+    steady = STEP_MS | {
+        "data_wait_ms": 0.0,
+        "host_wait_ms": 0.0,
+        "launch_wait_ms": 0.0,
+        "other_idle_ms": 0.23,
+    }
     assert times(second) == pytest.approx(steady)
     assert times(third) == pytest.approx(steady)
     assert sum(row.step_ms for row in found.rows) == pytest.approx(3.65)
@@ -86,6 +91,7 @@ def test_cpu_step_has_the_known_answer(tmp_path: Path) -> None:
                     "idle_ms": 0.01,
                     "data_wait_ms": 0.0,
                     "host_wait_ms": 0.01,
+                    "launch_wait_ms": 0.0,
                     "kernel_wait_ms": 0.0,
                     "other_idle_ms": 0.0,
                     "data_ms": 0.005,
@@ -218,3 +224,48 @@ def test_means_are_weighted_by_time(tmp_path: Path) -> None:
     assert means["step_ms"] == pytest.approx((1.0 + 1.65) / 2)
     assert means["compute_pct"] == pytest.approx(100 * 1.3 / 2.65)
     assert means["comm_overlap_pct"] == pytest.approx(100 * 0.4 / 0.6)
+
+
+def test_a_label_of_the_backend_removes_no_operator_of_autograd_s_thread(tmp_path: Path) -> None:
+    """Only a thread most of whose operators lie in such labels is the backend's own."""
+    trace = build_cpu_trace(0)
+    for i in range(3):
+        at = 1000.0 + 100 * i
+        trace.add("user_annotation", "nccl:all_reduce", at + 41, at + 42, tid=78)
+        trace.add("cpu_op", "aten::view", at + 41, at + 42, tid=78)
+        for start in (43, 47):
+            trace.add("cpu_op", "aten::mm", at + start, at + start + 4, tid=78)
+    for row in analyse(trace, tmp_path).rows:
+        assert row.compute_ms == pytest.approx(0.07 + 0.009)
+
+
+def test_torch_s_own_labels_are_phases(tmp_path: Path) -> None:
+    trace = TraceWriter(0)
+    for step in (1, 2):
+        at = 1000.0 * step
+        trace.label(f"ProfilerStep#{step}", at, at + 1000)
+        trace.label("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 300)
+        trace.label("Optimizer.zero_grad#SGD.zero_grad", at + 300, at + 350)
+        trace.label("Optimizer.step#SGD.step", at + 800, at + 900)
+        trace.kernel("fill", at + 310, at + 320, at + 330)
+        trace.kernel("sgd", at + 810, at + 820, at + 850)
+    found = analyse(trace, tmp_path)
+    assert found.phases == ["data", "optimizer"]
+    for row in found.rows:
+        assert (row.data_ms, row.optimizer_ms, row.data_wait_ms) == pytest.approx((0.3, 0.04, 0.3))
+        assert row.forward_ms is None and row.backward_ms is None
+
+
+def test_waiting_for_data_is_unknown_without_a_label(tmp_path: Path) -> None:
+    found = analyse(build_gpu_trace(0, without="data"), tmp_path)
+    assert (
+        {row.data_wait_ms for row in found.rows} == {row.data_wait_ms for row in found.phase_rows} == {None}
+    )
+    assert ("data", "", "") not in found.parts_ns
+    assert sum(found.parts_ns.values()) == pytest.approx(sum(row.step_ms for row in found.rows) * 1e6)
+
+
+def test_the_trainer_s_label_counts_before_torch_s(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    trace.label("Optimizer.step#AdamW.step", 5000.5 + 820, 5000.5 + 822)
+    assert analyse(trace, tmp_path).rows[0].optimizer_ms == STEP_MS["optimizer_ms"]

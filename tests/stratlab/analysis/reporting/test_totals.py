@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stratlab.analysis.measuring.bandwidth import CopyRow
+from stratlab.analysis.measuring.gaps import Gaps
 from stratlab.analysis.measuring.kernels import EDGES_US, Durations
 from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.analysis.measuring.step_rows import PARTS, StepRow
@@ -31,7 +32,7 @@ def rank(number: int, *compute_ms: float, copies: list[CopyRow] | None = None, *
     plain = {
         "rank": number, "host": "here", "source": "gpu", "rows": rows, "copies": copies or [],
         "durations": Durations(EDGES_US, NOTHING, NOTHING, NOTHING, 0, 12), "collectives": [],
-        "memory": [], "device_memory_gib": None, "allocations": None,
+        "memory": [], "device_memory_gib": None, "allocations": None, "gaps": Gaps(),
     }  # fmt: skip
     return SimpleNamespace(**(plain | facts))  # type: ignore[return-value]
 
