@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.check.finding import Finding
+from stratlab.check.finding import Finding, say_refused
 from stratlab.check.gpus import GPU, offers_gpus
 from stratlab.check.pod_scripts import CALL_MLFLOW, PLENTY_S, SHARE
 from stratlab.cluster import ClusterError
+from stratlab.cluster.admission import PodRefused
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import Finished, run_on_volume
 from stratlab.tracking.redirect import describe_redirect
@@ -91,6 +92,9 @@ def judge_sharing(
     subject = f"volume {request.claim}"
     wrote, read = facts_of(writer), facts_of(reader)
     for result, facts in ((writer, wrote), (reader, read)):
+        if isinstance(result, PodRefused):
+            yield say_refused(subject, result)
+            return
         if isinstance(result, ClusterError) and result.status == 403:
             yield Finding("warning", subject, f"not looked at: {result}")
             return
@@ -139,6 +143,8 @@ def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Fi
                 "it must carry python; build it with `make images`",
             )
         )
+    if isinstance(result, PodRefused):
+        return say_refused(subject, result)
     text = str(result)
     if "cannot start: " in text and "persistentvolumeclaim" not in text:
         fix = "load or push it, `make images` builds it; with an imagePullSecret in the namespace's ServiceAccount"
@@ -150,6 +156,8 @@ def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Fi
 def judge_gpu(result: Finished | ClusterError) -> Finding:
     """Whether a pod of the trainer's image that asks for a GPU can use it."""
     subject = "a GPU in a pod"
+    if isinstance(result, PodRefused):
+        return say_refused(subject, result)
     if isinstance(result, ClusterError):
         is_image = "cannot start: " in str(result)
         fix = "first its image, see above" if is_image else "all may be in use: look again later"
@@ -164,6 +172,8 @@ def judge_gpu(result: Finished | ClusterError) -> Finding:
 
 def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
     """From the answer to an API call inside the cluster."""
+    if isinstance(result, PodRefused):
+        return say_refused("MLflow", result)
     facts = facts_of(result)
     if facts is None:
         return Finding(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from kubernetes.config.config_exception import ConfigException
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.patience import may_pass, wait_as_asked
+from stratlab.cluster.pod_resources import PodResources, parse_pod_resources
 from stratlab.nearest import name_allowed
 from stratlab.user_error import UserError
 
@@ -40,6 +41,8 @@ class Connection:
     client: ApiClient
     namespace: str
     origin: str
+    pod_resources: PodResources = field(default_factory=PodResources)
+    """Of pods that are started through it."""
 
     @property
     def server(self) -> str:
@@ -90,26 +93,38 @@ class Connection:
 
 
 def connect(
-    *, context: str | None = None, namespace: str | None = None, environ: Mapping[str, str] = os.environ
+    *,
+    context: str | None = None,
+    namespace: str | None = None,
+    pod_resources: str = "",
+    environ: Mapping[str, str] = os.environ,
 ) -> Connection:
     """The cluster that kubectl would talk to: $KUBECONFIG or ~/.kube/config, else the pod's own token.
+
+    Args:
+        pod_resources: as the option `--pod-resources` gives them.
 
     Raises:
         UserError: there is none, or no such context.
     """
+    resources = parse_pod_resources(pod_resources)
     listed = environ.get("KUBECONFIG", "")
     paths = [Path(path).expanduser() for path in (listed or "~/.kube/config").split(os.pathsep) if path]
     found = [path for path in paths if path.is_file()]
     if not found:
         inside = connect_in_cluster(environ) if not (listed or context) else None
         if inside:
-            return _with_namespace(inside, namespace)
+            return replace(inside, namespace=namespace or inside.namespace, pod_resources=resources)
         where = (
             f"KUBECONFIG={listed}: {'a folder; expected a' if any(map(Path.is_dir, paths)) else 'no such'} file"
             if listed
             else "no ~/.kube/config, and KUBECONFIG is not set"
         )
         raise UserError(f"no cluster: {where}")
+    return replace(_read_kubeconfig(found, context, namespace), pod_resources=resources)
+
+
+def _read_kubeconfig(found: list[Path], context: str | None, namespace: str | None) -> Connection:
     configuration = Configuration()
     try:
         merged = kube_config.KubeConfigMerger(os.pathsep.join(str(path) for path in found)).config
@@ -218,10 +233,6 @@ def _build_client(configuration: Configuration) -> ApiClient:
     scheme = configuration.host.partition(":")[0]
     configuration.proxy = requests.utils.get_environ_proxies(configuration.host).get(scheme)
     return ApiClient(configuration)
-
-
-def _with_namespace(connection: Connection, namespace: str | None) -> Connection:
-    return Connection(connection.client, namespace or connection.namespace, connection.origin)
 
 
 def _list(paths: list[Path]) -> str:

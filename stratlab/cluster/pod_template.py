@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stratlab.cluster.pod_resources import PodResources
+
 CLAIM, MOUNT, IMAGE = "stratlab-results", "/results", "stratlab-lab:0.1.0"
 USER = 10001
 
@@ -23,14 +25,16 @@ class PodRequest:
     read_only: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
     component: str = "volume"
-    memory: str = "1Gi"
     deadline_s: int = 900
     limits: Mapping[str, int] = field(default_factory=dict)
     """Of further resources, as nvidia.com/gpu."""
 
 
-def build_pod(command: Sequence[str], request: PodRequest) -> dict[str, Any]:
+def build_pod(
+    command: Sequence[str], request: PodRequest, resources: PodResources | None = None
+) -> dict[str, Any]:
     """The pod as the API server gets it. It has no token and nothing of the namespace but the claim."""
+    resources = resources or PodResources()
     labels = {"name": "stratlab", "instance": "stratlab", "component": request.component}
     labels |= {"part-of": "stratlab", "managed-by": "stratlab"}
     claim = {"persistentVolumeClaim": {"claimName": request.claim}} if request.claim else {"emptyDir": {}}
@@ -68,8 +72,8 @@ def build_pod(command: Sequence[str], request: PodRequest) -> dict[str, Any]:
                         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
                     ],
                     "resources": {
-                        "requests": {"cpu": "20m", "memory": "128Mi"},
-                        "limits": {"memory": request.memory, **request.limits},
+                        "requests": {**resources.requests},
+                        "limits": {**resources.limits, **request.limits},
                     },
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": {

@@ -19,6 +19,7 @@ from kubernetes.client import CoreV1Api
 from kubernetes.client.exceptions import ApiException
 
 from stratlab.cluster import ClusterError
+from stratlab.cluster.admission import explain_refusal
 from stratlab.cluster.connection import Connection, explain
 from stratlab.cluster.given_namespace import check_namespace
 from stratlab.cluster.patience import may_pass
@@ -178,9 +179,11 @@ def _running_pod(
         _check_claim(connection, namespace, request.claim)
     api = CoreV1Api(connection.client)
     try:
-        pod = api.create_namespaced_pod(namespace, build_pod(command, request), _request_timeout=30)
+        body = build_pod(command, request, connection.pod_resources)
+        pod = api.create_namespaced_pod(namespace, body, _request_timeout=30)
     except (ApiException, urllib3.exceptions.HTTPError, OSError) as failure:
-        raise explain(connection, failure) from failure
+        told = explain(connection, failure)
+        raise explain_refusal(str(told)) or told from failure
     name = pod.metadata.name
     ending = follow_pod(connection, namespace, name, progress)
     try:

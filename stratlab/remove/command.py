@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.options import Claim, Context, LabImage, Mount, Namespace
+from stratlab.options import Claim, Context, LabImage, Mount, Namespace, PodResources
 from stratlab.user_error import UserError
 
 
@@ -25,6 +25,7 @@ def remove(
     ] = False,
     namespace: Namespace = None,
     context: Context = None,
+    pod_resources: PodResources = "",
     claim: Claim = "",
     mount: Mount = "",
     image: LabImage = "",
@@ -40,7 +41,9 @@ def remove(
     Example: stratlab remove demo/ddp --on-cluster --namespace stratlab
     """
     if on_cluster:
-        _remove_there(run, namespace, context, {"claim": claim, "mount": mount, "image": image}, yes)
+        _remove_there(
+            run, namespace, context, pod_resources, {"claim": claim, "mount": mount, "image": image}, yes
+        )
     else:
         from stratlab.remove.run_folder import find_run, remove_run
 
@@ -51,7 +54,7 @@ def remove(
 
 
 def _remove_there(
-    run: str, namespace: str | None, context: str | None, given: dict[str, str], yes: bool
+    run: str, namespace: str | None, context: str | None, pod_resources: str, given: dict[str, str], yes: bool
 ) -> None:
     from stratlab.cluster.connection import connect
     from stratlab.cluster.place import find_place
@@ -63,7 +66,7 @@ def _remove_there(
         print(sentence, file=sys.stderr, flush=True)
 
     comparison, name = read_name(run)
-    connection = connect(context=context, namespace=namespace)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
     check_ended(connection, connection.namespace, comparison, name)
     place = find_place(connection, connection.namespace, comparison, **given, say=say)
     _ask(f"{run} on the claim {place.claim} of namespace {connection.namespace}", yes)
