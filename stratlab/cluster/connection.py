@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from stratlab.user_error import UserError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_S, READ_S = 5.0, 30.0
+ALIVE_S = 8.0
 AS = "Impersonate-User"
 
 RETRIES = urllib3.Retry(total=0)  # all trying again is done here, in sight
@@ -69,6 +71,23 @@ class Connection:
                     raise ClusterError(f"{self.server}: the answer broke off ({failure})") from failure
         raise AssertionError("tenacity returns or raises")
 
+    def check_alive(self, silence_s: float = ALIVE_S) -> None:
+        """One request that every server answers to anybody, before one that may wait for minutes.
+
+        Raises:
+            ClusterError: the server said nothing for so long.
+        """
+        began = time.monotonic()
+        try:
+            self.stream("/version", silence_s=silence_s).close()
+        except ClusterError as failure:
+            waited_s = time.monotonic() - began
+            if failure.status is None and waited_s >= 0.9 * min(CONNECT_S, silence_s):
+                raise ClusterError(
+                    f"{self.server}: the API server of {self.origin} does not answer, after {waited_s:.0f} s; "
+                    "is the control plane up, and does this machine reach it?"
+                ) from failure
+
     def stream(
         self, path: str, query: Mapping[str, str] | None = None, *, silence_s: float = READ_S
     ) -> urllib3.HTTPResponse:
@@ -93,6 +112,24 @@ class Connection:
 
 
 def connect(
+    *,
+    context: str | None = None,
+    namespace: str | None = None,
+    pod_resources: str = "",
+    environ: Mapping[str, str] = os.environ,
+) -> Connection:
+    """As `find_cluster`, and the cluster answers.
+
+    Raises:
+        UserError: there is none, or no such context.
+        ClusterError: its API server says nothing.
+    """
+    found = find_cluster(context=context, namespace=namespace, pod_resources=pod_resources, environ=environ)
+    found.check_alive()
+    return found
+
+
+def find_cluster(
     *,
     context: str | None = None,
     namespace: str | None = None,
