@@ -152,6 +152,14 @@ def values_schema() -> Schema:
         "allowFaults": parts.switch("Whether run.config.fault may be set."),
         "results": parts.record("Volume of the results; the claim exists already.", results),
         "mlflow": parts.record("Tracking server.", mlflow),
+        "certificates": parts.record(
+            "Of the authority that has signed MLflow's certificate.",
+            {
+                "configMap": parts.optional_name("That holds it."),
+                "secret": parts.optional_name("That holds it, instead."),
+                "key": parts.text(parts.SECRET_KEY, "In it.", maxLength=253),
+            },
+        ),
         "analysis": _analysis(),
         "config": schema() | {"description": "Settings of the trainer, TRAINER_* in the pod."},
         "env": _env(),

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from stratlab.cluster.pod_template import check_certificates
 from stratlab.number import format_count
 from stratlab.options import Context, Namespace, PodResources
 from stratlab.tracking.address import check_tracking_uri
@@ -26,6 +27,14 @@ def check(
         str,
         typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: there is none."),
     ] = "http://mlflow:5000",
+    certificates: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND/NAME/KEY",
+            callback=check_certificates,
+            help="Of MLflow's authority: configMap/NAME/ca.crt or secret/NAME/ca.crt, as run.certificates.",
+        ),
+    ] = "",
     pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of findings, at the end.")] = False,
 ) -> None:
@@ -50,7 +59,7 @@ def check(
     connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
     space = connection.namespace
     served = find_served(connection)
-    request = PodsRequest(claim, mount, image, trainer_image, tracking_uri)
+    request = PodsRequest(claim, mount, image, trainer_image, tracking_uri, certificates)
 
     def tell(sentence: str) -> None:
         print(f"         .. {sentence}", file=sys.stderr, flush=True)

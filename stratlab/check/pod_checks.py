@@ -19,6 +19,7 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.admission import PodRefused
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import Finished, run_on_volume
+from stratlab.machine.certificates import explain_untrusted
 from stratlab.tracking.redirect import describe_redirect
 
 MIB, GIB = 2**20, 2**30
@@ -35,6 +36,7 @@ class PodsRequest:
     lab_image: str
     trainer_image: str
     tracking_uri: str
+    certificates: str = ""
 
 
 def check_pods(
@@ -58,6 +60,7 @@ def check_pods(
                 component=component,
                 deadline_s=PLENTY_S + 60,
                 limits={GPU: gpus} if gpus else None,
+                certificates=request.certificates if component == "test" else "",
             )
         except ClusterError as failure:
             return failure
@@ -194,6 +197,9 @@ def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
         return Finding(
             "warning", "MLflow", f"{uri} asks for credentials ({status})", "give them to the runs as a Secret"
         )
+    if status is None and explain_untrusted(text):
+        fix = "name the authority: --certificates configMap/NAME/ca.crt here, run.certificates of every run"
+        return Finding("problem", "MLflow", f"{uri}: its certificate is not trusted: {text}", fix)
     if status is None:
         fix = "kubectl apply -k manifests/overlays/cluster, or --set run.mlflow.trackingUri="
         return Finding("problem", "MLflow", f"{uri} cannot be reached from a pod: {text}", fix)

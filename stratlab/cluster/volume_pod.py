@@ -82,6 +82,7 @@ def run_on_volume(
     component: str = "volume",
     deadline_s: int = 900,
     limits: Mapping[str, int] | None = None,
+    certificates: str = "",
 ) -> Finished:
     """Runs `command` in a pod that sees the claim at `mount`, and returns when it has ended and the pod is deleted.
 
@@ -92,12 +93,21 @@ def run_on_volume(
         component: its label app.kubernetes.io/component.
         deadline_s: how long the pod may live.
         limits: of further resources, as nvidia.com/gpu.
+        certificates: of MLflow's authority, as a run's annotation names them.
 
     Raises:
         ClusterError: no such claim, no right, the image cannot be pulled, no node takes the pod, it took too long.
     """
     request = PodRequest(
-        claim, mount, image, read_only, env or {}, component, deadline_s=deadline_s, limits=limits or {}
+        claim,
+        mount,
+        image,
+        read_only,
+        env or {},
+        component,
+        deadline_s=deadline_s,
+        limits=limits or {},
+        certificates=certificates,
     )
     with _running_pod(connection, namespace, command, request, progress) as (name, ending):
         with ticking(progress, f"pod {name} is running"):

@@ -160,6 +160,7 @@ def _compare_there(
             claim=place.claim,
             mount=place.mount,
             image=place.image,
+            certificates=place.certificates,
             output=output,
             options=build_options(asked),
             progress=say,

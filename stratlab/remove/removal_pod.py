@@ -52,6 +52,7 @@ def remove_on_cluster(
         command=["python", "-m", "stratlab", "remove", *folders, *options],
         read_only=False,
         progress=progress,
+        certificates=place.certificates if with_mlflow else "",
         component="comparison" if with_mlflow else "volume",  # the network rules let it reach MLflow
     )
     said = finished.output.decode(errors="replace").strip().removeprefix("error: ")

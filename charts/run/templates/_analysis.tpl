@@ -201,6 +201,9 @@ env:
   {{- with include "run.environment.mlflow" .context }}
   {{- . | nindent 2 }}
   {{- end }}
+  {{- with include "run.certificates.environment" .context }}
+  {{- . | nindent 2 }}
+  {{- end }}
 {{- with include "run.resources" (merge (dict "key" $key) (.resources | default $analysis.resources)) | trim }}
 resources:
   {{- . | nindent 2 }}
