@@ -179,8 +179,10 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	    echo "set-up: $$(cat .tools/python), the images have $(IMAGE_PYTHON): what differs shows in \`make e2e\` alone"
 	@echo "set-up 2/3: Python packages into .venv (6 GB; one to three minutes, ten on a slow network or a busy machine)"
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
-	@$(UV) pip sync --python $(BIN)/python --compile-bytecode --require-hashes \
-	    --build-constraints requirements/build.txt requirements/dev.txt
+	@for try in 1 2 3; do \
+	    UV_COMPILE_BYTECODE_TIMEOUT=600 $(UV) pip sync --python $(BIN)/python --compile-bytecode --require-hashes \
+	        --build-constraints requirements/build.txt requirements/dev.txt && exit; \
+	    [ $$try = 3 ] || echo "set-up: the installer has failed, as on a busy machine; it is tried again"; done; exit 1
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
 	    --editable . --editable $(TRAINER_DIST)
 	@touch $@

@@ -21,15 +21,19 @@ from trainer.settings.schema import schema
 
 def _analysis() -> Schema:
     return parts.record(
-        "The Job that waits for the end of the run and analyses it.",
+        "The Jobs that wait for the end of the run and analyse it.",
         {
             "enabled": parts.switch("Whether there is one."),
             "image": parts.image("The image of stratlab/."),
             "serviceAccount": parts.optional_name(
-                'May read the run\'s resource; "" = look at the results only.'
+                'May read the run\'s resource and start the analysis; "" = look at the results only.'
             ),
             "queue": parts.optional_name("Kueue's LocalQueue, where Kueue holds back Jobs without one.", 63),
-            "resources": parts.resources("Requests and limits of its containers."),
+            "resources": parts.resources("Requests and limits of the pods that analyse."),
+            "wait": parts.record(
+                "The pod that waits for the end of the run.",
+                {"resources": parts.resources("Its requests and limits.")},
+            ),
             "shares": parts.whole("Pods that each read a share of the ranks' traces.", maximum=1000),
             "ttlSecondsAfterFinished": parts.seconds("When the ended Job goes; its results stay."),
         },
@@ -148,6 +152,14 @@ def values_schema() -> Schema:
         "allowFaults": parts.switch("Whether run.config.fault may be set."),
         "results": parts.record("Volume of the results; the claim exists already.", results),
         "mlflow": parts.record("Tracking server.", mlflow),
+        "certificates": parts.record(
+            "Of the authority that has signed MLflow's certificate.",
+            {
+                "configMap": parts.optional_name("That holds it."),
+                "secret": parts.optional_name("That holds it, instead."),
+                "key": parts.text(parts.SECRET_KEY, "In it.", maxLength=253),
+            },
+        ),
         "analysis": _analysis(),
         "config": schema() | {"description": "Settings of the trainer, TRAINER_* in the pod."},
         "env": _env(),

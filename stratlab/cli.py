@@ -75,11 +75,13 @@ app.add_typer(metrics, name="metrics", short_help="Send MLflow what it missed; s
 
 def main() -> None:
     """The console script. UserError is what the user typed; what nobody foresaw is a bug, with its traceback."""
+    from stratlab.machine.certificates import trust_given
     from stratlab.machine.interruption import Interrupted
 
     if sys.stdout is None:  # `stratlab list >&-`: nobody listens
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
+        trust_given(os.environ)
         app()
     except UserError as wrong:
         print(f"error: {wrong}", file=sys.stderr)

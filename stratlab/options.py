@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stratlab.cluster.pod_resources import check_pod_resources
 from stratlab.tracking.address import check_tracking_uri
 
 RunDirectory = Annotated[
@@ -37,6 +38,16 @@ Context = Annotated[
 Claim = Annotated[str, typer.Option(help="On the cluster: the results claim; as the runs say if left out.")]
 Mount = Annotated[
     str, typer.Option(help="On the cluster: where runs see the claim; as they say if left out.")
+]
+PodResources = Annotated[
+    str,
+    typer.Option(
+        "--pod-resources",
+        envvar="STRATLAB_POD_RESOURCES",
+        metavar="NAME=AMOUNT,...",
+        callback=check_pod_resources,
+        help="On the cluster: of pods that stratlab starts, as limits.cpu=500m,requests.memory=64Mi.",
+    ),
 ]
 LabImage = Annotated[
     str,

@@ -106,3 +106,27 @@ def test_what_needs_no_package_works_without(bare: Path) -> None:
 def test_the_script_of_the_wheel_is_the_one_that_says_so() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"stratlab": "stratlab.__main__:main"}
+
+
+@pytest.mark.parametrize(("fails", "code", "tries"), [(0, 0, 1), (2, 0, 3), (9, 2, 3)])
+def test_an_installer_that_stops_is_started_again(tmp_path: Path, fails: int, code: int, tries: int) -> None:
+    """Its step that writes bytecode times out on a busy machine, and what it has installed stays."""
+    (tmp_path / "Makefile").symlink_to(ROOT / "Makefile")
+    for name in ("requirements/dev.txt", "requirements/build.txt", "requirements/uv.txt", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("VERSION", "distributions/stratlab-trainer/pyproject.toml", ".tools/bootstrap/ready"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".venv").mkdir()
+    installer = tmp_path / "installer"
+    installer.write_text(
+        '#!/bin/sh\n[ "$2" = sync ] || exit 0\necho >> tries\n[ $(wc -l < tries) -gt $FAILS ]\n'
+    )
+    installer.chmod(0o755)
+    command = ["make", ".venv/ready", f"UV={installer}", f"PYTHON={sys.executable}"]
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "FAILS": str(fails)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert (tmp_path / "tries").read_text().count("\n") == tries
+    assert (tmp_path / ".venv" / "ready").exists() is (code == 0)

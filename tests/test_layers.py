@@ -47,7 +47,7 @@ def test_the_layers_hold() -> None:
         ("imports nothing of counting", "trainer/__main__.py", "import trainer.counting.rules"),
         ("the two deployables", "trainer/record/spool.py", "from stratlab import user_error"),
         ("the rooms of stratlab", "stratlab/traces/trace.py", "from stratlab.analysis.dividing import lanes"),
-        ("the rooms of stratlab", "stratlab/remove/removal_pod.py", "from stratlab.logs import log_place"),
+        ("the rooms of stratlab", "stratlab/fetch/folder_pod.py", "from stratlab.logs import log_place"),
         ("no circles in stratlab", "stratlab/watch/picture.py", "from stratlab.watch import session"),
         (
             "no circles in stratlab",

@@ -50,6 +50,7 @@ with packages_needed():
     )
     from trainer.launch import preflight
     from trainer.launch import visibility as accelerators
+    from trainer.launch.certificates import trust_given
     from trainer.launch.container_memory import ContainerMemory
     from trainer.launch.elastic import run_ranks
     from trainer.launch.foreseen_memory import check_memory
@@ -83,6 +84,7 @@ def main(arguments: list[str]) -> int:
     stop = Stop()
     stop.listen()
     try:
+        trust_given(os.environ)
         said = _apply(arguments) if arguments else []
         config = Config.from_env(os.environ)
         if config.mode == "check":

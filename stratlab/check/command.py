@@ -9,14 +9,16 @@ from typing import Annotated
 
 import typer
 
+from stratlab.cluster.pod_template import check_certificates
 from stratlab.number import format_count
-from stratlab.options import Context, Namespace
+from stratlab.options import Context, Namespace, PodResources
 from stratlab.tracking.address import check_tracking_uri
 
 
 def check(
     namespace: Namespace = None,
     context: Context = None,
+    pod_resources: PodResources = "",
     claim: Annotated[str, typer.Option(help="The results claim.")] = "stratlab-results",
     mount: Annotated[str, typer.Option(help="Where runs see it.")] = "/results",
     image: Annotated[str, typer.Option(help="Image of the lab.")] = "stratlab-lab:0.1.0",
@@ -25,6 +27,14 @@ def check(
         str,
         typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: there is none."),
     ] = "http://mlflow:5000",
+    certificates: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND/NAME/KEY",
+            callback=check_certificates,
+            help="Of MLflow's authority: configMap/NAME/ca.crt or secret/NAME/ca.crt, as run.certificates.",
+        ),
+    ] = "",
     pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of findings, at the end.")] = False,
 ) -> None:
@@ -39,16 +49,17 @@ def check(
     from stratlab.check.gpus import check_gpus
     from stratlab.check.namespace import ABSENT, check_claim, check_namespace
     from stratlab.check.pod_checks import PodsRequest, check_pods
+    from stratlab.check.quotas import check_quotas
     from stratlab.check.rights import check_account, check_rights
     from stratlab.check.small_job import check_small_job
     from stratlab.check.workload_checks import check_apis, find_served
     from stratlab.cluster.connection import connect
     from stratlab.machine.interruption import signals_raise
 
-    connection = connect(context=context, namespace=namespace)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
     space = connection.namespace
     served = find_served(connection)
-    request = PodsRequest(claim, mount, image, trainer_image, tracking_uri)
+    request = PodsRequest(claim, mount, image, trainer_image, tracking_uri, certificates)
 
     def tell(sentence: str) -> None:
         print(f"         .. {sentence}", file=sys.stderr, flush=True)
@@ -59,6 +70,7 @@ def check(
         f"namespace {space}": lambda: check_namespace(connection, space),
     }
     inside = {
+        "quotas": lambda: check_quotas(connection, space),
         f"claim {claim}": lambda: check_claim(connection, space, claim),
         "your rights": lambda: check_rights(connection, space, served),
         "account of the analysis": lambda: check_account(connection, space, served),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stratlab.cluster import ClusterError
+from stratlab.cluster.admission import PodRefused
 from stratlab.cluster.connection import Connection
 
 
@@ -47,6 +48,11 @@ def unseen(subject: str, what: str) -> Finding:
     return Finding(
         "warning", subject, f"may not look at {what}", "ask who runs the cluster, or look as an admin"
     )
+
+
+def say_refused(subject: str, refused: PodRefused) -> Finding:
+    """For a pod that a quota or a LimitRange has refused: a warning where it may start later."""
+    return Finding("warning" if refused.passes else "problem", subject, refused.seen, refused.fix)
 
 
 def guarded(subject: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

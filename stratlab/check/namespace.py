@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from stratlab.check.finding import Finding, ask, unseen
 from stratlab.cluster.connection import Connection
 
 ABSENT = "does not exist"
 ENFORCE = "pod-security.kubernetes.io/enforce"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 MANIFESTS = "kubectl apply -k manifests/overlays/cluster"
 
 
@@ -44,7 +46,9 @@ def check_claim(connection: Connection, namespace: str, claim: str) -> Iterator[
         return
     modes, phase = found["spec"].get("accessModes") or [], (found.get("status") or {}).get("phase")
     size = ((found.get("status") or {}).get("capacity") or {}).get("storage", "unknown size")
-    if phase == "Lost" or (phase == "Pending" and "ReadWriteMany" not in modes):
+    if phase == "Pending" and (finding := check_storage_class(connection, subject, found)):
+        yield finding
+    elif phase == "Lost" or (phase == "Pending" and "ReadWriteMany" not in modes):
         yield Finding("problem", subject, f"is {phase}", f"kubectl -n {namespace} describe pvc {claim}")
     elif phase != "Bound":
         yield Finding(
@@ -58,3 +62,27 @@ def check_claim(connection: Connection, namespace: str, claim: str) -> Iterator[
         yield Finding("warning", subject, f"is {', '.join(modes)}: every pod must be on one node", fix)
     else:
         yield Finding("ok", subject, f"is bound, ReadWriteMany, {size}")
+
+
+def check_storage_class(connection: Connection, subject: str, claim: Mapping[str, Any]) -> Finding | None:
+    """Why nothing will fill the claim: its StorageClass is not there, or it names none and there is no default."""
+    wanted = claim["spec"].get("storageClassName")
+    listed = ask(connection, "/apis/storage.k8s.io/v1/storageclasses")
+    if not isinstance(listed, dict) or wanted == "":  # "": a volume that somebody makes by hand
+        return None
+    classes = [each["metadata"] for each in listed["items"]]
+    names = [str(each["name"]) for each in classes]
+    there = f"there is {', '.join(names)}" if names else "there is none at all"
+    if wanted:
+        if wanted in names:
+            return None
+        seen = f"is Pending: its StorageClass {wanted} does not exist; {there}"
+    elif any((each.get("annotations") or {}).get(DEFAULT_CLASS) == "true" for each in classes):
+        return None
+    else:
+        seen = f"is Pending: it names no StorageClass, and no one is the cluster's default; {there}"
+    fix = (
+        "set storageClassName of the claim in your overlay (manifests/overlays), or make one the default: "
+        f"kubectl annotate storageclass NAME {DEFAULT_CLASS}=true"
+    )
+    return Finding("problem", subject, seen, fix)

@@ -12,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.check.finding import Finding
+from stratlab.check.finding import Finding, say_refused
 from stratlab.check.gpus import GPU, offers_gpus
 from stratlab.check.pod_scripts import CALL_MLFLOW, PLENTY_S, SHARE
 from stratlab.cluster import ClusterError
+from stratlab.cluster.admission import PodRefused
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.volume_pod import Finished, run_on_volume
+from stratlab.machine.certificates import explain_untrusted
 from stratlab.tracking.redirect import describe_redirect
 
 MIB, GIB = 2**20, 2**30
@@ -34,6 +36,7 @@ class PodsRequest:
     lab_image: str
     trainer_image: str
     tracking_uri: str
+    certificates: str = ""
 
 
 def check_pods(
@@ -57,6 +60,7 @@ def check_pods(
                 component=component,
                 deadline_s=PLENTY_S + 60,
                 limits={GPU: gpus} if gpus else None,
+                certificates=request.certificates if component == "test" else "",
             )
         except ClusterError as failure:
             return failure
@@ -91,6 +95,9 @@ def judge_sharing(
     subject = f"volume {request.claim}"
     wrote, read = facts_of(writer), facts_of(reader)
     for result, facts in ((writer, wrote), (reader, read)):
+        if isinstance(result, PodRefused):
+            yield say_refused(subject, result)
+            return
         if isinstance(result, ClusterError) and result.status == 403:
             yield Finding("warning", subject, f"not looked at: {result}")
             return
@@ -139,6 +146,8 @@ def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Fi
                 "it must carry python; build it with `make images`",
             )
         )
+    if isinstance(result, PodRefused):
+        return say_refused(subject, result)
     text = str(result)
     if "cannot start: " in text and "persistentvolumeclaim" not in text:
         fix = "load or push it, `make images` builds it; with an imagePullSecret in the namespace's ServiceAccount"
@@ -150,6 +159,8 @@ def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Fi
 def judge_gpu(result: Finished | ClusterError) -> Finding:
     """Whether a pod of the trainer's image that asks for a GPU can use it."""
     subject = "a GPU in a pod"
+    if isinstance(result, PodRefused):
+        return say_refused(subject, result)
     if isinstance(result, ClusterError):
         is_image = "cannot start: " in str(result)
         fix = "first its image, see above" if is_image else "all may be in use: look again later"
@@ -164,6 +175,8 @@ def judge_gpu(result: Finished | ClusterError) -> Finding:
 
 def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
     """From the answer to an API call inside the cluster."""
+    if isinstance(result, PodRefused):
+        return say_refused("MLflow", result)
     facts = facts_of(result)
     if facts is None:
         return Finding(
@@ -184,6 +197,9 @@ def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
         return Finding(
             "warning", "MLflow", f"{uri} asks for credentials ({status})", "give them to the runs as a Secret"
         )
+    if status is None and explain_untrusted(text):
+        fix = "name the authority: --certificates configMap/NAME/ca.crt here, run.certificates of every run"
+        return Finding("problem", "MLflow", f"{uri}: its certificate is not trusted: {text}", fix)
     if status is None:
         fix = "kubectl apply -k manifests/overlays/cluster, or --set run.mlflow.trackingUri="
         return Finding("problem", "MLflow", f"{uri} cannot be reached from a pod: {text}", fix)

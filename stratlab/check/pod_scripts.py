@@ -42,15 +42,19 @@ print("facts", json.dumps(facts))
 # argv: the tracking URI. An API call: /health says 200 to a Host header for which every call is refused. Redirects are
 # not followed, as the trainer does not; `location` is where one leads.
 CALL_MLFLOW = """
-import json, sys, urllib.error, urllib.parse, urllib.request
+import json, os, ssl, sys, urllib.error, urllib.parse, urllib.request
+context = ssl.create_default_context()
+if os.path.isfile(os.environ.get("STRATLAB_CA_FILE", "")):
+    context.load_verify_locations(os.environ["STRATLAB_CA_FILE"])
 class NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *redirect):
         return None
 facts = {"status": None, "text": "", "location": None}
 url = sys.argv[1].rstrip("/") + "/api/2.0/mlflow/experiments/search"
+opener = urllib.request.build_opener(NoRedirects, urllib.request.HTTPSHandler(context=context))
 request = urllib.request.Request(url, b'{"max_results": 1}', {"Content-Type": "application/json"})
 try:
-    with urllib.request.build_opener(NoRedirects).open(request, timeout=20) as answer:
+    with opener.open(request, timeout=20) as answer:
         facts["status"], facts["text"] = answer.status, answer.read(300).decode(errors="replace")
 except urllib.error.HTTPError as failure:
     facts["status"], facts["text"] = failure.code, failure.read(300).decode(errors="replace")

@@ -35,13 +35,18 @@ def check_account(connection: Connection, namespace: str, served: list[str]) -> 
     wanted = [
         (APIS[name].group, APIS[name].plural, verb) for name in served for verb in ("get", "list", "watch")
     ]
+    wanted += [("batch", "jobs", verb) for verb in ("get", "patch")]
     missing = _denied(connection, namespace, wanted, user)
     if missing is None:
         yield unseen(subject, "the rights of others")
     elif missing:
         yield Finding("problem", subject, f"may not {', '.join(missing)}", MANIFESTS)
     else:
-        yield Finding("ok", subject, "may watch the runs of " + (", ".join(served) or "no API"))
+        yield Finding(
+            "ok",
+            subject,
+            "may watch the runs of " + (", ".join(served) or "no API") + ", and start their analysis",
+        )
 
 
 def check_rights(connection: Connection, namespace: str, served: list[str]) -> Iterator[Finding]:

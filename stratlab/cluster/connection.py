@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from kubernetes.config.config_exception import ConfigException
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.patience import may_pass, wait_as_asked
+from stratlab.cluster.pod_resources import PodResources, parse_pod_resources
 from stratlab.nearest import name_allowed
 from stratlab.user_error import UserError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_S, READ_S = 5.0, 30.0
+ALIVE_S = 8.0
 AS = "Impersonate-User"
 
 RETRIES = urllib3.Retry(total=0)  # all trying again is done here, in sight
@@ -40,6 +43,8 @@ class Connection:
     client: ApiClient
     namespace: str
     origin: str
+    pod_resources: PodResources = field(default_factory=PodResources)
+    """Of pods that are started through it."""
 
     @property
     def server(self) -> str:
@@ -66,6 +71,23 @@ class Connection:
                     raise ClusterError(f"{self.server}: the answer broke off ({failure})") from failure
         raise AssertionError("tenacity returns or raises")
 
+    def check_alive(self, silence_s: float = ALIVE_S) -> None:
+        """One request that every server answers to anybody, before one that may wait for minutes.
+
+        Raises:
+            ClusterError: the server said nothing for so long.
+        """
+        began = time.monotonic()
+        try:
+            self.stream("/version", silence_s=silence_s).close()
+        except ClusterError as failure:
+            waited_s = time.monotonic() - began
+            if failure.status is None and waited_s >= 0.9 * min(CONNECT_S, silence_s):
+                raise ClusterError(
+                    f"{self.server}: the API server of {self.origin} does not answer, after {waited_s:.0f} s; "
+                    "is the control plane up, and does this machine reach it?"
+                ) from failure
+
     def stream(
         self, path: str, query: Mapping[str, str] | None = None, *, silence_s: float = READ_S
     ) -> urllib3.HTTPResponse:
@@ -90,26 +112,56 @@ class Connection:
 
 
 def connect(
-    *, context: str | None = None, namespace: str | None = None, environ: Mapping[str, str] = os.environ
+    *,
+    context: str | None = None,
+    namespace: str | None = None,
+    pod_resources: str = "",
+    environ: Mapping[str, str] = os.environ,
+) -> Connection:
+    """As `find_cluster`, and the cluster answers.
+
+    Raises:
+        UserError: there is none, or no such context.
+        ClusterError: its API server says nothing.
+    """
+    found = find_cluster(context=context, namespace=namespace, pod_resources=pod_resources, environ=environ)
+    found.check_alive()
+    return found
+
+
+def find_cluster(
+    *,
+    context: str | None = None,
+    namespace: str | None = None,
+    pod_resources: str = "",
+    environ: Mapping[str, str] = os.environ,
 ) -> Connection:
     """The cluster that kubectl would talk to: $KUBECONFIG or ~/.kube/config, else the pod's own token.
+
+    Args:
+        pod_resources: as the option `--pod-resources` gives them.
 
     Raises:
         UserError: there is none, or no such context.
     """
+    resources = parse_pod_resources(pod_resources)
     listed = environ.get("KUBECONFIG", "")
     paths = [Path(path).expanduser() for path in (listed or "~/.kube/config").split(os.pathsep) if path]
     found = [path for path in paths if path.is_file()]
     if not found:
         inside = connect_in_cluster(environ) if not (listed or context) else None
         if inside:
-            return _with_namespace(inside, namespace)
+            return replace(inside, namespace=namespace or inside.namespace, pod_resources=resources)
         where = (
             f"KUBECONFIG={listed}: {'a folder; expected a' if any(map(Path.is_dir, paths)) else 'no such'} file"
             if listed
             else "no ~/.kube/config, and KUBECONFIG is not set"
         )
         raise UserError(f"no cluster: {where}")
+    return replace(_read_kubeconfig(found, context, namespace), pod_resources=resources)
+
+
+def _read_kubeconfig(found: list[Path], context: str | None, namespace: str | None) -> Connection:
     configuration = Configuration()
     try:
         merged = kube_config.KubeConfigMerger(os.pathsep.join(str(path) for path in found)).config
@@ -218,10 +270,6 @@ def _build_client(configuration: Configuration) -> ApiClient:
     scheme = configuration.host.partition(":")[0]
     configuration.proxy = requests.utils.get_environ_proxies(configuration.host).get(scheme)
     return ApiClient(configuration)
-
-
-def _with_namespace(connection: Connection, namespace: str | None) -> Connection:
-    return Connection(connection.client, namespace or connection.namespace, connection.origin)
 
 
 def _list(paths: list[Path]) -> str:

@@ -20,6 +20,8 @@ class Place:
     claim: str
     mount: str
     image: str
+    certificates: str = ""
+    """Of MLflow's authority, as KIND/NAME/KEY; "" = none of one's own."""
 
 
 def find_place(
@@ -58,6 +60,7 @@ def find_place(
         claim or facts.results_claim or CLAIM,
         mount or facts.results_mount or MOUNT,
         image or _choose_image(images, facts.lab_image),
+        facts.certificates,
     )
     if found:
         say(

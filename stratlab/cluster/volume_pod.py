@@ -19,6 +19,7 @@ from kubernetes.client import CoreV1Api
 from kubernetes.client.exceptions import ApiException
 
 from stratlab.cluster import ClusterError
+from stratlab.cluster.admission import explain_refusal
 from stratlab.cluster.connection import Connection, explain
 from stratlab.cluster.given_namespace import check_namespace
 from stratlab.cluster.patience import may_pass
@@ -81,6 +82,7 @@ def run_on_volume(
     component: str = "volume",
     deadline_s: int = 900,
     limits: Mapping[str, int] | None = None,
+    certificates: str = "",
 ) -> Finished:
     """Runs `command` in a pod that sees the claim at `mount`, and returns when it has ended and the pod is deleted.
 
@@ -91,12 +93,21 @@ def run_on_volume(
         component: its label app.kubernetes.io/component.
         deadline_s: how long the pod may live.
         limits: of further resources, as nvidia.com/gpu.
+        certificates: of MLflow's authority, as a run's annotation names them.
 
     Raises:
         ClusterError: no such claim, no right, the image cannot be pulled, no node takes the pod, it took too long.
     """
     request = PodRequest(
-        claim, mount, image, read_only, env or {}, component, deadline_s=deadline_s, limits=limits or {}
+        claim,
+        mount,
+        image,
+        read_only,
+        env or {},
+        component,
+        deadline_s=deadline_s,
+        limits=limits or {},
+        certificates=certificates,
     )
     with _running_pod(connection, namespace, command, request, progress) as (name, ending):
         with ticking(progress, f"pod {name} is running"):
@@ -178,9 +189,11 @@ def _running_pod(
         _check_claim(connection, namespace, request.claim)
     api = CoreV1Api(connection.client)
     try:
-        pod = api.create_namespaced_pod(namespace, build_pod(command, request), _request_timeout=30)
+        body = build_pod(command, request, connection.pod_resources)
+        pod = api.create_namespaced_pod(namespace, body, _request_timeout=30)
     except (ApiException, urllib3.exceptions.HTTPError, OSError) as failure:
-        raise explain(connection, failure) from failure
+        told = explain(connection, failure)
+        raise explain_refusal(str(told)) or told from failure
     name = pod.metadata.name
     ending = follow_pod(connection, namespace, name, progress)
     try:

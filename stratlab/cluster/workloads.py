@@ -80,6 +80,7 @@ class RunFacts:
     lab_image: str
     tracking_uri: str
     processes: int | None
+    certificates: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Workload:
             results_mount=notes.get("stratlab/results-mount", ""),
             lab_image=notes.get("stratlab/lab-image", ""),
             tracking_uri=notes.get("stratlab/tracking-uri", ""),
+            certificates=notes.get("stratlab/certificates", ""),
             processes=int(processes) if processes.isdigit() else None,
         )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stratlab.compare.json_option import PRINTED
-from stratlab.options import Claim, Context, LabImage, Mount, Namespace, TrackingUri
+from stratlab.options import Claim, Context, LabImage, Mount, Namespace, PodResources, TrackingUri
 from stratlab.user_error import UserError
 
 
@@ -53,6 +53,7 @@ def compare(
     ] = False,
     namespace: Namespace = None,
     context: Context = None,
+    pod_resources: PodResources = "",
     claim: Claim = "",
     mount: Mount = "",
     image: LabImage = "",
@@ -89,7 +90,7 @@ def compare(
             raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
         place = {"claim": claim, "mount": mount, "image": image}
         output = output or Path(f"{folder}-report")
-        report = _compare_there(str(folder), namespace, context, place, output, asked)
+        report = _compare_there(str(folder), namespace, context, pod_resources, place, output, asked)
         _show(report, output / "report.html", as_json)
         return
     if experiment and not tracking_uri:
@@ -130,6 +131,7 @@ def _compare_there(
     comparison: str,
     namespace: str | None,
     context: str | None,
+    pod_resources: str,
     given: Mapping[str, str],
     output: Path,
     asked: Mapping[str, str | float | None],
@@ -148,7 +150,7 @@ def _compare_there(
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
-    connection = connect(context=context, namespace=namespace)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
     with signals_raise():
         place = find_place(connection, connection.namespace, comparison, **given, say=say)
         return compare_on_cluster(
@@ -158,6 +160,7 @@ def _compare_there(
             claim=place.claim,
             mount=place.mount,
             image=place.image,
+            certificates=place.certificates,
             output=output,
             options=build_options(asked),
             progress=say,

@@ -61,11 +61,13 @@ def compare_on_cluster(
     output: Path,
     progress: Callable[[str], None],
     options: Sequence[str] = (),
+    certificates: str = "",
 ) -> dict[str, Any]:
     """Compares the runs in `<mount>/<comparison>` on the claim; the report is there afterwards, and in `output`.
 
     Args:
         options: of `stratlab compare`, passed on.
+        certificates: of MLflow's authority, as the runs name them.
 
     Returns:
         the content of report.json.
@@ -87,6 +89,7 @@ def compare_on_cluster(
         command=["python", "-c", SCRIPT, folder, str(LARGEST_MIB), *options],
         read_only=False,
         progress=progress,
+        certificates=certificates,
         component="comparison",  # the network rules let it reach MLflow
     )
     words, _, payload = finished.output.partition(MARK + b" ")

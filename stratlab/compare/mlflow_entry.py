@@ -20,6 +20,7 @@ from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.experiment import KIND, KIND_TAG
 from stratlab.compare.showing.report_files import FILES
 from stratlab.drawing import drop_file_links
+from stratlab.machine.certificates import explain_untrusted
 from stratlab.machine.own_program import name_program, shorten
 from stratlab.run_directory.places import PAGE
 from stratlab.run_directory.record import RunRecord
@@ -183,6 +184,8 @@ def _check_answers(uri: str) -> None:
         target = find_redirect(uri)
         raise NotLogged(f"{uri} {describe_redirect(target) if target else 'redirects its callers'}") from None
     except (OSError, ValueError) as failure:
+        if cure := explain_untrusted(failure):
+            raise NotLogged(f"{uri}: {cure}") from failure
         ended = is_of_this_machine(uri)
         hint = "; that of a rehearsal ends with it, name its store instead: --mlflow FOLDER" if ended else ""
         raise NotLogged(f"{uri} does not answer{hint}") from failure

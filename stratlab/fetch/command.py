@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.options import Claim, Context, LabImage, Mount, Namespace
+from stratlab.options import Claim, Context, LabImage, Mount, Namespace, PodResources
 from stratlab.user_error import UserError
 
 HEAVY = {"traces": ("traces",), "checkpoints": ("checkpoints",), "models": ("model", "best_model")}
@@ -38,6 +38,7 @@ def fetch(
     replace: Annotated[bool, typer.Option("--replace", help="In place of what was fetched before.")] = False,
     namespace: Namespace = None,
     context: Context = None,
+    pod_resources: PodResources = "",
     claim: Claim = "",
     mount: Mount = "",
     image: LabImage = "",
@@ -67,7 +68,7 @@ def fetch(
     stays = {name: folders for name, folders in HEAVY.items() if name not in _read_names(also)}
     target = output / run
     check_target(target, replace)
-    connection = connect(context=context, namespace=namespace)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
     with signals_raise():
         place = find_place(
             connection,

@@ -19,7 +19,7 @@ import os, tarfile
 folder, left_out = sys.argv[1], set(sys.argv[2:])
 def choose(member):
     inner = member.name.split("/")[1:]
-    hidden = any(part.startswith(".") for part in inner)
+    hidden = any(part.startswith(".") and part != ".metadata" for part in inner)  # a checkpoint is void without it
     return member if (member.isfile() or member.isdir()) and not hidden and not left_out & set(inner) else None
 if not os.path.isdir(folder):
     raise FileNotFoundError(folder)

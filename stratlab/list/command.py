@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratlab.options import Claim, Context, LabImage, Mount, Namespace
+from stratlab.options import Claim, Context, LabImage, Mount, Namespace, PodResources
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def list_runs(
     ] = False,
     namespace: Namespace = None,
     context: Context = None,
+    pod_resources: PodResources = "",
     claim: Claim = "",
     mount: Mount = "",
     image: LabImage = "",
@@ -45,7 +46,9 @@ def list_runs(
     if folder:
         runs = run_list.list_runs(folder)
     else:
-        runs = _list_there(namespace, context, {"claim": claim, "mount": mount, "image": image})
+        runs = _list_there(
+            namespace, context, pod_resources, {"claim": claim, "mount": mount, "image": image}
+        )
     if as_json:
         print(json.dumps([dataclasses.asdict(run) for run in runs], indent=1))
         return
@@ -60,7 +63,9 @@ def list_runs(
     console.print(build_table(runs))
 
 
-def _list_there(namespace: str | None, context: str | None, given: dict[str, str]) -> list[ListedRun]:
+def _list_there(
+    namespace: str | None, context: str | None, pod_resources: str, given: dict[str, str]
+) -> list[ListedRun]:
     from stratlab.cluster.connection import connect
     from stratlab.cluster.place import find_place
     from stratlab.list.list_pod import list_on_cluster
@@ -69,7 +74,7 @@ def _list_there(namespace: str | None, context: str | None, given: dict[str, str
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
-    connection = connect(context=context, namespace=namespace)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
     with signals_raise():
         place = find_place(connection, connection.namespace, "", **given, say=say)
         return list_on_cluster(connection, connection.namespace, place, say)

@@ -32,8 +32,9 @@ class ListedRun:
     """One run. None or "" where its files do not tell.
 
     `status`: finished, failed, unfinished, at work; "traces only" where another program's traces were analysed; on a
-    cluster also the state of a custom resource whose run has no folder yet. `started` is UTC, ISO 8601; `step` the last
-    one recorded, of `steps`; `resource` its custom resource and that one's state.
+    cluster also the state of a custom resource whose run has no folder yet. `started`, and `written`, when it last
+    recorded something, are UTC, ISO 8601; `step` the last one recorded, of `steps`; `resource` its custom resource and
+    that one's state.
     """
 
     comparison: str
@@ -50,6 +51,7 @@ class ListedRun:
     ending: str = ""
     resource: str = ""
     has_report: bool = False
+    written: str | None = None
 
 
 def list_runs(results: Path) -> list[ListedRun]:
@@ -110,6 +112,9 @@ def _read(folder: Path) -> ListedRun:
     asked, resolved = config.get("config", {}), config.get("resolved", {})
     summary = read_object(folder / "summary.json", nothing)
     attempts = read_lines(folder / "attempts.jsonl", nothing, ATTEMPT)
+    last = _read_last(folder / "metrics.jsonl")
+    begun = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]
+    written = [line["t"] for line in (*attempts, *last[:1]) if is_number(line.get("t"))]
     status, ending = read_standing(folder, asked.get("mode"), attempts, bool(summary))
     return ListedRun(
         comparison=folder.absolute().parent.name,
@@ -118,11 +123,12 @@ def _read(folder: Path) -> ListedRun:
         strategy=_text(summary.get("strategy") or asked.get("strategy")),
         model=name_model(asked) or None,
         world_size=read_world_size(resolved, attempts) if config else None,
-        step=_read_step(folder / "metrics.jsonl"),
+        step=next((step for line in last if (step := _whole(line.get("step"))) is not None), None),
         steps=_whole(resolved.get("steps")),
         samples_per_s=_number(summary.get("samples_per_s")),
         attempts=sum(line["event"] == "started" for line in attempts),
-        started=_read_start(attempts),
+        started=_format_time(min(begun, default=None)),
+        written=_format_time(max(written, default=None)),
         ending=ending,
         has_report=_has_report(folder),
     )
@@ -132,21 +138,19 @@ def _has_report(folder: Path) -> bool:
     return (folder / "analysis" / "report.html").is_file()
 
 
-def _read_step(metrics: Path) -> int | None:
-    """The last step that was recorded, from the end of the file: a long run's metrics have gigabytes."""
+def _read_last(metrics: Path) -> list[dict[str, Any]]:
+    """The last lines, the newest first, from the end of the file: a long run's metrics have gigabytes."""
     if not metrics.is_file():
-        return None
+        return []
     with metrics.open("rb") as file:
         file.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
         lines = file.read().splitlines()
-    steps = (_whole(read_line(line).get("step")) for line in reversed(lines))
-    return next((step for step in steps if step is not None), None)
+    return [read_line(line) for line in reversed(lines)]
 
 
-def _read_start(attempts: list[dict[str, Any]]) -> str | None:
-    times = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]
+def _format_time(seconds: float | None) -> str | None:
     try:
-        return datetime.fromtimestamp(min(times), UTC).isoformat(timespec="seconds") if times else None
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return None
 

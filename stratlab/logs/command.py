@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from stratlab.options import PodResources
+
 
 def logs(
     release: Annotated[
@@ -27,6 +29,7 @@ def logs(
     image: Annotated[
         str, typer.Option(help="The image that reads the volume, where no resource tells.")
     ] = "",
+    pod_resources: PodResources = "",
 ) -> None:
     """Show the log of a rank: of its pod, or when that is gone, of its file on the results volume.
 
@@ -38,7 +41,7 @@ def logs(
     from stratlab.logs.rank_log import read_rank
     from stratlab.machine.interruption import signals_raise
 
-    connection = connect(context=context or None, namespace=namespace or None)
+    connection = connect(context=context or None, namespace=namespace or None, pod_resources=pod_resources)
     with signals_raise():
         pieces = read_rank(
             connection,

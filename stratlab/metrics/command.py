@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.options import Claim, Context, Mount, Namespace, TrackingUri
+from stratlab.options import Claim, Context, Mount, Namespace, PodResources, TrackingUri
 from stratlab.user_error import UserError
 
 metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
@@ -30,6 +30,7 @@ def replay(
     ] = False,
     namespace: Namespace = None,
     context: Context = None,
+    pod_resources: PodResources = "",
     claim: Claim = "",
     mount: Mount = "",
     image: Annotated[
@@ -49,7 +50,9 @@ def replay(
     from stratlab.metrics.replay import replay_here
 
     if on_cluster:
-        said = _replay_there(run, tracking_uri, namespace, context, {"claim": claim, "mount": mount}, image)
+        said = _replay_there(
+            run, tracking_uri, namespace, context, pod_resources, {"claim": claim, "mount": mount}, image
+        )
     else:
         said = replay_here(Path(run), tracking_uri, os.environ)
     print(json.dumps({"run": run, "said": said}) if as_json else said, flush=True)
@@ -100,6 +103,7 @@ def _replay_there(
     tracking_uri: str,
     namespace: str | None,
     context: str | None,
+    pod_resources: str,
     given: dict[str, str],
     image: str,
 ) -> str:
@@ -114,7 +118,7 @@ def _replay_there(
         print(sentence, file=sys.stderr, flush=True)
 
     comparison, name = read_name(run)
-    connection = connect(context=context, namespace=namespace)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
     if not tracking_uri and (workload := find_workload(connection, connection.namespace, name)):
         tracking_uri = workload.facts.tracking_uri
     place = find_place(connection, connection.namespace, comparison, **given, say=say)

@@ -73,6 +73,7 @@ def replay_on_cluster(
         command=["python", "-m", "trainer.program", "replay", *build_arguments(folder, uri)],
         read_only=False,
         progress=progress,
+        certificates=place.certificates,
         component="comparison",  # the network rules let it reach MLflow
     )
     said = finished.output.decode(errors="replace")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratlab.cluster.job_end import COMPONENT, WAITER
 from stratlab.machine.processes import free_port
 from stratlab.rehearse.folders import check_free
 from stratlab.rehearse.operator import build_training_pods
@@ -122,13 +123,16 @@ def build_planned_run(
     Raises:
         UserError: an object of a kind that a rehearsal does not know, or a job it cannot run.
     """
-    training, analyses = [], []
+    training: list[Mapping[str, Any]] = []
+    analyses: list[Mapping[str, Any]] = []
+    waiters: list[Mapping[str, Any]] = []
     for entry in objects:
         kind = entry.get("kind")
         if kind == "PyTorchJob":
             training.append(entry)
         elif kind == "Job" and entry.get("apiVersion") == "batch/v1":
-            analyses.append(entry)
+            is_waiter = (entry["metadata"].get("labels") or {}).get(COMPONENT) == WAITER
+            (waiters if is_waiter else analyses).append(entry)
         elif kind in OTHER_WORKLOADS:
             raise UserError(
                 f"{name}: the chart renders {kind} {entry.get('metadata', {}).get('name')} "
@@ -157,10 +161,13 @@ def build_planned_run(
     analysis = None
     if analyses:
         metadata = analyses[0]["metadata"]
+        spec = analyses[0]["spec"]["template"]["spec"]
+        for waiter in waiters:  # no API server starts one Job after the other here
+            spec = spec | {"initContainers": waiter["spec"]["template"]["spec"]["containers"]}
         analysis = build_pod(
             metadata["name"],
             "analysis",
-            analyses[0]["spec"]["template"]["spec"],
+            spec,
             namespace=metadata.get("namespace", "default"),
         )
     run_dir = _run_dir(name, pods[0], results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
@@ -30,31 +30,34 @@ def check_ended(connection: Connection, namespace: str, comparison: str, run: st
 def remove_on_cluster(
     connection: Connection,
     namespace: str,
-    comparison: str,
-    run: str,
+    runs: Sequence[str],
+    with_mlflow: bool,
     place: Place,
     progress: Callable[[str], None],
 ) -> None:
-    """Removes `<mount>/<comparison>/<run>` on the claim.
+    """Removes `<mount>/<run>` on the claim for each COMPARISON/RUN, all in one pod.
 
     Raises:
-        NothingThere: there is no such run.
+        NothingThere: there is no such run; those before it are gone.
         ClusterError: the pod could not do it.
     """
-    folder = f"{place.mount.rstrip('/')}/{comparison}/{run}"
+    folders = [f"{place.mount.rstrip('/')}/{run}" for run in runs]
+    options = ["--yes", *(["--with-mlflow"] if with_mlflow else [])]
     finished = run_on_volume(
         connection,
         namespace,
         claim=place.claim,
         mount=place.mount,
         image=place.image,
-        command=["python", "-m", "stratlab", "remove", folder, "--yes"],
+        command=["python", "-m", "stratlab", "remove", *folders, *options],
         read_only=False,
         progress=progress,
+        certificates=place.certificates if with_mlflow else "",
+        component="comparison" if with_mlflow else "volume",  # the network rules let it reach MLflow
     )
     said = finished.output.decode(errors="replace").strip().removeprefix("error: ")
     refusals = {UserError.code: UserError, NothingThere.code: NothingThere}
     if refusal := refusals.get(finished.exit_code):
         raise refusal(f"on the claim {place.claim} of namespace {namespace}: {said}")
     if finished.exit_code:
-        raise ClusterError(f"{folder}: could not be removed: {said or finished.termination}")
+        raise ClusterError(f"{', '.join(folders)}: could not be removed: {said or finished.termination}")

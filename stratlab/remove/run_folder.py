@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stratlab.run_directory.files import is_alive, is_run
 from stratlab.run_directory.given_folder import check_folder
+from stratlab.tracking.mlflow_run import delete_run
 from stratlab.user_error import NothingThere, UserError
 
 
@@ -30,15 +31,19 @@ def find_run(folder: Path) -> Path:
     return folder.absolute()
 
 
-def remove_run(folder: Path) -> None:
-    """Removes the folder, and what a rehearsal keeps of its processes' output beside it.
+def remove_run(folder: Path, with_mlflow: bool = False) -> str:
+    """Removes the folder, and what a rehearsal keeps of its processes' output beside it; says what MLflow lost.
 
     It gets another name first, so that nobody meets half of it.
+
+    Args:
+        with_mlflow: its run in MLflow too, and first: the folder says which one that is.
 
     Raises:
         UserError: it is no run, or may not be removed.
     """
     found = find_run(folder)
+    said = delete_run(found) if with_mlflow else ""
     aside = found.with_name(f".{found.name}.removed")
     try:
         shutil.rmtree(aside, ignore_errors=True)
@@ -47,3 +52,4 @@ def remove_run(folder: Path) -> None:
     except OSError as failure:
         raise UserError(f"{folder}: cannot be removed ({failure.strerror or failure})") from failure
     shutil.rmtree(found.parent / ".logs" / found.name, ignore_errors=True)
+    return said

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.options import Context
+from stratlab.options import Context, PodResources
 
 CHECKING = "checking the settings of every release"
 
@@ -33,6 +33,7 @@ def sweep(
         str | None, typer.Option("--namespace", "-n", help="Instead of the one in FILE.")
     ] = None,
     context: Context = None,
+    pod_resources: PodResources = "",
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Start runs again that have failed.")
     ] = False,
@@ -130,7 +131,10 @@ def sweep(
         state = read_state(state_file(file), asked.comparison, where)
         tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), where)
         try:
-            site = None if rehearse else Site(connect(context=context, namespace=space), space, helm, context)
+            site = None
+            if not rehearse:
+                connection = connect(context=context, namespace=space, pod_resources=pod_resources)
+                site = Site(connection, space, helm, context)
         except UserError as missing:
             if not dry_run:
                 raise

@@ -10,13 +10,12 @@ from typing import Any
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
+from stratlab.cluster.job_end import ANALYSIS, COMPONENT, find_failed_waiter, pick_jobs, read_job_end
 from stratlab.cluster.patience import Patience
 from stratlab.cluster.pod_phase import describe, has_started
 from stratlab.cluster.watching import ADDED, DELETED, SYNCED, watch
 from stratlab.cluster.workloads import ENDED, NO_STATUS, SUCCEEDED, Workload
 from stratlab.sweep.planned_release import Planned
-
-COMPONENT = "app.kubernetes.io/component"
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _follow_analysis(
     connection: Connection, namespace: str, name: str, show: Callable[[str], None]
 ) -> Outcome:
     """A run that was upgraded has several Jobs; one that is complete is enough."""
-    query = {"labelSelector": f"app.kubernetes.io/instance={name},{COMPONENT}=analysis"}
+    query = {"labelSelector": f"app.kubernetes.io/instance={name}"}
     jobs: dict[str, Mapping[str, Any]] = {}
     synced = False
     show("analysis")
@@ -93,7 +92,10 @@ def _follow_analysis(
             jobs.pop(changed["metadata"]["name"], None)
         else:
             jobs[changed["metadata"]["name"]] = changed
-        ends = [job_end(job) for job in jobs.values()]
+        ends = [
+            read_job_end(find_failed_waiter(job, jobs.values()) or job)
+            for job in pick_jobs(jobs.values(), ANALYSIS)
+        ]
         if any(end == "" for end in ends):
             return Outcome(True, "analysis Complete")
         if synced and all(end is not None for end in ends):
@@ -101,18 +103,6 @@ def _follow_analysis(
             # an ended Job goes by itself after ttlSecondsAfterFinished: nothing can be said about it then
             return Outcome(not ends, f"analysis Failed: {reason}" if ends else "the analysis Job is gone")
     raise AssertionError("a watch without an end ended")
-
-
-def job_end(job: Mapping[str, Any]) -> str | None:
-    """ "" = complete, text = why it failed, None = not ended."""
-    for condition in (job.get("status") or {}).get("conditions") or []:
-        if condition["status"] == "True" and condition["type"] == "Complete":
-            return ""
-        if condition["status"] == "True" and condition["type"] == "Failed":
-            return (
-                f"{condition.get('reason', '')} {condition.get('message', '')}".strip() or "no reason given"
-            )
-    return None
 
 
 def _show_waiting_pods(

@@ -169,6 +169,7 @@ def compare_there(
         claim=facts.results_claim or CLAIM,
         mount=facts.results_mount or MOUNT,
         image=facts.lab_image or IMAGE,
+        certificates=facts.certificates,
         output=output,
         progress=say,
         options=[

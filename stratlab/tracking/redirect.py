@@ -13,6 +13,8 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
+from stratlab.machine.certificates import explain_untrusted
+
 REFUSED = {"MLFLOW_ALLOW_HTTP_REDIRECTS": "false"}
 """For the environment of MLflow's client."""
 
@@ -43,7 +45,9 @@ def does_answer(tracking_uri: str, timeout_s: float = 3.0) -> bool:
 
 
 def explain_failure(tracking_uri: str, failure: str) -> str:
-    """MLflow's own words, or what to set where the server redirects its callers."""
+    """MLflow's own words, or what to set where the server redirects its callers, or is not trusted."""
+    if cure := explain_untrusted(failure):
+        return cure
     if not OF_MLFLOW.search(failure):
         return failure
     target = find_redirect(tracking_uri)

@@ -53,7 +53,7 @@ def build_view(metrics: Collection[str]) -> str:
     state = {
         "searchFilter": ONLY_RUNS,
         "orderByKey": "attributes.start_time",
-        "orderByAsc": True,
+        "orderByAsc": False,
         "selectedColumns": [one for one in COLUMNS if _is_there(one, metrics)],
         "compareRunSections": [
             {"uuid": title, "name": title, "display": True, "isReordered": True} for title in SECTIONS

@@ -15,6 +15,7 @@ from stratlab.tracking.address import check_tracking_uri
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
+    from stratlab.cluster.connection import Connection
     from stratlab.wait.resource import Resource
 
 NOT_ENDED = 1
@@ -30,6 +31,15 @@ def wait(
     ] = "",
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Of the resource; this pod's if left out.")
+    ] = "",
+    then_start: Annotated[
+        str,
+        typer.Option(
+            metavar="JOB", help="A suspended Job to start afterwards, and to wait for. In a pod only."
+        ),
+    ] = "",
+    job_queue: Annotated[
+        str, typer.Option("--queue", help="Kueue's LocalQueue, which starts the Job instead.")
     ] = "",
     deadline_s: Annotated[float | None, typer.Option(min=0, help="Give up after so long.")] = None,
     poll_s: Annotated[float, typer.Option(min=0.01, help="Time between two looks at the files.")] = 1.0,
@@ -59,6 +69,7 @@ def wait(
 
     Example: stratlab wait results/runs/demo/ddp --deadline-s 3600
     """
+    from stratlab.cluster.connection import connect_in_cluster
     from stratlab.wait.ended import wait_for_run
 
     if run_dir.exists() and not run_dir.is_dir():
@@ -67,7 +78,8 @@ def wait(
     def say(text: str) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    watched = _start_resource(resource, namespace, say) if resource else None
+    connection = connect_in_cluster() if resource or then_start else None
+    watched = _start_resource(connection, resource, namespace, say) if resource else None
     outcome = wait_for_run(
         run_dir, resource=watched, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=say
     )
@@ -86,14 +98,18 @@ def wait(
 
         if done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code):
             say(done)
+    if then_start and connection:
+        from stratlab.wait.job_start import start_job
+
+        start_job(connection, namespace or connection.namespace, then_start, job_queue, say)
 
 
-def _start_resource(text: str, namespace: str, say: Callable[[str], None]) -> Resource | None:
-    from stratlab.cluster.connection import connect_in_cluster
+def _start_resource(
+    connection: Connection | None, text: str, namespace: str, say: Callable[[str], None]
+) -> Resource | None:
     from stratlab.wait.resource import Resource, parse_resource
 
     api, name = parse_resource(text)
-    connection = connect_in_cluster()
     if connection is None:
         say(
             f"no Kubernetes API here (not in a pod, or no token): {api.kind} {name} is not asked, the files decide"

@@ -9,7 +9,7 @@ from stratlab.cluster.pods import node_rank
 from stratlab.cluster.workloads import SUCCEEDED
 from stratlab.rendering.checking import name_settings
 from stratlab.watch.ending import ADVICE
-from stratlab.watch.picture import Picture, count_shares, job_state
+from stratlab.watch.picture import Picture, count_shares
 
 REFUSED = (2, 3)  # of the trainer: settings, data or a model
 NO_PROGRESS = 14  # of the trainer; the pods that failed are gone, this one only counted them
@@ -28,11 +28,12 @@ def build_farewell(picture: Picture) -> list[str]:
         earlier = " --previous" if picture.culprit and picture.culprit.exit_code == NO_PROGRESS else ""
         lines.append(f"next: stratlab logs {here}{_rank_option(picture)}{earlier}")
     job = picture.analysis
-    state = job_state(job, picture.analysis_pods) if job else ""
+    state = picture.analysis_state
     directory, claim = workload.facts.run_directory, workload.facts.results_claim or "of the results"
     if _is_refused(picture):
         pass  # what lies in its folder, and any report, is another run's
     elif job and state == "Failed":
+        job = picture.failed_waiter or job
         name = job["metadata"]["name"]
         several = f"-l batch.kubernetes.io/job-name={name} --prefix --tail=-1"
         pods = f"job/{name}" if count_shares(job) == 1 else several
@@ -75,7 +76,7 @@ def describe_left(picture: Picture | None) -> str:
 
 def build_ending(picture: Picture, exit_code: int) -> dict[str, Any]:
     """The same for programs. `analysis` is the state of its Job, null without one; `culprit` who made the run fail."""
-    workload, job, end, progress = picture.workload, picture.analysis, picture.culprit, picture.progress
+    workload, end, progress = picture.workload, picture.culprit, picture.progress
     return {
         "release": workload.release,
         "namespace": workload.namespace,
@@ -85,7 +86,7 @@ def build_ending(picture: Picture, exit_code: int) -> dict[str, Any]:
         "step": progress.step if progress else None,
         "steps": progress.steps if progress else None,
         "culprit": dataclasses.asdict(end) if end and exit_code else None,
-        "analysis": job_state(job, picture.analysis_pods) if job else None,
+        "analysis": picture.analysis_state or None,
         "run_directory": workload.facts.run_directory,
         "results_claim": workload.facts.results_claim,
     }

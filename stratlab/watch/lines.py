@@ -8,7 +8,7 @@ from typing import Any
 
 from stratlab.cluster.pod_row import build_row
 from stratlab.cluster.resource_events import format_event
-from stratlab.watch.picture import Picture, count_shares, job_state
+from stratlab.watch.picture import Picture, count_shares
 from stratlab.watch.pod_remedies import NO_IMAGE, find_remedy
 
 PROGRESS_EVERY_S = 5.0
@@ -51,7 +51,7 @@ def describe_analysis(picture: Picture) -> str:
     job = picture.analysis
     if job is None:
         return ""
-    state = job_state(job, picture.analysis_pods)
+    state = picture.analysis_state
     if (shares := count_shares(job)) > 1:
         return f"analysis: {state}" + _describe_shares(job, shares, picture)
     notes = [row.note for row in map(build_row, picture.analysis_pods[-1:]) if row.note]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratlab.cluster.job_end import ANALYSIS, COMPONENT, find_failed_waiter, pick_jobs, read_job_end
 from stratlab.cluster.pods import console_pod, has_log, node_rank, training_container
 from stratlab.cluster.watching import DELETED, SYNCED
 from stratlab.cluster.workloads import ENDED, Workload
@@ -20,7 +21,8 @@ WORKLOAD, PODS, EVENTS, JOBS, LOG, REFUSED, TROUBLE = (
     "refused",
     "trouble",
 )
-COMPONENT = "app.kubernetes.io/component"
+WAIT = "wait"
+"""The container that waits for the run: of the waiter's pod, or of the analysis' own."""
 # Events that say again what the row of the pod says.
 TOLD_BY_PODS = ("Error", "ExitedWithCode", "BackOff", "Failed", "Unschedulable", "PyTorchJobRestarting")
 
@@ -114,7 +116,19 @@ class Picture:
     @property
     def analysis(self) -> Mapping[str, Any] | None:
         """The newest analysis Job: after a change of its settings there are two."""
-        return max(self._jobs.values(), key=lambda job: job["metadata"]["creationTimestamp"], default=None)
+        return next(iter(pick_jobs(self._jobs.values(), ANALYSIS)[-1:]), None)
+
+    @property
+    def failed_waiter(self) -> Mapping[str, Any] | None:
+        """The Job that should have started the analysis and has failed: the analysis fails with it."""
+        return find_failed_waiter(self.analysis, self._jobs.values()) if self.analysis else None
+
+    @property
+    def analysis_state(self) -> str:
+        """waiting for the run, analyzing, Complete, Failed, or pending; "" without an analysis."""
+        if self.analysis is None:
+            return ""
+        return "Failed" if self.failed_waiter else _read_state(self.analysis, self.analysis_pods)
 
     @property
     def culprit(self) -> Termination | None:
@@ -153,20 +167,19 @@ class Picture:
         return sorted(found, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]))
 
 
-def job_state(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
-    """waiting for the run, analyzing, Complete, Failed, or pending."""
-    for condition in (job.get("status") or {}).get("conditions") or []:
-        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
-            return str(condition["type"])
-    running = [pod for pod in pods if (pod.get("status") or {}).get("phase") in ("Pending", "Running")]
-    for pod in running:
-        for each in pod["status"].get("containerStatuses") or []:
-            if "running" in (each.get("state") or {}):
-                return "analyzing"
-        for each in pod["status"].get("initContainerStatuses") or []:
-            if "running" in (each.get("state") or {}):
-                return "waiting for the run"
-    return "pending"
+def _read_state(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
+    if (end := read_job_end(job)) is not None:
+        return "Failed" if end else "Complete"
+    running = {
+        each["name"]
+        for pod in pods
+        for listed in ("containerStatuses", "initContainerStatuses")
+        for each in (pod.get("status") or {}).get(listed) or []
+        if "running" in (each.get("state") or {})
+    }
+    if running - {WAIT}:
+        return "analyzing"
+    return "waiting for the run" if WAIT in running else "pending"
 
 
 def count_shares(job: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.resource_events import NO_STATUS_S, explain_no_status, read_events
 from stratlab.cluster.workloads import NO_STATUS, SUCCEEDED, Workload
 from stratlab.watch.ending import FAILED, SURVIVORS
-from stratlab.watch.picture import JOBS, PODS, TROUBLE, WORKLOAD, Picture, job_state
+from stratlab.watch.picture import JOBS, PODS, TROUBLE, WORKLOAD, Picture
 from stratlab.watch.sources import Sources
 
 TICK_S = 1.0
@@ -97,7 +97,7 @@ def _is_analysis_due(picture: Picture, since_s: float) -> bool:
         return since_s < ANALYSIS_S and not picture.is_synced(
             JOBS
         )  # helm made it with the run, or there is none
-    return job_state(job, picture.analysis_pods) not in ("Complete", "Failed")
+    return picture.analysis_state not in ("Complete", "Failed")
 
 
 def _explain(connection: Connection, workload: Workload) -> list[str]:

@@ -33,12 +33,13 @@ class Sources:
         namespace, release = self._workload.namespace, self._workload.release
         instance = f"app.kubernetes.io/instance={release}"
         name = {"fieldSelector": f"metadata.name={self._workload.name}"}
-        analysis = {"labelSelector": f"{instance},app.kubernetes.io/component=analysis"}
         core = f"/api/v1/namespaces/{namespace}"
         self._run(WORKLOAD, self._watch(self._workload.api.path(namespace), name))
         self._run(PODS, self._watch(f"{core}/pods", {"labelSelector": instance}))
         self._run(EVENTS, self._watch(f"{core}/events", {"fieldSelector": "type=Warning"}))
-        self._run(JOBS, self._watch(f"/apis/batch/v1/namespaces/{namespace}/jobs", analysis))
+        self._run(
+            JOBS, self._watch(f"/apis/batch/v1/namespaces/{namespace}/jobs", {"labelSelector": instance})
+        )
 
     def follow(self, pod: Mapping[str, Any] | None) -> None:
         """Reads the log of this pod, too, from its first line."""

@@ -11,6 +11,7 @@ from tests.charts.rendering import (
     environment,
     pick,
     training_pod,
+    waiter_pod,
     world_size,
 )
 from trainer.layout.mesh import resolve_axes
@@ -36,11 +37,11 @@ def check_analysis_contract(documents: Sequence[Document]) -> None:
     config = Config.from_env(environment(training_pod(documents), "pytorch"))
     directory = f"{config.results}/{config.comparison}/{config.run}"
     pod = analysis_pod(documents)
-    assert container(pod, "wait")["command"][:3] == ["stratlab", "wait", directory]
+    assert container(waiter_pod(documents), "wait")["command"][:3] == ["stratlab", "wait", directory]
     assert container(pod, "analyze")["command"] == ["stratlab", "analyze", directory]
     for entry in (
         container(training_pod(documents), "pytorch"),
-        container(pod, "wait"),
+        container(waiter_pod(documents), "wait"),
         container(pod, "analyze"),
     ):
         assert {"name": "results", "mountPath": config.results} in entry["volumeMounts"]

@@ -91,8 +91,14 @@ def render(helm: Path, chart: Path, arguments: Sequence[str] = (), **options: An
 
 
 def pick(documents: Sequence[Document], kind: str) -> Document:
-    """The one object of this kind."""
-    (document,) = [document for document in documents if document["kind"] == kind]
+    """The one object of this kind; a Job is the one that analyses, and `waiter` its waiter."""
+    component = {"Job": "analysis", "waiter": "waiter"}.get(kind)
+    (document,) = [
+        document
+        for document in documents
+        if document["kind"] == ("Job" if component else kind)
+        and component in (None, document["metadata"].get("labels", {}).get("app.kubernetes.io/component"))
+    ]
     return document
 
 
@@ -102,6 +108,10 @@ def training_pod(documents: Sequence[Document]) -> Document:
 
 def analysis_pod(documents: Sequence[Document]) -> Document:
     return pick(documents, "Job")["spec"]["template"]["spec"]
+
+
+def waiter_pod(documents: Sequence[Document]) -> Document:
+    return pick(documents, "waiter")["spec"]["template"]["spec"]
 
 
 def container(pod: Document, name: str) -> Document:

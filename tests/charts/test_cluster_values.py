@@ -130,7 +130,7 @@ def test_objects_carry_the_labels(helm: Path) -> None:
 
 def test_nothing_of_it_as_shipped(documents: list[Document]) -> None:
     for name, pod in unwrap_pods(documents).items():
-        allowed = {"initContainers", "serviceAccountName"} if name == "Job" else set()
+        allowed = {"serviceAccountName"} if name == "Job.waiter" else set()
         added = {"affinity", "topologySpreadConstraints", "runtimeClassName", "hostNetwork", "hostIPC"}
         assert not pod["spec"].keys() & ((added | {"initContainers", "serviceAccountName"}) - allowed)
         assert {"name": "tmp", "emptyDir": {"sizeLimit": "50Gi"}} in pod["spec"]["volumes"]
@@ -172,6 +172,6 @@ def test_a_change_of_an_annotation_is_a_change_of_the_settings(helm: Path) -> No
 
 
 def test_a_container_of_the_lab_is_not_touched(helm: Path) -> None:
-    job = pods_of(helm, EVERYTHING)["Job"]["spec"]
-    for name in ("wait", "analyze"):
-        assert container(job, name)["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    pods = pods_of(helm, EVERYTHING)
+    for pod, name in (("Job.waiter", "wait"), ("Job", "analyze")):
+        assert container(pods[pod]["spec"], name)["securityContext"]["capabilities"] == {"drop": ["ALL"]}

@@ -15,6 +15,7 @@ from tests.charts.rendering import (
     pick,
     render,
     training_pod,
+    waiter_pod,
 )
 from trainer.settings.config import Config
 from trainer.settings.fields import Strategy
@@ -54,8 +55,8 @@ def test_without_comparison_both_take_the_default_of_the_trainer(helm: Path) -> 
     rendered = render(helm, CHARTS / "ddp")
     assert "TRAINER_COMPARISON" not in environment(training_pod(rendered), "pytorch")
     default = Config.model_fields["comparison"].default
-    for name in ("wait", "analyze"):
-        assert container(analysis_pod(rendered), name)["command"][2] == f"/results/{default}/golden"
+    for pod, name in ((waiter_pod(rendered), "wait"), (analysis_pod(rendered), "analyze")):
+        assert container(pod, name)["command"][2] == f"/results/{default}/golden"
 
 
 def test_settings_arrive_as_typed(helm: Path) -> None:

@@ -24,7 +24,8 @@ def rules(job: Job) -> list[Job]:
 MUTATIONS: dict[str, tuple[Callable[[Job], Any], str]] = {
     "unknown field in spec": (lambda j: j["spec"].update(backofLimit=1), "backofLimit"),
     "unknown field in container": (lambda j: pod(j)["containers"][0].update(comand=["x"]), "comand"),
-    "unknown field in init container": (lambda j: pod(j)["initContainers"][0].update(comand=["x"]), "comand"),
+    "unknown field in init container": (lambda j: pod(j).update(initContainers=[
+        pod(j)["containers"][0] | {"name": "first", "comand": ["x"]}]), "comand"),
     "deadline is text": (lambda j: j["spec"].update(activeDeadlineSeconds="60"), "is not of type"),
     "unknown kind": (lambda j: j.update(kind="Jobb"), "no schema"),
     "name too long": (lambda j: j["metadata"].update(name="r" * 64), "at most 63 characters"),
@@ -37,7 +38,7 @@ MUTATIONS: dict[str, tuple[Callable[[Job], Any], str]] = {
     "exit code 0": (lambda j: rules(j)[0]["onExitCodes"].update(values=[0, 2]), "0 is no failure"),
     "two conditions": (lambda j: rules(j)[1].update(rules(j)[0]), "either onExitCodes"),
     "status of a condition": (lambda j: rules(j)[1]["onPodConditions"][0].update(status="yes"), "True, False"),
-    "mount without volume": (lambda j: pod(j)["initContainers"][0].update(volumeMounts=[
+    "mount without volume": (lambda j: pod(j)["containers"][0].update(volumeMounts=[
         {"name": "zz", "mountPath": "/z"}]), "has no volume"),
     "label value": (lambda j: j["metadata"]["labels"].update(team="a b"), "label team"),
 }  # fmt: skip

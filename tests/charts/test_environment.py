@@ -16,6 +16,7 @@ from tests.charts.rendering import (
     pick,
     render,
     training_pod,
+    waiter_pod,
 )
 from tests.charts.unwrapping import WORKLOADS, unwrap_pods, workload_values
 
@@ -87,7 +88,7 @@ def test_the_tracking_server_reaches_training_and_analysis(helm: Path) -> None:
     rendered = render(helm, CHARTS / "ddp", ["--set", "run.mlflow.trackingUri=http://mlflow:5000"])
     for pod, name in (
         (training_pod(rendered), "pytorch"),
-        (analysis_pod(rendered), "wait"),
+        (waiter_pod(rendered), "wait"),
         (analysis_pod(rendered), "analyze"),
     ):
         assert environment(pod, name)["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
@@ -100,7 +101,7 @@ def test_without_a_tracking_server_nothing_is_set(helm: Path) -> None:
 
 def test_services_of_other_runs_do_not_reach_the_environment(documents: list[dict]) -> None:
     """A release `trainer` has a Service trainer-worker-0, and service links would set TRAINER_WORKER_0_PORT."""
-    for pod in (training_pod(documents), analysis_pod(documents)):
+    for pod in (training_pod(documents), analysis_pod(documents), waiter_pod(documents)):
         assert pod["enableServiceLinks"] is False
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.charts.pod_security import CONTAINER_CONTROLS, POD_CONTROLS, find_pods, restricted_problems
-from tests.charts.rendering import CHARTS, Document, analysis_pod, pick, render, training_pod
+from tests.charts.rendering import CHARTS, Document, analysis_pod, pick, render, training_pod, waiter_pod
 from tests.charts.test_valid_objects import EVERYTHING
 from tests.charts.unwrapping import WORKLOADS, unwrap_pods, workload_values
 
@@ -19,7 +19,8 @@ Spec = dict[str, Any]
 
 def test_every_pod_is_restricted(documents: list[Document]) -> None:
     pods = list(find_pods(documents))
-    for expected in (analysis_pod(documents), training_pod(documents), pick(documents, "Pod")["spec"]):
+    every = (analysis_pod(documents), waiter_pod(documents), training_pod(documents))
+    for expected in (*every, pick(documents, "Pod")["spec"]):
         assert expected in pods
     assert len(pods) == 3
     for pod in pods:

@@ -117,7 +117,7 @@ def test_a_run_is_at_most_six_objects_of_whatever_size(helm: Path, api: str, top
     for size in ("run.nodes=2", "run.nodes=1000,run.processesPerNode=16"):
         documents = render(helm, CHARTS / "ddp", ["--set", size, *workload_values(api, topology)])
         counts.add(len([each for each in documents if "helm.sh/hook" not in str(each["metadata"])]))
-    assert counts == {3 if api == "trainjob" else 2}
+    assert counts == {4 if api == "trainjob" else 3}
 
 
 @each_workload
@@ -139,7 +139,7 @@ def test_the_resource_is_named_like_the_release_and_says_where_the_results_are(
         "stratlab/tracking-uri": "http://mlflow:5000",
         "stratlab/processes": "6",
     }
-    command = unwrap_pods(documents)["Job"]["spec"]["initContainers"][0]["command"]
+    command = unwrap_pods(documents)["Job.waiter"]["spec"]["containers"][0]["command"]
     assert command[command.index("--resource") + 1] == f"{api}/golden"
 
 
@@ -244,8 +244,8 @@ def test_a_trainjob_comes_after_its_runtime(helm: Path) -> None:
     """The operator's webhook refuses it before; helm would sort the two by kind."""
     done = helm_template(helm, CHARTS / "ddp", ["--set", "run.workload.api=trainjob", "--no-hooks"])
     documents = [each for each in yaml.safe_load_all(done.stdout) if each]
-    assert [each["kind"] for each in documents] == ["Job", "List"]
-    assert [each["kind"] for each in documents[1]["items"]] == ["TrainingRuntime", "TrainJob"]
+    assert [each["kind"] for each in documents] == ["Job", "Job", "List"]
+    assert [each["kind"] for each in documents[-1]["items"]] == ["TrainingRuntime", "TrainJob"]
 
 
 def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:

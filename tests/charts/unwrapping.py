@@ -32,10 +32,11 @@ def workload_values(api: str, topology: str) -> list[str]:
 
 
 def unwrap_pods(documents: Sequence[Document]) -> dict[str, Document]:
-    """Pods by the kind of their object and, where it has several, the role in it: Job, PyTorchJob.Worker, ..."""
+    """Pods by the kind of their object and, where it has several, the role in it: Job, Job.waiter, ..."""
     found: dict[str, Document] = {}
     for document in documents:
-        for role, template in _templates(document, ""):
+        component = document["metadata"].get("labels", {}).get("app.kubernetes.io/component")
+        for role, template in _templates(document, "waiter" if component == "waiter" else ""):
             name = document["kind"] + (f".{role}" if role else "")
             assert name not in found, f"two pods are called {name}"
             metadata = {

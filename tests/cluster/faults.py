@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from stratlab.cluster.job_end import ANALYSIS, pick_jobs
 from tests.cluster.lab import KUBECTL, MOUNT, Lab, run, wait_until
 
 
@@ -59,6 +60,7 @@ def restarts(lab: Lab, release: str, comparison: str = "e2e") -> dict[str, int]:
 def analysis_state(lab: Lab, release: str) -> str:
     """Complete, Failed, or nothing yet."""
     jobs = lab.get("jobs", "-l", f"app.kubernetes.io/instance={release}")["items"]
+    jobs = pick_jobs(jobs, ANALYSIS)
     assert len(jobs) == 1
     held = [c["type"] for c in jobs[0]["status"].get("conditions") or [] if c["status"] == "True"]
     return next((state for state in ("Complete", "Failed") if state in held), "")

@@ -58,11 +58,12 @@ def test_no_wildcards_and_no_way_to_more_rights(documents: list[Document]) -> No
             )
 
 
-def test_the_analysis_reads_custom_resources_and_nothing_else(documents: list[Document]) -> None:
+def test_the_analysis_reads_custom_resources_and_starts_a_job(documents: list[Document]) -> None:
     assert allowed(pick(documents, "Role", "stratlab-analysis")) == {
         ("kubeflow.org", "pytorchjobs"): WATCH,
         ("kubeflow.org", "mpijobs"): WATCH,
         ("trainer.kubeflow.org", "trainjobs"): WATCH,
+        ("batch", "jobs"): {"get", "patch"},
     }
 
 

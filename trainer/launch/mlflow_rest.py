@@ -1,4 +1,4 @@
-"""The seven calls of MLflow's REST API that the sender and a replay need, with the standard library."""
+"""The calls of MLflow's REST API that the sender and a replay need, with the standard library."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
+
+from trainer.launch.certificates import explain_untrusted
 
 API = "/api/2.0/mlflow/"
 UID_TAG = "stratlab.run_uid"
@@ -54,6 +56,10 @@ class Mlflow:
                 found = json.load(answer)
         except urllib.error.HTTPError as failure:
             raise _error(failure) from failure
+        except OSError as failure:
+            if cure := explain_untrusted(failure):
+                raise MlflowError(cure) from failure
+            raise
         except (http.client.HTTPException, ValueError) as failure:
             raise MlflowError(f"not an answer of MLflow: {failure!r}") from failure
         if not isinstance(found, dict):
@@ -125,6 +131,22 @@ class Mlflow:
         """RUNNING, FINISHED, FAILED, ..."""
         query = "runs/get?" + urllib.parse.urlencode({"run_id": run_id})
         return self._ask(query, None, "run", "info", "status")
+
+    def has_run(self, run_id: str) -> bool:
+        """Whether the store knows it: one that was lost, or is a new one, does not."""
+        try:
+            self.read_status(run_id)
+        except MlflowError as failure:
+            if failure.code == "RESOURCE_DOES_NOT_EXIST":
+                return False
+            raise
+        return True
+
+    def read_latest(self, run_id: str) -> dict[str, int]:
+        """The last step of each metric that the store has."""
+        query = "runs/get?" + urllib.parse.urlencode({"run_id": run_id})
+        data = self._call(query).get("run", {}).get("data", {})
+        return {each["key"]: int(each.get("step", 0)) for each in data.get("metrics", [])}
 
     def end_run(self, run_id: str, status: str) -> None:
         """`status` is FINISHED or FAILED."""

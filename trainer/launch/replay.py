@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer import failures
+from trainer.launch.certificates import trust_given
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
-from trainer.launch.sender import close_run, find_run, read_offset, send_new_lines
+from trainer.launch.sender import close_run, find_run, line_points, read_offset, send_new_lines
 from trainer.record.run_directory import RunDirectory, read_line, write_json
+from trainer.settings.config import ConfigError
 
+TAIL_BYTES, TAIL_LINES = 65_536, 20
 URI = "MLFLOW_TRACKING_URI"
 
 
@@ -38,7 +41,8 @@ def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:
     """Sends what is behind the confirmed offset, and closes the MLflow run of a run that has ended.
 
     Args:
-        uri: of the server; another one than before gets everything.
+        uri: of the server; another one than before gets everything, and one whose store was lost, or restored from an
+            older copy.
         env: with the login, as the launcher has it.
 
     Raises:
@@ -49,11 +53,29 @@ def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:
     record, is_known = find_run(folder, mlflow, uri)
     run_id = record["run_id"]
     start = read_offset(folder) if is_known or before.get("run_id") == run_id else 0
+    if is_behind(folder, start, mlflow.read_latest(run_id)):
+        start = 0
     end = send_new_lines(folder, mlflow, run_id, start)
     if not is_known:
         write_json(folder.mlflow, record)
     size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
     return Replayed(run_id, _count_lines(folder, start, end), size - end, _close(folder, mlflow, run_id))
+
+
+def is_behind(folder: RunDirectory, offset: int, latest: Mapping[str, int]) -> bool:
+    """Whether the store has less than it had confirmed: it was restored from an older copy.
+
+    Args:
+        offset: confirmed bytes of metrics.jsonl.
+        latest: the last step of each metric in the store.
+    """
+    if not offset:
+        return False
+    with open(folder.metrics, "rb") as file:
+        file.seek(max(0, offset - TAIL_BYTES))
+        lines = file.read(offset - file.tell()).splitlines()
+    points = [point for line in lines[-TAIL_LINES:] for point in line_points(read_line(line))]
+    return any(latest.get(point["key"], -1) < point["step"] for point in points)
 
 
 def _close(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> str:
@@ -89,6 +111,10 @@ def main(arguments: list[str]) -> int:
     folder = RunDirectory(path.parent.parent, path.parent.name, path.name)
     if not folder.config.is_file():
         return _say(f"{options.run}: is no run that has started, there is no {folder.config.name}", 2)
+    try:
+        trust_given(os.environ)
+    except ConfigError as wrong:
+        return _say(str(wrong), 2)
     uri = options.tracking_uri.rstrip("/") or _known_uri(folder)
     if not uri:
         return _say(f"{options.run}: has had no server; name one with --tracking-uri", 2)

@@ -113,6 +113,7 @@ class Sender(threading.Thread):
             self._mlflow.reopen_run(record["run_id"])
         else:
             self._record = record
+            self._offset = 0  # this store has nothing of it, whatever another one has confirmed
         return record["run_id"]
 
     def _write_record(self) -> None:
@@ -126,11 +127,11 @@ class Sender(threading.Thread):
 def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, str], bool]:
     """The record of this run directory's MLflow run, and whether mlflow.json has it already.
 
-    What this server does not know yet is made there.
+    What this server does not know, or does not know any more, is made there.
     """
     if folder.mlflow.exists():
         known: dict[str, str] = json.loads(folder.mlflow.read_text())
-        if known["tracking_uri"] == uri:
+        if known["tracking_uri"] == uri and mlflow.has_run(known["run_id"]):
             return known, True
     config = json.loads(folder.config.read_text())
     experiment = mlflow.open_experiment(config["comparison"])

@@ -49,6 +49,9 @@
 {{- with include "run.environment.mlflow" . }}
 {{ . }}
 {{- end }}
+{{- with include "run.certificates.environment" . }}
+{{ . }}
+{{- end }}
 {{- include "run.environment.env" . }}
 {{- range $run.secrets }}
 - name: {{ .name | quote }}
@@ -131,6 +134,8 @@
   {{- fail (printf "%s: for MLFLOW_TRACKING_URI write run.mlflow.trackingUri, the analysis needs it too" .list) -}}
 {{- else if has .name (list "MLFLOW_TRACKING_USERNAME" "MLFLOW_TRACKING_PASSWORD") -}}
   {{- fail (printf "%s: for %s write run.mlflow.existingSecret, the analysis needs it too" .list .name) -}}
+{{- else if eq "STRATLAB_CA_FILE" .name -}}
+  {{- fail (printf "%s: for %s write run.certificates, the analysis needs it too" .list .name) -}}
 {{- else if has .name (include "run.environment.ranks" . | fromYamlArray) -}}
   {{- fail (printf "%s: %s follows from run.nodes, run.processesPerNode and run.workload" .list .name) -}}
 {{- else if eq "HOSTNAME" .name -}}

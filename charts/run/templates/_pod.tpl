@@ -44,7 +44,49 @@ securityContext:
     drop: [ALL]
 {{- end }}
 
-{{/* run.volumes, run.mounts: the results, and /tmp because the root file system is read-only. */}}
+{{/*
+run.certificates: of an authority of one's own, which programs trust beside those they know (STRATLAB_CA_FILE). A projected
+volume, which a rehearsal leaves out.
+*/}}
+{{- define "run.certificates" -}}
+{{- $given := .Values.run.certificates -}}
+{{- if and $given.configMap $given.secret -}}
+  {{- fail (printf "run.certificates: configMap=%s and secret=%s: name one of them" $given.configMap $given.secret) -}}
+{{- end -}}
+{{- with $given.configMap }}configMap/{{ . }}/{{ $given.key }}{{ end -}}
+{{- with $given.secret }}secret/{{ . }}/{{ $given.key }}{{ end -}}
+{{- end }}
+
+{{- define "run.certificates.volume" -}}
+{{- with include "run.certificates" . -}}
+{{- $parts := splitList "/" . }}
+- name: certificates
+  projected:
+    sources:
+      - {{ index $parts 0 }}:
+          name: {{ index $parts 1 | quote }}
+          items:
+            - key: {{ index $parts 2 | quote }}
+              path: ca.crt
+{{- end }}
+{{- end }}
+
+{{- define "run.certificates.mount" -}}
+{{- if include "run.certificates" . }}
+- name: certificates
+  mountPath: /etc/stratlab/certificates
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "run.certificates.environment" -}}
+{{- if include "run.certificates" . -}}
+- name: STRATLAB_CA_FILE
+  value: /etc/stratlab/certificates/ca.crt
+{{- end -}}
+{{- end }}
+
+{{/* run.volumes, run.mounts: the results, and /tmp because the root file system is read-only; the certificates. */}}
 {{- define "run.volumes" -}}
 - name: results
   persistentVolumeClaim:
@@ -52,6 +94,7 @@ securityContext:
 - name: tmp
   emptyDir:
     sizeLimit: {{ .Values.run.tmp.sizeLimit | quote }}
+{{- include "run.certificates.volume" . }}
 {{- end }}
 
 {{- define "run.mounts" -}}
@@ -59,6 +102,7 @@ securityContext:
   mountPath: {{ .Values.run.results.mountPath | quote }}
 - name: tmp
   mountPath: /tmp
+{{- include "run.certificates.mount" . }}
 {{- end }}
 
 {{/* run.resources: limits and requests that the values say below `key`, every amount as text. */}}

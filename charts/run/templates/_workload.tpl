@@ -90,6 +90,9 @@ metadata:
     stratlab/results-mount: {{ $run.results.mountPath | quote }}
     stratlab/lab-image: {{ include "run.image" $run.analysis.image | quote }}
     stratlab/tracking-uri: {{ $run.mlflow.trackingUri | quote }}
+    {{- with include "run.certificates" . }}
+    stratlab/certificates: {{ . | quote }}
+    {{- end }}
     stratlab/processes: {{ mul (int $run.nodes) (int $run.processesPerNode) | quote }}
     stratlab/settings-sha256: {{ include "run.workload.settings" . | quote }}
 {{- end }}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratlab.cluster.workloads import APIS
-from tests.charts.rendering import CHARTS, analysis_pod, helm_template, pick, render
+from tests.charts.rendering import CHARTS, helm_template, pick, render, waiter_pod
 
 # What every API server has, and Helm's own list for `helm template` has not.
 CLUSTER = ["--api-versions", "apiregistration.k8s.io/v1"]
@@ -62,7 +62,7 @@ def test_auto_takes_what_the_cluster_serves(helm: Path, served: list[str], chose
     assert workload["kind"] == chosen
     if chosen == "MPIJob":
         assert f"{workload['apiVersion']}/MPIJob" == SERVED[served[0]][0]
-    waiter = analysis_pod(documents)["initContainers"][0]["command"]
+    waiter = waiter_pod(documents)["containers"][0]["command"]
     api = waiter[waiter.index("--resource") + 1].partition("/")[0]
     assert APIS[api].kind == chosen
 

@@ -60,7 +60,11 @@ def running_shares(lab: Lab) -> dict[str, str]:
     """{pod: log} of the pods whose traces are being read, or merged."""
     found = {}
     for pod in lab.get("pods", "-l", COMPONENT)["items"]:
-        states = [each["state"] for each in pod["status"].get("containerStatuses") or []]
+        states = [
+            each["state"]
+            for each in pod["status"].get("containerStatuses") or []
+            if each["name"] == "analyze"
+        ]
         if any("running" in state for state in states) and not pod["metadata"].get("deletionTimestamp"):
             found[pod["metadata"]["name"]] = lab.log(pod["metadata"]["name"])
     return found

@@ -171,6 +171,31 @@ def test_claim(api: FakeApi, connection: Connection, modes: list[str], phase: st
     assert only(check_claim(connection, "lab", "other")).state == "problem"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "default", "said"),
+    [
+        (None, False, "names no StorageClass"),
+        (None, True, ""),
+        ("gone", True, "gone does not exist"),
+        ("standard", False, ""),
+        ("", False, ""),
+    ],
+)
+def test_a_claim_that_nothing_will_fill(
+    api: FakeApi, connection: Connection, wanted: str | None, default: bool, said: str
+) -> None:
+    spec = {"accessModes": ["ReadWriteMany"]} | ({} if wanted is None else {"storageClassName": wanted})
+    claim = {"metadata": {"name": "results"}, "spec": spec, "status": {"phase": "Pending"}}
+    api.put(f"{LAB}/persistentvolumeclaims", claim)
+    notes = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    kind = {"metadata": {"name": "standard", "annotations": notes}}
+    api.collections["/apis/storage.k8s.io/v1/storageclasses"] = {"standard": kind}
+    finding = only(check_claim(connection, "lab", "results"))
+    assert finding.state == ("problem" if said else "warning") and said in finding.seen
+    if said:
+        assert "storageClassName" in finding.fix and "standard" in finding.seen
+
+
 def node(name: str, gpus: int, unschedulable: bool = False) -> dict[str, Any]:
     allocatable = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     spec = {"unschedulable": True} if unschedulable else {}

@@ -25,7 +25,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
 def test_json_holds_the_findings_of_the_lines(call, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(FakeApi(namespaces=set())) as address:
-        monkeypatch.setattr(connection, "connect", lambda namespace=None, context=None: connect_to(address))
+        monkeypatch.setattr(connection, "connect", lambda **_: connect_to(address))
         code, lines = call()
         json_code, text = call("--json")
     found = json.loads(text)

@@ -117,6 +117,21 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(404, f'"{name}" not found')
 
+    def do_PATCH(self) -> None:
+        """A merge of what is sent, one level below the top: spec.suspend, metadata.labels."""
+        change = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        path = urlsplit(self.path).path
+        if "status" in (fault := self.api.fault(f"PATCH {path}", {}) or {}):
+            self._answer(fault["status"], fault.get("message", "injected"))
+            return
+        collection, _, name = path.rpartition("/")
+        thing = copy.deepcopy(self.api.collections[collection][name])
+        for part, fields in change.items():
+            for field_name, value in fields.items():
+                held = thing.setdefault(part, {})
+                held[field_name] = held.get(field_name, {}) | value if isinstance(value, dict) else value
+        self._json(200, self.api.put(collection, thing))
+
     def _list(self, path: str, query: dict[str, str], fault: Fault) -> None:
         with self.api.changed:
             things = [t for t in self.api.collections.get(path, {}).values() if matches(t, query)]

@@ -24,5 +24,5 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     with run_kubelet(api) as pair:
         pair[1].env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         api.served.add(RUNS)
-        monkeypatch.setattr(connection, "connect", lambda namespace=None, context=None: pair[0])
+        monkeypatch.setattr(connection, "connect", lambda **_: pair[0])
         yield pair

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster.connection import Connection, connect, connect_in_cluster
+from stratlab.cluster.connection import ALIVE_S, Connection, connect_in_cluster, find_cluster
 from stratlab.user_error import UserError
 from tests.stratlab.cluster.fake_api import FakeApi, connect_to, serve
 
@@ -32,10 +32,10 @@ def test_kubeconfig_context_and_namespace_as_kubectl_finds_them(tmp_path: Path) 
     one = write_config(tmp_path / "one", "one", namespace="team")
     two = write_config(tmp_path / "two", "two", "http://127.0.0.1:2/")
     environ = {"KUBECONFIG": str(one)}
-    assert connect(environ=environ).namespace == "team"
-    assert connect(environ=environ, namespace="mine").namespace == "mine"
+    assert find_cluster(environ=environ).namespace == "team"
+    assert find_cluster(environ=environ, namespace="mine").namespace == "mine"
     both = {"KUBECONFIG": f"{tmp_path / 'missing'}:{one}:{two}"}
-    chosen = connect(environ=both, context="two")
+    chosen = find_cluster(environ=both, context="two")
     assert (chosen.server, chosen.namespace, chosen.origin) == (
         "http://127.0.0.1:2",
         "default",
@@ -54,7 +54,7 @@ def test_who_acts_as_somebody_else_asks_as_they(tmp_path: Path) -> None:
         path.write_text(
             yaml.safe_dump({**config, "users": [{**config["users"][0], "user": {**user, **keys}}]})
         )
-        return connect(environ=environ)
+        return find_cluster(environ=environ)
 
     ana = acting(**{"as": "ana@example.com", "as-groups": ["lab"]})
     assert ana.client.default_headers["Impersonate-User"] == "ana@example.com"
@@ -68,34 +68,34 @@ def test_who_acts_as_somebody_else_asks_as_they(tmp_path: Path) -> None:
 def test_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ValueError, match="no cluster: no ~/.kube/config, and KUBECONFIG is not set"):
-        connect(environ={})
+        find_cluster(environ={})
     (tmp_path / ".kube").mkdir()
     write_config(tmp_path / ".kube" / "config", "home")
-    assert connect(environ={}).origin == "context home"
+    assert find_cluster(environ={}).origin == "context home"
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     with pytest.raises(ValueError, match=f"no cluster: KUBECONFIG={missing}: no such file"):
-        connect(environ={"KUBECONFIG": str(missing)})
+        find_cluster(environ={"KUBECONFIG": str(missing)})
     config = write_config(tmp_path / "config", "one")
     environ = {"KUBECONFIG": str(config)}
     with pytest.raises(ValueError, match=f"{config}: no context 'x'; there is one"):
-        connect(environ=environ, context="x")
+        find_cluster(environ=environ, context="x")
     config.write_text(config.read_text().replace("current-context: one", ""))
     with pytest.raises(ValueError, match=f"{config}: no current context; there is one"):
-        connect(environ=environ)
+        find_cluster(environ=environ)
     config.write_text("")
     with pytest.raises(ValueError, match=f"{config}: .*empty"):
-        connect(environ=environ)
+        find_cluster(environ=environ)
     config.write_bytes(b"a: \xff")
     with pytest.raises(ValueError, match=f"{config}: no kubeconfig, byte 3 is no UTF-8"):
-        connect(environ=environ)
+        find_cluster(environ=environ)
     config.write_text("a: [1")
     with pytest.raises(UserError, match=str(config)):
-        connect(environ=environ)
+        find_cluster(environ=environ)
     with pytest.raises(ValueError, match=f"KUBECONFIG={tmp_path}: a folder; expected a file"):
-        connect(environ={"KUBECONFIG": str(tmp_path)})
+        find_cluster(environ={"KUBECONFIG": str(tmp_path)})
 
 
 def test_in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +109,10 @@ def test_in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert inside and (inside.server, inside.namespace) == ("https://[fd00::1]:6443", "team")
     assert inside.client.configuration.ssl_ca_cert == str(tmp_path / "ca.crt")
     monkeypatch.setattr("stratlab.cluster.connection.SERVICE_ACCOUNT", tmp_path)
-    assert connect(environ=environ).namespace == "team"
-    assert connect(environ=environ, namespace="mine").namespace == "mine"
+    assert find_cluster(environ=environ).namespace == "team"
+    assert find_cluster(environ=environ, namespace="mine").namespace == "mine"
     config = write_config(tmp_path / "config", "one")
-    assert connect(environ=environ | {"KUBECONFIG": str(config)}).origin == "context one"
+    assert find_cluster(environ=environ | {"KUBECONFIG": str(config)}).origin == "context one"
 
 
 def test_a_proxy_is_for_its_scheme_and_not_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +122,10 @@ def test_a_proxy_is_for_its_scheme_and_not_for_all(tmp_path: Path, monkeypatch: 
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "10.9.0.0/16")
     environ = {"KUBECONFIG": str(config)}
-    assert connect(environ=environ).client.configuration.proxy == "http://proxy:1"
+    assert find_cluster(environ=environ).client.configuration.proxy == "http://proxy:1"
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "10.1.0.0/16")
-    assert connect(environ=environ).client.configuration.proxy is None
+    assert find_cluster(environ=environ).client.configuration.proxy is None
 
 
 def test_a_server_that_is_not_there_is_said_soon() -> None:
@@ -139,6 +139,25 @@ def test_a_server_that_is_not_there_is_said_soon() -> None:
     sentence = f"http://127.0.0.1:{port}: no API server answers ({why})"
     assert (str(failure.value), failure.value.status) == (sentence, None)
     assert time.monotonic() - started < 10
+
+
+def test_a_frozen_server_is_said_and_not_waited_for() -> None:
+    """The kernel takes the connection, and then nobody says a word."""
+    with socket.socket() as frozen:
+        frozen.bind(("127.0.0.1", 0))
+        frozen.listen()
+        started = time.monotonic()
+        with pytest.raises(ClusterError, match=r"of a test does not answer, after \d+ s"):
+            connect_to(f"http://127.0.0.1:{frozen.getsockname()[1]}").check_alive(0.3)
+    assert time.monotonic() - started < 5 and ALIVE_S <= 10
+
+
+@pytest.mark.parametrize("fault", [{}, {"status": 403}, {"status": 401}, {"status": 500}, {"drop": True}])
+def test_whatever_a_server_answers_it_is_alive(
+    api: FakeApi, connection: Connection, fault: dict[str, Any]
+) -> None:
+    api.fault = lambda path, query: fault
+    connection.check_alive()
 
 
 @pytest.mark.parametrize("status", [403, 404, 409])

@@ -151,7 +151,7 @@ def test_the_verb_prints_the_table(
 ) -> None:
     from stratlab.cluster import connection
 
-    monkeypatch.setattr(connection, "connect", lambda namespace=None, context=None: lab[0])
+    monkeypatch.setattr(connection, "connect", lambda **_: lab[0])
     monkeypatch.chdir(tmp_path)
     lab[1].env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
 

@@ -27,6 +27,7 @@ def volume(tmp_path: Path) -> Path:
         folder = build_run_dir(tmp_path / "volume" / "demo", strategy, strategy)
         (folder / "checkpoints" / "step_00000060").mkdir(parents=True)
         (folder / "checkpoints" / "step_00000060" / "COMMIT").write_text("")
+        (folder / "checkpoints" / "step_00000060" / ".metadata").write_text("without it a checkpoint is void")
         (folder / "model").mkdir()
         (folder / "model" / "model.safetensors").write_bytes(os.urandom(100_000))
         (folder / ".half").write_text("x")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -93,3 +96,72 @@ def test_a_path_is_no_name_on_a_cluster(call, lab: Lab) -> None:
     for wrong in ("ddp", "demo/../x", "/results/demo/ddp", "_prepared/pets"):
         code, said = call(wrong, "--on-cluster", "--yes")
         assert code == 2 and "give COMPARISON/RUN" in said
+
+
+def age(folder: Path, days: float) -> None:
+    """As if all of it had been recorded so many days ago."""
+    for name in ("attempts.jsonl", "metrics.jsonl"):
+        lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        newest = max(line["t"] for line in lines)
+        moved = [line | {"t": line["t"] - newest + time.time() - days * 86400} for line in lines]
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in moved))
+        os.utime(folder / name, (0, 0))
+
+
+def test_what_is_older_goes_and_the_rest_stays(call, results: Path) -> None:
+    age(results / "demo" / "ddp", 31)
+    age(results / "demo" / "fsdp", 29)
+    code, said = call(results, "--older-than", "30d")
+    assert code == 2 and str(results / "demo" / "ddp") in said and "fsdp" not in said, "nothing unasked"
+    code, said = call(results, "--older-than", "30d", "--yes", "--json")
+    assert code == 0 and json.loads(said) == {"removed": [str(results / "demo" / "ddp")]}
+    assert names(results / "demo") == ["fsdp"]
+    code, said = call(results / "demo", "--older-than", "4w", "--yes")
+    assert code == 0 and names(results / "demo") == []
+
+
+def test_what_is_older_on_a_volume(call, lab: Lab, results: Path) -> None:
+    for strategy in ("ddp", "fsdp"):
+        age(results / "demo" / strategy, 31)
+    suspended = build_run("Suspended", name="fsdp")
+    suspended["metadata"]["annotations"]["stratlab/run-directory"] = "/results/demo/fsdp"
+    lab[1].api.put(RUNS, suspended)
+    code, said = call("--older-than", "30d", "--on-cluster", "--mount", results, "--image", "lab", "--yes")
+    assert code == 0 and "demo/ddp: removed" in said, said
+    assert names(results / "demo") == ["fsdp"], "a suspended run records nothing, and goes on one day"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--older-than", "30d"], ["--older-than", "30", "x"], ["a", "b", "--older-than", "1d"], []],
+)
+def test_what_may_go_must_be_said(call, results: Path, arguments: list[str]) -> None:
+    code, _ = call(*(results if each == "x" else each for each in arguments), "--yes")
+    assert code == 2 and names(results / "demo") == ["ddp", "fsdp"]
+
+
+def test_the_run_in_mlflow_goes_first_and_a_server_that_is_away_keeps_the_folder(
+    call, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = results / "demo" / "ddp"
+    known = {"tracking_uri": "http://mlflow:5000", "experiment_id": "1", "run_id": "abc"}
+    (folder / "mlflow.json").write_text(json.dumps(known))
+    asked: list[tuple[str, str]] = []
+
+    class Client:
+        def __init__(self, uri: str) -> None:
+            self.uri = uri
+
+        def delete_run(self, run_id: str) -> None:
+            asked.append((self.uri, run_id))
+            if len(asked) == 1:
+                raise OSError("connection refused")
+
+    tracking = ModuleType("mlflow.tracking")
+    tracking.MlflowClient = Client  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", tracking)
+    code, said = call(folder, "--yes", "--with-mlflow")
+    assert code == 2 and "connection refused" in said and folder.is_dir()
+    code, said = call(folder, "--yes", "--with-mlflow")
+    assert code == 0 and "the MLflow run abc is deleted" in said and not folder.exists()
+    assert asked == [("http://mlflow:5000", "abc")] * 2

@@ -150,7 +150,7 @@ def test_a_tuned_sweep_ends_with_no_release_left(
             state = state.record(planned.release.name, stage="succeeded", asked=planned.asked)
         return Result(state, reported, [])
 
-    monkeypatch.setattr(connection, "connect", lambda context, namespace: None)
+    monkeypatch.setattr(connection, "connect", lambda **_: None)
     monkeypatch.setattr(cluster_place.ClusterPlace, "bring", bring)
     monkeypatch.setattr(sweep, "decide_all", lambda plan, *rest: [(each, None) for each in plan])
     monkeypatch.setattr(sweep, "run_sweep", run_sweep)

@@ -9,8 +9,9 @@ import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
+from stratlab.cluster.job_end import read_job_end
 from stratlab.cluster.workloads import APIS, Workload
-from stratlab.sweep.follow import Outcome, follow_release, job_end
+from stratlab.sweep.follow import Outcome, follow_release
 from stratlab.sweep.matrix import Release
 from stratlab.sweep.planned_release import Planned
 from tests.stratlab.cluster.conftest import api, connection
@@ -132,6 +133,16 @@ def test_a_resource_that_is_removed_is_a_failure(api: FakeApi, connection: Conne
     assert following.end() == gone
 
 
+def test_an_analysis_that_nothing_will_start_has_failed(api: FakeApi, connection: Connection) -> None:
+    api.put(JOBS, job("Succeeded"))
+    api.put(ANALYSES, analysis() | {"spec": {"suspend": True}})
+    failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy"}]}
+    following = Following(connection, plan())
+    following.wait_for("analysis")
+    api.put(ANALYSES, labelled("a-waiter-1", "waiter", failed))
+    assert following.end() == Outcome(False, "analysis Failed: PodFailurePolicy")
+
+
 def test_a_pod_that_waits_for_ever_is_shown(api: FakeApi, connection: Connection) -> None:
     api.put(JOBS, job("Created"))
     message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -153,7 +164,9 @@ def test_a_cluster_that_refuses_is_an_error(api: FakeApi, connection: Connection
 
 
 def test_end_of_a_job() -> None:
-    assert job_end({}) is None and job_end(analysis()) is None
-    assert job_end(analysis("Complete")) == ""
-    assert job_end({"status": {"conditions": [{"type": "Failed", "status": "True"}]}}) == "no reason given"
-    assert job_end({"status": {"conditions": [{"type": "Failed", "status": "False"}]}}) is None
+    assert read_job_end({}) is None and read_job_end(analysis()) is None
+    assert read_job_end(analysis("Complete")) == ""
+    assert (
+        read_job_end({"status": {"conditions": [{"type": "Failed", "status": "True"}]}}) == "no reason given"
+    )
+    assert read_job_end({"status": {"conditions": [{"type": "Failed", "status": "False"}]}}) is None

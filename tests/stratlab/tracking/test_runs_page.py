@@ -19,6 +19,12 @@ def test_all_of_it_fits_into_a_tag():
     assert {chart["metricSectionId"] for chart in charts} == set(SECTIONS)
 
 
+def test_the_newest_runs_come_first():
+    """MLflow draws the first ten or twenty of its table."""
+    view = json.loads(build_view(ALL))
+    assert (view["orderByKey"], view["orderByAsc"]) == ("attributes.start_time", False)
+
+
 def test_a_chart_without_numbers_is_left_out():
     view = json.loads(build_view({"samples_per_s", "something/else"}))
     assert [chart["metricKey"] for chart in view["compareRunCharts"]] == ["samples_per_s"]

@@ -163,6 +163,24 @@ def test_a_failed_analysis_is_said_and_changes_no_outcome(api: FakeApi, connecti
     assert "the analysis failed: kubectl logs job/demo-analysis-1 -n lab" in build_farewell(picture)
 
 
+def test_an_analysis_that_nothing_will_start_has_failed(api: FakeApi, connection: Connection) -> None:
+    api.put(RUNS, build_run("Running"))
+    api.put(ANALYSES, build_analysis() | {"spec": {"suspend": True}})
+    pod = build_pod(0)
+    pod["metadata"] = {"name": "demo-waiter-1-abc", "labels": labels("demo", "analysis")}
+    pod["status"]["containerStatuses"][0]["name"] = "wait"
+    api.put(PODS, pod)
+    run = Watching(connection)
+    run.says("analysis: waiting for the run")
+    waiter = build_analysis("Failed")
+    waiter["metadata"] |= {"name": "demo-waiter-1", "labels": labels("demo", "waiter")}
+    api.put(ANALYSES, waiter)
+    api.put(RUNS, build_run("Succeeded"))
+    code, picture = run.end()
+    assert code == 0
+    assert "the analysis failed: kubectl logs job/demo-waiter-1 -n lab" in build_farewell(picture)
+
+
 def test_an_analysis_in_shares_tells_how_many_are_done(api: FakeApi, connection: Connection) -> None:
     def put(done: int, *conditions: str) -> None:
         job = build_analysis(*conditions)

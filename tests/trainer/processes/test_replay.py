@@ -61,6 +61,40 @@ def test_confirmations_that_were_lost_and_another_address_double_nothing(mlflow_
     assert stored(mlflow_server, first.run_id) == written(folder)
 
 
+def test_a_store_that_was_lost_gets_everything_from_one_replay(mlflow_server, tmp_path):
+    folder = open_folder(tmp_path, 5)
+    first = replay(folder, mlflow_server, {})
+    config = json.loads(folder.config.read_text())  # another store on this server: nothing there has the name
+    write_json(folder.config, config | {"run_uid": f"{config['run_uid']}-new", "comparison": "new-store"})
+    write_json(folder.mlflow, json.loads(folder.mlflow.read_text()) | {"run_id": "0" * 32})
+    done = replay(folder, mlflow_server, {})
+    assert done.lines == 5 and done.run_id == run_id_of(folder) != first.run_id
+    assert stored(mlflow_server, done.run_id) == written(folder)
+    assert replay(folder, mlflow_server, {}).lines == 0
+
+
+def test_a_sender_goes_on_in_a_store_that_was_lost_meanwhile(mlflow_server, tmp_path):
+    folder = open_folder(tmp_path, 3)
+    replay(folder, mlflow_server, {})
+    config = json.loads(folder.config.read_text())
+    write_json(folder.config, config | {"run_uid": f"{config['run_uid']}-new"})
+    write_json(folder.mlflow, json.loads(folder.mlflow.read_text()) | {"run_id": "0" * 32})
+    append(folder, 4, 6)
+    assert Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})._try_send()
+    assert stored(mlflow_server, run_id_of(folder)) == written(folder)
+
+
+def test_a_store_restored_from_an_older_copy_gets_what_it_lacks(mlflow_server, tmp_path):
+    folder = open_folder(tmp_path, 3)
+    first = replay(folder, mlflow_server, {})
+    append(folder, 4, 60)
+    folder.sent.write_text(str(folder.metrics.stat().st_size))  # confirmed, and gone since
+    done = replay(folder, mlflow_server, {})
+    assert (done.run_id, done.lines) == (first.run_id, 60)
+    assert stored(mlflow_server, done.run_id) == written(folder)
+    assert replay(folder, mlflow_server, {}).lines == 0
+
+
 def test_half_a_line_waits(mlflow_server, tmp_path):
     folder = open_folder(tmp_path, 2)
     with open(folder.metrics, "a") as file:

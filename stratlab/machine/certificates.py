@@ -1,0 +1,61 @@
+"""A certificate authority of one's own, beside those that this machine trusts: STRATLAB_CA_FILE, as the charts set it.
+
+Libraries take one file in place of their own list, so that both go into one file. The trainer does the same
+(trainer/launch/certificates.py).
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from stratlab.user_error import UserError
+
+GIVEN = "STRATLAB_CA_FILE"
+READ_BY_LIBRARIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE")
+MARK = "-----BEGIN CERTIFICATE-----"
+UNTRUSTED = "certificate verify failed"
+
+
+def trust_given(environ: MutableMapping[str, str]) -> None:
+    """Names a file with all authorities in the variables that libraries read, where the user has named none.
+
+    A file that is not there is left out: a rehearsal of a cluster's values has none.
+
+    Raises:
+        UserError: the file holds no certificate.
+    """
+    given = Path(environ.get(GIVEN, ""))
+    if not given.is_file():
+        return
+    own = given.read_text(errors="replace")
+    if MARK not in own:
+        raise UserError(f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK}")
+    with tempfile.NamedTemporaryFile("w", prefix="stratlab-ca-", suffix=".pem", delete=False) as file:
+        file.write("\n".join([*read_known(), own]))
+    for name in READ_BY_LIBRARIES:
+        environ.setdefault(name, file.name)
+    del environ[GIVEN]  # what is started from here has it all
+
+
+def read_known() -> list[str]:
+    """The authorities that Python and requests know without it."""
+    import certifi
+
+    paths = {ssl.get_default_verify_paths().cafile, certifi.where()}
+    return [
+        Path(path).read_text(errors="replace") for path in sorted(filter(None, paths)) if os.path.isfile(path)
+    ]
+
+
+def explain_untrusted(failure: BaseException | str) -> str:
+    """What to set where the other side's certificate is not trusted; "" where it is another failure."""
+    if UNTRUSTED not in str(failure).lower():
+        return ""
+    return (
+        "its certificate is not trusted here: name the authority, in the charts as run.certificates, elsewhere as "
+        f"{GIVEN}=/path/ca.crt"
+    )

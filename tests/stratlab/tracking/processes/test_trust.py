@@ -1,0 +1,91 @@
+"""A server whose authority is one's own: each of the tools says so, and trusts it once it is named."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from stratlab.check.pod_checks import judge_mlflow
+from stratlab.check.pod_scripts import CALL_MLFLOW
+from stratlab.cluster.volume_pod import Finished
+from stratlab.compare.mlflow_entry import NotLogged, _check_answers
+from stratlab.machine.certificates import trust_given
+from trainer.launch.mlflow_rest import Mlflow, MlflowError
+
+OPENSSL = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+
+
+class Answers(BaseHTTPRequestHandler):
+    """As MLflow, to whoever trusts it."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.dumps({"experiment": {"experiment_id": "7"}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    places = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "ca.crt")]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*OPENSSL, *places, *names], check=True, capture_output=True)
+    return folder / "ca.crt"
+
+
+@pytest.fixture(scope="module")
+def server(authority: Path) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority, authority.with_name("key.pem"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
+        listening.socket = context.wrap_socket(listening.socket, server_side=True)
+        threading.Thread(target=listening.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"https://localhost:{listening.server_address[1]}"
+        listening.shutdown()
+
+
+def call_as_check(server: str, environ: dict[str, str]) -> Finished:
+    command = [sys.executable, "-c", CALL_MLFLOW, server]
+    done = subprocess.run(command, env=environ, capture_output=True, check=True)
+    return Finished(done.returncode, done.stdout, "")
+
+
+def test_without_it_the_cause_is_said(server: str) -> None:
+    with pytest.raises(MlflowError, match=r"not trusted here.*run\.certificates"):
+        Mlflow(server, {}).open_experiment("pets")
+    with pytest.raises(NotLogged, match=r"not trusted here.*run\.certificates"):
+        _check_answers(server)
+    finding = judge_mlflow(server, call_as_check(server, {}))
+    assert finding.state == "problem" and "--certificates" in finding.fix
+
+
+def test_with_it_all_of_them_get_their_answer(
+    server: str, authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"STRATLAB_CA_FILE": str(authority)}
+    assert judge_mlflow(server, call_as_check(server, environ)).state == "ok"
+    trust_given(environ)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert Mlflow(server, {}).open_experiment("pets") == "7"
+    _check_answers(server)
+    import requests
+
+    assert requests.get(f"{server}/health", timeout=5).status_code == 200
+    Path(environ["SSL_CERT_FILE"]).unlink()
