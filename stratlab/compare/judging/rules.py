@@ -161,6 +161,7 @@ RULES: tuple[Rule, ...] = (
         absent="not told: a mask in every layer",
         task="text",
     ),
+    _resolved("initial_weights", "in words; their hash decides", matters=False, absent="not recorded"),
     _resolved("initial_weights_sha256", "training started elsewhere"),
     _setting("seed", "other initial weights and another order of the data"),
     # work
