@@ -122,6 +122,9 @@ RULES: tuple[Rule, ...] = (
     _resolved("tokenizer_sha256", "other tokens", task="text"),
     _setting("seq_len", "other rows, and more work in each", task="text"),
     _decided("seq_len", "other rows, and more work in each", task="text"),
+    _setting(
+        "allow_altered_answers", "the tokens' hash decides", matters=False, task="text", absent="not recorded"
+    ),
     _setting("packing", "other rows, and less padding in each", task="text"),
     _setting("validation_fraction", "other training samples"),
     _setting("train_samples", "a cap on the training samples", matters=False),  # its effect is in the hashes
