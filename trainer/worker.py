@@ -63,6 +63,7 @@ from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses
 from trainer.settings.quantized_shares import describe_quantized
 from trainer.settings.recording_rules import snapshot_problems
 from trainer.settings.schedule import profile_first_from
+from trainer.settings.starting_weights import INITIAL_WEIGHTS, describe_starting_weights
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import count_batch_norm_samples
 from trainer.strategies import build_engine, builds_empty
@@ -235,6 +236,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         **task.teacher_facts,
         **({"attention": _describe_attention(run)} if config.is_text else {}),
         **({"quantized": _describe_zeropp(run, model)} if config.strategy == "zeropp" else {}),
+        INITIAL_WEIGHTS: describe_starting_weights(config),
         "initial_weights_sha256": task.hash_weights(model, run.pulse),
         "device_type": world.device_type,
         "device_name": world.device_name,

@@ -42,7 +42,7 @@ EXTRAS: dict[str, Settings] = {
     "native": {"PRECISION": "bf16_native"},
     "fp16": {"PRECISION": "fp16"},
     "fp32": {"PRECISION": "fp32"},
-    "lora": {"LORA_RANK": "16"},
+    "lora": {"LORA_RANK": "16", "INIT": "scratch"},
     "unpacked": {"PACKING": "false"},
     "offload": {"OFFLOAD": "optimizer"},
     "offload_all": {"OFFLOAD": "all"},

@@ -60,9 +60,6 @@ def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
     for name in COUNTED:
         if name in given and (name in ALWAYS or given[name] != as_text(SETTINGS[name]["default"])):
             words += ["--set", f"{name}={given[name]}"]
-    if given.get("model_path") and given.get("lora_rank", "0") != "0":
-        # adapters on a folder must say on which weights; their room is the same whatever they are
-        words += ["--set", "init=scratch"]
     words += ["--operations", f"FOLDER/{question.name.replace(' ', '-')}.json"]
     return shlex.join(words)
 

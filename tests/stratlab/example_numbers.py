@@ -125,6 +125,7 @@ def build_summary(
         "straggler": "none",
         "straggler_share_pct": None,
         "data_order_sha256": ranks[0]["data_order_sha256"],
+        "initial_weights": config["resolved"]["initial_weights"],
         "initial_weights_sha256": ranks[0]["initial_weights_sha256"],
         **{f"dtype_{kind}": "+".join(ranks[0]["dtypes"][kind]) for kind in ranks[0]["dtypes"]},
     }

@@ -21,6 +21,7 @@ from trainer.record.rungs import RUNGS, find_asked
 from trainer.run import Run
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.continuation import swapped_problems
+from trainer.settings.starting_weights import describe_starting_weights
 
 log = logging.getLogger("trainer")
 
@@ -68,18 +69,17 @@ def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) 
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
     log.info(
-        "%s: attempt %d, rank %d of %d on %s, %s",
+        "%s: attempt %d, rank %d of %d on %s, %s, starts from %s",
         config.run,
         attempt.number,
         world.rank,
         world.size,
         world.device_name,
         world.backend,
+        f"the checkpoint {attempt.chosen.path}" if attempt.chosen else describe_starting_weights(config),
     )
     for sentence in attempt.skipped if run.writes else []:
         log.warning("%s", sentence)
-    if attempt.chosen:
-        log.info("goes on behind step %d, from %s", attempt.from_step, attempt.chosen.path)
     return attempt
 
 

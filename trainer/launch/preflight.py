@@ -31,6 +31,7 @@ from trainer.settings.fault import rank_problems
 from trainer.settings.fields import MODELS
 from trainer.settings.recording_rules import snapshot_problems
 from trainer.settings.schedule import plan_problems
+from trainer.settings.starting_weights import adapter_problems
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import (
     default_image_size,
@@ -99,7 +100,7 @@ def check(
     if config.mode == "evaluate":
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
-    problems = broken_rules(config, world_size, per_node) + model_problems(config)
+    problems = adapter_problems(config) + broken_rules(config, world_size, per_node) + model_problems(config)
     if config.is_text:  # of images with their classes and channels, below
         problems += teacher_problems(config)
     problems += _tracking_problems(env)
@@ -123,7 +124,7 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
     if config.mode != "train":
         return
     ours = not config.model_path and "/" not in config.model
-    problems: list[str] = []
+    problems = adapter_problems(config)
     if ours or config.strategy != "nd":
         problems += broken_rules(config, pods.world_size, pods.processes_per_node)
     if ours:

@@ -50,7 +50,10 @@ class Choice:
         rest = find_remedies(config, self.layout.axes.world_size)
         if self.need.source == STATE:  # smaller batches and recomputation leave the state as it is
             rest = [each for each in rest if "offload" in each or "strategy" in each]
-        return describe_remedies(rest[:1]) or "more processes, or adapters alone (run.config.lora_rank=16)"
+        weights = ", run.config.init=pretrained" if config.init == "scratch" else ""
+        return describe_remedies(rest[:1]) or (
+            f"more processes, or adapters alone (run.config.lora_rank=16{weights})"
+        )
 
 
 def choose_layout(

@@ -63,6 +63,7 @@ def _advice(config: Config, world_size: int, shape: DecoderShape, device_bytes: 
         return f"its teacher alone takes {teacher / GIB:.1f} GiB on each; take a smaller one"
     least = (whole - teacher) // (device_bytes - teacher) + 1
     lora = "" if config.lora_rank else ", or train adapters alone: TRAINER_LORA_RANK=16"
+    lora += ", TRAINER_INIT=pretrained" if lora and config.init == "scratch" else ""
     return f"TRAINER_STRATEGY=fsdp shares them out over more processes, here at least {least}{lora}"
 
 

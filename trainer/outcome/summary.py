@@ -11,6 +11,7 @@ from trainer.outcome.peak_flops import read_peak_flops
 from trainer.outcome.tracking import TIMES, Work
 from trainer.record.rungs import RUNGS
 from trainer.settings.config import Config
+from trainer.settings.starting_weights import INITIAL_WEIGHTS, describe_starting_weights
 from trainer.tasks.measures import Evaluation
 
 FROM_RESOLVED = (
@@ -81,6 +82,7 @@ def build_summary(
         "model": config.model_name,
         "dataset": config.dataset_name,
         **{name: resolved[name] for name in FROM_RESOLVED},
+        INITIAL_WEIGHTS: describe_starting_weights(config),
         **resolved["axes"],
         **({"rung": len(rungs)} if (rungs := resolved.get(RUNGS)) else {}),
         **last,

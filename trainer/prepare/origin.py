@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.data.text.text_files import check_unread
 from trainer.failures import DataMissing
 from trainer.prepare.pictures import check_images
 from trainer.prepare.published import write_weights
@@ -106,9 +107,13 @@ def _open_local(source: str) -> Any:
     import datasets
 
     path = Path(source)
-    saved = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
     try:
-        return datasets.load_from_disk(source) if saved else datasets.load_dataset(source)
+        if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+            return datasets.load_from_disk(source)
+        check_unread(f"--dataset {source!r}", path)
+        return datasets.load_dataset(source)
+    except DataMissing:
+        raise
     except Exception as failure:
         if find_os_error(failure):
             raise

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from trainer.data.text.rows import read_index
 from trainer.prepare.lock import BEATS, Lock, Overtaken, acquire, observe, ticking
 from trainer.prepare.origin import write_source
 from trainer.prepare.place import Place, publish, read_done, remove, size_bytes, write_done
@@ -36,6 +37,7 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
         done = read_done(place, request)
         if done is not None:
             say(f"{place.folder} is there: {describe(done)}, since {done['created']}")
+            _say_notes(request, place, say)
             return done
         now_s = time.monotonic()
         seen = observe(place.locks, seen, now_s, request.stale_after_s)
@@ -57,6 +59,7 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
         try:
             done = read_done(place, request) or _work(request, place, lock, say)
             say(f"{place.folder} is done: {describe(done)}")
+            _say_notes(request, place, say)
             return done
         except Overtaken:
             say(f"{request.name}: another start has taken over, waiting for it")
@@ -97,6 +100,13 @@ def _work(request: Request, place: Place, lock: Lock, say: Callable[[str], None]
         raise
     finally:
         remove(partial)
+
+
+def _say_notes(request: Request, place: Place, say: Callable[[str], None]) -> None:
+    """What of a token cache's texts is not used or not learnt as it stands, at every start."""
+    index = read_index(place.folder) if request.config else None
+    for sentence in index["notes"] if index else []:
+        say(f"{request.source}: {sentence}")
 
 
 def describe(done: dict[str, Any]) -> str:

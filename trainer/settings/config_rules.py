@@ -46,16 +46,10 @@ def broken_settings(config: Settings) -> list[str]:
 
 
 def _model(config: Settings) -> Iterator[str]:
-    given = config.model_fields_set
-    if config.model_path and "model" in given:
+    if config.model_path and "model" in config.model_fields_set:
         yield (
             "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them; TRAINER_MODEL=null takes back "
             "what a chart or a file names"
-        )
-    if config.model_path and config.lora_rank and "init" not in given:
-        yield (
-            f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_MODEL_PATH: adapters would stand on fresh weights; "
-            "TRAINER_INIT=pretrained takes those of the folder, TRAINER_INIT=scratch says that fresh ones are meant"
         )
     if (name := FINETUNED_NETWORKS.get(config.model)) and config.init == "scratch":
         yield (

@@ -62,6 +62,7 @@ MAY_DIFFER = (
         "memory_forecast",
         "on_not_finite",
         "least_gb_per_s",
+        "allow_altered_answers",
     ),
     "precision",  # asked for; what it became is compared (RESOLVED)
     *("steps", "epochs"),  # a longer plan goes on, unless the learning rate follows its end

@@ -212,6 +212,12 @@ class Settings(BaseModel):
         description="Several documents per row, none sees another; off = one document per row, padded.",
     )
 
+    allow_altered_answers: bool = Field(
+        default=False,
+        description="Train although the tokenizer's chat template drops a part of the text of more than 5 % of the "
+        "documents, as some do with reasoning.",
+    )
+
     # strategy
     strategy: Strategy = Field(default="single", description="Where parameters, gradients and state live.")
     offload: Literal["none", "optimizer", "all"] = Field(

@@ -73,7 +73,8 @@ def _list_settings(report: Mapping[str, Any]) -> list[str]:
         place = count(processes, "process", "es") or count(nodes, "node")
     else:
         place = count_processes(processes, nodes, run.get("machines"))
-    return [_label("strategy {}", run.get("strategy")), place]
+    weights = _label("starts from {}", run.get("initial_weights"))
+    return [_label("strategy {}", run.get("strategy")), place, weights]
 
 
 def _label(text: str, value: Any) -> str:

@@ -128,9 +128,10 @@ def _advice(report: Mapping[str, Any]) -> str:
 
 def _origin(report: Mapping[str, Any]) -> str:
     run = report["run"]
+    weights = f"starts from {run['initial_weights']}, " if run.get("initial_weights") else ""
     return (
         f"Run {run['run']}, strategy {run.get('strategy') or 'unknown'}, "
         f"{count_processes(run.get('world_size'), run.get('nodes'), run.get('machines'))}, "
-        f"{report['device'] or 'unknown device'} ({run.get('device_type') or 'unknown'}), "
+        f"{weights}{report['device'] or 'unknown device'} ({run.get('device_type') or 'unknown'}), "
         f"backend {report['backend'] or 'unknown'}, torch {run.get('torch') or 'unknown'}."
     )

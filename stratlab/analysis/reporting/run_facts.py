@@ -101,7 +101,7 @@ def _build_facts(
         **{key: asked.get(key) for key in ("strategy", "model", "dataset", "precision", "seed")},
         **{key: asked.get(key) for key in ("global_batch_size", "micro_batch_size")},
         **{key: resolved.get(key) for key in ("grad_accum_steps", "steps", "world_size", "nodes")},
-        **{key: resolved.get(key) for key in ("backend", "device_type", "device_name")},
+        **{key: resolved.get(key) for key in ("backend", "device_type", "device_name", "initial_weights")},
         "machines": len(machines) if isinstance(machines, list) and machines else None,
         "axes": _object(resolved, "axes"),
         "torch": versions.get("torch"),

@@ -122,6 +122,9 @@ RULES: tuple[Rule, ...] = (
     _resolved("tokenizer_sha256", "other tokens", task="text"),
     _setting("seq_len", "other rows, and more work in each", task="text"),
     _decided("seq_len", "other rows, and more work in each", task="text"),
+    _setting(
+        "allow_altered_answers", "the tokens' hash decides", matters=False, task="text", absent="not recorded"
+    ),
     _setting("packing", "other rows, and less padding in each", task="text"),
     _setting("validation_fraction", "other training samples"),
     _setting("train_samples", "a cap on the training samples", matters=False),  # its effect is in the hashes
@@ -161,6 +164,7 @@ RULES: tuple[Rule, ...] = (
         absent="not told: a mask in every layer",
         task="text",
     ),
+    _resolved("initial_weights", "in words; their hash decides", matters=False, absent="not recorded"),
     _resolved("initial_weights_sha256", "training started elsewhere"),
     _setting("seed", "other initial weights and another order of the data"),
     # work

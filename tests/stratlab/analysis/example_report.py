@@ -180,6 +180,7 @@ def _run(source: str, ranks: int, pp: int) -> dict[str, Any]:
         "backend": "nccl" if source == "gpu" else "gloo",
         "device_type": "cuda" if source == "gpu" else "cpu",
         "device_name": "NVIDIA H200" if source == "gpu" else "Example CPU, 4 cores",
+        "initial_weights": "random weights",
         "axes": {"dp_replicate": ranks // pp, "pp": pp} if pp > 1 else {"dp_replicate": ranks, "dp_shard": 1},
         "torch": "2.13.0",
         "created": "2026-11-21T09:00:00Z",

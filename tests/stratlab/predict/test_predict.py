@@ -483,13 +483,13 @@ def test_what_no_file_answers_is_counted_and_kept(call: Call, tmp_path: Path, pr
 
 
 def test_the_printed_command_counts_a_language_model_in_a_folder_with_adapters(call: Call) -> None:
-    """That it is one nobody can tell from the path; and the trainer asks on which weights adapters stand."""
+    """That it is a language model cannot be told from the path."""
     asked = ("task=text", "model_path=/data/tiny qwen", "lora_rank=4", "init=pretrained", "seq_len=192")
     settings = [word for one in asked for word in ("--set", f"run.config.{one}")]
     _, out, _ = call("charts/ddp", *settings, "--no-count")
     words = shlex.split(out.partition("`")[2].partition("`")[0])
     given = dict(text.split("=", 1) for text in _parse(words[3:]).set)
-    assert given["task"] == "text" and given["init"] == "scratch" and given["model_path"] == "/data/tiny qwen"
+    assert given["task"] == "text" and given["model_path"] == "/data/tiny qwen"
 
 
 def test_of_a_model_it_counts_only_when_told_to_and_says_so(

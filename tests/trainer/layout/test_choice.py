@@ -199,7 +199,9 @@ def test_the_command_refuses_where_none_fits(capsys):
     told = capsys.readouterr().err
     assert "TRAINER_LAYOUT=auto, TRAINER_DIMENSIONS=2: no layout fits" in told
     assert "the least is 7.49 GiB of pp4.dp2, most of it optimizer state 3.74" in told
-    assert "try more processes, or adapters alone (run.config.lora_rank=16)" in told
+    assert (
+        "try more processes, or adapters alone (run.config.lora_rank=16, run.config.init=pretrained)" in told
+    )
     assert main([*COMMAND, "--dimensions", "1", "--device-gib", "40"]) == 2
     assert "dp8x1 needs at least 45.98 GiB" in capsys.readouterr().err
 

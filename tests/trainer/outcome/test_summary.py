@@ -105,6 +105,11 @@ def test_an_element_type_that_one_rank_alone_has_is_told():
     assert found["dtype_products"] == "float32"
 
 
+def test_it_says_which_weights_the_run_started_from():
+    found = summarise(steps(500), Work(samples=250), model_path="/data/net", init="pretrained")
+    assert found["initial_weights"] == "the weights in /data/net"
+
+
 def test_text_has_two_counts_of_attention():
     """1500 tokens in 2.5 s; by the literature's 989e9 FLOP each 20 %; a sample costs what config.json says."""
     work = Work(samples=250, tokens=1500, useful_tokens=1200, token_pairs=1200 * 30)

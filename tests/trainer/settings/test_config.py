@@ -44,13 +44,7 @@ def test_a_scale_of_adapters_needs_adapters() -> None:
     assert read(TRAINER_LORA_ALPHA="16").lora_rank == 0  # what it is without being named
 
 
-def test_adapters_on_a_folder_say_on_which_weights() -> None:
-    """Left out, `init` is scratch, and adapters on frozen random weights would be trained in silence."""
-    given = {"TRAINER_MODEL_PATH": "/data/net", "TRAINER_LORA_RANK": "4"}
-    (said,) = problems(**given)
-    assert "adapters would stand on fresh weights; TRAINER_INIT=pretrained takes those of the folder" in said
-    assert read(**given, TRAINER_INIT="pretrained").init == "pretrained"
-    assert read(**given, TRAINER_INIT="scratch").init == "scratch"
+def test_a_model_is_named_once() -> None:
     (said,) = problems(TRAINER_MODEL_PATH="/data/net", TRAINER_MODEL="cnn")
     assert said.endswith("TRAINER_MODEL=null takes back what a chart or a file names")
 

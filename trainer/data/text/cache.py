@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text import arithmetic
 from trainer.data.text.chat import CHUNK, as_array, encode_chats
+from trainer.data.text.fidelity import EMPTY, Tally, count_altered
 from trainer.data.text.packed_rows import pack_lengths, pad_lengths
 from trainer.data.text.text_source import (
     TEST_FRACTION,
@@ -33,7 +34,7 @@ from trainer.data.text.tokenizer import (
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 
-VERSION = 1  # raise it when the same settings give other files
+VERSION = 2  # raise it when the same settings give other files
 PREPARED = "_prepared"
 INDEX = "index.json"
 TOKENIZER = "tokenizer"
@@ -109,13 +110,17 @@ def write_cache(
 
     Raises:
         ConfigError: columns that are missing, a chat template that does not work, rows too short for any document.
-        DataMissing: no data set or no tokenizer.
+        DataMissing: no data set or no tokenizer, or a split without text.
     """
-    splits, tokenizer = load_questions(config, revision), load_tokenizer(config)
+    notes: list[str] = []
+    splits, tokenizer = load_questions(config, revision, notes.append), load_tokenizer(config)
     vocab = count_vocabulary(tokenizer)
-    facts = {}
+    facts, tallies = {}, {name: Tally() for name in splits}
     for name, questions in splits.items():
-        facts[name] = _write_split(config, name, questions, tokenizer, vocab, folder, scratch, note)
+        facts[name] = _write_split(
+            config, name, questions, tokenizer, vocab, folder, scratch, note, tallies[name]
+        )
+        notes += tallies[name].describe(name)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     index = {
         "schema_version": 1,
@@ -126,6 +131,8 @@ def write_cache(
         "pad_id": pad or 0,
         "tokenizer_sha256": hash_tokenizer(tokenizer),
         "splits": facts,
+        "fidelity": count_altered(tallies.values()),
+        "notes": notes,
     }
     tokenizer.save_pretrained(folder / TOKENIZER)
     (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
@@ -141,6 +148,7 @@ def _write_split(
     folder: Path,
     scratch: Path,
     note: Callable[[str], None],
+    tally: Tally,
 ) -> dict[str, Any]:
     dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
     path = scratch / f"{name}.ids"
@@ -148,7 +156,7 @@ def _write_split(
     left_out = cut = 0
     with open(path, "wb") as file:
         chunk = []
-        for number, document in enumerate(encode_chats(questions, tokenizer, config.seq_len), 1):
+        for number, document in enumerate(encode_chats(questions, tokenizer, config.seq_len, tally), 1):
             if document is None:
                 left_out += 1
             else:
@@ -159,6 +167,8 @@ def _write_split(
                 as_array(chunk, dtype).tofile(file)
                 chunk = []
                 note(f"{name}: {number} of {len(questions)} documents tokenised")
+    if tally.counts[EMPTY] == tally.documents:
+        raise DataMissing(f"{named(config)}: no document of the {name} split has a question and an answer")
     if not kept:
         raise ConfigError(
             [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from trainer.data.text.cache import cache_folder
+from trainer.data.text.fidelity import refuse_altered
 from trainer.data.text.rows import read_index
 from trainer.data.text.tokenizer import count_vocabulary, load_tokenizer, tokenizer_source
 from trainer.settings.config import Config
 from trainer.shapes.decoder_json import read_shape
+from trainer.shapes.decoder_shapes import SHAPES
 
 IMAGES = ("digits", "synthetic", "cifar100", "food101")
 
@@ -15,7 +17,7 @@ def text_problems(config: Config) -> list[str]:
     """One sentence per setting that does not fit, without torch.
 
     Raises:
-        DataMissing: no such tokenizer, or a model whose shape is not to be had.
+        DataMissing: no such tokenizer, a model whose shape is not to be had, or answers that a token cache has lost.
     """
     problems = []
     if not config.dataset_path and config.dataset in IMAGES:
@@ -30,6 +32,8 @@ def text_problems(config: Config) -> list[str]:
             f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} was made for at most {longest} tokens"
         )
     index = read_index(cache_folder(config))
+    if index:
+        refuse_altered(config, index["fidelity"])
     return problems + _vocabulary_problems(config, index["vocab"] if index else None)
 
 
@@ -38,7 +42,8 @@ def _vocabulary_problems(config: Config, vocab: int | None) -> list[str]:
     room = read_shape(config).vocab
     if needed <= room:
         return []
-    return [
-        f"TRAINER_TOKENIZER={tokenizer_source(config)!r}: has {needed} tokens, {config.model_name} has room for "
-        f"{room}; use the model's own tokenizer"
-    ]
+    named = f"TRAINER_TOKENIZER={tokenizer_source(config)!r}"
+    has = f"{named}: has {needed} tokens, {config.model_name} has room for {room}"
+    if config.model in SHAPES and not config.model_path and config.init == "scratch":
+        return [f"{has}; set TRAINER_MODEL_VOCAB={needed}, or use the model's own tokenizer"]
+    return [f"{has}; use the model's own tokenizer"]

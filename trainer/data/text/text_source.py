@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text.arithmetic import generate_arithmetic
+from trainer.data.text.text_files import TO_UTF_8, check_folder, check_unread, find_reader
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.names_elsewhere import hint_of_dataset
@@ -20,7 +21,6 @@ from trainer.settings.names_elsewhere import hint_of_dataset
 HUB_IDS = {"metamathqa": "meta-math/MetaMathQA"}
 QUERY, RESPONSE, ORIGINAL = "query", "response", "original_question"
 TEST_FRACTION = 0.05
-FILES = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 SPLITS = ("train", "validation", "test")
 
 
@@ -35,7 +35,9 @@ class Questions:
         return len(self.indices)
 
 
-def load_questions(config: Config, revision: str | None = None) -> dict[str, Questions]:
+def load_questions(
+    config: Config, revision: str | None = None, tell: Callable[[str], None] = lambda sentence: None
+) -> dict[str, Questions]:
     """The splits train, validation and test of `dataset_path` or `dataset`.
 
     A split `test` (else `validation`) is the test split; without either, 5 % of the documents of `train` are held out.
@@ -43,9 +45,12 @@ def load_questions(config: Config, revision: str | None = None) -> dict[str, Que
     with the same `original_question` are held out together: MetaMathQA asks each of its questions in many ways, and
     a model that was trained on one of them is not tested by another. At most `train_samples` are left to train on.
 
+    Args:
+        tell: is told which columns and splits are not used.
+
     Raises:
         ConfigError: columns that are not there or hold no text.
-        DataMissing: no such data set, or a split without documents.
+        DataMissing: no such data set, files that are not read, or a split without documents.
     """
     if is_built_in(config):
         tables: dict[str, Any] = {"train": generate_arithmetic()}
@@ -53,10 +58,13 @@ def load_questions(config: Config, revision: str | None = None) -> dict[str, Que
         tables = _open(config, revision)
         _check_columns(config, tables)
     train_name = "train" if "train" in tables else next(iter(tables))
-    train = _whole(tables[train_name])
-    given = {name: _whole(table) for name, table in tables.items() if name != train_name}
+    sources = {name: _Source(table, f"{named(config)}: split {name!r}") for name, table in tables.items()}
+    train = sources[train_name].whole()
+    given = {name: source.whole() for name, source in sources.items() if name != train_name}
+    if not is_built_in(config):
+        _tell_unused(tables, train_name, tell)
     test = given.get("test") or given.get("validation")
-    groups = _groups(tables[train_name])
+    groups = sources[train_name].groups()
     if test is None:
         train, test = _hold_out(train, groups, round(len(groups) * TEST_FRACTION))
     validation = given.get("validation") if "test" in given else None
@@ -102,27 +110,41 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
-    path = Path(config.dataset_path)
-    if config.dataset_path and not path.exists():
+    if config.dataset_path and not Path(config.dataset_path).exists():
         raise DataMissing(f"{named(config)}: no such folder or file")
     try:
-        if not config.dataset_path:
-            source = datasets.load_dataset(hub_id(config), revision=revision)
-        elif (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-            source = datasets.load_from_disk(str(path))
-        elif path.is_file():
-            source = datasets.load_dataset(FILES[path.suffix], data_files=str(path))
+        if config.dataset_path:
+            source = _open_local(named(config), Path(config.dataset_path))
         else:
-            source = datasets.load_dataset(str(path))
+            source = datasets.load_dataset(hub_id(config), revision=revision)
+    except DataMissing:
+        raise
     except Exception as failure:  # a dozen classes of the hub's client and of the readers: "not to be had"
         if isinstance(failure, OSError) and failure.errno is not None:
             raise
         hint = "" if config.dataset_path else hint_of_dataset(config.dataset)
         raise DataMissing(
             f"{named(config)}: cannot be loaded, expected a data set in `datasets` format (saved with save_to_disk, "
-            f"or json, jsonl or parquet files) or an id on the hub: {failure.__cause__ or failure}{hint}"
+            f"or json, jsonl or parquet files) or an id on the hub: {_explain(failure)}{hint}"
         ) from failure
     return dict(source) if isinstance(source, dict) else {"train": source}
+
+
+def _open_local(name: str, path: Path) -> Any:
+    import datasets
+
+    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        return datasets.load_from_disk(str(path))
+    if path.is_file():
+        return datasets.load_dataset(find_reader(name, path), data_files=str(path))
+    check_folder(name, path)
+    check_unread(name, path)
+    return datasets.load_dataset(str(path))
+
+
+def _explain(failure: Exception) -> str:
+    cause = failure.__cause__ or failure
+    return str(cause) or type(cause).__name__
 
 
 def _check_columns(config: Config, tables: dict[str, Any]) -> None:
@@ -133,7 +155,8 @@ def _check_columns(config: Config, tables: dict[str, Any]) -> None:
         if missing:
             problems.append(
                 f"{named(config)}: split {split!r} has no column {' and no column '.join(missing)}; expected "
-                f"MetaMathQA's columns {QUERY} and {RESPONSE}, found {', '.join(features) or 'none'}"
+                f"MetaMathQA's columns {QUERY} and {RESPONSE}, found {_name_columns(features) or 'none'}; "
+                "docs/text_data.md converts other forms"
             )
             continue
         for column in (QUERY, RESPONSE):
@@ -146,28 +169,74 @@ def _check_columns(config: Config, tables: dict[str, Any]) -> None:
         raise ConfigError(problems)
 
 
-def _whole(table: Any) -> Questions:
-    def read(indices: NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
-        if isinstance(table, list):
-            rows = [table[i] for i in indices]
-            return [row[QUERY] for row in rows], [row[RESPONSE] for row in rows]
-        columns = table.select_columns([QUERY, RESPONSE])[indices.tolist()]
-        return columns[QUERY], columns[RESPONSE]
-
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(table))
-    return Questions(read, order.astype(np.int64))
+def _name_columns(names: Iterable[str]) -> str:
+    """A name with a character that is not seen, as a byte order mark, is quoted."""
+    return ", ".join(name if name.isprintable() else ascii(name) for name in names)
 
 
-def _groups(table: Any) -> NDArray[np.int64]:
-    """For each document, the number of the question behind it."""
-    if isinstance(table, list):
-        originals: Sequence[Hashable] = [row[ORIGINAL] for row in table]
-    elif ORIGINAL in table.features:
-        originals = list(table[ORIGINAL])
-    else:
-        originals = list(table[QUERY])
-    numbers: dict[Hashable, int] = {}
-    return np.fromiter((numbers.setdefault(o, len(numbers)) for o in originals), np.int64, len(originals))
+def _tell_unused(tables: dict[str, Any], train_name: str, tell: Callable[[str], None]) -> None:
+    used = (train_name, "validation", "test")
+    if columns := [each for each in tables[train_name].features if each not in (QUERY, RESPONSE, ORIGINAL)]:
+        tell(f"columns of the data set that are not used: {_name_columns(columns)}")
+    if splits := [name for name in tables if name not in used]:
+        tell(f"splits of the data set that are not used: {', '.join(splits)}")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One split as it was found."""
+
+    table: Any
+    """a list of rows, or a table of `datasets`"""
+    where: str
+    """for sentences"""
+
+    def whole(self) -> Questions:
+        """All its documents, shuffled."""
+        order = np.random.default_rng(SPLIT_SEED).permutation(len(self.table))
+        return Questions(self._read, order.astype(np.int64))
+
+    def groups(self) -> NDArray[np.int64]:
+        """For each document, the number of the question behind it; one without has its own query."""
+        every = np.arange(len(self.table))
+        originals: Sequence[Hashable] = []
+        if isinstance(self.table, list) or ORIGINAL in self.table.features:
+            (originals,) = self._columns(every, ORIGINAL)
+        if not originals or None in originals:
+            (queries,) = self._columns(every, QUERY)
+            originals = [
+                query if original is None else original
+                for query, original in zip(queries, originals or [None] * len(queries), strict=True)
+            ]
+        numbers: dict[Hashable, int] = {}
+        return np.fromiter((numbers.setdefault(o, len(numbers)) for o in originals), np.int64, len(originals))
+
+    def _read(self, indices: NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
+        queries, responses = self._columns(indices, QUERY, RESPONSE)
+        return queries, responses
+
+    def _columns(self, indices: NDArray[np.int64], *names: str) -> list[list[Any]]:
+        if isinstance(self.table, list):
+            return [[self.table[i][name] for i in indices] for name in names]
+        chosen = self.table.select_columns([*names])
+        try:
+            rows = chosen[indices.tolist()]
+        except UnicodeDecodeError as failure:  # a reader of `datasets` that lets any byte pass
+            raise DataMissing(
+                f"{self.where}: row {_find_undecodable(chosen, indices)} holds bytes that are no UTF-8: {failure}; "
+                f"{TO_UTF_8.format('latin1')}, where latin1 is the encoding that it was written in"
+            ) from failure
+        return [list(rows[name]) for name in names]
+
+
+def _find_undecodable(table: Any, indices: NDArray[np.int64]) -> int:
+    """The first of these rows that cannot be decoded."""
+    for index in sorted(indices.tolist()):
+        try:
+            table[index]
+        except UnicodeDecodeError:
+            return int(index)
+    return -1
 
 
 def _hold_out(whole: Questions, groups: NDArray[np.int64], wanted: int) -> tuple[Questions, Questions]:

@@ -64,8 +64,9 @@ def test_sections_and_the_answer_first(tmp_path: Path) -> None:
         "all-reduce over dp_replicate), other idle 11.0 ms (11 %), waiting for the host 9.00 ms (9 %), the rest 8 %."
     ) in answer
     assert (
-        "Run ddp, strategy ddp, 2 processes on 1 node, NVIDIA H200 (cuda), backend nccl, torch 2.13.0" in html
-    )
+        "Run ddp, strategy ddp, 2 processes on 1 node, starts from random weights, NVIDIA H200 (cuda), "
+        "backend nccl, torch 2.13.0"
+    ) in html
     assert "steps 10 to 12 of 600" in html and NOTE not in html
 
 

@@ -31,6 +31,9 @@ def test_what_is_not_known_is_left_out() -> None:
     assert "8 processes in 2 pods on 1 node, " in build_origin(
         build_foreign(world_size=8, nodes=2, machines=1, strategy="ddp")
     )
+    weights = build_foreign(initial_weights="random weights")
+    for text in (build_origin(weights), build_short_origin(weights)):
+        assert "tarts from random weights, " in text
     assert build_short_origin(build_foreign(world_size=1)) == (
         "1 process, source gpu, 1 trace, 3 recorded steps."
     )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from trainer.data.text.chat import encode_chats
+from trainer.data.text.fidelity import Tally
 from trainer.data.text.text_source import Questions
 from trainer.data.text.tokenizer import build_byte_tokenizer
 from trainer.settings.config import ConfigError
@@ -13,7 +14,7 @@ def ask(tokenizer, pairs, seq_len=64):
     questions = Questions(
         lambda wanted: ([pairs[i][0] for i in wanted], [pairs[i][1] for i in wanted]), np.arange(len(pairs))
     )
-    return list(encode_chats(questions, tokenizer, seq_len))
+    return list(encode_chats(questions, tokenizer, seq_len, Tally()))
 
 
 def test_a_document_is_the_chat_up_to_the_end_of_its_answer():
