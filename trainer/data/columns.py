@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.data.stored_pictures import StoredPictures
 from trainer.settings.config import Config, ConfigError
 
 # Tried in this order where the types leave a choice (CIFAR-100 has fine_label and coarse_label) or say nothing.
@@ -26,23 +27,34 @@ class Columns:
     data: str
     """the setting that names the data set, for sentences"""
 
-    def as_images(self, table: Any) -> Any:
-        """The table with its images decoded when they are read.
+    def open_pictures(self, table: Any, split: str) -> StoredPictures:
+        """The pictures of a split, not decoded: `datasets` would convert them to the mode that a column declares.
 
         Raises:
             ConfigError: the column holds something else.
         """
-        import datasets
+        return store_pictures(table, self.image, split, self.data)
 
-        if isinstance(table.features[self.image], datasets.Image):
-            return table
-        try:
-            return table.cast_column(self.image, datasets.Image())
-        except Exception as failure:
-            kind = table.features[self.image]
-            raise ConfigError(
-                [f"TRAINER_IMAGE_COLUMN={self.image!r}: holds {kind}, not images (PIL, bytes or paths)"]
-            ) from failure
+
+def store_pictures(table: Any, column: str, split: str, data: str) -> StoredPictures:
+    """The pictures in a column of a table.
+
+    Args:
+        split, data: what the split and the data set are called in sentences.
+
+    Raises:
+        ConfigError: the column holds something else.
+    """
+    import datasets
+
+    try:
+        cells = table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+    except Exception as failure:
+        kind = table.features[column]
+        raise ConfigError(
+            [f"TRAINER_IMAGE_COLUMN={column!r}: holds {kind}, not images (PIL, bytes or paths)"]
+        ) from failure
+    return StoredPictures(cells.with_format(None), column, split, data)
 
 
 def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = None) -> Columns:

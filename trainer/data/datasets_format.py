@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +14,16 @@ from PIL import Image
 from trainer.data.columns import Columns, pick_columns
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
-from trainer.data.undecodable import REPLACE, explain_undecodable, find_file
+from trainer.data.pixel_modes import FULL, Opened
+from trainer.data.stored_pictures import StoredPictures
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
 from trainer.settings.names_elsewhere import hint_of_dataset
 
 TEST_FRACTION = 0.2
-SIZE_PROBES = 64
+PROBES = 64
+DARK = 1 / 16
+"""Of the range of 16 bits: what 12 bits reach in it."""
 STORED_PER_IMAGE_SIZE = 8 / 7  # 256 for 224: what a random crop has room in (He et al. 2016, section 3.4)
 
 
@@ -57,9 +61,14 @@ def load_images(config: Config, image_size: int) -> ImageData:
         config, source[train_name], (known.image_column, known.label_column) if known else None
     )
     names = _class_names(columns, source[train_name])
-    sizes = _probe_sizes(columns, source[train_name])
+    pictures = {name: columns.open_pictures(source[name], name) for name in source}
+    probes = _probe(pictures[train_name])
+    sizes = [probe.rgb.size for probe in probes]
     edge = _stored_size(sizes, image_size)
-    parts = {name: _images(columns, source[name], names, edge, image_size) for name in source}
+    parts = {
+        name: _images(pictures[name], _labels(columns, source[name], names), len(names), edge, image_size)
+        for name in source
+    }
     train = parts[train_name]
     test = parts.get("test") or parts.get("validation")
     if test is None:
@@ -69,7 +78,8 @@ def load_images(config: Config, image_size: int) -> ImageData:
         train, validation = hold_out(train, config.validation_fraction)
     train = first_samples(train, config.train_samples)
     shorter = int(np.median([min(size) for size in sizes]))
-    return ImageData(train, validation, test, names, hash_splits(train, validation, test), shorter)
+    notes = tuple(_describe_pixels(columns.data, probes))
+    return ImageData(train, validation, test, names, hash_splits(train, validation, test), shorter, notes)
 
 
 def _open_source(config: Config) -> Any:
@@ -106,11 +116,27 @@ def _class_names(columns: Columns, table: Any) -> list[str]:
     return [str(name) for name in sorted(table.unique(columns.label))]
 
 
-def _probe_sizes(columns: Columns, table: Any) -> list[tuple[int, int]]:
-    """(width, height) of some images, spread over the table."""
-    table = columns.as_images(table)
-    probes = np.unique(np.linspace(0, len(table) - 1, SIZE_PROBES).astype(np.int64))
-    return [_open_image(columns, table, int(i)).size for i in probes]
+def _probe(pictures: StoredPictures) -> list[Opened]:
+    """Some pictures, spread over the split."""
+    probes = np.unique(np.linspace(0, len(pictures) - 1, PROBES).astype(np.int64))
+    return [pictures.open(int(i)) for i in probes]
+
+
+def _describe_pixels(data: str, probes: list[Opened]) -> Iterator[str]:
+    """What is odd about all probed pictures."""
+    brightest = [probe.brightest for probe in probes if probe.brightest is not None]
+    if brightest and max(brightest) < DARK:
+        yield (
+            f"{data}: the largest of the 16-bit values looked at is {max(brightest) * FULL:,.0f} of {FULL:,}, which is "
+            "white, so the pictures are nearly black; stretch them to the whole range if they mean fewer bits"
+        )
+    if all(np.ptp(np.asarray(probe.rgb), axis=(0, 1)).max() == 0 for probe in probes):
+        yield f"{data}: each of the {len(probes)} pictures looked at has one flat colour"
+    if several := sum(probe.frames for probe in probes):
+        yield (
+            f"{data}: {several} of the {len(probes)} pictures looked at have several frames; the first one of each "
+            "is used"
+        )
 
 
 def _stored_size(sizes: list[tuple[int, int]], image_size: int) -> int:
@@ -119,34 +145,15 @@ def _stored_size(sizes: list[tuple[int, int]], image_size: int) -> int:
     return width if len(set(sizes)) == 1 and width == height and width <= largest else largest
 
 
-def _open_image(columns: Columns, table: Any, index: int) -> Image.Image:
-    try:
-        return table[index][columns.image].convert("RGB")
-    except Exception as failure:
-        if file := find_file(table, columns.image, index):
-            named = (
-                f"{columns.data}: sample {index} ({file}) cannot be decoded: {explain_undecodable(failure)}"
-            )
-            raise DataMissing(f"{named}; {REPLACE}") from failure
-        named = f"TRAINER_IMAGE_COLUMN={columns.image!r}: sample {index} of {columns.data}"
-        raise DataMissing(f"{named} cannot be decoded: {explain_undecodable(failure)}") from failure
-
-
-def _images(columns: Columns, table: Any, names: list[str], edge: int, image_size: int) -> Images:
-    pictures = columns.as_images(table)
-
+def _images(
+    pictures: StoredPictures, labels: NDArray[np.int64], classes: int, edge: int, image_size: int
+) -> Images:
     def decode(index: int) -> NDArray[np.uint8]:
-        image = _cut_square(_open_image(columns, pictures, index), edge)
+        image = _cut_square(pictures.open(index).rgb, edge)
         return np.ascontiguousarray(np.asarray(image, np.uint8).transpose(2, 0, 1))
 
-    return Images(
-        decode,
-        _labels(columns, table, names),
-        (3, edge, edge),
-        image_size=image_size,
-        classes=len(names),
-        slow=True,
-    )
+    shape = (3, edge, edge)
+    return Images(decode, labels, shape, image_size=image_size, classes=classes, slow=True, stored=pictures)
 
 
 def _cut_square(image: Image.Image, edge: int) -> Image.Image:

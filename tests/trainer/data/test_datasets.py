@@ -160,7 +160,7 @@ def test_images_that_cannot_be_decoded(tmp_path):
         {"image": datasets.Value("binary"), "label": datasets.ClassLabel(names=NAMES)}
     )
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "bad"))
-    said = "TRAINER_IMAGE_COLUMN='image': sample [0-9]+ of TRAINER_DATASET_PATH='.*/bad' cannot be decoded: it is"
+    said = "TRAINER_DATASET_PATH='.*/bad': train sample [0-9]+ [(]column 'image'[)] cannot be decoded: it is"
     with pytest.raises(DataMissing, match=said):
         open_data(settings(tmp_path / "bad"), 8)
 
@@ -179,7 +179,9 @@ def test_a_file_that_cannot_be_decoded_is_named_with_its_folder_and_what_to_do(t
     with pytest.raises(DataMissing) as failure:
         open_data(settings(folder), 8)
     said = str(failure.value)
-    assert said.startswith(f"TRAINER_DATASET_PATH='{folder}': sample ") and f"({folder}/dog/3.png)" in said
+    assert (
+        said.startswith(f"TRAINER_DATASET_PATH='{folder}': train sample ") and f"({folder}/dog/3.png)" in said
+    )
     assert said.endswith("cannot be decoded: it is no picture of a known format; remove or replace the file")
 
 
