@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainer.data.columns import Columns, pick_columns
+from trainer.data.columns import name_data, pick_columns
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
+from trainer.data.labels import describe_classes, read_labels
+from trainer.data.picture_folder import read_picture_folder
 from trainer.data.pixel_modes import FULL, Opened
+from trainer.data.split_names import choose_splits, describe_unused, find_unused, load_with_own_names
 from trainer.data.stored_pictures import StoredPictures
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
@@ -52,24 +55,21 @@ def load_images(config: Config, image_size: int) -> ImageData:
 
     Raises:
         ConfigError: columns that are not there, or not to be told.
-        DataMissing: no such data set, or images that cannot be decoded.
+        DataMissing: no such data set, images that cannot be decoded, or samples without a class.
     """
-    source = _open_source(config)
-    train_name = "train" if "train" in source else next(iter(source))
+    source, data = _open_source(config), name_data(config)
+    splits = choose_splits(source, data)
     known = KNOWN.get(config.dataset) if not config.dataset_path else None
     columns = pick_columns(
-        config, source[train_name], (known.image_column, known.label_column) if known else None
+        config, splits["train"], (known.image_column, known.label_column) if known else None
     )
-    names = _class_names(columns, source[train_name])
-    pictures = {name: columns.open_pictures(source[name], name) for name in source}
-    probes = _probe(pictures[train_name])
+    names, codes = read_labels(splits, columns)
+    pictures = {split: columns.open_pictures(table, split) for split, table in splits.items()}
+    probes = _probe(pictures["train"])
     sizes = [probe.rgb.size for probe in probes]
     edge = _stored_size(sizes, image_size)
-    parts = {
-        name: _images(pictures[name], _labels(columns, source[name], names), len(names), edge, image_size)
-        for name in source
-    }
-    train = parts[train_name]
+    parts = {split: _images(pictures[split], codes[split], len(names), edge, image_size) for split in splits}
+    train = parts["train"]
     test = parts.get("test") or parts.get("validation")
     if test is None:
         train, test = hold_out(train, TEST_FRACTION)
@@ -78,42 +78,57 @@ def load_images(config: Config, image_size: int) -> ImageData:
         train, validation = hold_out(train, config.validation_fraction)
     train = first_samples(train, config.train_samples)
     shorter = int(np.median([min(size) for size in sizes]))
-    notes = tuple(_describe_pixels(columns.data, probes))
+    notes = (
+        *describe_unused(data, find_unused(source, splits)),
+        *describe_classes(data, names, train.labels, test.labels),
+        *_describe_pixels(data, probes),
+    )
     return ImageData(train, validation, test, names, hash_splits(train, validation, test), shorter, notes)
 
 
-def _open_source(config: Config) -> Any:
+def open_folder(path: Path, data: str) -> dict[str, Any]:
+    """The tables of a folder: saved by `datasets`, one folder of pictures per class, or files that `datasets` reads.
+
+    Args:
+        data: what the data set is called in sentences.
+
+    Raises:
+        DataMissing: pictures whose classes are not clear.
+        Exception: whatever `datasets` raises.
+    """
+    import datasets
+
+    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        source = datasets.load_from_disk(str(path))
+        return dict(source) if isinstance(source, dict) else {"train": source}
+    found = read_picture_folder(path, data)
+    return load_with_own_names(path, data) if found is None else found
+
+
+def _open_source(config: Config) -> dict[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
+    data = name_data(config)
     if not config.dataset_path:
         known = KNOWN.get(config.dataset)
         try:
-            return datasets.load_dataset(known.hub_id if known else config.dataset)
+            return dict(datasets.load_dataset(known.hub_id if known else config.dataset))
         except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
             hint = hint_of_dataset(config.dataset)
-            raise DataMissing(
-                f"TRAINER_DATASET={config.dataset!r}: cannot be loaded: {failure}{hint}"
-            ) from failure
+            raise DataMissing(f"{data}: cannot be loaded: {failure}{hint}") from failure
     path = Path(config.dataset_path)
     if not path.is_dir():
-        raise DataMissing(f"TRAINER_DATASET_PATH={config.dataset_path!r}: no such folder")
-    saved = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
+        raise DataMissing(f"{data}: no such folder")
     try:
-        source = datasets.load_from_disk(str(path)) if saved else datasets.load_dataset(str(path))
+        return open_folder(path, data)
+    except DataMissing:
+        raise
     except Exception as failure:  # as above
         raise DataMissing(
-            f"TRAINER_DATASET_PATH={config.dataset_path!r}: not a data set in `datasets` format "
+            f"{data}: not a data set in `datasets` format "
             f"(saved with save_to_disk, parquet files, or folders of images): {failure}"
         ) from failure
-    return source if isinstance(source, dict) else {"train": source}
-
-
-def _class_names(columns: Columns, table: Any) -> list[str]:
-    feature = table.features[columns.label]
-    if hasattr(feature, "names"):
-        return list(feature.names)
-    return [str(name) for name in sorted(table.unique(columns.label))]
 
 
 def _probe(pictures: StoredPictures) -> list[Opened]:
@@ -164,14 +179,3 @@ def _cut_square(image: Image.Image, edge: int) -> Image.Image:
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     return image.resize((edge, edge), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
-
-
-def _labels(columns: Columns, table: Any, names: list[str]) -> NDArray[np.int64]:
-    raw = table.with_format(None)[columns.label]
-    if hasattr(table.features[columns.label], "names"):
-        return np.asarray(list(raw), np.int64)
-    number = {name: i for i, name in enumerate(names)}
-    unknown = sorted({str(label) for label in raw} - number.keys())
-    if unknown:
-        raise DataMissing(f"TRAINER_LABEL_COLUMN={columns.label!r}: {unknown[:3]} not in the train split")
-    return np.asarray([number[str(label)] for label in raw], np.int64)
