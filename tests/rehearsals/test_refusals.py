@@ -60,7 +60,7 @@ CASES = {
     "images that cannot be decoded": (
         ["--set", "run.config.dataset_path={scribbles}"],
         3,
-        ["run.config.image_column='image'", "cannot be decoded"],
+        ["run.config.dataset_path='", "(column 'image') cannot be decoded"],
     ),
     "a column that is not there": (
         ["--set", "run.config.dataset_path={scribbles}", "--set", "run.config.image_column=photo"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,16 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainer.data.columns import Columns, pick_columns
+from trainer.data.columns import name_data, pick_columns
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
-from trainer.data.undecodable import REPLACE, explain_undecodable, find_file
+from trainer.data.labels import describe_classes, read_labels
+from trainer.data.picture_folder import read_picture_folder
+from trainer.data.pixel_modes import FULL, Opened
+from trainer.data.split_names import choose_splits, describe_unused, find_unused, load_with_own_names
+from trainer.data.stored_pictures import StoredPictures
+from trainer.data.text.text_files import check_unread
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
 from trainer.settings.names_elsewhere import hint_of_dataset
 
 TEST_FRACTION = 0.2
-SIZE_PROBES = 64
+PROBES = 64
+DARK = 1 / 16
+"""Of the range of 16 bits: what 12 bits reach in it."""
 STORED_PER_IMAGE_SIZE = 8 / 7  # 256 for 224: what a random crop has room in (He et al. 2016, section 3.4)
 
 
@@ -48,19 +56,21 @@ def load_images(config: Config, image_size: int) -> ImageData:
 
     Raises:
         ConfigError: columns that are not there, or not to be told.
-        DataMissing: no such data set, or images that cannot be decoded.
+        DataMissing: no such data set, images that cannot be decoded, or samples without a class.
     """
-    source = _open_source(config)
-    train_name = "train" if "train" in source else next(iter(source))
+    source, data = _open_source(config), name_data(config)
+    splits = choose_splits(source, data)
     known = KNOWN.get(config.dataset) if not config.dataset_path else None
     columns = pick_columns(
-        config, source[train_name], (known.image_column, known.label_column) if known else None
+        config, splits["train"], (known.image_column, known.label_column) if known else None
     )
-    names = _class_names(columns, source[train_name])
-    sizes = _probe_sizes(columns, source[train_name])
+    names, codes = read_labels(splits, columns)
+    pictures = {split: columns.open_pictures(table, split) for split, table in splits.items()}
+    probes = _probe(pictures["train"])
+    sizes = [probe.rgb.size for probe in probes]
     edge = _stored_size(sizes, image_size)
-    parts = {name: _images(columns, source[name], names, edge, image_size) for name in source}
-    train = parts[train_name]
+    parts = {split: _images(pictures[split], codes[split], len(names), edge, image_size) for split in splits}
+    train = parts["train"]
     test = parts.get("test") or parts.get("validation")
     if test is None:
         train, test = hold_out(train, TEST_FRACTION)
@@ -69,48 +79,83 @@ def load_images(config: Config, image_size: int) -> ImageData:
         train, validation = hold_out(train, config.validation_fraction)
     train = first_samples(train, config.train_samples)
     shorter = int(np.median([min(size) for size in sizes]))
-    return ImageData(train, validation, test, names, hash_splits(train, validation, test), shorter)
+    notes = (
+        *describe_unused(data, find_unused(source, splits)),
+        *describe_classes(data, names, train.labels, test.labels),
+        *_describe_pixels(data, probes),
+    )
+    return ImageData(train, validation, test, names, hash_splits(train, validation, test), shorter, notes)
 
 
-def _open_source(config: Config) -> Any:
+def open_folder(path: Path, data: str) -> dict[str, Any]:
+    """The tables of a folder: saved by `datasets`, one folder of pictures per class, or files that `datasets` reads.
+
+    Args:
+        data: what the data set is called in sentences.
+
+    Raises:
+        DataMissing: pictures whose classes are not clear, or data files that would be left out.
+        Exception: whatever `datasets` raises.
+    """
+    import datasets
+
+    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        source = datasets.load_from_disk(str(path))
+        return dict(source) if isinstance(source, dict) else {"train": source}
+    found = read_picture_folder(path, data)
+    if found is None:
+        check_unread(data, path)
+        return load_with_own_names(path, data)
+    return found
+
+
+def _open_source(config: Config) -> dict[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
+    data = name_data(config)
     if not config.dataset_path:
         known = KNOWN.get(config.dataset)
         try:
-            return datasets.load_dataset(known.hub_id if known else config.dataset)
+            return dict(datasets.load_dataset(known.hub_id if known else config.dataset))
         except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
             hint = hint_of_dataset(config.dataset)
-            raise DataMissing(
-                f"TRAINER_DATASET={config.dataset!r}: cannot be loaded: {failure}{hint}"
-            ) from failure
+            raise DataMissing(f"{data}: cannot be loaded: {failure}{hint}") from failure
     path = Path(config.dataset_path)
     if not path.is_dir():
-        raise DataMissing(f"TRAINER_DATASET_PATH={config.dataset_path!r}: no such folder")
-    saved = (path / "dataset_dict.json").exists() or (path / "state.json").exists()
+        raise DataMissing(f"{data}: no such folder")
     try:
-        source = datasets.load_from_disk(str(path)) if saved else datasets.load_dataset(str(path))
+        return open_folder(path, data)
+    except DataMissing:
+        raise
     except Exception as failure:  # as above
         raise DataMissing(
-            f"TRAINER_DATASET_PATH={config.dataset_path!r}: not a data set in `datasets` format "
+            f"{data}: not a data set in `datasets` format "
             f"(saved with save_to_disk, parquet files, or folders of images): {failure}"
         ) from failure
-    return source if isinstance(source, dict) else {"train": source}
 
 
-def _class_names(columns: Columns, table: Any) -> list[str]:
-    feature = table.features[columns.label]
-    if hasattr(feature, "names"):
-        return list(feature.names)
-    return [str(name) for name in sorted(table.unique(columns.label))]
+def _probe(pictures: StoredPictures) -> list[Opened]:
+    """Some pictures, spread over the split."""
+    probes = np.unique(np.linspace(0, len(pictures) - 1, PROBES).astype(np.int64))
+    return [pictures.open(int(i)) for i in probes]
 
 
-def _probe_sizes(columns: Columns, table: Any) -> list[tuple[int, int]]:
-    """(width, height) of some images, spread over the table."""
-    table = columns.as_images(table)
-    probes = np.unique(np.linspace(0, len(table) - 1, SIZE_PROBES).astype(np.int64))
-    return [_open_image(columns, table, int(i)).size for i in probes]
+def _describe_pixels(data: str, probes: list[Opened]) -> Iterator[str]:
+    """What is odd about all probed pictures."""
+    brightest = [probe.brightest for probe in probes if probe.brightest is not None]
+    if brightest and max(brightest) < DARK:
+        yield (
+            f"{data}: the largest of the 16-bit values looked at is {max(brightest) * FULL:,.0f} of {FULL:,}, which is "
+            "white, so the pictures are nearly black; stretch them to the whole range if they mean fewer bits"
+        )
+    if all(np.ptp(np.asarray(probe.rgb), axis=(0, 1)).max() == 0 for probe in probes):
+        yield f"{data}: each of the {len(probes)} pictures looked at has one flat colour"
+    if several := sum(probe.frames for probe in probes):
+        yield (
+            f"{data}: {several} of the {len(probes)} pictures looked at have several frames; the first one of each "
+            "is used"
+        )
 
 
 def _stored_size(sizes: list[tuple[int, int]], image_size: int) -> int:
@@ -119,34 +164,15 @@ def _stored_size(sizes: list[tuple[int, int]], image_size: int) -> int:
     return width if len(set(sizes)) == 1 and width == height and width <= largest else largest
 
 
-def _open_image(columns: Columns, table: Any, index: int) -> Image.Image:
-    try:
-        return table[index][columns.image].convert("RGB")
-    except Exception as failure:
-        if file := find_file(table, columns.image, index):
-            named = (
-                f"{columns.data}: sample {index} ({file}) cannot be decoded: {explain_undecodable(failure)}"
-            )
-            raise DataMissing(f"{named}; {REPLACE}") from failure
-        named = f"TRAINER_IMAGE_COLUMN={columns.image!r}: sample {index} of {columns.data}"
-        raise DataMissing(f"{named} cannot be decoded: {explain_undecodable(failure)}") from failure
-
-
-def _images(columns: Columns, table: Any, names: list[str], edge: int, image_size: int) -> Images:
-    pictures = columns.as_images(table)
-
+def _images(
+    pictures: StoredPictures, labels: NDArray[np.int64], classes: int, edge: int, image_size: int
+) -> Images:
     def decode(index: int) -> NDArray[np.uint8]:
-        image = _cut_square(_open_image(columns, pictures, index), edge)
+        image = _cut_square(pictures.open(index).rgb, edge)
         return np.ascontiguousarray(np.asarray(image, np.uint8).transpose(2, 0, 1))
 
-    return Images(
-        decode,
-        _labels(columns, table, names),
-        (3, edge, edge),
-        image_size=image_size,
-        classes=len(names),
-        slow=True,
-    )
+    shape = (3, edge, edge)
+    return Images(decode, labels, shape, image_size=image_size, classes=classes, slow=True, stored=pictures)
 
 
 def _cut_square(image: Image.Image, edge: int) -> Image.Image:
@@ -157,14 +183,3 @@ def _cut_square(image: Image.Image, edge: int) -> Image.Image:
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     return image.resize((edge, edge), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
-
-
-def _labels(columns: Columns, table: Any, names: list[str]) -> NDArray[np.int64]:
-    raw = table.with_format(None)[columns.label]
-    if hasattr(table.features[columns.label], "names"):
-        return np.asarray(list(raw), np.int64)
-    number = {name: i for i, name in enumerate(names)}
-    unknown = sorted({str(label) for label in raw} - number.keys())
-    if unknown:
-        raise DataMissing(f"TRAINER_LABEL_COLUMN={columns.label!r}: {unknown[:3]} not in the train split")
-    return np.asarray([number[str(label)] for label in raw], np.int64)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.stored_pictures import StoredPictures
+
 CACHE_LIMIT_BYTES = 2 << 30
 DECODE_THREADS = 8
 SPLIT_SEED = 20_240_229  # of the held-out samples: never the run's seed, or two seeds would not be comparable
@@ -31,6 +33,7 @@ class Images:
         image_size: pixels of an edge that the model wants; 0 = as stored.
         classes: number of classes; 0 = as many as the labels show.
         slow: decoding is worth threads (compressed files).
+        stored: the pictures that are decoded, where there are any; in the same order.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Images:
         image_size: int = 0,
         classes: int = 0,
         slow: bool = False,
+        stored: StoredPictures | None = None,
     ) -> None:
         self.labels = labels
         self.shape = shape
@@ -49,6 +53,7 @@ class Images:
         self.classes = classes or int(labels.max(initial=0)) + 1
         self._decode = decode
         self.slow = slow
+        self.stored = stored
         self._threads: ThreadPoolExecutor | None = None
         self.cached = self.bytes_stored <= CACHE_LIMIT_BYTES
         self._cache = np.zeros((len(labels), *shape), np.uint8) if self.cached else None
@@ -95,6 +100,7 @@ class Images:
             image_size=self.image_size,
             classes=self.classes,
             slow=self.slow,
+            stored=self.stored.part(indices) if self.stored else None,
         )
 
 
@@ -103,7 +109,7 @@ class ImageData:
     """A data set with its three splits; `sha256` identifies labels, split and a sample of the pixels.
 
     `source_edge`: pixels of the shorter edge of its images, the median, before anything is resized; None = drawn at
-    any size.
+    any size. `notes`: a sentence for each thing that is odd about it.
     """
 
     train: Images
@@ -112,6 +118,7 @@ class ImageData:
     class_names: list[str]
     sha256: str
     source_edge: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def channels(self) -> int:

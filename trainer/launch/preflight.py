@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -40,6 +41,8 @@ from trainer.shapes.model_shapes import (
     model_problems,
 )
 from trainer.shapes.teacher_rules import teacher_problems
+
+log = logging.getLogger("trainer")
 
 BUILT_IN_IMAGES = ("digits", "synthetic")
 SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it
@@ -191,6 +194,8 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
     if problems:
         raise ConfigError(problems)
+    for note in data.notes:
+        log.info(note)
     for split in (data.train, data.validation, data.test):
         split.pixels(np.array([0]))
 

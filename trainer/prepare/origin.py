@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.data.text.text_files import check_unread
+from trainer.data.datasets_format import open_folder
 from trainer.failures import DataMissing
 from trainer.prepare.pictures import check_images
 from trainer.prepare.published import write_weights
@@ -93,25 +93,17 @@ def _write_dataset(request: Request, folder: Path) -> Written:
     datasets.disable_progress_bars()
     revision = None if request.is_local else _resolve(request)
     source = _open_local(request.source) if request.is_local else _open_hub(request, revision)
-    if not isinstance(source, dict):
-        source = datasets.DatasetDict({"train": source})
-    if request.is_local:
-        check_images(request.source, source)
+    source = datasets.DatasetDict(source if isinstance(source, dict) else {"train": source})
+    check_images(request.source, source)
     source.save_to_disk(str(folder))
     samples = {split: len(table) for split, table in source.items()}
     _verify_dataset(folder, samples)
     return Written(revision, samples, None)
 
 
-def _open_local(source: str) -> Any:
-    import datasets
-
-    path = Path(source)
+def _open_local(source: str) -> dict[str, Any]:
     try:
-        if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-            return datasets.load_from_disk(source)
-        check_unread(f"--dataset {source!r}", path)
-        return datasets.load_dataset(source)
+        return open_folder(Path(source), f"--dataset {source!r}")
     except DataMissing:
         raise
     except Exception as failure:

@@ -372,7 +372,7 @@ def test_a_broken_picture_is_found_wherever_it_lies(images: Path, results: Path,
     cut = raw / "train" / "dog" / "7.png"
     cut.write_bytes(cut.read_bytes()[:200])
     code, output = run("--dataset", raw, "--name", "x", "--to", results)
-    assert code == 3 and f"'{raw}': 1 of 26 pictures cannot be decoded, train sample" in output, output
+    assert code == 3 and f"'{raw}': train sample" in output and "cannot be decoded" in output, output
     assert f"({cut})" in output and "remove or replace the file" in output
     assert not list((results / "_prepared").glob("[!.]*")), "nothing is called done"
 

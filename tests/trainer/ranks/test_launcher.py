@@ -475,7 +475,7 @@ def test_the_last_sentence_is_that_of_the_rank_that_failed(tmp_path):
     assert done.returncode == 3, done.stdout[-2000:] + done.stderr[-2000:]
     last = done.stderr.splitlines()[-1]
     assert re.fullmatch(
-        rf"rank 0: data or model missing: TRAINER_DATASET_PATH='{tmp_path}/pets': sample \d+ \({cut}\) "
+        rf"rank 0: data or model missing: TRAINER_DATASET_PATH='{tmp_path}/pets': train sample \d+ \({cut}\) "
         "cannot be decoded: .+; remove or replace the file",
         last,
     )
