@@ -127,7 +127,7 @@ class Mlflow:
         return self._ask(query, None, "run", "info", "status")
 
     def end_run(self, run_id: str, status: str) -> None:
-        """`status` is FINISHED or FAILED."""
+        """`status` is FINISHED, KILLED or FAILED."""
         self._call("runs/update", {"run_id": run_id, "status": status, "end_time": int(time.time() * 1000)})
 
 

@@ -98,9 +98,10 @@ def upgrade(
     """`helm template` as `helm upgrade` would render it: helm 3 does not ask a cluster here for its versions."""
     served = f"{APIS[api].group}/{APIS[api].version}/{APIS[api].kind}"
     command = [helm, "template", RELEASE, CHARTS / "ddp", "--namespace", NAMESPACE, "--set", settings]
+    command += ["--is-upgrade", "--dry-run=server", "--disable-openapi-validation"]
+    command += ["--kube-apiserver", address, "--api-versions", served]
     return subprocess.run(
-        [*map(str, command), "--is-upgrade", "--dry-run=server", "--disable-openapi-validation"]
-        + ["--kube-apiserver", address, "--api-versions", served],
+        [*map(str, command)],
         capture_output=True,
         text=True,
         timeout=60,
