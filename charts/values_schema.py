@@ -45,6 +45,7 @@ def _workload() -> Schema:
     properties = {
         "api": parts.choice("Who starts the pods.", *apis),
         "topology": parts.choice("Whether a pytorchjob has a master.", "worker-only", "master-worker"),
+        "launcherResources": parts.resources("Requests and limits of an MPIJob's launcher pod."),
     }
     return parts.record("The custom resource of the training.", properties)
 

@@ -81,7 +81,7 @@ def fetch(
         )
         left_out = [folder for folders in stays.values() for folder in folders]
         pieces = read_folder(connection, connection.namespace, place, run, left_out, _say)
-        fetched = unpack(_telling(pieces, _say), target)
+        fetched = unpack(_telling(pieces, _say), target, [*stays])
     pages = sorted(fetched.folder.rglob("report.html"))
     if as_json:
         told = {

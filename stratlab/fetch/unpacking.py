@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stratlab.run_directory.files import has_marks, is_run
+from stratlab.run_directory.places import FETCHED
 from stratlab.user_error import UserError
 
 
@@ -40,8 +42,11 @@ def check_target(target: Path, replace: bool) -> None:
         )
 
 
-def unpack(pieces: Iterable[bytes], target: Path) -> Fetched:
+def unpack(pieces: Iterable[bytes], target: Path, without: Sequence[str] = ()) -> Fetched:
     """Writes the archive's one folder to `target`, in place of what is there.
+
+    Args:
+        without: what stayed on the volume; each run's folder says so, and `stratlab verify` does not miss it.
 
     Raises:
         UserError: the place cannot be written.
@@ -56,6 +61,9 @@ def unpack(pieces: Iterable[bytes], target: Path) -> Fetched:
             with tarfile.open(archive) as opened:
                 _extract(opened, fresh)
             (folder,) = fresh.iterdir()
+            for run in (folder, *folder.iterdir()):
+                if has_marks(run):
+                    (run / FETCHED).write_text(json.dumps({"without": list(without)}) + "\n")
             if target.exists():
                 target.rename(Path(temporary) / "before")
             folder.rename(target)

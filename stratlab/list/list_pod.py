@@ -11,7 +11,7 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.place import Place
 from stratlab.cluster.volume_pod import run_on_volume
-from stratlab.cluster.workloads import Workload, list_workloads
+from stratlab.cluster.workloads import SUSPENDED, Workload, list_workloads
 from stratlab.list.run_list import ListedRun, build_run
 from stratlab.user_error import NothingThere
 
@@ -55,7 +55,11 @@ def add_resources(runs: Sequence[ListedRun], workloads: Sequence[Workload]) -> l
     rows = []
     for run in runs:
         workload = left.pop((run.comparison, run.run), None)
-        rows.append(replace(run, resource=f"{workload.title}: {workload.state}") if workload else run)
+        if workload:
+            is_suspended = workload.state == SUSPENDED and run.status != "finished"
+            status = SUSPENDED if is_suspended else run.status
+            run = replace(run, status=status, resource=f"{workload.title}: {workload.state}")
+        rows.append(run)
     for (comparison, name), workload in sorted(left.items()):
         row = ListedRun(comparison, name, workload.state, world_size=workload.facts.processes)
         rows.append(replace(row, resource=f"{workload.title}: {workload.state}"))

@@ -11,7 +11,7 @@ from stratlab.list.run_list import ListedRun
 from stratlab.number import format_number
 from stratlab.run_directory.record import AT_WORK
 
-COLOURS = {"finished": "green", "failed": "red", "unfinished": "yellow", AT_WORK: "cyan"}
+COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "unfinished": "yellow", AT_WORK: "cyan"}
 
 
 def build_table(runs: Sequence[ListedRun]) -> Table:

@@ -28,7 +28,7 @@ from stratlab.run_directory.record import AT_WORK, read_standing
 TAIL_BYTES = 262_144
 GIB = 2**30
 MS, PCT = 1e-3, 1e-2
-STATUSES = ("finished", "failed", "unfinished", AT_WORK)
+STATUSES = ("finished", "failed", "stopped", "unfinished", AT_WORK)
 LABELS = ("comparison", "run")
 RANK = re.compile(r"rank(\d+)_(\w+)")
 

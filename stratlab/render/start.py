@@ -159,6 +159,8 @@ def _read_env(container: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     secrets = []
     for entry in container.get("env", []):
         source = entry.get("valueFrom")
+        if entry["name"] == "STRATLAB_NAMESPACE":
+            continue  # a script has none
         if not source:
             env[entry["name"]] = expand(str(entry.get("value", "")), env)
         elif "secretKeyRef" in source:

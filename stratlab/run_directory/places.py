@@ -7,6 +7,8 @@ from pathlib import Path
 
 MERGED = "merged_trace.json.gz"
 PAGE = "report.html"
+FETCHED = ".fetched.json"
+"""In the copy of a run that `stratlab fetch` made: {"without": [what stayed on the volume]}."""
 SERVER = {"tracking_uri": str, "experiment_id": str, "run_id": str}
 """Of mlflow.json: where a run is in MLflow."""
 ABOVE = 3

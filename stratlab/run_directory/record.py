@@ -25,7 +25,9 @@ from stratlab.run_directory.files import (
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
 from stratlab.run_directory.places import SERVER
 
-Status = Literal["finished", "failed", "unfinished", "traces only", "not a run"]
+Status = Literal["finished", "failed", "stopped", "unfinished", "traces only", "not a run"]
+STOPPED_FROM_OUTSIDE = 143
+"""The trainer's exit code of a run that was suspended, drained or told to stop: it goes on where it was."""
 TRACED: Status = "traces only"
 """Of another program: what a run was asked, and how it ended, is not known."""
 
@@ -195,6 +197,8 @@ def read_status(attempts: list[dict[str, Any]], has_summary: bool) -> tuple[Stat
     if last.get("event") == "ended":
         ending = f"{last.get('reason', 'no reason given')} (exit code {last.get('exit_code')})"
         ending += f": {last['text']}" if isinstance(last.get("text"), str) else ""
+        if last.get("exit_code") == STOPPED_FROM_OUTSIDE:
+            return "stopped", ending
         if last.get("exit_code") != 0:
             return "failed", ending
         return (

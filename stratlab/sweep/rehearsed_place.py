@@ -121,7 +121,7 @@ def rehearsed_place(folder: Path, display: SweepDisplay) -> Iterator[RehearsedPl
 
 def _say_failure(run: PlannedRun, code: int) -> str:
     found = read_run(run.run_dir) if run.run_dir.is_dir() else None
-    if found and found.status == "failed":
+    if found and found.status in ("failed", "stopped"):
         return found.ending
     logs = sorted(run.logs.glob("*.log")) if run.logs.is_dir() else []
     last = tail(logs[0]).splitlines()[-1:] if logs else []

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stratlab.run_directory.files import read_object
 from stratlab.run_directory.outcome import look
+from stratlab.run_directory.record import STOPPED_FROM_OUTSIDE
 from stratlab.tracking import redirect
 from stratlab.user_error import UserError
 
@@ -31,12 +32,13 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
     """Ends the MLflow run if it is still RUNNING; what was done, or why not, in one sentence, "" = nothing to do.
 
     Args:
-        exit_code: of the run; 0 makes it FINISHED, anything else, and None = not known, FAILED.
+        exit_code: of the run; 0 makes it FINISHED, that of a run that was told to stop KILLED, anything else, and
+            None = not known, FAILED.
     """
     run_id = read_run_id(run_dir / "mlflow.json")
     if not run_id:
         return ""
-    status = "FINISHED" if exit_code == 0 else "FAILED"
+    status = {0: "FINISHED", STOPPED_FROM_OUTSIDE: "KILLED"}.get(exit_code, "FAILED")
     with impatient():
         from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
         from mlflow.tracking import MlflowClient

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from stratlab.machine.own_program import name_program, shorten
 from stratlab.run_directory.files import is_run, read_line, read_object
 from stratlab.run_directory.given_folder import check_folder
-from stratlab.run_directory.places import find_pod_logs
+from stratlab.run_directory.places import FETCHED, find_pod_logs
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking.address import is_of_this_machine
 from stratlab.tracking.mlflow_run import IMPATIENT
@@ -61,8 +61,7 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
     yield _check_files(run)
     yield _check_ranks(run)
     yield _check_device(run)
-    profiled = run.config.get("config", {}).get("profile_steps", 1) != 0
-    yield _check_traces(run_dir) if profiled else Check("traces", "skipped", "profile_steps is 0")
+    yield _check_traces(run)
     yield (
         _check_report(run_dir)
         if with_report
@@ -113,8 +112,12 @@ def _read_refusals(run_dir: Path) -> Iterator[str]:
             yield f"pod {path.stem}: {last.get('reason')} (exit code {last.get('exit_code')}): {last.get('text')}"
 
 
-def _check_traces(run_dir: Path) -> Check:
-    path = run_dir / "traces" / "manifest.json"
+def _check_traces(run: RunRecord) -> Check:
+    if run.config.get("config", {}).get("profile_steps", 1) == 0:
+        return Check("traces", "skipped", "profile_steps is 0")
+    path = run.folder / "traces" / "manifest.json"
+    if "traces" in _read_left(run.folder) and not path.parent.exists():
+        return Check("traces", "skipped", "not here, fetched without them (stratlab fetch --with traces)")
     try:
         manifest = json.loads(path.read_bytes())
         files = {Path(entry["file"]).name: int(entry["bytes"]) for entry in manifest["files"]}
@@ -130,6 +133,12 @@ def _check_traces(run_dir: Path) -> Check:
     if wrong:
         return Check("traces", "failed", "; ".join(wrong))
     return Check("traces", "ok", f"the manifest is complete, {len(files)} files, {sum(files.values())} bytes")
+
+
+def _read_left(run_dir: Path) -> list[str]:
+    """What `stratlab fetch` left on the volume; nothing of a run that was not fetched."""
+    left: list[str] = read_object(run_dir / FETCHED, [], {"without": list}).get("without", [])
+    return left
 
 
 def _check_report(run_dir: Path) -> Check:
@@ -153,6 +162,9 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         return
     if not run.mlflow_run_id:
         yield Check("mlflow", "failed", f"mlflow.json names no run, so nothing has reached {uri}")
+        return
+    if not tracking_uri and (run.folder / FETCHED).is_file() and not does_answer(uri):
+        yield Check("mlflow", "skipped", f"not asked: {uri} does not answer here; give --tracking-uri")
         return
     if not tracking_uri and is_of_this_machine(uri) and not does_answer(uri):
         store = _find_store(run.folder)

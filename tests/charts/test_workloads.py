@@ -111,6 +111,27 @@ def test_the_launcher_is_a_worker_without_accelerators(helm: Path, api: str) -> 
     assert launcher == worker
 
 
+@pytest.mark.parametrize("api", ["mpijob-v1", "mpijob-v2beta1"])
+def test_a_launcher_has_the_resources_that_values_give_it(helm: Path, api: str) -> None:
+    """A quota on ephemeral storage refuses a pod that names none."""
+    given = {"requests": {"ephemeral-storage": "1Gi"}, "limits": {"ephemeral-storage": "2Gi", "cpu": 1}}
+    documents = render(
+        helm,
+        CHARTS / "ddp",
+        ["--set", f"run.workload.api={api},run.podSecurity.level=baseline"],
+        values={"run": {"workload": {"launcherResources": given}}},
+    )
+    replicas = pick(documents, "MPIJob")["spec"]["mpiReplicaSpecs"]
+    launcher, worker = (
+        replicas[role]["template"]["spec"]["containers"][0]["resources"] for role in ("Launcher", "Worker")
+    )
+    assert launcher == {
+        "requests": {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "1Gi"},
+        "limits": {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "2Gi"},
+    }
+    assert "ephemeral-storage" not in str(worker)
+
+
 @each_workload
 def test_a_run_is_at_most_six_objects_of_whatever_size(helm: Path, api: str, topology: str) -> None:
     counts = set()
@@ -213,11 +234,13 @@ def settings_hash(helm: Path, *settings: str) -> str:
         "run.nodes=2",
         "run.processesPerNode=4",
         "run.config.lr=0.5",
-        "run.image.tag=x",
         "run.mlflow.trackingUri=http://x",
         "run.workload.api=mpijob-v1,run.podSecurity.level=baseline",
         "run.workload.topology=master-worker,run.podSecurity.level=baseline",
         "run.scheduling.nodeSelector.a=b",
+        "run.resources.limits.memory=4Gi",
+        "run.workload.launcherResources.limits.memory=4Gi",
+        "run.env[0].name=A,run.env[0].value=b",
     ],
 )
 def test_an_upgrade_would_see_another_setting(helm: Path, shipped_hash: str, setting: str) -> None:
@@ -229,6 +252,9 @@ def test_an_upgrade_would_see_another_setting(helm: Path, shipped_hash: str, set
     "setting",
     [
         "run.suspend=true",
+        "run.image.tag=x",
+        "run.image.repository=registry.example/trainer",
+        "run.config.lr=null",
         "run.analysis.image.tag=x",
         "run.analysis.enabled=false",
         "run.scheduling.waitSeconds=0",

@@ -34,7 +34,7 @@ GPU = {"device_type": "cuda", "device_name": "NVIDIA H200", "backend": "nccl"}
 # share of parameters, gradients and optimizer state that each of two ranks holds; step time relative to ddp
 HELD = {"single": (1, 1, 1), "ddp": (1, 1, 1), "fsdp": (0.5, 0.5, 0.5), "zero2": (1, 0.5, 0.5)}
 PACE = {"single": 1.7, "ddp": 1.0, "fsdp": 1.25, "zero2": 1.1}
-ENDINGS = {"finished": (0, "done"), "failed": (10, "out of memory")}
+ENDINGS = {"finished": (0, "done"), "failed": (10, "out of memory"), "stopped": (143, "stopped from outside")}
 
 
 def build_run_dir(

@@ -149,7 +149,7 @@ class Mlflow:
         return {each["key"]: int(each.get("step", 0)) for each in data.get("metrics", [])}
 
     def end_run(self, run_id: str, status: str) -> None:
-        """`status` is FINISHED or FAILED."""
+        """`status` is FINISHED, KILLED or FAILED."""
         self._call("runs/update", {"run_id": run_id, "status": status, "end_time": int(time.time() * 1000)})
 
 

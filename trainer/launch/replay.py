@@ -16,7 +16,14 @@ from pathlib import Path
 from trainer import failures
 from trainer.launch.certificates import trust_given
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
-from trainer.launch.sender import close_run, find_run, line_points, read_offset, send_new_lines
+from trainer.launch.sender import (
+    close_run,
+    find_run,
+    line_points,
+    mlflow_status,
+    read_offset,
+    send_new_lines,
+)
 from trainer.record.run_directory import RunDirectory, read_line, write_json
 from trainer.settings.config import ConfigError
 
@@ -82,7 +89,7 @@ def _close(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> str:
     attempts = folder.read_attempts()
     if not attempts or attempts[-1]["event"] != "ended" or mlflow.read_status(run_id) != "RUNNING":
         return ""
-    status = "FINISHED" if attempts[-1]["exit_code"] == failures.DONE else "FAILED"
+    status = mlflow_status(attempts[-1]["exit_code"])
     close_run(folder, mlflow, run_id, status)
     return status
 

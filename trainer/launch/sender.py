@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trainer.failures import is_storage_full
+from trainer.failures import DONE, TERMINATED, is_storage_full
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 from trainer.record.run_directory import RunDirectory, is_metrics, read_line, write_json
 
@@ -101,7 +101,7 @@ class Sender(threading.Thread):
         if not self._run_id:
             return not self._folder.is_written_by(self._launcher)
         try:
-            close_run(self._folder, self._mlflow, self._run_id, "FINISHED" if exit_code == 0 else "FAILED")
+            close_run(self._folder, self._mlflow, self._run_id, mlflow_status(exit_code))
         except (MlflowError, OSError):
             return False
         return True
@@ -122,6 +122,11 @@ class Sender(threading.Thread):
             with suppress_full():
                 write_json(self._folder.mlflow, self._record)
                 self._record = {}
+
+
+def mlflow_status(exit_code: int) -> str:
+    """What MLflow calls a run that ended so. KILLED: it was stopped from outside, and may go on."""
+    return {DONE: "FINISHED", TERMINATED: "KILLED"}.get(exit_code, "FAILED")
 
 
 def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, str], bool]:
@@ -146,7 +151,7 @@ def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) ->
     """Ends the MLflow run with the results that are texts, as tags: numbers are in metrics.jsonl.
 
     Args:
-        status: FINISHED or FAILED.
+        status: FINISHED, KILLED or FAILED.
 
     Raises:
         MlflowError, OSError: it is still open, and may be closed again.

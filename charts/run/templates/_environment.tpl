@@ -18,6 +18,8 @@
   value: {{ include "run.name" . | quote }}
 - name: TRAINER_RESULTS
   value: {{ include "run.literal" $run.results.mountPath | quote }}
+- name: STRATLAB_NAMESPACE # of the commands that messages name
+  value: {{ .Release.Namespace | quote }}
 - name: STRATLAB_NODE # runs on one node at one time disturb each other
   valueFrom:
     fieldRef:
@@ -140,6 +142,8 @@
   {{- fail (printf "%s: %s follows from run.nodes, run.processesPerNode and run.workload" .list .name) -}}
 {{- else if eq "HOSTNAME" .name -}}
   {{- fail (printf "%s: %s is the name of the pod" .list .name) -}}
+{{- else if eq "STRATLAB_NAMESPACE" .name -}}
+  {{- fail (printf "%s: %s is the namespace of the release" .list .name) -}}
 {{- else if eq "STRATLAB_NODE" .name -}}
   {{- fail (printf "%s: %s is the node that the pod is on" .list .name) -}}
 {{- else if hasKey .given .name -}}

@@ -120,11 +120,11 @@ memory: {amount: 1, unit: Gi}
 {{- toYaml $requests -}}
 {{- end }}
 
-{{/* run.training.resources: run.resources, one accelerator for every process, and the network card. A launcher needs little. */}}
+{{/* run.training.resources: run.resources, one accelerator for every process, and the network card; a launcher has its own. */}}
 {{- define "run.training.resources" -}}
 {{- $run := .context.Values.run -}}
 {{- if not .accelerated -}}
-{{- include "run.resources" (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "cpu" "2" "memory" "2Gi")) | trim -}}
+{{- include "run.resources" (merge (dict "key" "run.workload.launcherResources") $run.workload.launcherResources) | trim -}}
 {{- else -}}
 {{- $limits := $run.resources.limits | default dict -}}
 {{- $given := merge dict $limits ($run.resources.requests | default dict) -}}

@@ -9,11 +9,12 @@ run.workload: the training, as the custom resource of run.workload.api; and what
 {{- include "run.scheduling.check" . -}}
 {{- include "run.workload.check.served" . -}}
 {{- include "run.workload.check.unchanged" . -}}
-{{- if eq $workload.api "pytorchjob" }}{{ include "run.pytorchjob" . }}
-{{- else if eq $workload.api "mpijob-v1" }}{{ include "run.mpijob.v1" . }}
-{{- else if eq $workload.api "mpijob-v2beta1" }}{{ include "run.mpijob.v2beta1" . }}
-{{- else }}{{ include "run.trainjob" . }}
-{{- end }}
+{{- $templates := dict "pytorchjob" "run.pytorchjob" "mpijob-v1" "run.mpijob.v1" "mpijob-v2beta1" "run.mpijob.v2beta1" -}}
+{{- $rendered := include (get $templates $workload.api | default "run.trainjob") . -}}
+{{- if .Release.IsUpgrade -}}
+{{- $rendered = include "run.kept" (dict "context" . "rendered" $rendered) -}}
+{{- end -}}
+{{ $rendered }}
 {{- end }}
 
 {{/* run.workload.apis: by the value of run.workload.api: version, kind, and how its operator is installed. */}}
@@ -97,22 +98,27 @@ metadata:
     stratlab/settings-sha256: {{ include "run.workload.settings" . | quote }}
 {{- end }}
 
-{{/* run.workload.settings: hash of what a run may not change: its pods, their number, and the API that starts them. */}}
+{{/*
+run.workload.settings: hash of the values that a run may not change. Images are no settings: who upgrades to another chart or
+tag keeps the pods that there are (_kept.tpl). A value that is empty counts like one that is not there.
+*/}}
 {{- define "run.workload.settings" -}}
-{{- $run := .Values.run -}}
-{{- $pod := include "run.training.pod" (dict "context" . "name" "pytorch" "accelerated" true) | fromYaml -}}
-{{- $environment := list -}}
-{{- range (first $pod.containers).env -}}
-  {{- if ne .name "TRAINER_WAIT_S" -}}{{/* run.scheduling.waitSeconds may change */}}
-    {{- $environment = append $environment . -}}
+{{- $run := deepCopy .Values.run -}}
+{{- $_ := set $run "scheduling" (omit $run.scheduling "waitSeconds") -}}
+{{- $config := dict -}}
+{{- range $name, $value := $run.config -}}
+  {{- if not (kindIs "invalid" $value) -}}
+    {{- $_ := set $config $name (include "run.scalar" $value) -}}
   {{- end -}}
 {{- end -}}
-{{- $_ := set (first $pod.containers) "env" $environment -}}
-{{- $workload := list $run.workload.api $run.workload.topology (int $run.nodes) (int $run.processesPerNode) -}}
-{{- if or $run.pod.annotations $run.pod.labels -}}
-  {{- $workload = concat $workload (list $run.pod.annotations $run.pod.labels) -}}
+{{- $_ := set $run "config" $config -}}
+{{- $settings := dict -}}
+{{- range $name, $value := omit $run "global" "image" "analysis" "suspend" "podSecurity" -}}
+  {{- if $value -}}
+    {{- $_ := set $settings $name $value -}}
+  {{- end -}}
 {{- end -}}
-{{- dict "pod" $pod "workload" $workload | toJson | sha256sum -}}
+{{- $settings | toJson | sha256sum -}}
 {{- end }}
 
 {{/* run.workload.suspend: as a line of the resource's policy; left out unless it is wanted, because Kueue and people set it too. */}}
@@ -145,7 +151,7 @@ change, and another API would start the run once more.
 {{- if $.Capabilities.APIVersions.Has (printf "%s/%s" $api.version $api.kind) -}}
 {{- $found := lookup $api.version $api.kind $.Release.Namespace (include "run.name" $) -}}
 {{- if and $found (ne $settings (dig "metadata" "annotations" "stratlab/settings-sha256" "" $found)) -}}
-{{- fail (printf "release %s: the settings of a run cannot change, and these are not those of its %s. For other settings install another release; an upgrade may change run.suspend, run.analysis and run.scheduling.waitSeconds, with --reuse-values to keep the rest" $.Release.Name $api.kind) -}}
+{{- fail (printf "release %s: the settings of a run cannot change, and these are not those of its %s. For other settings install another release; an upgrade may change run.suspend, run.analysis, run.scheduling.waitSeconds and run.image (the pods keep theirs), with --reuse-values to keep the rest" $.Release.Name $api.kind) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -23,7 +23,13 @@ from stratlab.run_directory.record import TRACED
 Rows = Sequence[Mapping[str, Any]]
 
 HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
-STATUS_BADGES = {"finished": "good", "failed": "bad", "unfinished": "warn", TRACED: "plain"}
+STATUS_BADGES = {
+    "finished": "good",
+    "failed": "bad",
+    "stopped": "warn",
+    "unfinished": "warn",
+    TRACED: "plain",
+}
 
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:

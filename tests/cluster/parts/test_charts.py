@@ -75,6 +75,11 @@ def conditions(namespace: str, name: str) -> dict[str, str]:
     return {each["type"]: each["status"] for each in status.get("conditions", [])}
 
 
+def worker_image(namespace: str, name: str) -> str:
+    worker = read(namespace, "pytorchjob", name)["spec"]["pytorchReplicaSpecs"]["Worker"]
+    return worker["template"]["spec"]["containers"][0]["image"]
+
+
 @pytest.mark.parametrize(("api", "topology"), SERVED_BY_THE_TRAINING_OPERATOR)
 def test_the_api_server_takes_every_object(
     run_helm: Run, namespace: str, helm: Path, api: str, topology: str
@@ -104,13 +109,15 @@ def test_an_upgrade_suspends_resumes_and_refuses_other_settings(
     assert read(namespace, "pod", f"{release}-worker-0") == {}
 
     other_api = f"run.workload.api=mpijob-v1,{BASELINE}"
-    for setting in ("run.config.lr=0.5", "run.nodes=2", other_api, "run.image.tag=x"):
+    for setting in ("run.config.lr=0.5", "run.nodes=2", other_api):
         refused = run_helm("upgrade", release, "run.suspend=true", setting)
         assert refused.returncode and "the settings of a run cannot change" in refused.stderr, setting
 
-    done = run_helm("upgrade", release, "run.analysis.image.tag=other")
+    image = worker_image(namespace, release)
+    done = run_helm("upgrade", release, "run.analysis.image.tag=other", "run.image.tag=other")
     assert done.returncode == 0, done.stderr
     wait_for(lambda: read(namespace, "pod", f"{release}-worker-0"))
+    assert worker_image(namespace, release) == image
     jobs = json.loads(kubectl("-n", namespace, "get", "jobs", "-o", "json").stdout)["items"]
     names = [job["metadata"]["name"] for job in jobs if job["metadata"]["name"].startswith(release)]
     assert len(names) == 1  # the one for the other image, without an error about a field that cannot change

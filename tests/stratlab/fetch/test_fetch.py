@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.place import Place
 from stratlab.fetch.folder_pod import read_folder
 from stratlab.fetch.unpacking import unpack
+from stratlab.verify.checks import verify_run
 from tests.stratlab.cluster.lab import Lab
-from tests.stratlab.example_run import build_run_dir
+from tests.stratlab.example_run import build_run_dir, write_json
 
 
 @pytest.fixture
@@ -64,6 +66,23 @@ def test_a_run_comes_without_what_is_heavy(call, volume: Path, tmp_path: Path) -
     assert "not fetched: traces, checkpoints, models (--with traces,checkpoints,models)" in said
     assert f"report: {fetched}/analysis/report.html" in said
     assert [path.name for path in fetched.parent.iterdir()] == ["ddp"]
+
+
+def test_a_copy_without_traces_is_whole(call, volume: Path, tmp_path: Path) -> None:
+    for run in ("ddp", "fsdp"):  # its server is known to the cluster alone
+        write_json(
+            volume / "demo" / run / "mlflow.json", {"tracking_uri": "http://127.0.0.1:9", "run_id": "0" * 32}
+        )
+    assert call("demo", "--output", tmp_path)[0] == 0
+    for run in ("ddp", "fsdp"):
+        checks = {check.name: check for check in verify_run(tmp_path / "demo" / run, None, with_report=False)}
+        states = {name: check.state for name, check in checks.items()}
+        assert states.pop("traces") == states.pop("mlflow") == states.pop("report") == "skipped"
+        assert {*states.values()} == {"ok"} and "--with traces" in checks["traces"].text
+    assert call("demo", "--with", "traces", "--output", tmp_path, "--replace")[0] == 0
+    shutil.rmtree(tmp_path / "demo" / "ddp" / "traces")
+    checks = {check.name: check for check in verify_run(tmp_path / "demo" / "ddp", None, with_report=False)}
+    assert checks["traces"].state == "failed", "they were fetched, and are gone"
 
 
 def test_what_came_is_told_as_json(call, tmp_path: Path) -> None:

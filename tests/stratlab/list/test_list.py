@@ -148,6 +148,19 @@ def test_a_cluster_has_its_volume_and_its_resources(call, lab: Lab, results: Pat
     assert found["ddp"]["resource"] == ""
 
 
+def test_a_run_that_was_told_to_stop_has_not_failed(call, lab: Lab, results: Path) -> None:
+    folder = build_run_dir(results / "other", "hsdp", "hsdp", status="stopped")
+    assert {run.run: run.status for run in list_runs(results)}["hsdp"] == "stopped"
+    suspended, done = build_resource("Suspended", name="hsdp"), build_resource("Suspended", name="ddp")
+    suspended["metadata"]["annotations"]["stratlab/run-directory"] = str(folder)
+    done["metadata"]["annotations"]["stratlab/run-directory"] = f"{results}/demo/ddp"
+    for resource in (suspended, done):
+        lab[1].api.put(RUNS, resource)
+    _, out, _ = call("--on-cluster", "--claim", "stratlab-results", "--mount", results, "--json")
+    found = {run["run"]: run["status"] for run in json.loads(out)}
+    assert (found["hsdp"], found["ddp"]) == ("Suspended", "finished")
+
+
 def test_an_empty_volume_is_no_mistake(call, lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     code, out, err = call("--on-cluster", "--mount", tmp_path / "empty")

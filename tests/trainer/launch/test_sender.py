@@ -7,7 +7,7 @@ import json
 import pytest
 
 from trainer.launch.mlflow_rest import MlflowError
-from trainer.launch.sender import BATCH, line_points, send_new_lines
+from trainer.launch.sender import BATCH, line_points, mlflow_status, send_new_lines
 from trainer.record.run_directory import RunDirectory
 
 
@@ -66,3 +66,10 @@ def test_after_a_refusal_it_goes_on_where_nothing_was_confirmed(tmp_path, refuse
     send_new_lines(folder, server, "id")
     assert sorted(set(server.points)) == sorted(wanted)
     assert int(folder.sent.read_text()) == folder.metrics.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(0, "FINISHED"), (143, "KILLED"), (13, "FAILED"), (137, "FAILED")]
+)
+def test_a_run_that_was_told_to_stop_has_not_failed(code: int, status: str) -> None:
+    assert mlflow_status(code) == status

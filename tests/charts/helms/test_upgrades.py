@@ -1,0 +1,151 @@
+"""An upgrade with equal settings keeps the pods that there are, whatever image it names; one with others is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.cluster.workloads import APIS
+from tests.charts.rendering import CHARTS, NAMESPACE, RELEASE, Document, helm_template, read_documents
+
+BASELINE = "run.podSecurity.level=baseline"
+REPLICAS = {
+    "pytorchjob": ["pytorchReplicaSpecs"],
+    "mpijob-v1": ["mpiReplicaSpecs"],
+    "mpijob-v2beta1": ["mpiReplicaSpecs"],
+    "trainjob": [],
+}
+NEWER = "run.image.tag=newer,run.image.repository=registry.example/trainer"
+
+
+class _ApiServer(BaseHTTPRequestHandler):
+    """Serves the objects of its server, and what helm asks before them: versions, groups, kinds."""
+
+    server: _Cluster
+
+    def do_GET(self) -> None:
+        found = self.server.answers.get(self.path.partition("?")[0])
+        body = json.dumps(found or {"kind": "Status", "status": "Failure", "code": 404}).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+
+class _Cluster(ThreadingHTTPServer):
+    answers: dict[str, Any]
+
+
+def _answer(objects: list[Document]) -> dict[str, Any]:
+    kinds: dict[str, dict[str, str]] = {"apiregistration.k8s.io/v1": {}, "batch/v1": {"jobs": "Job"}}
+    answers: dict[str, Any] = {
+        "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.0"},
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+    }
+    for each in objects:
+        plural = f"{each['kind'].lower()}s"
+        kinds.setdefault(each["apiVersion"], {})[plural] = each["kind"]
+        place = f"/apis/{each['apiVersion']}/namespaces/{NAMESPACE}/{plural}/{each['metadata']['name']}"
+        answers[place] = each
+    groups = []
+    for version, known in kinds.items():
+        group, _, number = version.partition("/")
+        both = {"groupVersion": version, "version": number}
+        groups.append({"name": group, "versions": [both], "preferredVersion": both})
+        answers[f"/apis/{version}"] = {
+            "kind": "APIResourceList",
+            "groupVersion": version,
+            "resources": [
+                {"name": plural, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get"]}
+                for plural, kind in known.items()
+            ],
+        }
+    answers["/apis"] = {"kind": "APIGroupList", "groups": groups}
+    return answers
+
+
+@contextmanager
+def cluster(objects: list[Document]) -> Iterator[str]:
+    """The address of an API server that has `objects`."""
+    with _Cluster(("127.0.0.1", 0), _ApiServer) as server:
+        server.answers = _answer(objects)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def upgrade(
+    helm: Path, address: str, settings: str, api: str = "pytorchjob"
+) -> subprocess.CompletedProcess[str]:
+    """`helm template` as `helm upgrade` would render it: helm 3 does not ask a cluster here for its versions."""
+    served = f"{APIS[api].group}/{APIS[api].version}/{APIS[api].kind}"
+    command = [helm, "template", RELEASE, CHARTS / "ddp", "--namespace", NAMESPACE, "--set", settings]
+    command += ["--is-upgrade", "--dry-run=server", "--disable-openapi-validation"]
+    command += ["--kube-apiserver", address, "--api-versions", served]
+    return subprocess.run(
+        [*map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "KUBECONFIG": os.devnull},
+    )
+
+
+def find_workload(documents: list[Document], api: str) -> list[Document]:
+    kinds = {APIS[api].kind, "TrainingRuntime"}
+    return [each for each in documents if each["kind"] in kinds]
+
+
+@pytest.mark.parametrize("api", REPLICAS)
+def test_an_upgrade_keeps_the_pods_of_the_run(helm: Path, api: str) -> None:
+    chosen = f"run.workload.api={api},{BASELINE}"
+    first = read_documents(helm_template(helm, CHARTS / "ddp", ["--set", chosen]).stdout)
+    running = find_workload(first, api)
+    later = f"{chosen},{NEWER},run.analysis.image.tag=newer,run.scheduling.waitSeconds=77"
+    with cluster(running) as address:
+        done = upgrade(helm, address, later, api)
+        refused = upgrade(helm, address, f"{chosen},run.config.lr=0.5", api)
+    assert done.returncode == 0, done.stderr
+    upgraded = read_documents(done.stdout)
+    workload = find_workload(upgraded, api)
+    assert len(workload) == len(running) > 0
+    text = json.dumps([each["spec"] for each in workload])
+    assert "newer" not in text and '"stratlab-trainer:0.1.0"' in text
+    waits = {"name": "TRAINER_WAIT_S", "value": "77"}
+    assert json.dumps(waits) in text and "86400" not in text.replace('"TRAINER_DEADLINE_S"', "")
+    assert "stratlab-lab:newer" in json.dumps([each for each in upgraded if each["kind"] == "Job"])
+    for field in REPLICAS[api]:
+        for role, replica in running[0]["spec"][field].items():
+            kept = workload[0]["spec"][field][role]["template"]
+            env = replica["template"]["spec"]["containers"][0]["env"]
+            env[:] = [waits if each["name"] == waits["name"] else each for each in env]
+            assert kept == replica["template"]
+    assert refused.returncode and "run.suspend" in refused.stderr
+
+
+def test_an_upgrade_of_a_run_that_is_gone_starts_it_with_the_newer_image(helm: Path) -> None:
+    with cluster(
+        [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "other"}}]
+    ) as it:
+        done = upgrade(helm, it, NEWER)
+    assert done.returncode == 0, done.stderr
+    (workload,) = find_workload(read_documents(done.stdout), "pytorchjob")
+    assert "registry.example/trainer:newer" in json.dumps(workload)
