@@ -24,9 +24,9 @@ from stratlab.analysis.analyze import NoTraces
 from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, name_output, parse_pattern
 from stratlab.compare.comparison import compare as compare_runs
 from stratlab.compare.judging.varied import parse_varied
-from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.reading.comparison_folder import load_comparisons, load_runs
 from stratlab.compare.reading.kept_tuning import read_tuning
-from stratlab.compare.reading.kept_varied import read_varied
+from stratlab.compare.reading.kept_varied import read_varied_of
 from stratlab.compare.showing.report_files import write_report
 from stratlab.rendering.installation import explain_trainer
 from stratlab.run_directory.record import RunRecord, read_run
@@ -125,7 +125,7 @@ def analyze_traces(
 
 def compare(
     folder: str | Path,
-    *,
+    *others: str | Path,
     baseline: str | None = None,
     memory_limit_gib: float | None = None,
     varied: str = "",
@@ -135,6 +135,7 @@ def compare(
 
     Args:
         folder: holds the runs.
+        others: further folders, whose runs are compared with these.
         baseline: the run that the others are explained against; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within".
         varied: settings that the runs are meant to differ in, `lr,optimizer`.
@@ -143,18 +144,19 @@ def compare(
     Raises:
         UserError: there is no run, or what is asked for cannot be.
     """
-    folder = _read_path("folder", folder)
+    folders = [_read_path("folder", each) for each in (folder, *others)]
     place = None if output is None else _read_path("output", output)
     named = parse_varied(_read_text("varied", varied))
     if not isinstance(memory_limit_gib, Real | None):
         raise UserError(f"memory_limit_gib={memory_limit_gib!r}: expected a number")
-    runs = load_runs(folder)
+    alone = len(folders) == 1
+    runs = load_runs(folders[0]) if alone else load_comparisons(folders)
     report = compare_runs(
         runs,
         baseline=baseline,
         memory_limit_gib=memory_limit_gib,
-        tuning=read_tuning(folder),
-        varied=named or read_varied(folder),
+        tuning=read_tuning(folders[0]) if alone else None,
+        varied=named or read_varied_of(folders),
     )
     if place is not None:
         write_report(report, runs, place)

@@ -15,9 +15,13 @@ from stratlab.user_error import UserError
 
 
 def compare(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", help="A comparison: RESULTS/COMPARISON.", show_default=False),
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DIR...",
+            help="A comparison: RESULTS/COMPARISON. Several are compared as one.",
+            show_default=False,
+        ),
     ] = None,
     experiment: Annotated[str | None, typer.Option(help="An MLflow experiment instead of a folder.")] = None,
     tracking_uri: TrackingUri = "",
@@ -30,7 +34,8 @@ def compare(
         typer.Option("--json", metavar="[FILE]", help="As JSON: report.json alone; with FILE also there."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out and DIR is one."),
     ] = None,
     baseline: Annotated[
         str | None,
@@ -68,18 +73,25 @@ def compare(
 ) -> None:
     """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
 
+    The runs of several DIR are compared as one: those on 2, 4 and 8 processes become a scaling series.
+
     The report also goes to MLflow, beside the runs: to --tracking-uri, or where the runs were sent to.
 
     With --on-cluster a pod compares the runs where they are, and the report comes back to --output.
 
     Example: stratlab compare results/runs/demo
 
+    Example: stratlab compare results/runs/gpus-2 results/runs/gpus-4 --output scaling
+
     Example: stratlab compare demo --on-cluster --namespace stratlab
     """
-    if folder is None and experiment is None and as_json not in (None, PRINTED):
-        folder, as_json = Path(str(as_json)), PRINTED  # `compare --json DIR`
-    if (folder is None) == (experiment is None):
+    folders = folders or []
+    if as_json and as_json != PRINTED and not experiment and (not folders or Path(as_json).is_dir()):
+        folders, as_json = [Path(as_json), *folders], PRINTED  # `compare --json DIR`
+    if (not folders) == (experiment is None):
         raise UserError("give either DIR or --experiment NAME")
+    if len(folders) > 1 and (on_cluster or tuning or keep_varied or not output):
+        raise UserError("several DIR: expected --output FOLDER too, and no --on-cluster")
     if as_json and as_json != PRINTED:
         from stratlab.compare.showing.report_files import check_file
 
@@ -89,8 +101,8 @@ def compare(
         if experiment:
             raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
         place = {"claim": claim, "mount": mount, "image": image}
-        output = output or Path(f"{folder}-report")
-        report = _compare_there(str(folder), namespace, context, pod_resources, place, output, asked)
+        output = output or Path(f"{folders[0]}-report")
+        report = _compare_there(str(folders[0]), namespace, context, pod_resources, place, output, asked)
         _show(report, output / "report.html", as_json)
         return
     if experiment and not tracking_uri:
@@ -98,30 +110,32 @@ def compare(
     from stratlab.compare.comparison import compare as compare_runs
     from stratlab.compare.judging.varied import parse_varied
     from stratlab.compare.mlflow_entry import log_for_user
-    from stratlab.compare.reading.comparison_folder import load_runs
+    from stratlab.compare.reading.comparison_folder import load_comparisons, load_runs
     from stratlab.compare.reading.experiment import load_experiment
     from stratlab.compare.reading.kept_tuning import keep_tuning, parse_tuning, read_tuning
     from stratlab.compare.reading.kept_varied import keep_varied as keep_names
-    from stratlab.compare.reading.kept_varied import read_varied
+    from stratlab.compare.reading.kept_varied import read_varied_of
     from stratlab.compare.showing.report_files import write_report
 
+    folder = folders[0] if len(folders) == 1 else None
     output = output or (folder / "report" if folder else Path(f"{experiment}-report"))
-    if folder:
-        runs = load_runs(folder)
-    else:
-        assert experiment
+    if experiment:
         runs = load_experiment(experiment, tracking_uri, output / "runs")
+    else:
+        runs = load_runs(folder) if folder else load_comparisons(folders)
     if folder and tuning:
         keep_tuning(folder, parse_tuning(tuning))
     known = read_tuning(folder) if folder else None
-    names = parse_varied(varied) or (read_varied(folder) if folder else ())
+    names = parse_varied(varied) or read_varied_of(folders)
     report = compare_runs(
         runs, baseline=baseline, memory_limit_gib=memory_limit_gib, tuning=known, varied=names
     )
     if folder and keep_varied:
         keep_names(folder, names)
     page = write_report(report, runs, output)
-    logged = log_for_user(report, runs, output, experiment, tracking_uri, mlflow_store)
+    logged = ""
+    if len(folders) < 2:  # several comparisons have no experiment in common
+        logged = log_for_user(report, runs, output, experiment, tracking_uri, mlflow_store)
     _show(report, page, as_json)
     if logged and as_json != PRINTED:
         print(logged, flush=True)

@@ -11,6 +11,7 @@ from stratlab.compare.explaining.attribution import build_attribution
 from stratlab.compare.judging.agreement import loss_agreement
 from stratlab.compare.judging.fairness import audit, say_degenerate
 from stratlab.compare.judging.goals import build_goals
+from stratlab.compare.judging.headline import build_headline
 from stratlab.compare.judging.noise import build_noise, get_band
 from stratlab.compare.judging.pareto import build_pareto
 from stratlab.compare.judging.ranking import build_search
@@ -78,11 +79,13 @@ def compare(
     )
     rows = [apply_others(row, noise, scaling, sharding, attribution) for row in rows]
     winners, reasons = name_winners(rows, fairness)
+    group_winners = name_group_winners(rows, fairness)
     report = {
         "schema_version": 2,
         "comparison": _names(
             [run.config.get("comparison") or run.summary.get("comparison") for run in records]
         ),
+        "headline": build_headline(records, fairness, scaling, group_winners),
         "origin": _origin(records, rows),
         "runs": rows,
         "not_runs": [
@@ -92,7 +95,7 @@ def compare(
         "loss_agreement": {**agreement, "pairs": fairness["pairs"]},
         "winners": winners,
         "winner_reasons": reasons,
-        "group_winners": name_group_winners(rows, fairness),
+        "group_winners": group_winners,
         "attribution": attribution,
         "noise": noise,
         "warmup": {row["run"]: row["warmup"] for row in rows},

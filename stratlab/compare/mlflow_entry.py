@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from stratlab.compare.comparison_pod import NOT_THERE
 from stratlab.compare.judging.ranking import say_search
-from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
 from stratlab.compare.reading.experiment import KIND, KIND_TAG
 from stratlab.compare.showing.report_files import FILES
@@ -129,17 +128,11 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
 
 def describe(report: Mapping[str, Any]) -> str:
     """The answer in Markdown: the verdict, who is best in what, and why the others are slower."""
-    fairness = report["fairness"]
-    lines = [f"**{fairness['verdict']}**: {fairness['reason']}."]
+    headline = report["headline"]
+    lines = [f"**{headline['verdict']}**: {headline['reason']}."]
+    lines += [f"* {said}" for said in headline["answers"]]
     lines += [f"* {metric}: **{run}**" for metric, run in report["winners"].items() if run]
-    for group in report["group_winners"]:
-        best = [f"{metric}: **{run}**" for metric, run in group["winners"].items() if run]
-        lines.append(f"* among {', '.join(group['runs'])}: {', '.join(best) or 'nobody is named'}")
-    found = [
-        *say_search(report["search"]),
-        *say_scaling(report["scaling"]),
-        *say_sharding(report["sharding"]),
-    ]
+    found = [*say_search(report["search"]), *say_sharding(report["sharding"])]
     lines += [f"* {said}" for said in found]
     lines += [f"* {remark}" for remark in report["remarks"]]
     lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
@@ -151,7 +144,7 @@ def _log(client: MlflowClient, experiment_id: str, report: Mapping[str, Any], fo
     known = client.search_runs([experiment_id], filter_string=wanted, max_results=1)
     tags = {
         KIND_TAG: KIND,
-        "verdict": report["fairness"]["verdict"],
+        "verdict": report["headline"]["verdict"],
         "best": ", ".join(f"{metric}: {run}" for metric, run in report["winners"].items() if run) or "nobody",
         NOTE: describe(report),
     }

@@ -61,7 +61,7 @@ def demo(
     )
     if code := next((end.code for end in ends if end.code), 0):
         raise typer.Exit(code)
-    compare(results / "runs" / "demo", output=results, mlflow_store=results / "mlflow")
+    compare([results / "runs" / "demo"], output=results, mlflow_store=results / "mlflow")
 
 
 def find_chart(folder: Path, name: str) -> Path:

@@ -41,6 +41,7 @@ RUNS_TESTS = "it runs the tests, and this one among them"
 SYSTEM = "changes the system, as root"
 PLACEHOLDER = "holds a placeholder"
 BUILDS = "builds images for minutes; `make e2e` does"
+HEADLINE = "tests/stratlab/compare/judging/test_headline.py::"
 COMPARE = f"{PATH}test_the_runs_are_compared_over_the_volume"
 INSTALL = f"{PATH}test_a_run_succeeds_by_helm_install_alone"
 UNINSTALL = f"{PATH}test_uninstall_leaves_the_results_and_nothing_else"
@@ -270,6 +271,9 @@ TABLE: dict[str, Row] = {
     ),
     "stratlab compare results/runs/demo --json": row(
         PARSES, "tests/stratlab/test_cli.py::test_compare_prints_its_report_or_writes_it_to_a_file"
+    ),
+    "stratlab compare results/runs/gpus-2 results/runs/gpus-4 --output scaling": row(
+        PARSES, f"{HEADLINE}test_several_folders_are_one_comparison"
     ),
     "stratlab compare results/runs/demo --memory-limit-gib 80": row(
         PARSES, "tests/stratlab/compare/test_comparison.py::*"

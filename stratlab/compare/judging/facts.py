@@ -9,6 +9,10 @@ from stratlab.compare.judging.rules import RULES, Rule
 from stratlab.run_directory.record import RunRecord
 
 UNKNOWN = "unknown"
+ADDING = ("tp", "cp")
+"""Axes on which activations are added up, in the type of the products."""
+REDUCED = {"bf16": "bfloat16"}
+"""The knob reduce_dtype -> the type of the gradients; with any other value it is float32."""
 
 
 def read_fact(run: RunRecord, rule: Rule) -> Any:
@@ -47,11 +51,28 @@ def _read(run: RunRecord, rule: Rule) -> Any:
         if len(found) != world_size or None in found:
             return None
         if all(isinstance(value, list) for value in found):
-            return sorted({item for value in found for item in value})  # a rank may hold nothing of a kind
+            every = sorted({item for value in found for item in value})  # a rank may hold nothing of a kind
+            return _divide_types(run, every, rule.added) if rule.added else every
         distinct = sorted(set(map(str, found)))
         return distinct[0] if len(distinct) == 1 else distinct
     sources = {"config": run.config, "summary": run.summary, "place": run.place}
     return read_path(sources[rule.source], rule.path)
+
+
+def _divide_types(run: RunRecord, types: Sequence[str], added: str) -> list[str]:
+    """Those of the gradients, or of the activations alone: ranks record them together.
+
+    Of gradients that no rank has to add up the type is the one in which they would be.
+    """
+    axes = read_path(run.config, ("resolved", "axes")) or {}
+    if all((axes.get(axis) or 1) == 1 for axis in ADDING):
+        return list(types) if added == "gradients" else []
+    of_gradients = REDUCED.get(str(read_path(run.config, ("resolved", "knobs", "reduce_dtype"))), "float32")
+    products = {name for rank in run.ranks for name in read_path(rank, ("dtypes", "products")) or []}
+    of_activations = [name for name in types if name in products - {of_gradients}]
+    if added == "activations":
+        return of_activations
+    return [name for name in types if name not in of_activations] or [of_gradients]
 
 
 def read_path(value: Any, path: Sequence[str]) -> Any:

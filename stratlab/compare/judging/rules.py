@@ -57,6 +57,8 @@ class Rule:
             not name: what they did without it.
         task: of which runs alone this is a fact, `image` or `text`; "" = of all.
         none: what an empty list of the ranks means, where it is something else than not recorded.
+        added: of the types in which ranks have added up, those of "gradients" or of "activations" alone (facts.py);
+            "" = the fact as it is.
     """
 
     field: str
@@ -70,6 +72,7 @@ class Rule:
     absent: Any = ""
     task: str = ""
     none: str = ""
+    added: str = ""
 
 
 def _setting(name: str, why: str, matters: bool = True, task: str = "", absent: Any = "") -> Rule:
@@ -233,6 +236,17 @@ RULES: tuple[Rule, ...] = (
         True,
         "as observed: other traffic and rounding",
         absent="nothing was added up",
+        added="gradients",
+    ),
+    Rule(
+        "activation reduction dtypes",
+        "ranks",
+        ("dtypes", "reductions"),
+        False,
+        "what tensor and context parallelism add up, in the type of the products: the losses are held against each "
+        "other",
+        absent="none were added up",
+        added="activations",
     ),
     Rule(
         "gather dtypes",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratlab.compare.judging.noise import Band
-from stratlab.compare.judging.variants import build_variants, is_same_but_strategy
+from stratlab.compare.judging.variants import SEED, build_variants, is_same_but_strategy
 from stratlab.run_directory.record import RunRecord
 
 # facts that follow from the number of processes
@@ -36,6 +36,8 @@ KINDS = (
         frozenset({"global_batch_size", *LENGTH}),
     ),
 )
+FREE = frozenset(PLACE | SEED).union(*(kind.free for kind in KINDS))
+"""Facts in which the runs of a series may differ, repeats with another seed among them."""
 
 
 def build_scaling(runs: Sequence[RunRecord], rows: Rows, band: Band | None = None) -> list[dict[str, Any]]:
@@ -43,17 +45,17 @@ def build_scaling(runs: Sequence[RunRecord], rows: Rows, band: Band | None = Non
 
     speedup = samples_per_s / that of the fewest devices of the series; scaling_efficiency_pct = 100 x speedup / (world
     size / the fewest). The same against `single` runs that differ in nothing else but the strategy, where there are
-    any: then one world size is a series already, and what it would say of itself is None.
+    any: then one world size above 1 is a series already, and what it would say of itself is None.
 
     Args:
         band: of the median step times; None = no repeats.
 
     Returns:
-        [{strategy, kind strong|weak, what, note, baseline (world size of the fewest devices), single: {runs,
-        samples_per_s} or None, backend, hardware, measured_steps (of the run with fewest), repeats (of the point with
-        fewest), points: [{world_size, nodes, runs, samples_per_s (median of repeats), samples_per_s_per_device,
-        speedup, speedup_noise (half width, None without repeats), scaling_efficiency_pct, speedup_vs_single,
-        efficiency_vs_single_pct}]}].
+        [{strategy, dimensions (of its layout, or None), kind strong|weak, what, note, baseline (world size of the
+        fewest devices), single: {runs, samples_per_s} or None, backend, hardware, measured_steps (of the run with
+        fewest), repeats (of the point with fewest), points: [{world_size, nodes, runs, samples_per_s (median of
+        repeats), samples_per_s_per_device, speedup, speedup_noise (half width, None without repeats),
+        scaling_efficiency_pct, speedup_vs_single, efficiency_vs_single_pct}]}].
     """
     by_name = {row["run"]: row for row in rows}
     alone = [run for run in runs if run.is_compared and run.strategy == "single"]
@@ -73,7 +75,8 @@ def build_scaling(runs: Sequence[RunRecord], rows: Rows, band: Band | None = Non
             if any(series["points"] == points for series in found):
                 continue
             grown = kind.name == "strong" or _grows_along([*members, *single])
-            if (len(points) > 1 or (points and single)) and grown:
+            sizes = {point["world_size"] for point in points} | ({1} if single else set())
+            if points and len(sizes) > 1 and grown:
                 found.append(_describe(kind, timed, single, points))
     return found
 
@@ -83,6 +86,7 @@ def _describe(kind: Kind, rows: Rows, single: Rows, points: list[dict[str, Any]]
     steps = [row["measured_steps"] for row in [*rows, *single] if row["measured_steps"]]
     return {
         "strategy": rows[0]["strategy"],
+        "dimensions": rows[0]["dimensions"],
         "kind": kind.name,
         "what": kind.what,
         "note": SHARED_CORES if on_cpu else "",
@@ -149,11 +153,18 @@ def _grows_along(rows: Rows) -> bool:
     return len(shares) == 1
 
 
+def name_series(series: Mapping[str, Any]) -> str:
+    """`ddp`, `nd 2D`."""
+    return (
+        f"{series['strategy']} {series['dimensions']}D" if series["dimensions"] else str(series["strategy"])
+    )
+
+
 def say_scaling(scaling: Sequence[Mapping[str, Any]]) -> list[str]:
     """`ddp, strong scaling, 1 -> 4: 3.1 +- 0.1 times as fast (efficiency 78 %)`, and against `single`."""
     said = []
     for series in scaling:
-        last, kind = series["points"][-1], f"{series['strategy']}, {series['kind']} scaling"
+        last, kind = series["points"][-1], f"{name_series(series)}, {series['kind']} scaling"
         cpu = f"; {series['note']}" if series["note"] else ""
         if last["speedup"] is not None:
             noise = f" \N{PLUS-MINUS SIGN} {last['speedup_noise']:.2g}" if last["speedup_noise"] else ""

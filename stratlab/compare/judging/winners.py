@@ -48,6 +48,14 @@ METRICS = (
     Metric("state_memory_gib", "GiB", highest=False, on_cpu="", counted=True),
 )
 
+NAMES = {
+    "samples_per_s": "highest throughput",
+    "step_time_ms_p50": "shortest step",
+    "comm_exposed_pct": "least exposed communication",
+    "peak_memory_gib": "lowest peak of device memory",
+    "state_memory_gib": "least memory held by the state",
+}
+
 
 def name_winners(
     rows: Sequence[Mapping[str, Any]], fairness: Mapping[str, Any]
@@ -85,7 +93,7 @@ def _best(
     metric: Metric, rows: Sequence[Mapping[str, Any]], fairness: Mapping[str, Any]
 ) -> tuple[str | None, str]:
     if fairness["verdict"] != "comparable":
-        return None, f"not comparable: {fairness['reason']}"
+        return None, fairness["reason"]
     if metric.on_cpu and any(row.get("device_type") == "cpu" for row in rows):
         return None, metric.on_cpu
     if metric.key.startswith("comm_") and any(row.get("trace_source") == "cpu" for row in rows):

@@ -1,10 +1,14 @@
-"""The runs of a comparison on the results volume."""
+"""The runs of a comparison on the results volume, or of several."""
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from stratlab.compare.reading.kept_tuning import apply_tuning, read_tuning
 from stratlab.machine.own_program import name_program
 from stratlab.run_directory.files import MARKS, is_run
 from stratlab.run_directory.foreign import FOREIGN
@@ -36,6 +40,33 @@ def load_runs(folder: Path) -> list[RunRecord]:
             f"{folder}: no run in it; expected folders with one of {', '.join((*MARKS, FOREIGN))}, found {found}"
         )
     return runs
+
+
+def load_comparisons(folders: Sequence[Path]) -> list[RunRecord]:
+    """Reads the runs of several comparisons as those of one, each as a sweep of its own comparison has tuned it.
+
+    A name that several comparisons have is preceded by that of the folder, and of those above where that is needed.
+
+    Raises:
+        NothingThere, UserError: as `load_runs`, or a folder is given twice.
+    """
+    places = [folder.resolve() for folder in folders]
+    if len(set(places)) < len(places):
+        raise UserError(f"{', '.join(map(str, folders))}: one of them is given twice")
+    depth = next(
+        depth
+        for depth in range(1, max(len(place.parts) for place in places) + 1)
+        if len({place.parts[-depth:] for place in places}) == len(places)
+    )
+    found = [
+        ("/".join(place.parts[-depth:]), run)
+        for folder, place in zip(folders, places, strict=True)
+        for run in apply_tuning(load_runs(folder), read_tuning(folder))
+    ]
+    counts = Counter(run.name for _, run in found)
+    return [
+        replace(run, name=f"{prefix}/{run.name}") if counts[run.name] > 1 else run for prefix, run in found
+    ]
 
 
 def find_comparisons(folder: Path) -> list[Path]:

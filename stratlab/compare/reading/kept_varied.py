@@ -30,6 +30,11 @@ def read_varied(folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
+def read_varied_of(folders: Sequence[Path]) -> tuple[str, ...]:
+    """The names that any of the folders has."""
+    return tuple(dict.fromkeys(name for folder in folders for name in read_varied(folder)))
+
+
 def keep_varied(folder: Path, varied: Sequence[str]) -> None:
     """Puts the names beside the runs, whole or not at all."""
     temporary = folder / f".{FILE}.tmp"

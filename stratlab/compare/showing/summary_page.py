@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratlab.compare.judging.ranking import say_search
+from stratlab.compare.judging.scaling import name_series
+from stratlab.compare.judging.winners import NAMES
 from stratlab.compare.showing import sharding_section
 from stratlab.compare.showing.search_section import build_search_rows, list_columns
 from stratlab.compare.showing.short_names import SHORT, shorten_names
 from stratlab.compare.showing.shown_differences import say_differences
 from stratlab.compare.showing.tradeoffs import SCALING_COLUMNS
 from stratlab.compare.showing.verdict import describe_origin, describe_work
-from stratlab.compare.showing.winner_tiles import NAMES
 from stratlab.drawing import Column, escape_markdown, markdown_table
 from stratlab.number import format_count
 
@@ -35,11 +36,12 @@ RUNS: tuple[Column | str, ...] = (
 def build_markdown(report: Mapping[str, Any]) -> str:
     """The text of summary.md. Every text from outside is escaped."""
     report, _, prefix = shorten_names(report, [])
-    fairness, shortened = report["fairness"], f" {SHORT.format(prefix)}." if prefix else ""
+    headline, shortened = report["headline"], f" {SHORT.format(prefix)}." if prefix else ""
     blocks = [
         f"# Comparison {escape_markdown(report['comparison'])}",
         escape_markdown(" ".join(filter(None, (describe_work(report), describe_origin(report)))) + shortened),
-        f"**{escape_markdown(fairness['verdict'])}**: {escape_markdown(fairness['reason'])}.",
+        f"**{escape_markdown(headline['verdict'])}**: {escape_markdown(headline['reason'])}.",
+        *([_list(headline["answers"])] if headline["answers"] else []),
         *([_list(report["remarks"])] if report["remarks"] else []),
         *_best(report),
         "## Runs",
@@ -94,7 +96,7 @@ def _scaling(report: Mapping[str, Any]) -> list[str]:
             c for c in SCALING_COLUMNS if isinstance(c, str) or any(row[c.key] is not None for row in rows)
         ]
         blocks += [
-            f"## {escape_markdown(series['strategy'])}: {series['kind']} scaling",
+            f"## {escape_markdown(name_series(series))}: {series['kind']} scaling",
             escape_markdown(
                 f"{series['what']}; {series['hardware']}, backend {series['backend']}, "
                 f"{format_count(series['repeats'], 'repeat')} at least."

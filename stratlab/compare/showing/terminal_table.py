@@ -11,13 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from stratlab.compare.judging.ranking import say_search
-from stratlab.compare.judging.scaling import say_scaling
 from stratlab.compare.judging.sharding import say_sharding
+from stratlab.compare.judging.winners import NAMES
 from stratlab.compare.reading.run_rows import find_recorded_step_ms
 from stratlab.compare.showing.banner import say_few_steps, say_unsteady
 from stratlab.compare.showing.short_names import SHORT, shorten_names
 from stratlab.compare.showing.verdict import either, is_foreign
-from stratlab.compare.showing.winner_tiles import NAMES
 from stratlab.number import fit_unit, format_number
 from stratlab.run_directory.record import TRACED
 
@@ -66,16 +65,15 @@ def terminal_table(report: Mapping[str, Any], width: int = WIDE) -> Table:
         either(origin[name]) for name in ("hardware", "backend", "world_size", "steps")
     )
     only_traces = is_foreign(report)
-    best = [f"{NAMES.get(metric, metric)}: {run}" for metric, run in report["winners"].items() if run]
-    groups = [_say_group(group) for group in report["group_winners"]]
+    best = [f"{NAMES[metric]}: {run}" for metric, run in report["winners"].items() if run]
+    headline = report["headline"]
     lines = [
         *([SHORT.format(prefix)] if prefix else []),
-        f"{report['fairness']['verdict']}: {report['fairness']['reason']}",
-        *groups,
-        *([] if groups and not best else [f"best: {', '.join(best) if best else 'nobody is named'}"]),
+        f"{headline['verdict']}: {headline['reason']}",
+        *headline["answers"],
+        *([] if headline["answers"] and not best else [f"best: {', '.join(best) or 'nobody is named'}"]),
         *_list_goals(report),
         *say_search(report["search"]),
-        *say_scaling(report["scaling"]),
         *say_sharding(report["sharding"]),
         f"{hardware}, backend {backend}, world size {world_size}"
         + ("" if only_traces else f", {steps} steps"),
@@ -109,11 +107,6 @@ def terminal_table(report: Mapping[str, Any], width: int = WIDE) -> Table:
         cells = [format_number(row[name], digits) for name, _, digits in columns]
         table.add_row(*(escape(cell) for cell in (row["run"], *cells)))
     return table
-
-
-def _say_group(group: Mapping[str, Any]) -> str:
-    best = [f"{NAMES.get(metric, metric)}: {run}" for metric, run in group["winners"].items() if run]
-    return f"comparable with each other: {', '.join(group['runs'])}; best: {', '.join(best) or 'nobody is named'}"
 
 
 def _name(row: Mapping[str, Any]) -> Any:

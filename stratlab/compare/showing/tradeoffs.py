@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare.judging.scaling import name_series
 from stratlab.compare.showing.winner_tiles import NOT_RANKED, shorten_reason
 from stratlab.drawing import (
     Column,
@@ -67,7 +68,7 @@ def build_choice(report: Report) -> list[Section]:
     """The section of scaling; none where nothing tells of it."""
     html = Markup("")
     for series in report["scaling"]:
-        html += subtitle(f"{series['strategy']}: {series['kind']} scaling") + _draw_scaling(series)
+        html += subtitle(f"{name_series(series)}: {series['kind']} scaling") + _draw_scaling(series)
     return [Section("Scaling", html)] if html else []
 
 
@@ -99,7 +100,7 @@ def _draw_scaling(series: Mapping[str, Any]) -> Markup:
         for column in SCALING_COLUMNS
         if not isinstance(column, Column) or any(row[column.key] is not None for row in rows)
     ]
-    strategy, single = series["strategy"], series["single"]
+    strategy, single = name_series(series), series["single"]
     first = series["baseline"] if len(rows) > 1 else 1
     key = "speedup" if len(rows) > 1 else "speedup_vs_single"
     sizes = [row["world_size"] for row in rows]

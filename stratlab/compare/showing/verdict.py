@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.judging.agreement import FIRST_STEPS
-from stratlab.compare.judging.fairness import AS_SEARCH, UNSHOWN
+from stratlab.compare.judging.headline import NOT
 from stratlab.compare.judging.ranking import say_search
 from stratlab.compare.reading.warmup import RULE
 from stratlab.compare.showing.shown_differences import say_differences
@@ -92,8 +92,11 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
     """The answer first."""
     fairness = report["fairness"]
     comparable = fairness["verdict"] == "comparable"
-    kind = "good" if comparable else "warn" if fairness["verdict"] in (AS_SEARCH, UNSHOWN) else "bad"
-    html = paragraph(badge(fairness["verdict"], kind) + f" {fairness['reason']}.")
+    headline = report["headline"]
+    kind = "good" if comparable else "bad" if headline["verdict"] == NOT else "warn"
+    html = paragraph(badge(headline["verdict"], kind) + f" {headline['reason']}.")
+    for said in headline["answers"]:
+        html += paragraph(f"{said}.")
     if report["search"]:
         html += paragraph(f"{'; '.join(say_search(report['search']))}.")
     for entry in report["not_runs"]:

@@ -7,16 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.judging.winners import NO_INTERVAL, ON_CPU
+from stratlab.compare.judging.winners import NAMES, NO_INTERVAL, ON_CPU
 from stratlab.drawing import Tile, tile_row
 
-NAMES = {
-    "samples_per_s": "highest throughput",
-    "step_time_ms_p50": "shortest step",
-    "comm_exposed_pct": "least exposed communication",
-    "peak_memory_gib": "lowest peak of device memory",
-    "state_memory_gib": "least memory held by the state",
-}
 NOT_RANKED = "times of a CPU are not ranked"
 
 

@@ -196,7 +196,7 @@ def test_the_page_of_unfair_runs_says_so(tmp_path: Path) -> None:
         build_run_dir(tmp_path / "demo", strategy, strategy, seed=seed, hosts=["n"])
     runs = load_runs(tmp_path / "demo")
     page = write_report(compare(runs), runs, tmp_path / "out").read_text()
-    assert '<span class="badge bad">not comparable</span> the runs differ in seed.' in page
+    assert '<span class="badge warn">answered per group</span> the runs differ in seed.' in page
     assert '<span class="badge bad">matters</span>' in page
     assert "Comparable with each other are ddp, fsdp. Among them:" in page
     assert '<span class="badge good">fsdp</span>' in page  # least memory, within the group
@@ -217,7 +217,7 @@ def test_a_page_of_runs_without_any_numbers_can_be_drawn(tmp_path: Path) -> None
         (build_run_dir(tmp_path / "demo", name, "ddp", status=status) / "metrics.jsonl").unlink()
     runs = load_runs(tmp_path / "demo")
     page = write_report(compare(runs), runs, tmp_path / "out").read_text()
-    assert "0 finished run; a comparison needs two" in page
+    assert "no finished run, nothing to compare" in page and "a is failed; b is unfinished" in page
     assert "metrics.jsonl, summary.json, evaluation.json" in page  # what they lack
     assert "No run is named as the best in anything." in page
     assert "No values to draw" in page and "Traces (no run has analysed traces)" in page

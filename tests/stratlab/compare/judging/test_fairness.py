@@ -21,6 +21,7 @@ OF_FEW = (
     "batch_norm_samples",
     "resolved.memory_forecast",
     *("teacher_sha256", "teacher_parameters", "teacher_flops_per_sample"),
+    "activation reduction dtypes",
 )  # facts that most runs do not have, and do without: MUST_MATTER below
 PLANTED = [
     r
@@ -126,7 +127,7 @@ def test_a_run_from_before_a_setting_is_comparable_with_one_that_leaves_it_alone
 
 def test_the_table_has_each_field_once_and_a_reason() -> None:
     assert len({rule.field for rule in RULES}) == len(RULES)
-    assert len({(rule.source, rule.path) for rule in RULES}) == len(RULES)
+    assert len({(rule.source, rule.path, rule.added) for rule in RULES}) == len(RULES)
     assert all(rule.why for rule in RULES)
     assert {rule.task for rule in RULES} == {"", *TASKS}
 
