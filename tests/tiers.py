@@ -57,6 +57,7 @@ FOLDERS: dict[str, Tier] = {
     "parts": NIGHTLY,  # single parts on a cluster
     "operators": NIGHTLY,  # Kubeflow Trainer v2, the MPI operator and Kueue, on a cluster
     "readme": NIGHTLY,  # the README's commands on a cluster
+    "operating": NIGHTLY,  # what docs/operating.md tells to do, on a cluster
 }
 """Folder name -> tier of what lies in it; a test below no such folder is fast."""
 

@@ -43,9 +43,9 @@ def trust_given(environ: MutableMapping[str, str]) -> None:
 
 def read_known() -> list[str]:
     """The authorities that Python and requests know without it."""
-    import certifi
+    import requests.certs
 
-    paths = {ssl.get_default_verify_paths().cafile, certifi.where()}
+    paths = {ssl.get_default_verify_paths().cafile, requests.certs.where()}
     return [
         Path(path).read_text(errors="replace") for path in sorted(filter(None, paths)) if os.path.isfile(path)
     ]

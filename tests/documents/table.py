@@ -93,6 +93,8 @@ READS_PODS = "kubectl's own words; what they show is what `stratlab watch` reads
 CLOUDS = "tests/charts/test_clouds.py::test_charts_of_several_nodes_render_valid_objects"
 ADMISSION = "tests/cluster/parts/test_clouds.py::test_the_admission_is_what_the_page_says"
 HAS_NO_CLOUD = "needs that cluster; the real admission, and the parts that any cluster has, are tried on ours"
+OPERATED = "tests/cluster/operating/test_operating.py::*"
+IN_SERVER = "kubectl -n stratlab exec deployment/mlflow --"
 LABEL = "kubectl label namespace stratlab --overwrite pod-security.kubernetes.io/enforce=privileged"
 
 TABLE: dict[str, Row] = {
@@ -101,6 +103,33 @@ TABLE: dict[str, Row] = {
         "--set run.config.micro_batch_size=4": row(RENDERS, CLOUDS, instead=HAS_NO_CLOUD)
         for name in ("eks-efa", "gke-a3-ultra", "infiniband")
     },
+    **{
+        command: row(OPERATED)
+        for command in (
+            "helm install ddp charts/ddp -n stratlab --set run.certificates.configMap=company-ca "
+            "--set run.mlflow.trackingUri=https://mlflow.example.com",
+            "kubectl -n stratlab create configmap company-ca --from-file=ca.crt",
+            "kubectl -n stratlab cp backup/my-comparison data:/results/my-comparison",
+            "kubectl -n stratlab exec -i deployment/mlflow -- tar -C /mlflow -xzf - < mlflow-backup.tar.gz",
+            f"{IN_SERVER} cat /mlflow/backup.tar.gz > mlflow-backup.tar.gz",
+            f"{IN_SERVER} tar -C /mlflow -czf /mlflow/backup.tar.gz backup.db artifacts",
+            *(
+                f'{IN_SERVER} python -c "import sqlite3; '
+                f"sqlite3.connect('/mlflow/{source}.db').backup(sqlite3.connect('/mlflow/{target}.db'))\""
+                for source, target in (("mlflow", "backup"), ("backup", "mlflow"))
+            ),
+            "kubectl -n stratlab rollout restart deployment/mlflow",
+            "stratlab fetch my-comparison --with traces,checkpoints,models --output backup -n stratlab",
+            "stratlab metrics replay my-comparison/ddp --on-cluster -n stratlab",
+            "stratlab remove --older-than 30d --on-cluster -n stratlab",
+            "stratlab remove --older-than 30d --with-mlflow --on-cluster -n stratlab",
+        )
+    },
+    "helm template ddp charts/ddp -n stratlab --no-hooks --values my-values.yaml": row(
+        RENDERS,
+        "tests/charts/test_workloads.py::test_a_trainjob_comes_after_its_runtime",
+        instead=PLACEHOLDER,
+    ),
     LABEL: row(ADMISSION),
     "helm template fsdp charts/fsdp -n stratlab --values examples/cluster-gke-a3-ultra.yaml "
     "--set run.podSecurity.level=restricted": row(

@@ -132,6 +132,11 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/cluster/disturbed",), facts="cluster-faults.json",
     ),
     Suite(
+        "cluster-operating", "on a cluster: store and volume lost and restored, own TLS, a quota, no server",
+        command=(*CLUSTER, "tests/cluster/operating"), smallest=None, minutes=25,
+        folders=("tests/cluster/operating",), facts="operating-steps.json",
+    ),
+    Suite(
         "cluster-parts", "single parts against a real API server: charts, manifests, sweep, watch, wait, volume pod",
         command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=15,
         folders=("tests/cluster/parts",),

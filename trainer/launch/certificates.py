@@ -10,6 +10,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import MutableMapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from trainer.settings.config import ConfigError
@@ -42,14 +43,10 @@ def trust_given(environ: MutableMapping[str, str]) -> None:
 
 
 def _read_known() -> list[str]:
-    """The authorities that Python and requests know without it."""
+    """The authorities that Python knows without it, and those of the list that its libraries bring, where one does."""
     paths = {ssl.get_default_verify_paths().cafile}
-    try:
-        import certifi
-
-        paths.add(certifi.where())
-    except ModuleNotFoundError:  # then no library reads its list
-        pass
+    if (brought := find_spec("certifi")) and brought.origin:
+        paths.add(str(Path(brought.origin).with_name("cacert.pem")))
     return [
         Path(path).read_text(errors="replace") for path in sorted(filter(None, paths)) if os.path.isfile(path)
     ]
