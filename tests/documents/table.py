@@ -65,6 +65,11 @@ STUDENT = (
     "--set run.config.comparison=students --set run.config.model=vit_tiny --set run.config.model_layers=2"
 )
 API = "tests/trainer/ranks/test_api_loading.py::"
+GUIDE_LINES = "tests/documents/test_guide_lines.py::"
+MEANS = f"{GUIDE_LINES}test_ours_means_something"
+ON_GPUS = "trains for hours on several GPUs; its settings are checked as before a start"
+VIT_HUGE = "--set model=vit_huge --set init=pretrained"
+OF_VIT_HUGE = "--set dataset=food101 --set micro_batch_size=16 --set global_batch_size=32 --processes 2"
 START = "tests/trainer/ranks/test_start_document.py::test_the_command_trains"
 STOPS = "tests/nightly/trainer/test_stops_document.py::"
 STOPPED = "python -m trainer --config examples/faults.yaml --processes 2 --set"
@@ -77,7 +82,10 @@ EXPERIMENTS = (
     *(
         "vit-huge-food101/full/eight-gpus",
         "fsdp-against-standard/full/cifar100",
-        "guide-examples/full/vgg-zero3",
+        *(
+            f"guide-examples/full/{name}"
+            for name in ("mobilenet-ddp", "efficientnet-zero2", "ensemble-zero3", "vgg-zero3")
+        ),
     ),
     *("llm-1d-to-5d/full/gpus-8", "llm-1d-to-5d/full/experts", "llm-1d-to-5d/full/nodes-4"),
     *("vit-lora-cifar100/full/lora", "zeropp-two-nodes/full/quantized", "offload/full/two-gpus"),
@@ -338,6 +346,32 @@ TABLE: dict[str, Row] = {
             "run=moved --set strategy=fsdp --set epochs=4 --set resume_from=faults/killed",
         )
     },
+    **{
+        f"python -m trainer --set model={model} --set strategy={strategy} --set dataset=cifar100 "
+        f"--set micro_batch_size={batch} --set global_batch_size={batch * gpus} --set epochs=100 "
+        f"--processes {gpus}": row(
+            MEANS, f"{GUIDE_LINES}test_ours_on_one_machine_has_the_values_of_the_line", instead=ON_GPUS
+        )
+        for model, strategy, gpus, batch in (
+            ("mobilenet", "ddp", 4, 16),
+            ("efficientnet", "zero2", 8, 16),
+            ("ensemble", "zero3", 8, 4),
+        )
+    },
+    **{
+        f"python -m trainer {VIT_HUGE} --set strategy={strategy} {OF_VIT_HUGE}": row(
+            MEANS, f"{GUIDE_LINES}test_a_line_names_its_gpus_and_its_batch", instead=ON_GPUS
+        )
+        for strategy in ("ddp", "zero2", "zero3")
+    },
+    "python -m trainer --processes 2 --config charts/llm-2d/values.yaml": row(MEANS, instead=ON_GPUS),
+    "python -m trainer --set model=MODEL --set strategy=STRATEGY --set micro_batch_size=BATCH "
+    "--set global_batch_size=TOTAL --set epochs=EPOCHS --processes GPUS": row(
+        f"{GUIDE_LINES}test_each_of_their_programs_has_a_line", instead=PLACEHOLDER
+    ),
+    "helm install llm-2d charts/llm-2d -n stratlab --set run.processesPerNode=2": row(
+        RENDERS, f"{EXAMPLES_HERE}test_every_chart_as_it_is_means_something", instead=ON_GPUS
+    ),
     f"helm install killed charts/ddp {DIGITS} --set run.config.checkpoint_every=20 --set run.allowFaults=true "
     "--set run.config.fault=kill@37:1": row(
         RENDERS, f"{EXAMPLES_HERE}test_the_trainer_takes_it", "tests/trainer/ranks/test_faults.py::*"

@@ -114,3 +114,13 @@ def test_the_file_of_a_cluster_is_the_full_forms_alone() -> None:
     assert find_differences(full, smaller()) == []
     assert find_clusters(full) == ["../../../examples/cluster-a.yaml"] and find_clusters(smaller()) == []
     assert find_differences(full | {"values": ["../../../examples/cluster-a.yaml"]}, smaller())
+
+
+@pytest.mark.parametrize(("rows", "differences"), [(8, 0), (16, 0), (17, 1), (0, 1)])
+def test_the_share_of_a_step_is_bounded_by_the_step(rows: int, differences: int) -> None:
+    """Four samples of one GPU of many may be more on each of two processes."""
+    full = copy.deepcopy(FULL)
+    full["set"] |= {"run.config.global_batch_size": 16, "run.config.micro_batch_size": 4}
+    small = copy.deepcopy(full)
+    small["set"]["run.config.micro_batch_size"] = rows
+    assert len(find_differences(full, small)) == differences

@@ -25,7 +25,7 @@ NEVER = (
         "tensorboard",
     ),
     *("seed", "init", "mode", "tokenizer", "image_column", "label_column", "dataset", "dataset_path"),
-    *("normalization", "data_residence", "validation_fraction", "train_samples"),
+    *("allow_altered_answers", "normalization", "data_residence", "validation_fraction", "train_samples"),
     *("lora_alpha", "distil_temperature", "distil_weight"),
     *(
         "epochs",

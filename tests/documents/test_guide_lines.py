@@ -1,0 +1,126 @@
+"""The lines of other guides in docs/start.md: what stands beside each of them means the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.catalogue import read_yaml
+from tests.documents.commands import INLINE, ROOT, split
+from trainer.launch.options import build_environment
+from trainer.launch.preflight import check_elsewhere, read_pods
+from trainer.settings.config import Config
+
+PAGE = ROOT / "docs/start.md"
+GUIDE = ROOT / "experiments/guide-examples/full"
+STRATEGIES = {"ddp": "ddp", "fsdp_stage2": "zero2", "fsdp_stage3": "zero3"}
+PER_GPU = {"mobilenet": (16, 100), "efficientnet": (16, 100), "ensemble": (4, 100), "vgg": (8, 100)}
+"""Model -> samples of one GPU and epochs, as the guides have them."""
+SETTINGS = ("model", "micro_batch_size", "global_batch_size", "epochs")
+
+
+def read_rows() -> list[list[str]]:
+    """The cells of the table of lines, without its head."""
+    section = PAGE.read_text().partition("\n## The lines of other guides\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()]
+    return [row for row in rows if len(row) == 3 and row[0].startswith("`")]
+
+
+def find_commands(cell: str, first: str) -> list[str]:
+    return [span for span in INLINE.findall(cell) if span.startswith(first)]
+
+
+def read_line(line: str) -> dict[str, Any]:
+    """What a guide's line with numbers in it asks for, by our names."""
+    program, model, strategy, *numbers = line.split()
+    *sizes, batch, epochs = map(int, numbers)
+    nodes, gpus = sizes if program == "launch_multi_node.sh" else (1, *sizes)
+    return {
+        "model": model,
+        "strategy": STRATEGIES[strategy],
+        "nodes": nodes,
+        "processes": gpus,
+        "micro_batch_size": batch,
+        "global_batch_size": batch * gpus * nodes,
+        "epochs": epochs,
+    }
+
+
+ROWS = read_rows()
+LINES = {INLINE.findall(row[0])[0]: row for row in ROWS}
+WITH_NUMBERS = [line for line in LINES if re.match(r"launch_\w+\.sh .* \d+$", line)]
+OURS = [
+    command
+    for row in ROWS
+    for command in find_commands(row[1], "python -m trainer")
+    if "MODEL" not in command
+]
+
+
+def read_ours(command: str) -> tuple[Config, dict[str, str]]:
+    env, _ = build_environment(split(command)[3:], {})
+    return Config.from_env(env), env
+
+
+def read_sweep(name: str) -> dict[str, Any]:
+    """A full form by the names of `read_line`."""
+    sweep = read_yaml(ROOT / name)
+    asked, (strategy,) = sweep["set"], sweep["matrix"]["strategy"]
+    return {
+        **{setting: asked[f"run.config.{setting}"] for setting in SETTINGS},
+        "strategy": strategy,
+        "nodes": asked["run.nodes"],
+        "processes": asked["run.processesPerNode"],
+    }
+
+
+def test_each_of_their_programs_has_a_line() -> None:
+    programs = {line.split()[0] for line in LINES}
+    assert programs == {"launch_distributed.sh", "launch_multi_node.sh", "deepspeed", "torchrun"}
+    assert {line.split()[1] for line in WITH_NUMBERS} == set(PER_GPU)
+    assert any(line.startswith("deepspeed --num_gpus") for line in LINES)
+
+
+@pytest.mark.parametrize("line", WITH_NUMBERS)
+def test_the_sweep_has_the_values_of_the_line(line: str) -> None:
+    asked, (sweep,) = read_line(line), find_commands(LINES[line][2], "stratlab sweep")
+    assert (asked["micro_batch_size"], asked["epochs"]) == PER_GPU[asked["model"]]
+    assert read_sweep(split(sweep)[2]) == asked
+    assert line in (ROOT / split(sweep)[2]).read_text(), "the file says what it follows"
+
+
+def test_every_full_form_of_the_guides_follows_a_line() -> None:
+    named = {Path(split(find_commands(LINES[line][2], "stratlab sweep")[0])[2]).name for line in WITH_NUMBERS}
+    assert named == {file.name for file in GUIDE.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("command", OURS)
+def test_ours_means_something(command: str) -> None:
+    config, env = read_ours(command)
+    check_elsewhere(config, read_pods(env))
+
+
+@pytest.mark.parametrize("line", [line for line in WITH_NUMBERS if find_commands(LINES[line][1], "python")])
+def test_ours_on_one_machine_has_the_values_of_the_line(line: str) -> None:
+    asked, (command,) = read_line(line), find_commands(LINES[line][1], "python")
+    config, env = read_ours(command)
+    found = {setting: getattr(config, setting) for setting in (*SETTINGS, "strategy")}
+    assert found | {"nodes": 1, "processes": read_pods(env).processes_per_node} == asked
+
+
+def test_a_line_names_its_gpus_and_its_batch() -> None:
+    """`--num_gpus=2 ..._stage2_..._bs16.py` of DeepSpeed, and torchrun's likewise."""
+    found = {}
+    for line, row in LINES.items():
+        if (told := re.search(r"=(\d+) train_.*?(ddp|stage2|stage3)_vit_huge_bs(\d+)\.py", line)) is not None:
+            config, env = read_ours(find_commands(row[1], "python")[0])
+            strategy = {"ddp": "ddp", "stage2": "zero2", "stage3": "zero3"}[told[2]]
+            gpus, batch = int(told[1]), int(told[3])
+            assert (read_pods(env).processes_per_node, config.micro_batch_size) == (gpus, batch), line
+            assert (config.strategy, config.global_batch_size) == (strategy, gpus * batch), line
+            assert config.model == "vit_huge" and config.init == "pretrained"
+            found[strategy] = line
+    assert found.keys() == {"ddp", "zero2", "zero3"}
