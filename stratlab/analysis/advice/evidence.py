@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -117,38 +116,28 @@ def _communication(report: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
     transfers = [part for part in parts if part["part"] == "comm"]
     transfer_ms = sum(part["ms"] for part in transfers) if parts else None
     top = max(transfers, key=lambda part: part["ms"], default=None)
-    late: Counter[int] = Counter()
+    last: Counter[int] = Counter()
     for row in report.get("collectives") or []:
-        late[row["rank"]] += row.get("arrived_last") or 0
-    last, calls = late.most_common(1)[0] if late else (None, 0)
-    matched = sum(late.values())
-    alike = bool(matched) and not _is_beyond_chance(calls, matched, len(late))
-    if alike:
-        last, calls = None, 0
-    slowest = mean.get("slowest_rank")
+        last[row["rank"]] += row.get("arrived_last") or 0
+    late, matched = mean.get("slowest_rank"), last.total()
+    calls = last[late] if late is not None else 0
     return {
         "transfer_ms": transfer_ms,
         "transfer_pct": _divide(transfer_ms, mean.get("step_ms"), 100),
         "mostly": f", most of it {_name(top)}" if top and top["ms"] and top.get("collective") else "",
-        "late_rank": last if calls else None,
+        "late_rank": late,
         "late_calls": calls or None,
-        "late_alike": matched if alike else None,
-        "late": _say_late(last, calls, matched, hosts),
-        "slowest": "" if slowest is None else f", {slowest}{_at(slowest, hosts)},",
+        "late_alike": matched if late is None and matched else None,
+        "late": _say_late(late, calls, matched, hosts),
+        "slowest": "" if late is None else f", {late}{_at(late, hosts)},",
     }
 
 
-def _is_beyond_chance(calls: int, matched: int, ranks: int) -> bool:
-    """Whether a rank came last more often than it would among equals: by three standard deviations of a count whose
-    chance is 1 / ranks at each call."""
-    share = 1 / ranks
-    return calls > matched * share + 3 * math.sqrt(matched * share * (1 - share))
-
-
-def _say_late(last: int | None, calls: int, matched: int, hosts: Mapping[int, str]) -> str:
-    if last is not None and calls:
-        return f": rank {last}{_at(last, hosts)} came last in {calls} of {matched} calls"
-    return f": no rank came last in more of {matched} calls than by chance" if matched else ""
+def _say_late(late: int | None, calls: int, matched: int, hosts: Mapping[int, str]) -> str:
+    if late is None:
+        return ": no rank is late by more than chance explains" if matched else ""
+    counted = f"; it came last in {calls} of {matched} calls" if calls else ""
+    return f": rank {late}{_at(late, hosts)} is late by more than chance explains{counted}"
 
 
 def _top_kernel(report: Row) -> dict[str, Any]:

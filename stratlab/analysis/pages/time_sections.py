@@ -129,9 +129,11 @@ def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Markup:
     html = stacked_bars(bars, "ms of the mean step", COLOURS) + html_table(
         [*rows, whole], round_shares(columns)
     )
-    if mean.get("slowest_rank") is not None and mean.get("compute_imbalance") is not None:
+    if len(report["ranks"]) > 1 and mean.get("compute_imbalance") is not None:
+        late = mean.get("slowest_rank")
         html += note(
-            f"Rank {mean['slowest_rank']} computes longest; the largest compute time of a rank is "
+            ("No rank is" if late is None else f"Rank {late} is")
+            + " late by more than chance explains; the largest compute time of a rank is "
             f"{mean['compute_imbalance']:.3f} times the mean."
         )
     if mean.get("bubble_ideal_pct") is not None and mean.get("bubble_pct") is not None:

@@ -11,6 +11,7 @@ from stratlab.analysis.measuring.bandwidth import CopyRow
 from stratlab.analysis.measuring.kernels import build_sum, find_median, find_short_share
 from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.analysis.measuring.step_rows import build_means
+from stratlab.run_directory.late_rank import find_late_rank
 
 COPIES = {"HtoD": "h2d_gbps", "DtoH": "d2h_gbps", "DtoD": "d2d_gbps"}
 
@@ -45,7 +46,9 @@ def build_mean_row(
         "bubble_ideal_pct": 100 * (pp - 1) / (micro_batches + pp - 1) if pp > 1 else None,
         **_describe(ranks),
         "compute_imbalance": max(compute.values()) / mean if mean else None,
-        "slowest_rank": max(compute, key=lambda r: compute[r]) if max(compute.values()) > mean else None,
+        "slowest_rank": find_late_rank(
+            map(vars, rows), (vars(c) for rank in ranks for c in rank.collectives)
+        ),
     }
 
 

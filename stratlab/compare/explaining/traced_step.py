@@ -13,6 +13,7 @@ from typing import Any
 
 from stratlab.compare.explaining.straggler import Where, gather_straggler
 from stratlab.run_directory.files import is_number
+from stratlab.run_directory.late_rank import find_late_rank
 
 SUM_TOLERANCE = 1e-3
 KEPT = ("compute", "straggler", "data", "host", "bubble")
@@ -29,7 +30,7 @@ class TracedStep:
         exposed: per collective, the transfer that nothing hides, without waiting for a late rank.
         total: the same, hidden or not; a collective that the analysis does not sum up is absent.
         sent_bytes: per collective and step, where the traces tell.
-        late_rank: who is waited for most; None = unknown.
+        late_rank: late by more than chance explains, as the run's own report says; None = nobody.
     """
 
     source: str
@@ -73,7 +74,6 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
             parts[part] = parts.get(part, 0.0) + ms
     ranks = [row for row in analysis.get("ranks") or [] if isinstance(row, dict)]
     count = sum(row.get("steps") or 0 for row in ranks)
-    late = mean.get("slowest_rank")
     parts, exposed = gather_straggler(parts, exposed, ranks, analysis.get("collectives") or [])
     return TracedStep(
         source=str(analysis.get("source")),
@@ -84,8 +84,16 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
         exposed=exposed,
         total=_sum_up(analysis, count, lambda row: row["total_ms"] - (row.get("wait_ms") or 0.0)),
         sent_bytes=_sum_up(analysis, count, lambda row: row["bytes"]),
-        late_rank=late if isinstance(late, int) else None,
+        late_rank=_find_late(analysis),
     )
+
+
+def _find_late(analysis: Mapping[str, Any]) -> int | None:
+    steps, calls = (
+        [row for row in analysis.get(name) or [] if isinstance(row, dict)]
+        for name in ("steps", "collectives")
+    )
+    return find_late_rank(steps, calls)
 
 
 def _sum_up(analysis: Mapping[str, Any], count: int, read: Any) -> dict[Where, float]:

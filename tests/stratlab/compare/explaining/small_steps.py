@@ -23,8 +23,13 @@ def build_analysis(
     ]
     return {
         "source": source,
-        "mean": {"ranks": 2, "steps": 1, "step_ms": sum(part["ms"] for part in parts), "slowest_rank": 1},
+        "mean": {"ranks": 2, "steps": 1, "step_ms": sum(part["ms"] for part in parts)},
         "parts": parts,
+        "steps": [  # rank 1 is late
+            {"rank": rank, "step": step, "step_ms": 100.0, "comm_exposed_ms": 20.0 - 10.0 * rank}
+            for rank in range(2)
+            for step in range(3)
+        ],
         "ranks": [{"rank": i, "steps": 1, **row} for i, row in enumerate(ranks or [{}, {}])],
         "collectives": [
             {"collective": c, "axis": a or None, "total_ms": ms + 1.0, "wait_ms": 1.0, "bytes": sent}

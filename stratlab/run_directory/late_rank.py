@@ -1,0 +1,98 @@
+"""Whether one rank is late by more than chance explains: the one rule of `stratlab analyze` and `stratlab compare`.
+
+Ranks that communicate in every step take equally long for it, so what tells is a rank's own time: its step without the
+communication that nothing hides, in which it waits for the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from stratlab.run_directory.files import is_number
+
+CHANCE = 0.008  # in so many runs of equal ranks one may be named
+LEAST_SHARE = 0.02  # of the step: what is less is not worth a look
+FEWEST_STEPS = 3
+CALLS_CHANCE = 0.01
+
+Row = Mapping[str, Any]
+
+
+def find_late_rank(steps: Iterable[Row], collectives: Iterable[Row]) -> int | None:
+    """The late rank, None where chance may explain what is seen. In pipelines stages differ by design: None.
+
+    Args:
+        steps, collectives: of analysis/report.json.
+    """
+    own: dict[int, dict[int, float]] = {}
+    whole_ms: list[float] = []
+    for row in steps:
+        if row.get("bubble_ms"):
+            return None
+        if is_number(row.get("step_ms")) and is_number(row.get("comm_exposed_ms")):
+            whole_ms.append(row["step_ms"])
+            own.setdefault(row["rank"], {})[row["step"]] = row["step_ms"] - row["comm_exposed_ms"]
+    common = sorted(set.intersection(*(set(times) for times in own.values()))) if own else []
+    if len(common) < FEWEST_STEPS:
+        return _find_by_calls(collectives) if len(own) > 1 else None
+    table = {rank: [times[step] for step in common] for rank, times in own.items()}
+    return _find_by_times(table, LEAST_SHARE * sum(whole_ms) / len(whole_ms))
+
+
+def _find_by_times(own: Mapping[int, Sequence[float]], least: float) -> int | None:
+    """The rank with the longest own time, if it is longer than the others' in nearly every step: against how its lead
+    changes from step to step, as one rank may be noisier than the others, and against how all ranks change."""
+    if len(own) < 2:
+        return None
+    late = max(own, key=lambda rank: sum(own[rank]))
+    others = [times for rank, times in own.items() if rank != late]
+    steps, ranks = len(own[late]), len(own)
+    leads = [mine - sum(rest) / len(rest) for mine, *rest in zip(own[late], *others, strict=True)]
+    lead = sum(leads) / steps
+    if lead < least:
+        return None
+    spread = math.sqrt(sum((each - lead) ** 2 for each in leads) / (steps - 1))
+    alone = _exceed(lead, spread / math.sqrt(steps), steps - 1)
+    means = {rank: sum(times) / steps for rank, times in own.items()}
+    of_step = [sum(column) / ranks for column in zip(*own.values(), strict=True)]
+    centre = sum(of_step) / steps
+    rest = sum(
+        (times[i] - means[rank] - of_step[i] + centre) ** 2
+        for rank, times in own.items()
+        for i in range(steps)
+    )
+    freedom = (ranks - 1) * (steps - 1)
+    error = math.sqrt(rest / freedom * ranks / (ranks - 1) / steps)
+    together = _exceed(lead, error, freedom)
+    return late if alone < CHANCE / 2 and together * ranks < CHANCE else None
+
+
+def _find_by_calls(collectives: Iterable[Row]) -> int | None:
+    """Of too few steps the calls tell: the rank that came last in more of them than among equals."""
+    last: Counter[int | None] = Counter()
+    for row in collectives:
+        last[row.get("rank")] += row.get("arrived_last") or 0
+    if len(last) < 2 or not last.total():
+        return None
+    (late, count), share = last.most_common(1)[0], 1 / len(last)
+    calls = last.total()
+    chance = sum(math.comb(calls, n) * share**n * (1 - share) ** (calls - n) for n in range(count, calls + 1))
+    return late if chance * len(last) < CALLS_CHANCE else None
+
+
+def _exceed(value: float, error: float, freedom: int) -> float:
+    """How often chance exceeds `value`, whose standard error is known from so many degrees of freedom: Student's t
+    (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    if not error:
+        return 0.0
+    angle = math.atan(value / error / math.sqrt(freedom))
+    cosine, term, total = math.cos(angle), 1.0, 0.0
+    for n in range(2 + freedom % 2, freedom + 1, 2):
+        total += term * cosine ** (n - 2)
+        term *= (n - 1) / n
+    if freedom % 2 == 0:
+        return (1 - math.sin(angle) * total) / 2
+    return (1 - 2 / math.pi * (angle + math.sin(angle) * total)) / 2

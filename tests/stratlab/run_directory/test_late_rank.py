@@ -1,0 +1,113 @@
+"""The rule that names a late rank, on simulated runs: chance is no culprit, a planted sleep is found; and the report of
+a run and a comparison say the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stratlab.analysis.advice.evidence import build_values
+from stratlab.compare.explaining.traced_step import TracedStep, build_traced_step
+from stratlab.run_directory.late_rank import find_late_rank
+from tests.stratlab.analysis.example_report import build_example
+
+Noise = Callable[[random.Random], float]
+Rows = list[dict[str, Any]]
+
+NOISES: dict[str, Noise] = {
+    "even": lambda draw: draw.gauss(0, 2),
+    "skewed": lambda draw: draw.expovariate(1 / 3),
+    "hiccups": lambda draw: draw.gauss(0, 1) + (40 if draw.random() < 0.05 else 0),
+}
+TEAMS = ((2, 3), (2, 5), (4, 3), (8, 3), (8, 10))
+
+
+def simulate(seed: int, ranks: int, steps: int, noise: Noise, late: dict[int, float] | None = None) -> Rows:
+    """Steps of about 100 ms, equally long on all ranks: each waits, exposed, for the last one. `late`: rank -> ms."""
+    draw = random.Random(seed)
+    rows: Rows = []
+    for step in range(steps):
+        own = [100 + noise(draw) + (late or {}).get(rank, 0) for rank in range(ranks)]
+        for rank, ms in enumerate(own):
+            whole = max(own) + 5
+            rows.append(
+                {
+                    "rank": rank,
+                    "step": step,
+                    "step_ms": whole,
+                    "comm_exposed_ms": whole - ms,
+                    "bubble_ms": 0.0,
+                }
+            )
+    return rows
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_chance_names_a_rank_in_less_than_one_of_a_hundred_runs(noise: str) -> None:
+    named = [
+        find_late_rank(simulate(seed, *team, NOISES[noise]), []) for team in TEAMS for seed in range(300)
+    ]
+    assert sum(rank is not None for rank in named) < 0.01 * len(named)
+
+
+def test_one_rank_that_is_noisier_than_the_others_is_not_late() -> None:
+    def simulate_noisier(seed: int) -> Rows:
+        rows, draw = simulate(seed, 8, 3, NOISES["even"]), random.Random(-seed)
+        for row in rows:
+            row["comm_exposed_ms"] += draw.gauss(0, 20) if row["rank"] == 3 else 0
+        return rows
+
+    assert sum(find_late_rank(simulate_noisier(seed), []) is not None for seed in range(500)) <= 5
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_a_planted_sleep_of_30_ms_is_found(team: tuple[int, int]) -> None:
+    found = [
+        find_late_rank(simulate(seed, *team, lambda d: d.gauss(0, 1), {1: 30.0}), []) for seed in range(100)
+    ]
+    assert found.count(1) >= 98
+
+
+def test_less_than_two_percent_of_the_step_is_not_named() -> None:
+    assert find_late_rank(simulate(0, 4, 9, lambda d: 0.0, {2: 1.5}), []) is None
+    assert find_late_rank(simulate(0, 4, 9, lambda d: 0.0, {2: 3.5}), []) == 2
+
+
+def calls(*last: int) -> Rows:
+    return [{"rank": rank, "arrived_last": count} for rank, count in enumerate(last)]
+
+
+@pytest.mark.parametrize(
+    ("last", "late"),
+    [
+        ((0, 0, 0, 0, 1, 2, 0, 5), 7),
+        ((1, 1, 1, 1, 1, 2, 0, 1), None),
+        ((2, 1), None),
+        ((0, 8), 1),
+        ((0, 0), None),
+    ],
+)
+def test_calls_tell_where_steps_are_too_few(last: tuple[int, ...], late: int | None) -> None:
+    assert find_late_rank(simulate(0, len(last), 2, NOISES["even"]), calls(*last)) == late
+
+
+def test_who_has_nobody_to_wait_for_is_not_late() -> None:
+    assert find_late_rank(simulate(0, 1, 9, NOISES["even"]), calls(0)) is None
+    assert find_late_rank([], []) is find_late_rank([], calls(0, 50)) is None
+    staged = [row | {"bubble_ms": 9.0} for row in simulate(0, 4, 9, NOISES["even"], {2: 30.0})]
+    assert find_late_rank(staged, calls(0, 0, 50, 0)) is None
+
+
+@pytest.mark.parametrize("late", [None, 1])
+def test_a_run_s_report_and_a_comparison_name_the_same_rank(late: int | None) -> None:
+    """Whatever the calls say: by them rank 1 of the example came last most often."""
+    report = build_example(collectives=True)
+    ranks = len(report["ranks"])
+    report["steps"] = simulate(1, ranks, 5, NOISES["even"], {} if late is None else {late: 30.0})
+    report["mean"]["slowest_rank"] = find_late_rank(report["steps"], report["collectives"])
+    step = build_traced_step(report)
+    assert isinstance(step, TracedStep)
+    assert step.late_rank == build_values(report, {}, {})["late_rank"] == late
