@@ -1,6 +1,6 @@
 """The operations files that come with stratlab, counted again from the settings that they keep.
 
-    python benchmarks/shipped_operations.py                      # which differ from what is counted now: 6 minutes
+    python benchmarks/shipped_operations.py                      # which differ from what is counted now: 9 minutes
     python benchmarks/shipped_operations.py qwen2.5-3b-zero3-8   # of these alone
     python benchmarks/shipped_operations.py --write qwen2.5-3b-zero3-8
 

@@ -14,10 +14,10 @@ from stratlab.predict.device_memory import Verdict
 from stratlab.predict.operations_file import OperationsFile, find_operations
 from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.question import Question
-from stratlab.predict.remedies import advise
+from stratlab.predict.remedies import Look, advise, advise_room
 from stratlab.progress.run_progress import format_seconds
+from stratlab.tables.settings import SETTINGS
 from stratlab.tables.size_rules import find_size_refusal
-from stratlab.tables.strategies import STRATEGIES
 from stratlab.user_error import UserError
 
 NOT_KNOWN, CANNOT_START = "not known", "cannot start"
@@ -38,11 +38,13 @@ def answer(
     files: Sequence[OperationsFile],
     device_gib: float,
     cache: Path | None,
+    allowed: Sequence[str] = (),
 ) -> list[Prediction | Unknown]:
     """In the order of the questions.
 
     Args:
         cache: where what is counted now is kept; None = nothing is counted.
+        allowed: what advice may propose besides (candidates.ALLOWED).
 
     Raises:
         UserError: the trainer refuses every one of them.
@@ -57,19 +59,37 @@ def answer(
         for one in refused:
             alike.setdefault(one.reason, []).append(one.question.name)
         raise UserError("\n".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items()))
-    return [complete(one, known) if isinstance(one, Prediction) else one for one in found]
+    look = look_up(known, device_gib)
+    return [complete(one, look, allowed) if isinstance(one, Prediction) else one for one in found]
 
 
-def complete(one: Prediction, files: Sequence[OperationsFile]) -> Prediction:
-    """With what to change first, where it does not fit; of other strategies as far as files know them."""
-    if one.verdict is Verdict.FITS:
-        return one
-    others = {}
-    for strategy in STRATEGIES.keys() - {one.file.strategy}:
-        other = replace(one.question, settings={**one.question.settings, "strategy": strategy})
-        if file := find_operations(files, other):
-            others[strategy] = predict(other, file, one.device.gib).largest
-    return replace(one, advice=advise(one, others))
+def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Prediction:
+    """With what to change first, where it does not fit, or leaves no room for more than one row."""
+    if one.verdict is not Verdict.FITS:
+        return replace(one, advice=advise(one, look, allowed))
+    return one if one.largest > 1 else replace(one, advice=advise_room(one, look, allowed))
+
+
+def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
+    """Predicts as far as files know, each question once."""
+    of_run: dict[tuple[str, str], list[OperationsFile]] = {}
+    for file in files:
+        of_run.setdefault((file.model, file.strategy), []).append(file)
+    known: dict[str, Prediction | None] = {}
+
+    def look(question: Question) -> Prediction | None:
+        key = repr((sorted(question.settings.items()), question.ranks, question.rows, question.per_node))
+        if key not in known:
+            settings = question.settings
+            mine = of_run.get(
+                (settings.get("model", SETTINGS["model"]["default"]), settings.get("strategy", "")), []
+            )
+            file = find_operations(mine, question)
+            starts = file and not question.find_refusal(file.share(question.ranks))
+            known[key] = predict(question, file, device_gib) if file and starts else None
+        return known[key]
+
+    return look
 
 
 def _count(

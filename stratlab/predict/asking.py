@@ -140,13 +140,22 @@ def _explain_no_file(
 def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:
     """Setting -> text of what most of the files have that are as `given`, of as many the last ones: those that ship.
 
-    Settings that are another one's for each strategy, or that not every file has, are none of it.
+    Of one strategy it is what most files of all strategies have, if one of its own has it, too. Settings that are
+    another one's for each strategy, or that not every file has, are none of it.
     """
     own = {"model", "strategy", "dimensions", *BATCH, *given}
     names = sorted(set.intersection(*(set(file.settings) for file in files)) - own)
-    alike = [file for file in files if all(file.has(name, text) for name, text in given.items())]
-    sets = [tuple(as_text(file.settings[name]) for name in names) for file in reversed(alike or files)]
-    return dict(zip(names, Counter(sets).most_common(1)[0][0], strict=True))
+    wanted = {name: text for name, text in given.items() if name != "strategy"}
+    alike = [one for one in reversed(files) if all(one.has(name, text) for name, text in wanted.items())]
+    alike = alike or [*reversed(files)]
+    nearest = [one for one in alike if one.strategy == given.get("strategy", one.strategy)] or alike
+    counts = Counter(_read_texts(one, names) for one in alike)
+    most = max(nearest, key=lambda one: counts[_read_texts(one, names)])
+    return dict(zip(names, _read_texts(most, names), strict=True))
+
+
+def _read_texts(file: OperationsFile, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(as_text(file.settings[name]) for name in names)
 
 
 def _list_layouts(

@@ -63,6 +63,13 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    allow: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="What advice may propose besides: lora (trains adapters alone), offload (takes time), or both.",
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of objects.")] = False,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with bars by cause.", show_default=False)
@@ -79,6 +86,7 @@ def predict(
     """
     from stratlab.predict.answering import Unknown, answer
     from stratlab.predict.asking import ask_of_charts, ask_of_model
+    from stratlab.predict.candidates import ALLOWED
     from stratlab.predict.counting import find_cache
     from stratlab.predict.operations_file import SHIPPED, read_operations
     from stratlab.predict.prediction import Prediction
@@ -99,6 +107,9 @@ def predict(
         raise UserError(f"--page {page}: its folder is not there")
     if page and page.is_dir():
         raise UserError(f"--page {page}: is a folder; expected a file")
+    allowed = [name for name in allow.split(",") if name]
+    if wrong := [name for name in allowed if name not in ALLOWED]:
+        raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)}")
     cache = find_cache()
     files = list(read_operations([operations] if operations else []))
     files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
@@ -110,7 +121,7 @@ def predict(
         questions = ask_of_model(
             model, gpus or GPUS, files, settings or (), gpus_per_node or 0, counting=counting
         )
-    answers = answer(questions, files, device_gib, cache if counting else None)
+    answers = answer(questions, files, device_gib, cache if counting else None, allowed)
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:
         unknown = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from stratlab.predict.answering import complete
+from stratlab.predict.answering import complete, look_up
 from stratlab.predict.asking import PREFIX, build_question
 from stratlab.predict.counting import find_cache
 from stratlab.predict.device_memory import DEVICE_GIB, GIB, Verdict
@@ -43,7 +43,7 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
         return ""
     if file is None or question.find_refusal(file.share(ranks)):
         return ""
-    found = complete(predict(question, file, DEVICE_GIB), files)
+    found = complete(predict(question, file, DEVICE_GIB), look_up(files, DEVICE_GIB))
     most = max(found.peak.causes, key=lambda cause: found.peak.causes[cause])
     told = f"{name}: foreseen for GPUs of {DEVICE_GIB:g} GiB: {found.verdict}, {found.needs_gib:.2f} GiB each"
     if found.verdict is Verdict.FITS:

@@ -52,6 +52,12 @@ class Prediction:
         rows = self.question.rows * self.file.share(self.question.ranks)
         return self.question.global_batch // rows or None
 
+    def say_needs(self, rows: int = 0) -> str:
+        """`18.21 of 24 GiB`, on the device, with micro-batches of `rows`; 0 = those of the run."""
+        peak = self.file.peak(rows, self.question.ranks, self.question.layers) if rows else self.peak
+        most = "at most " if self.is_upper_bound else ""
+        return f"{most}{self.device.needs_gib(peak.total):.2f} of {self.device.gib:g} GiB"
+
     def say_largest(self) -> str:
         """`6`, `167 (5.2 x counted)` beyond what was counted, `65536 or more (...)` where nobody has looked further."""
         more = " or more" if self.largest == MOST_ROWS else ""

@@ -1,36 +1,91 @@
-"""What to change first where a run will not fit: what changes no result before what changes the strategy."""
+"""What to change first where a run will not fit: a run that fits, with what it takes, or else what may help."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
+from stratlab.predict.candidates import (
+    Settings,
+    change_question,
+    list_allowed_changes,
+    list_candidates,
+    list_light_changes,
+)
 from stratlab.predict.device_memory import Verdict
 from stratlab.predict.prediction import Prediction
+from stratlab.predict.question import Question
 from stratlab.tables.strategies import STRATEGIES, find_other
 
 KEPT = ("activations", "masks", "low-precision copies")
 LOSS = ("logits and loss",)
 STATE = ("parameters", "master copies", "gradients", "gradient buckets", "optimizer state", "teacher")
-LESS_CHUNK = 512
-"""Tokens whose logits are there at once."""
+OF_KIND = {"kept": "activation_checkpointing", "loss": "loss_chunk_tokens"}
+REASONS = {
+    "kept": "activations are most of it, and are computed again",
+    "loss": "logits are most of it",
+    "state": "weights, gradients and optimizer state are most of it",
+}
+NOT_COUNTED = "not counted, --count says whether it fits"
+Look = Callable[[Question], Prediction | None]
 
 
-def advise(one: Prediction, others: Mapping[str, int]) -> str:
-    """One sentence, with the setting to give.
+def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
+    """One sentence, with the settings to give.
 
     Args:
-        others: strategy -> largest micro-batch that fits, of those that are known.
+        look: the prediction of another question, as far as files know; None = they do not, or no run can start so.
+        allowed: of `candidates.ALLOWED`.
     """
-    question, settings = one.question, one.file.settings
-    if 0 < one.largest < question.rows:
-        rows = question.find_smaller(one.largest, one.file.share(question.ranks))
-        return f"micro_batch_size={rows} fits at the same global batch"
     if one.device.judge(0) is not Verdict.FITS:
         return (
             f"no setting makes it fit: CUDA's context and communicators take {one.device.fixed_gib:.2f} GiB, whatever "
             "the model"
         )
+    if rows := _find_rows(one):
+        return f"micro_batch_size={rows} fits at the same global batch, {one.say_needs(rows)}"
+    for question in list_candidates(one.question, one.file.settings, allowed):
+        found = look(question)
+        rows = _find_rows(found) if found else 0
+        if found and rows:
+            return f"{_name_changes(one.question, question, rows)} fits, {found.say_needs(rows)}"
+    return _guess(one, look, allowed)
+
+
+def advise_room(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
+    """What leaves room where the run fits with one row at a time alone; "" = nothing that is known."""
+    for question in list_candidates(one.question, one.file.settings, allowed):
+        found = look(question)
+        if found and found.verdict is Verdict.FITS and found.largest > 1:
+            changes = _name_changes(one.question, question, question.rows)
+            return (
+                f"{changes} leaves room ({found.say_needs()}), for a micro-batch up to {found.say_largest()}"
+            )
+    return ""
+
+
+def _find_rows(found: Prediction) -> int:
+    """The micro-batch that fits: the run's own, or a smaller one of the same step; 0 = none."""
+    if found.verdict is Verdict.FITS:
+        return found.question.rows
+    share = found.file.share(found.question.ranks)
+    return found.question.find_smaller(found.largest, share) if found.largest else 0
+
+
+def _name_changes(before: Question, after: Question, rows: int) -> str:
+    """`8 GPUs with strategy=fsdp, activation_checkpointing=blocks`: as the options take them."""
+    names = ["strategy", *after.settings]  # which the other settings are of
+    changed = {
+        name: after.settings[name] for name in names if after.settings.get(name) != before.settings.get(name)
+    }
+    if rows != before.rows:
+        changed["micro_batch_size"] = str(rows)
+    more = [f"{after.ranks} GPUs"] if after.ranks != before.ranks else []
+    return " with ".join([*more, *filter(None, [_name(changed)])])
+
+
+def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
+    """What may help, by what holds most; never what is known not to fit."""
+    settings = one.file.settings
     held = one.peak if one.largest else one.smallest  # fewer rows alone are not enough
     sizes = {
         kind: sum(held.causes.get(cause, 0) for cause in causes)
@@ -38,53 +93,30 @@ def advise(one: Prediction, others: Mapping[str, int]) -> str:
     }
     if one.device.judge(sizes["state"]) is not Verdict.FITS:
         sizes = {"state": sizes["state"]}  # which no other remedy touches
+    alone = [change for change in list_light_changes(settings) if len(change) == 1]
     for kind in sorted(sizes, key=lambda name: -sizes[name]):
-        found = _hold_less(settings, others) if kind == "state" else _REMEDIES[kind](settings)
-        if found:
-            return found
-    return "more ranks, or a smaller model"
+        if kind == "state":
+            tried = [*list_allowed_changes(settings, allowed), *_list_strategies(one)]
+        else:
+            tried = [change for change in alone if change.keys() == {OF_KIND[kind]}]
+        for change in tried:
+            if look(change_question(one.question, change)) is None:
+                return f"{_name(change)}: {REASONS[kind]}; {NOT_COUNTED}"
+    return "more GPUs, or a smaller model"
 
 
-def _keep_less(settings: Mapping[str, Any]) -> str:
-    if settings["activation_checkpointing"] != "blocks":
-        return "activation_checkpointing=blocks: activations are most of it, and are computed again"
-    return ""
-
-
-def _lose_less(settings: Mapping[str, Any]) -> str:
-    if settings.get("loss_chunk_tokens", 0) > LESS_CHUNK:
-        return f"loss_chunk_tokens={LESS_CHUNK}: logits are most of it"
-    return ""
-
-
-def _hold_less(settings: Mapping[str, Any], others: Mapping[str, int]) -> str:
-    strategy = str(settings["strategy"])
-    why = "weights, gradients and optimizer state are most of it"
-    if less := _find_less(strategy, others):
-        rows = f"; fits with micro_batch_size up to {others[less]}" if less in others else ""
-        return f"strategy={less}: {why}, and it holds less of them{rows}"
-    if not STRATEGIES.get(strategy, {}).get("holds", {}).get("divided"):
-        return "a strategy that shares out weights, gradients and optimizer state over several ranks, as fsdp does"
-    if not settings["lora_rank"]:
-        return "more ranks, which share out the state; or lora_rank=16, which trains adapters alone"
-    return ""
-
-
-def _find_less(strategy: str, others: Mapping[str, int]) -> str:
-    """The nearest one that holds less and is not known to be too large, rather one that is known to fit."""
-    steps = [strategy]
+def _list_strategies(one: Prediction) -> Iterator[Settings]:
+    """Those that hold less of the state, the nearest one first."""
+    mine = str(one.file.settings["strategy"])
+    steps = [mine]
     while (less := find_other(steps[-1], "holds_less")) and less not in steps:
         steps.append(less)
-    known = [name for name in (*steps[1:], *_list_dividing(strategy)) if others.get(name)]
-    return next((name for name in (*known, *steps[1:]) if others.get(name, 1)), "")
+    divided = set(STRATEGIES.get(mine, {}).get("holds", {}).get("divided", ()))
+    more = [name for name, row in STRATEGIES.items() if divided < {*row["holds"]["divided"]} and name != "nd"]
+    for name in dict.fromkeys((*steps[1:], *more)):
+        if one.question.ranks > 1:
+            yield {"strategy": name}
 
 
-def _list_dividing(strategy: str) -> list[str]:
-    """Strategies that divide more of the state than this one whatever their layout."""
-    mine = set(STRATEGIES.get(strategy, {}).get("holds", {}).get("divided", ()))
-    return [
-        name for name, facts in STRATEGIES.items() if mine < set(facts["holds"]["divided"]) and name != "nd"
-    ]
-
-
-_REMEDIES = {"kept": _keep_less, "loss": _lose_less}
+def _name(change: Settings) -> str:
+    return ", ".join(f"{name}={text}" for name, text in change.items())

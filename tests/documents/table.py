@@ -500,6 +500,11 @@ TABLE: dict[str, Row] = {
         "tests/trainer/counting/ranks/test_operations.py::test_predict_asks_the_trainer_for_a_model",
         instead="counts for minutes; the test has one strategy of a small model",
     ),
+    "stratlab predict --model vit_huge --set strategy=zero3 --set offload=optimizer --count": row(
+        "tests/stratlab/predict/test_predict.py::test_only_what_is_typed_is_asked_of_the_trainer",
+        "tests/stratlab/predict/test_offload.py::test_what_leaves_the_device_is_found_on_the_host",
+        instead="counts for minutes",
+    ),
     "stratlab predict --model vit_huge --gpus 8 --gpus-per-node 4": row(
         PARSES, f"{HERE}test_stratlab_predicts_as_told"
     ),

@@ -235,7 +235,7 @@ for _name, _row in STRATEGIES.items():
 
 def describe_for_tools() -> str:
     """JSON of the columns that stratlab reads, which may not import the trainer."""
-    columns = ("gathers", "compiles", "by_nodes", "holds_less", "sends_less", "knobs", "holds")
+    columns = ("gathers", "compiles", "by_nodes", "holds_less", "sends_less", "offload", "knobs", "holds")
     rows = {name: asdict(row) for name, row in STRATEGIES.items()}
     found = {name: {each: row[each] for each in columns} for name, row in rows.items()}
     return json.dumps(found, indent=1) + "\n"

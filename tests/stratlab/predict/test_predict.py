@@ -151,7 +151,7 @@ def test_a_file_of_one_micro_batch_does_not_answer_for_several(tmp_path: Path) -
 def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
     file = read_operations_file(write_file(tmp_path))
     question = Question("x", WANTED, ranks=8, per_node=8, rows=10**9, global_batch=0)
-    found = complete(predict(question, file, 79.6), [])
+    found = complete(predict(question, file, 79.6), lambda other: None)
     device = found.device
 
     def fits(rows: int) -> bool:
@@ -162,7 +162,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
         and fits(found.largest)
         and (not fits(found.largest + 1) or found.largest == MOST_ROWS)
     )
-    assert found.advice == "micro_batch_size=64000 fits at the same global batch"
+    assert found.advice.startswith("micro_batch_size=64000 fits at the same global batch, ")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema_version": 1}', '{"schema_version": 9}'])
@@ -256,7 +256,7 @@ def test_shipped_files_give_the_peaks_that_were_counted_whole() -> None:
     compared = 0
     for file in read_operations([SHIPPED]):
         one = whole.get(WHOLE.get((file.model, file.strategy), f"{file.model} {file.strategy}"))
-        if one is None:
+        if one is None or file.settings["activation_checkpointing"] != "none":
             continue
         peak = file.peak(4 if "qwen" in file.model else 32, one["ranks"]).total / GIB
         assert peak == pytest.approx(one["gib"]["peak"], rel=0.03), file.path.name
