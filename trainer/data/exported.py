@@ -8,6 +8,7 @@ from trainer.data.images import ImageData
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.size_table import SIZES
+from trainer.shapes.class_names import describe_other, match_names, read_names
 from trainer.shapes.model_shapes import read_model_json
 
 
@@ -33,17 +34,26 @@ def evaluated(config: Config, weights: Path | None = None) -> Config:
 
 
 def check_classes(config: Config, data: ImageData) -> None:
-    """Whether the weights to be judged tell as many classes apart as the data set has.
+    """Whether the weights to be judged know the classes of the data set, in whatever order.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: they know other ones.
     """
-    known = read_model_json(config)
-    names = known.get("class_names") or list((known.get("id2label") or {}).values())
-    if names and len(names) != len(data.class_names):
-        raise ConfigError(
-            [
-                f"TRAINER_MODEL_PATH={config.model_path!r}: tells {len(names)} classes apart, "
-                f"the data set {config.dataset_name} has {len(data.class_names)}"
-            ]
-        )
+    known = read_names(read_model_json(config))
+    if match_names(known, data.class_names) is None:
+        said = describe_other(known, data.class_names, config.dataset_name)
+        raise ConfigError([f"TRAINER_MODEL_PATH={config.model_path!r}: {said}"])
+
+
+def describe_head(config: Config, class_names: list[str]) -> str:
+    """What becomes of the outputs of the weights that a run starts from; "" where they are the data set's own."""
+    if config.init != "pretrained" or not config.model_path:
+        return ""
+    known = read_names(read_model_json(config))
+    order = match_names(known, class_names)
+    named = f"TRAINER_MODEL_PATH={config.model_path!r}"
+    if order is None:
+        return f"{named}: {describe_other(known, class_names, config.dataset_name)}; a new head is trained"
+    if order != list(range(len(order))):
+        return f"{named}: knows the classes of {config.dataset_name} in another order; its outputs are put into that"
+    return ""

@@ -14,7 +14,7 @@ import numpy as np
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.checkpoint.source import open_source
 from trainer.data import open_data
-from trainer.data.exported import evaluated
+from trainer.data.exported import check_classes, describe_head, evaluated
 from trainer.data.scale import scale_problem
 from trainer.data.text.cache import cache_folder
 from trainer.data.text.problems import text_problems
@@ -189,13 +189,16 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
         raise ConfigError(problems + failure.problems) from None
     if not size_problem and (scale := scale_problem(config, data.source_edge, image_size)):
         problems.append(scale)
-    problems += teacher_problems(config, len(data.class_names), data.channels)
+    problems += teacher_problems(config, data.class_names, data.channels)
     problems += plan_problems(config, len(data.train))
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
     if problems:
         raise ConfigError(problems)
-    for note in data.notes:
-        log.info(note)
+    if config.mode == "evaluate":
+        check_classes(config, data)
+    for note in (*data.notes, describe_head(config, data.class_names)):
+        if note:
+            log.info(note)
     for split in (data.train, data.validation, data.test):
         split.pixels(np.array([0]))
 

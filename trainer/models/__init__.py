@@ -6,6 +6,7 @@ Everything else: Hugging Face's, by hub id or folder.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 import torch
@@ -15,6 +16,7 @@ from trainer.models.learner import ClassLoss
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.network_table import NETWORKS
 from trainer.settings.recomputation import NONE
+from trainer.shapes.class_names import match_names, read_names
 from trainer.shapes.model_shapes import (
     HUB_IDS,
     TORCHVISION,
@@ -34,12 +36,15 @@ def build_model(
     num_labels: int,
     empty: bool = False,
     whole: bool = False,
+    class_names: Sequence[str] = (),
 ) -> ImageClassifier:
     """The model on the CPU in fp32, with adapters and activation checkpointing; fresh weights depend on the seed alone.
 
     Args:
         empty: on the meta device instead, without weights.
         whole: of weights that are loaded the head too must be there.
+        class_names: of the data, in the order of its labels; the head of weights that know the same classes in another
+            order is put into this one, that of weights that know other classes is a fresh one. None = not compared.
 
     Raises:
         ConfigError: settings that this model cannot have.
@@ -49,7 +54,7 @@ def build_model(
         raise ConfigError(problems)
     with torch.device("meta" if empty else "cpu"):
         torch.manual_seed(config.seed)
-        model = _build(config, image_size, channels, num_labels, empty, whole)
+        model = _build(config, image_size, channels, num_labels, empty, whole, class_names)
         model.loss = ClassLoss(config.label_smoothing)
         if config.batch_norm == "synchronised":
             _synchronise(model, config)
@@ -72,7 +77,13 @@ def _synchronise(model: ImageClassifier, config: Config) -> None:
 
 
 def _build(
-    config: Config, image_size: int, channels: int, num_labels: int, empty: bool, whole: bool
+    config: Config,
+    image_size: int,
+    channels: int,
+    num_labels: int,
+    empty: bool,
+    whole: bool,
+    class_names: Sequence[str],
 ) -> ImageClassifier:
     name, pretrained = registered_name(config), config.init == "pretrained"
     source = (config.model_path or config.model) if not name else ""
@@ -81,7 +92,7 @@ def _build(
     if source:
         from trainer.models.hugging_face import build_hugging_face
 
-        return build_hugging_face(config, source, image_size, channels, num_labels, empty, whole)
+        return build_hugging_face(config, source, image_size, channels, num_labels, empty, whole, class_names)
     weight_channels = _weight_channels(config, channels)
     model = _build_own(config, name, image_size, channels, num_labels, weight_channels)
     if pretrained and not empty:
@@ -93,7 +104,8 @@ def _build(
             from trainer.models.torchvision_networks import download_weights
 
             state = download_weights(name)
-        load_weights(config, model, state, whole)
+        known = read_names(read_model_json(config)) if config.model_path else []
+        load_weights(config, model, state, whole, match_names(known, class_names))
     return model
 
 

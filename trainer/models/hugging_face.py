@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from trainer.failures import DataMissing
 from trainer.models.classifier import ForwardFlops, ImageClassifier, repeat_channel, wrong_channels
 from trainer.models.flops import count_forward_flops
 from trainer.models.vit import forward_flops, vit_config
+from trainer.models.weights import reorder_head
 from trainer.settings.config import Config, ConfigError
+from trainer.shapes.class_names import match_names, read_names
 from trainer.shapes.model_shapes import VitShape
 
 
@@ -64,6 +67,7 @@ def build_hugging_face(
     num_labels: int,
     empty: bool,
     whole: bool = False,
+    class_names: Sequence[str] = (),
 ) -> ImageClassifier:
     """The model of `source` (hub id or folder), fresh or with its weights, a head for `num_labels`, no dropout.
 
@@ -72,6 +76,7 @@ def build_hugging_face(
 
     Args:
         whole: of weights that are loaded the head too must be there.
+        class_names: as of `build_model`.
 
     Raises:
         DataMissing: nothing to be had there, or another architecture than its config.json says.
@@ -87,11 +92,16 @@ def build_hugging_face(
     taken = 3 if taken is None else taken
     if channels not in (1, taken) or (channels == 1 and taken not in (1, 3)):
         raise ConfigError([wrong_channels(config.model_name, taken, channels)])
+    order = match_names(read_names({"id2label": settings.id2label}), class_names)
     settings.num_labels = num_labels
     switch_dropout_off(settings)
     switch_dropout_off(seen)
     loads = pretrained and not empty
     hf = _load(config, source, settings, whole) if loads else _construct(config, source, settings)
+    if loads and order is None:
+        _renew_heads(hf, _construct(config, source, settings))
+    elif loads and order:
+        reorder_head(hf, find_heads(hf), order)
     model = HuggingFaceModel(hf, repeat=taken if channels != taken else 0)
     try:
         if pretrained and size != image_size:
@@ -102,6 +112,11 @@ def build_hugging_face(
             [f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure}"]
         ) from failure
     return model
+
+
+def _renew_heads(hf: Any, fresh: Any) -> None:
+    for head in find_heads(hf):
+        hf.get_submodule(head).load_state_dict(fresh.get_submodule(head).state_dict())
 
 
 def find_heads(hf: Any) -> list[str]:

@@ -15,6 +15,7 @@ from trainer.settings.size_table import SIZES
 MODEL, DATA, UPDATES = "another model", "other samples, or another order", "other updates"
 TEACHER = "teacher_sha256"
 DATA_SHA256 = "data_sha256"
+CLASS_NAMES_SHA256 = "class_names_sha256"
 """Their places in `resolved` of config.json."""
 WHY: dict[str, str] = {
     **dict.fromkeys(("task", "model", "model_path", *SIZES, "image_size"), MODEL),
@@ -70,6 +71,7 @@ MAY_DIFFER = (
 RESOLVED: dict[str, str] = {
     "precision": "weights and moments of another kind, other rounding; give the same TRAINER_PRECISION",
     DATA_SHA256: DATA,
+    CLASS_NAMES_SHA256: "the classes have other names, or another order",
     "train_samples": DATA,
     "batch_norm_samples": "batch norm takes the statistics of so many samples; see TRAINER_MICRO_BATCH_SIZE",
     "initial_weights_sha256": "training began elsewhere",

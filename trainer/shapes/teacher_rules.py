@@ -8,12 +8,13 @@ teacher      demo/large ─▶ <results>/demo/large/model     a finished run's e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.size_table import SIZES
+from trainer.shapes.class_names import describe_other, match_names, read_names
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.decoder_shapes import parameter_shapes
 from trainer.shapes.model_shapes import (
@@ -60,18 +61,20 @@ def teacher_config(config: Config) -> Config:
     )
 
 
-def teacher_problems(config: Config, num_labels: int | None = None, channels: int | None = None) -> list[str]:
+def teacher_problems(
+    config: Config, class_names: Sequence[str] | None = None, channels: int | None = None
+) -> list[str]:
     """One sentence per reason for which this teacher cannot teach this student.
 
     Args:
-        num_labels: classes of the data set; None = not known, and not compared.
+        class_names: of the data set; None = not known, and not compared. The same ones may have another order.
         channels: of its images, likewise.
     """
     if not config.teacher or config.mode != "train":
         return []
     try:
         return [
-            f"{said_teacher(config)}: {problem}" for problem in _find_problems(config, num_labels, channels)
+            f"{said_teacher(config)}: {problem}" for problem in _find_problems(config, class_names, channels)
         ]
     except ConfigError as failure:
         return failure.problems
@@ -79,7 +82,7 @@ def teacher_problems(config: Config, num_labels: int | None = None, channels: in
         return [f"{said_teacher(config)}: {failure}"]
 
 
-def _find_problems(config: Config, num_labels: int | None, channels: int | None) -> list[str]:
+def _find_problems(config: Config, class_names: Sequence[str] | None, channels: int | None) -> list[str]:
     teacher = teacher_config(config)
     if problem := kind_problem(config, teacher):
         return [problem]
@@ -91,7 +94,7 @@ def _find_problems(config: Config, num_labels: int | None, channels: int | None)
     return [
         *model_problems(teacher),
         *([size] if size else []),
-        *([] if num_labels is None else _class_problems(config, teacher, num_labels)),
+        *([] if class_names is None else _class_problems(config, teacher, class_names)),
         *([] if channels is None else _channel_problems(config, teacher, channels)),
     ]
 
@@ -102,9 +105,10 @@ def _vocabulary_problems(config: Config, teacher: Config) -> Iterator[str]:
         yield f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same"
 
 
-def _class_problems(config: Config, teacher: Config, num_labels: int) -> Iterator[str]:
-    if (known := read_classes(teacher)) != num_labels:
-        yield f"tells {known} classes apart, the data set {config.dataset_name} has {num_labels}"
+def _class_problems(config: Config, teacher: Config, class_names: Sequence[str]) -> Iterator[str]:
+    known = read_classes(teacher)
+    if len(known) != len(class_names) or match_names([name for name in known if name], class_names) is None:
+        yield describe_other(known, class_names, config.dataset_name)
 
 
 def _channel_problems(config: Config, teacher: Config, channels: int) -> Iterator[str]:
@@ -131,17 +135,19 @@ def read_channels(teacher: Config) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def read_classes(teacher: Config) -> int:
-    """How many classes an image classifier with weights tells apart.
+def read_classes(teacher: Config) -> list[str]:
+    """The classes that an image classifier with weights tells apart, each "" where they have no names.
 
     Raises:
         DataMissing: the hub has no such model, nor its cache.
     """
     if registered_name(teacher) in TORCHVISION and not teacher.model_path:
-        return IMAGENET_CLASSES
+        return [""] * IMAGENET_CLASSES
     content = read_model_json(teacher) if teacher.model_path else _fetch_json(teacher)
-    names = content.get("class_names") or content.get("id2label")
-    return len(names) if names else int(content.get("num_labels", 2))  # transformers' own, where nobody says
+    unnamed = len(content.get("id2label") or {}) or int(
+        content.get("num_labels", 2)
+    )  # transformers' own default
+    return read_names(content) or [""] * unnamed
 
 
 def _fetch_json(teacher: Config) -> dict[str, Any]:

@@ -22,7 +22,9 @@ from trainer.models.learner import Learner
 from trainer.models.teacher import Teacher, place_teacher
 from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.continuation import CLASS_NAMES_SHA256
 from trainer.settings.precision import Precision
+from trainer.shapes.class_names import hash_names
 from trainer.shapes.model_shapes import default_image_size
 from trainer.shapes.teacher_place import naming_the_teacher
 from trainer.shapes.teacher_rules import teacher_config, teacher_problems
@@ -57,6 +59,7 @@ class ImageTask:
             "validation_samples": len(data.validation),
             "test_samples": len(data.test),
             "num_labels": len(data.class_names),
+            CLASS_NAMES_SHA256: hash_names(data.class_names),
             "image_size": image_size,
             "image_channels": data.channels,
             "data_sha256": data.sha256,
@@ -89,19 +92,25 @@ class ImageTask:
             channels=self._data.channels,
             num_labels=len(self._data.class_names),
             empty=empty,
+            class_names=self._data.class_names,
         )
 
     def build_teacher(self, precision: Precision, pulse: Pulse, teaches: bool) -> Teacher | None:
         config = self._config
         if not config.teacher:
             return None
-        labels, channels = len(self._data.class_names), self._data.channels
-        if problems := teacher_problems(config, labels, channels):
+        names, channels = self._data.class_names, self._data.channels
+        if problems := teacher_problems(config, names, channels):
             raise ConfigError(problems)
         asked = teacher_config(config)
         with naming_the_teacher(config):
             model = build_model(
-                asked, image_size=self._image_size, channels=channels, num_labels=labels, whole=True
+                asked,
+                image_size=self._image_size,
+                channels=channels,
+                num_labels=len(names),
+                whole=True,
+                class_names=names,
             )
         self.teacher_facts = {
             "teacher_sha256": self._hash("hashing the teacher", model, pulse),

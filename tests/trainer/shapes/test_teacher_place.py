@@ -17,11 +17,12 @@ from trainer.settings.config import Config, ConfigError
 from trainer.shapes import teacher_place
 from trainer.shapes.teacher_rules import teacher_problems
 
+TEN = [str(i) for i in range(10)]
 TEXT = {"model": "qwen_tiny"}
 
 
 def refuse(**values) -> str:
-    (found,) = teacher_problems(Config(run="student", comparison="students", **values), 10)
+    (found,) = teacher_problems(Config(run="student", comparison="students", **values), TEN)
     return found
 
 
