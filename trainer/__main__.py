@@ -58,10 +58,11 @@ with packages_needed():
     from trainer.launch.lease import Lease
     from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
     from trainer.launch.node_rank import holds_rank_0, read_node_rank
-    from trainer.launch.options import build_environment, name_settings
+    from trainer.launch.options import build_environment
     from trainer.launch.peers import Peers, wait_for_host
     from trainer.launch.planted import explain_planted_kill
     from trainer.launch.sender import Sender
+    from trainer.launch.taken import refuse_finished
     from trainer.launch.tensorboard import EventWriter
     from trainer.launch.termination import drop_unwritten, end
     from trainer.launch.watchdog import Watchdog
@@ -69,6 +70,7 @@ with packages_needed():
     from trainer.layout.node import read_node
     from trainer.record.run_directory import RunDirectory
     from trainer.settings.config import Config, ConfigError
+    from trainer.settings.spelling import OPTIONS, SpellingFormatter, spell
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -80,7 +82,9 @@ LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metr
 
 def main(arguments: list[str]) -> int:
     """Runs the pod's share of the run; returns its exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    console = logging.StreamHandler(sys.stderr)
+    console.setFormatter(SpellingFormatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[console])
     stop = Stop()
     stop.listen()
     try:
@@ -100,7 +104,7 @@ def main(arguments: list[str]) -> int:
         DeadlinePassed,
     ) as failure:
         stop.settle()
-        return end(failures.exit_code(failure), name_settings(str(failure)) if arguments else str(failure))
+        return end(failures.exit_code(failure), spell(str(failure), os.environ))
     except Stopped:
         return end(failures.TERMINATED, "before the launcher was there")
     except OSError as failure:
@@ -112,6 +116,7 @@ def main(arguments: list[str]) -> int:
 
 def _apply(arguments: list[str]) -> list[str]:
     """Puts what was typed into the environment, where the ranks read it too; returns what is to be said of it."""
+    os.environ[OPTIONS] = "1"
     found, said = build_environment(arguments, os.environ)
     for name in os.environ.keys() - found.keys():  # taken back
         del os.environ[name]
@@ -128,18 +133,22 @@ def _run(config: Config, stop: Stop, said: list[str]) -> int:
     pods = preflight.read_pods(os.environ)
     folder = RunDirectory(config.results, config.comparison, config.run)
     ledger = Ledger(folder, read_pod_name(os.environ))
+    refuse_finished(config, folder, os.environ)
+    launcher = uuid.uuid4().hex
+    lease = Lease(folder, launcher, ledger.pod)
+    is_first = holds_rank_0(os.environ, ledger.pod, pods.nodes)
+    if is_first:
+        lease.check()
     try:
         accelerators.check(config.accelerator, pods.processes_per_node, os.environ)
         preflight.check(config, pods.world_size, os.environ)
         check_memory(config, pods)
     except (AcceleratorsMissing, OutOfMemory) as missing:
-        ledger.record_refusal(failures.exit_code(missing), str(missing))
+        ledger.record_refusal(failures.exit_code(missing), spell(str(missing), os.environ))
         raise
     ledger.check(config)
     _say(said)  # of a run that can start
-    launcher = uuid.uuid4().hex
-    lease = Lease(folder, launcher, ledger.pod)
-    if holds_rank_0(os.environ, ledger.pod, pods.nodes):
+    if is_first:
         lease.take()
     sender = Sender(folder, launcher, os.environ) if os.environ.get("MLFLOW_TRACKING_URI") else None
     events = EventWriter(folder, launcher) if config.tensorboard and config.mode == "train" else None
@@ -202,6 +211,7 @@ def _run(config: Config, stop: Stop, said: list[str]) -> int:
             failures.DEADLINE_PASSED,
             Ledger(folder, ledger.pod).deadline_sentence(config),
         )
+    text = spell(text, os.environ)
     _write_down(lambda: _record_attempt_end(folder, launcher, code, text))
     _write_down(lambda: ledger.record_end(launcher, code, text))
     lease.release()

@@ -63,6 +63,7 @@ from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses
 from trainer.settings.quantized_shares import describe_quantized
 from trainer.settings.recording_rules import snapshot_problems
 from trainer.settings.schedule import profile_first_from
+from trainer.settings.spelling import SpellingFormatter
 from trainer.settings.starting_weights import INITIAL_WEIGHTS, describe_starting_weights
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import count_batch_norm_samples
@@ -277,7 +278,7 @@ def main() -> int:
     level = logging.INFO if rank == 0 else logging.WARNING
     console = logging.StreamHandler(sys.stdout)
     console.setLevel(level)
-    console.setFormatter(logging.Formatter("%(message)s"))
+    console.setFormatter(SpellingFormatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[console], force=True)
     try:
         if problems:

@@ -31,10 +31,10 @@ TAIL_BYTES = 65_536
 class ListedRun:
     """One run. None or "" where its files do not tell.
 
-    `status`: finished, failed, stopped, unfinished, at work; "traces only" where traces of another program were read;
-    on a cluster also the state of a custom resource whose run has no folder yet, or is suspended. `started`, and
-    `written`, when it last recorded something, are UTC, ISO 8601; `step` the last one recorded, of `steps`; `resource`
-    its custom resource and that one's state.
+    `status`: finished, failed, stopped, unfinished, at work; "traces only": those of another program, analysed; on a
+    cluster also the state of a custom resource whose run has no folder yet, or is suspended. `started`, and `written`,
+    when it last recorded something, are UTC, ISO 8601; `step` the last one recorded, of `steps`; `resource` its custom
+    resource and that one's state.
     """
 
     comparison: str

@@ -25,6 +25,7 @@ from stratlab.rehearse.replicas import PodEnd, deciding_end, run_pods
 from stratlab.rehearse.summary import RunEnd, describe_failure, describe_stop, describe_success
 from stratlab.rendering.checking import TRAINER, Refused, ask_trainer, list_refusals
 from stratlab.rendering.pod_commands import Pod
+from stratlab.run_directory.outcome import read_attempts
 from stratlab.tracking.server import run_server
 
 REFRESH_S = 0.5
@@ -152,8 +153,13 @@ def _train_and_analyze(run: PlannedRun, analysis: bool, display: Display) -> Run
 
 
 def _has_final_traces(run_dir: Path, code: int) -> bool:
-    """After a code from 128 a cluster would try again, and the waiter would wait for that."""
-    return code < 128 and (run_dir / "traces" / "manifest.json").is_file()
+    """After a code from 128 a cluster would try again, and the waiter would wait for that.
+
+    An attempt that has not ended is of another start, beside which this one was refused.
+    """
+    attempts = read_attempts(run_dir)
+    has_ended = bool(attempts) and attempts[-1].get("event") == "ended"
+    return code < 128 and has_ended and (run_dir / "traces" / "manifest.json").is_file()
 
 
 def _run_stage(

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.failures import DataMissing
-from trainer.launch.options import PER_NODE, build_environment, name_settings
+from trainer.launch.options import PER_NODE, build_environment
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.settings_file import is_passable
+from trainer.settings.spelling import OPTIONS, spell
 
 Scalar = str | int | float | bool | None
+GIVEN = {OPTIONS: "1"}
 
 
 @contextmanager
@@ -21,9 +23,9 @@ def named_settings() -> Iterator[None]:
     try:
         yield
     except ConfigError as failure:
-        raise ConfigError([name_settings(problem) for problem in failure.problems]) from failure.__cause__
+        raise ConfigError([spell(problem, GIVEN) for problem in failure.problems]) from failure.__cause__
     except DataMissing as failure:
-        raise DataMissing(name_settings(str(failure))) from failure.__cause__
+        raise DataMissing(spell(str(failure), GIVEN)) from failure.__cause__
 
 
 def build_options(

@@ -21,6 +21,7 @@ from trainer.record.rungs import RUNGS, find_asked
 from trainer.run import Run
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.continuation import swapped_problems
+from trainer.settings.spelling import SpellingFormatter
 from trainer.settings.starting_weights import describe_starting_weights
 
 log = logging.getLogger("trainer")
@@ -66,7 +67,7 @@ def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) 
         dist.broadcast_object_list(found, group=group)
     attempt: Attempt = found[0]
     handler = RankLog(folder.rank_log(world.rank))
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(SpellingFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
     log.info(
         "%s: attempt %d, rank %d of %d on %s, %s, starts from %s",

@@ -6,6 +6,9 @@ The grace period belongs to the release and cannot change while it runs; what a 
 from __future__ import annotations
 
 import math
+import os
+
+from trainer.settings.spelling import name_again
 
 SHARE = 0.5
 """Of the time that a stop leaves the ranks, a checkpoint may take so much: the step before it takes time as well."""
@@ -21,6 +24,6 @@ def find_grace_problem(checkpoint_s: float, grace_s: int) -> str | None:
     wish = math.ceil((checkpoint_s / SHARE + MARGIN_S) / ROUND_TO_S) * ROUND_TO_S
     return (
         f"the last checkpoint took {checkpoint_s:.0f} s, and a stop leaves it {ranks_s:.0f} s of "
-        f"run.graceSeconds={grace_s}: so that no step is lost, install the run again with run.graceSeconds={wish} "
-        "(under its name it goes on)"
+        f"TRAINER_GRACE_S={grace_s}: so that no step is lost, {name_again(os.environ)} with TRAINER_GRACE_S={wish} "
+        "(under its name the run goes on)"
     )

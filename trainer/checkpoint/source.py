@@ -85,6 +85,29 @@ def open_source(config: Config) -> Source:
     return source
 
 
+def exhausted_problems(config: Config, steps: int) -> list[str]:
+    """That the run named by `resume_from` leaves nothing to do; looks at names of checkpoints alone.
+
+    Args:
+        steps: of this run's plan.
+    """
+    own = RunDirectory(config.results, config.comparison, config.run)
+    if not config.resume_from or CheckpointFolder(own).committed():
+        return []
+    known = read_line(own.config.read_bytes()) if own.config.is_file() else {}
+    source = open_source(config)
+    step = source.step if source.step is not None else CheckpointFolder(source.folder).committed()[-1]
+    step = known.get("resolved", {}).get(RESUMED_FROM, {}).get("step", step)  # of an earlier attempt
+    return [_describe_exhausted(config, step, steps)] if step >= steps else []
+
+
+def _describe_exhausted(config: Config, step: int, steps: int) -> str:
+    return (
+        f"TRAINER_RESUME_FROM={config.resume_from!r}: its checkpoint is of step {step}, this run has {steps} steps: "
+        "none is left; give more steps (TRAINER_STEPS, TRAINER_EPOCHS), or name an earlier checkpoint"
+    )
+
+
 def choose_origin(
     config: Config,
     resolved: Mapping[str, Any],
@@ -127,11 +150,7 @@ def choose_origin(
             skipped.append(f"{path} is not the one that this run went on from: {record}, was {known}")
             continue
         if state.step >= steps:
-            raise ConfigError(
-                [
-                    f"{said}: it is at step {state.step}, and this run has {steps} steps; give it more (TRAINER_STEPS)"
-                ]
-            )
+            raise ConfigError([_describe_exhausted(config, state.step, steps)])
         return Origin(Chosen(path, _as_beginning(state)), record), skipped
     raise ConfigError([f"{said}: no checkpoint is whole: {'; '.join(skipped)}"])
 

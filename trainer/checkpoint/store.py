@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from typing import Any
 
@@ -30,6 +31,7 @@ from trainer.outcome.tracking import Recorder
 from trainer.record.run_directory import RunDirectory
 from trainer.run import Run
 from trainer.settings.config import ConfigError
+from trainer.settings.spelling import spell
 
 LABEL = "## Checkpoint ##"
 
@@ -235,7 +237,9 @@ class Checkpoints:
         if self._run.writes and problem and not self._grace_told:
             self._grace_told = True
             log.warning("%s", problem)
-            self._recorder.record("event", step, name="grace period too short", text=problem)
+            self._recorder.record(
+                "event", step, name="grace period too short", text=spell(problem, os.environ)
+            )
 
     def _is_best(self, step: int) -> bool:
         """Whether it was just validated and is to be kept for that; not by the clock, which meets few validations."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from trainer.checkpoint.together import run_together
 from trainer.checkpoint.training_state import TrainingState
 from trainer.engine import Snapshot
 from trainer.failures import CRASHED, STORAGE_FULL_ERRNOS, PeerLost, StorageFull, exit_code
+from trainer.settings.spelling import name_again
 
 log = logging.getLogger("trainer")
 
@@ -113,9 +115,10 @@ class CheckpointWriter:
 
     def _explain(self, step: int, full: StorageFull) -> str:
         known = self._folder.committed()
+        start = "its newest checkpoint" if known else "its beginning, none is there"
         return (
-            f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then install "
-            f"again: the run goes on from {'its newest checkpoint' if known else 'its beginning, none is there'}"
+            f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then "
+            f"{name_again(os.environ)}: the run goes on from {start}"
         )
 
     def _save(self, taken: Taken) -> int:

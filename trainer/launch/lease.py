@@ -24,7 +24,7 @@ WATCH_S = 8.0
 
 
 class Lease(threading.Thread):
-    """The claim of one launcher; `take` it before anything is written, `release` it at the end.
+    """The claim of one launcher: `check` before anything is read, `take` before it is written, `release` at the end.
 
     Args:
         launcher: of this start.
@@ -41,24 +41,37 @@ class Lease(threading.Thread):
             **_describe(os.getpid()),
         }
         self._released = threading.Event()
+        self._left: dict[str, Any] = {}
+        """What an earlier start has left, and does not change."""
 
     def take(self) -> None:
-        """Waits for a few seconds where an earlier start has left its file: does it still change?
+        """Claims the folder.
+
+        Raises:
+            ConfigError: another start is at work in it.
+        """
+        self.check()
+        self._write(0)
+        self.start()
+
+    def check(self) -> None:
+        """Waits for a few seconds where an earlier start has left its file: does it still change? Writes nothing.
 
         Raises:
             ConfigError: it does.
         """
         held = _read(self._folder)
-        if held and (again := held if _is_there(held) else _watch(self._folder, held)):
+        if held in ({}, self._left):
+            return
+        if again := held if _is_there(held) else _watch(self._folder, held):
             who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
             raise ConfigError(
                 [
                     f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
-                    "first, or choose another release name"
+                    "first, or choose another name (TRAINER_RUN)"
                 ]
             )
-        self._write(0)
-        self.start()
+        self._left = held
 
     def run(self) -> None:
         beat = 0

@@ -116,11 +116,6 @@ def count_problem(name: str, value: str) -> str:
     return "" if COUNT.fullmatch(value) else f"{name}={value!r}: expected a number from 1"
 
 
-def name_settings(text: str) -> str:
-    """Who wrote `lr` in a file, behind --set or in Python did not write TRAINER_LR."""
-    return re.sub(rf"\b{PREFIX}([A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])", lambda found: found[1].lower(), text)
-
-
 def make_name(env: Mapping[str, str], now: datetime) -> str:
     """`ddp-20261125-154400`, or with -2, -3 ... behind it where that folder is there."""
     name = f"{env.get('TRAINER_STRATEGY', 'single')}-{now:%Y%m%d-%H%M%S}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.checkpoint.source import open_source
+from trainer.checkpoint.source import exhausted_problems, open_source
 from trainer.data import open_data
 from trainer.data.exported import check_classes, describe_head, evaluated
 from trainer.data.scale import scale_problem
@@ -21,6 +21,7 @@ from trainer.data.text.problems import text_problems
 from trainer.data.text.rows import read_index
 from trainer.data.text.text_source import check_given
 from trainer.launch.options import count_problem
+from trainer.launch.taken import refuse_finished
 from trainer.layout.fit import fit_problems, largest_device_bytes
 from trainer.layout.mesh import broken_rules
 from trainer.prepare.before_ranks import ensure_cache
@@ -31,7 +32,8 @@ from trainer.settings.deepspeed_rules import broken_deepspeed_rules, has_gpu, pl
 from trainer.settings.fault import rank_problems
 from trainer.settings.fields import MODELS
 from trainer.settings.recording_rules import snapshot_problems
-from trainer.settings.schedule import plan_problems
+from trainer.settings.schedule import build_plan, plan_problems
+from trainer.settings.spelling import name_removal
 from trainer.settings.starting_weights import adapter_problems
 from trainer.shapes.decoder_json import read_shape
 from trainer.shapes.model_shapes import (
@@ -47,6 +49,7 @@ log = logging.getLogger("trainer")
 BUILT_IN_IMAGES = ("digits", "synthetic")
 SERVER = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")  # as the charts' schema has it
 LOGIN = re.compile(r"[^/?#]*//[^/?#]*@")
+OTHER_NAME = "choose another name (TRAINER_RUN)"
 MAY_CHANGE = ("image", "accelerator", "wait_s", "grace_s", "max_attempts", "deadline_s")
 
 
@@ -100,6 +103,8 @@ def check(
     """
     if config.mode == "check":  # it names by itself what is missing
         return
+    if not replaces:
+        refuse_finished(config, RunDirectory(config.results, config.comparison, config.run), env)
     if config.mode == "evaluate":
         config = evaluated(config)
     per_node = read_pods(env).processes_per_node
@@ -108,7 +113,7 @@ def check(
         problems += teacher_problems(config)
     problems += _tracking_problems(env)
     problems += rank_problems(config.fault, world_size)
-    problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size)
+    problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size, env)
     problems += compile_problems(config, env, gpu=has_gpu())
     problems += snapshot_problems(config, gpu=has_gpu())
     if config.is_text:
@@ -168,8 +173,20 @@ def _check_text(
             check_given(config)
         return
     rows = ensure_cache(config, _say)
-    if problems := plan_problems(config, rows):
+    if problems := _plan_problems(config, rows):
         raise ConfigError(problems)
+
+
+def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = ()) -> list[str]:
+    """What is wrong with the length of the run, and that nothing of it is left to do.
+
+    Args:
+        before: problems that are known already: one of them may be that `resume_from` names no such run.
+    """
+    problems = plan_problems(config, train_samples)
+    if before or problems or config.mode != "train":
+        return problems
+    return exhausted_problems(config, build_plan(config, train_samples).steps)
 
 
 def _say(text: str) -> None:
@@ -190,7 +207,7 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
     if not size_problem and (scale := scale_problem(config, data.source_edge, image_size)):
         problems.append(scale)
     problems += teacher_problems(config, data.class_names, data.channels)
-    problems += plan_problems(config, len(data.train))
+    problems += _plan_problems(config, len(data.train), problems)
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
     if problems:
         raise ConfigError(problems)
@@ -214,26 +231,22 @@ def _tracking_problems(env: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _folder_problems(config: Config, world_size: int) -> list[str]:
+def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) -> list[str]:
     folder = RunDirectory(config.results, config.comparison, config.run)
+    removal = f"{OTHER_NAME}, or remove the folder ({name_removal(folder.path, env)})"
     if config.mode == "evaluate":
         return _evaluation_problems(config, folder)
     if os.path.lexists(folder.path) and not folder.path.is_dir():
-        return [f"{folder.path}: is no folder; choose another release name, or remove it"]
+        return [f"{folder.path}: is no folder; {OTHER_NAME}, or remove it"]
     if strangers := folder.find_strangers():
-        return [f"{folder.path}: holds {strangers[0]} and nothing of a run; choose another release name"]
-    if folder.summary.exists():
-        return [
-            f"{folder.path}: this run has finished already; choose another release name "
-            f"(or another TRAINER_COMPARISON), or remove the folder: {_removal(config)}"
-        ]
+        return [f"{folder.path}: holds {strangers[0]} and nothing of a run; {OTHER_NAME}"]
     if folder.config.exists():
         goes_on = config.resume == "auto" and bool(CheckpointFolder(folder).committed())
         before = read_line(folder.config.read_bytes())
         if not (isinstance(before.get("config"), dict) and isinstance(before.get("resolved"), dict)):
             return [
                 f"{folder.config}: is not what a run writes, so nobody can tell what it was started with; "
-                f"choose another release name, or remove the folder ({_removal(config)})"
+                f"{removal}"
             ]
         changed = _changed_settings(before, config, world_size, goes_on)
         if changed:
@@ -245,12 +258,12 @@ def _folder_problems(config: Config, world_size: int) -> list[str]:
                 )
             return [
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
-                f"choose another release name, or remove the folder ({_removal(config)}){resize}"
+                f"{removal}{resize}"
             ]
     elif folder.read_attempts():
         return [
             f"{folder.config}: is not there beside the attempts of this run, so nobody can tell what it was started "
-            f"with; choose another release name, or remove the folder ({_removal(config)})"
+            f"with; {removal}"
         ]
     if CheckpointFolder(folder).committed():  # the run that it began with is not needed any more
         return _writable_problems(config)
@@ -266,12 +279,6 @@ def _fresh_problems(config: Config) -> list[str]:
         except ConfigError as failure:
             problems = failure.problems
     return problems + _writable_problems(config)
-
-
-def _removal(config: Config) -> str:
-    return (
-        f"stratlab remove {config.comparison}/{config.run} --on-cluster, or here stratlab remove and its path"
-    )
 
 
 def _writable_problems(config: Config) -> list[str]:

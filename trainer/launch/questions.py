@@ -15,7 +15,9 @@ from typing import Any
 
 from trainer import failures
 from trainer.failures import DataMissing
+from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.spelling import spell
 
 
 def check_run(env: Mapping[str, str], *, elsewhere: bool, replaces: bool) -> dict[str, Any]:
@@ -25,7 +27,11 @@ def check_run(env: Mapping[str, str], *, elsewhere: bool, replaces: bool) -> dic
         elsewhere: it runs on another machine; only what does not depend on data, folders and devices is checked.
         replaces: the run of its name goes before it starts.
     """
+    from trainer.launch.lease import Lease
     from trainer.launch.preflight import check, check_elsewhere, read_pods
+
+    def say(problem: str) -> str:
+        return spell(problem, env, elsewhere=elsewhere)
 
     try:
         config = Config.from_env(env)
@@ -33,11 +39,13 @@ def check_run(env: Mapping[str, str], *, elsewhere: bool, replaces: bool) -> dic
         if elsewhere:
             check_elsewhere(config, pods)
         else:
+            if config.mode == "train":
+                Lease(RunDirectory(config.results, config.comparison, config.run), "", "").check()
             check(config, pods.world_size, {**os.environ, **env}, replaces=replaces, makes_caches=False)
     except ConfigError as failure:
-        return {"code": failures.BAD_CONFIG, "problems": failure.problems}
+        return {"code": failures.BAD_CONFIG, "problems": [*map(say, failure.problems)]}
     except DataMissing as failure:
-        return {"code": failures.DATA_MISSING, "problems": str(failure).splitlines()}
+        return {"code": failures.DATA_MISSING, "problems": say(str(failure)).splitlines()}
     return {"code": failures.DONE, "problems": []}
 
 

@@ -139,7 +139,7 @@ def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], con
     return [
         f"TRAINER_{setting.upper()}={getattr(config, setting)!r}: {what} than when this run began ({fact} "
         f"{resolved.get(fact)}, was {before[fact]}); put the first ones back, or choose "
-        "another release name"
+        "another name (TRAINER_RUN)"
         for fact, setting, what in swapped
         if before.get(fact) not in (None, resolved.get(fact))
     ]

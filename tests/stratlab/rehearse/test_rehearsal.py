@@ -140,6 +140,25 @@ def test_the_traces_of_a_run_that_failed_for_good_are_analyzed(
     assert (tmp_path / "out/runs/demo/tiny/analysis/report.html").exists() is analyzed
 
 
+@pytest.mark.parametrize(("last", "analyzed"), [("ended", True), ("started", False)])
+def test_a_start_beside_another_one_does_not_analyze_it(
+    tmp_path: Path, screen: Screen, last: str, analyzed: bool
+) -> None:
+    """Refused with 2 by the folder's own guard, it finds the traces of the one that is at work."""
+    of_another = f"""
+import json, os, sys
+run_dir = os.path.join(*(os.environ["TRAINER_" + name] for name in ("RESULTS", "COMPARISON", "RUN")))
+os.makedirs(run_dir + "/traces")
+json.dump({{}}, open(run_dir + "/traces/manifest.json", "w"))
+line = {{"t": 1.0, "attempt": 1, "event": "{last}", "exit_code": 12}}
+open(run_dir + "/attempts.jsonl", "w").write(json.dumps(line) + "\\n")
+sys.exit(2)
+"""
+    chart = write_chart(tmp_path / "tiny", train=of_another)
+    assert [end.code for end in run(tmp_path, screen, chart)] == [2]
+    assert (tmp_path / "out/runs/demo/tiny/analysis").exists() is analyzed
+
+
 def test_keep_going_and_codes_that_a_cluster_would_try_again(
     chart: Path, tmp_path: Path, screen: Screen
 ) -> None:

@@ -22,7 +22,5 @@ def test_a_checkpoint_may_take_half_of_what_a_stop_leaves(checkpoint_s, grace_s,
     said = find_grace_problem(checkpoint_s, grace_s)
     assert (said is None) == (wish is None)
     if wish:
-        assert (
-            said and said.count(f"run.graceSeconds={wish} ") == 1 and f"run.graceSeconds={grace_s}:" in said
-        )
+        assert said and said.count(f"TRAINER_GRACE_S={wish} ") == 1 and f"TRAINER_GRACE_S={grace_s}:" in said
         assert find_grace_problem(checkpoint_s, wish) is None

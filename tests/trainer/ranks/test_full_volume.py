@@ -55,7 +55,7 @@ def test_a_checkpoint_that_does_not_fit_is_left_out_and_the_next_ends_the_run(
     assert done.returncode == 13, done.stdout[-3000:] + done.stderr[-3000:]
     record = json.loads((run / "mlflow.json").read_text())
     assert mlflow.MlflowClient(mlflow_server).get_run(record["run_id"]).info.status == "FAILED"
-    assert "storage full (exit code 13)" in done.stderr and "Free space, then install again" in done.stdout
+    assert "storage full (exit code 13)" in done.stderr and "Free space, then start it again" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert "the checkpoint of step 4 is left out, training goes on" in done.stdout
     lines = [json.loads(line) for line in (run / "metrics.jsonl").open()]

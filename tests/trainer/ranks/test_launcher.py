@@ -109,7 +109,7 @@ def test_a_folder_of_somebody_else_is_no_place_for_a_run(tmp_path):
     (tmp_path / "default").mkdir()
     (tmp_path / "default" / "try").write_text("a file")
     done = launch(tmp_path)
-    assert done.returncode == 2 and "is no folder; choose another release name" in done.stderr
+    assert done.returncode == 2 and "is no folder; choose another name" in done.stderr
     (tmp_path / "default" / "try").unlink()
     (tmp_path / "default" / "try").mkdir()
     (tmp_path / "default" / "try" / "thesis.tex").touch()

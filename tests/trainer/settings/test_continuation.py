@@ -76,7 +76,7 @@ def test_what_was_swapped_between_two_attempts_of_one_run():
     assert samples.startswith(
         "TRAINER_DATASET_PATH='/data/birds': has other samples than when this run began ("
     )
-    assert samples.endswith("was c); put the first ones back, or choose another release name")
+    assert samples.endswith("was c); put the first ones back, or choose another name (TRAINER_RUN)")
     (named,) = swapped_problems(before, before | {"data_sha256": "d"}, config(dataset="cifar10"))
     assert named.startswith("TRAINER_DATASET='cifar10': has other samples")
     assert swapped_problems(before, before, taught) == swapped_problems({}, before, taught) == []

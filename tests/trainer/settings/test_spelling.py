@@ -1,0 +1,59 @@
+"""A message names what its reader has typed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from trainer.settings.spelling import SpellingFormatter, name_again, name_removal, spell
+
+POD = {"STRATLAB_NAMESPACE": "lab", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+REHEARSAL = {"STRATLAB_NAMESPACE": "lab"}
+OPTIONS = {"STRATLAB_OPTIONS": "1"}
+RESULTS = "TRAINER_RESULTS='/r' TRAINER_DATASET_PATH=x run.config.lr=1 (TRAINER_GRACE_S)"
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (POD, "run.results.mountPath='/r' run.config.dataset_path=x run.config.lr=1 (run.graceSeconds)"),
+        (REHEARSAL, "--results='/r' run.config.dataset_path=x run.config.lr=1 (run.graceSeconds)"),
+        (OPTIONS, "results='/r' dataset_path=x lr=1 (grace_s)"),
+        (REHEARSAL | OPTIONS, "results='/r' dataset_path=x lr=1 (grace_s)"),
+        ({}, "TRAINER_RESULTS='/r' TRAINER_DATASET_PATH=x TRAINER_LR=1 (TRAINER_GRACE_S)"),
+    ],
+)
+def test_a_setting_is_called_as_it_was_typed(env: dict[str, str], said: str) -> None:
+    assert spell(RESULTS, env) == said
+
+
+def test_of_a_cluster_elsewhere_its_values_are_named() -> None:
+    assert spell("TRAINER_RUN TRAINER_RESULTS", REHEARSAL, elsewhere=True) == spell(
+        "TRAINER_RUN TRAINER_RESULTS", POD
+    )
+    assert spell("TRAINER_RUN", REHEARSAL) == "--name"
+
+
+def test_other_words_stay() -> None:
+    text = "MY_TRAINER_LR TRAINER_LRx trainer.launch run.configure TRAINER_"
+    for env in (POD, REHEARSAL, OPTIONS, {}):
+        assert spell(text, env) == text
+
+
+def test_log_lines_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATLAB_OPTIONS", "1")
+    record = logging.LogRecord("trainer", logging.INFO, "file", 1, "lower %s", ("TRAINER_LR",), None)
+    assert SpellingFormatter("%(message)s").format(record) == "lower lr"
+
+
+@pytest.mark.parametrize("env", [REHEARSAL, OPTIONS, {}])
+def test_without_a_cluster_nothing_is_installed(env: dict[str, str]) -> None:
+    assert "install" not in name_again(env) and "cluster" not in name_removal(Path("/r/c/try"), env)
+    assert name_removal(Path("/r/c d/try"), env) == "stratlab remove '/r/c d/try'"
+
+
+def test_on_a_cluster_the_namespace_is_named() -> None:
+    assert "install" in name_again(POD)
+    assert name_removal(Path("/r/c/try"), POD) == "stratlab remove c/try --on-cluster -n lab"

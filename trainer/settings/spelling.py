@@ -1,0 +1,73 @@
+"""What a message calls a setting, a command and a next step: as its reader has typed them.
+
+Messages are written with the trainer's variables, TRAINER_LR. Who installs a chart has written run.config.lr, who gives
+options or a file `lr`; in a plain environment the variable itself was set.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+OPTIONS = "STRATLAB_OPTIONS"
+"""Set where the settings were given behind `python -m trainer`, in a file or in Python."""
+NAMESPACE = "STRATLAB_NAMESPACE"
+"""Set by charts: that of the release."""
+CLUSTER = "KUBERNETES_SERVICE_HOST"
+"""Set in every pod by Kubernetes, and not in a rehearsal."""
+OF_A_CHART = {
+    "RUN": "the release's",
+    "RESULTS": "run.results.mountPath",
+    "IMAGE": "run.image",
+    "WAIT_S": "run.scheduling.waitSeconds",
+    "GRACE_S": "run.graceSeconds",
+    "ACCELERATOR": "run.accelerator",
+    "ALLOW_FAULTS": "run.allowFaults",
+}
+"""What a chart sets by other values than run.config."""
+OF_A_REHEARSAL = {"RUN": "--name", "RESULTS": "--results"}
+VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])")
+VALUE = re.compile(r"\brun\.config\.([a-z][a-z0-9_]*)")
+
+
+def spell(text: str, env: Mapping[str, str], *, elsewhere: bool = False) -> str:
+    """`text` with each setting as its reader writes it.
+
+    Args:
+        env: of the run.
+        elsewhere: it runs on a cluster, whatever `env` says.
+    """
+    if env.get(OPTIONS):
+        return VALUE.sub(r"\1", VARIABLE.sub(lambda found: found[1].lower(), text))
+    if NAMESPACE not in env:
+        return VALUE.sub(lambda found: f"TRAINER_{found[1].upper()}", text)
+    others = OF_A_CHART if elsewhere or CLUSTER in env else OF_A_CHART | OF_A_REHEARSAL
+    return VARIABLE.sub(lambda found: others.get(found[1], f"run.config.{found[1].lower()}"), text)
+
+
+def name_removal(folder: Path, env: Mapping[str, str]) -> str:
+    """The command that removes a run's folder.
+
+    Args:
+        folder: <results>/<comparison>/<run>.
+    """
+    if CLUSTER not in env:
+        return f"stratlab remove {shlex.quote(str(folder))}"
+    namespace = f" -n {env[NAMESPACE]}" if env.get(NAMESPACE) else ""
+    return f"stratlab remove {folder.parent.name}/{folder.name} --on-cluster{namespace}"
+
+
+def name_again(env: Mapping[str, str]) -> str:
+    """What starts a run again under its name: "install again"."""
+    return "install again" if CLUSTER in env else "start it again"
+
+
+class SpellingFormatter(logging.Formatter):
+    """Of log lines, each with the settings in it as their reader writes them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return spell(super().format(record), os.environ)
