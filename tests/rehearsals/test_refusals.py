@@ -60,7 +60,7 @@ CASES = {
     "images that cannot be decoded": (
         ["--set", "run.config.dataset_path={scribbles}"],
         3,
-        ["run.config.dataset_path='", "(column 'image') cannot be decoded"],
+        ["run.config.dataset_path='", "cannot be decoded", "(column 'image')"],
     ),
     "a column that is not there": (
         ["--set", "run.config.dataset_path={scribbles}", "--set", "run.config.image_column=photo"],

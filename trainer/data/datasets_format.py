@@ -15,10 +15,11 @@ from trainer.data.columns import name_data, pick_columns
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
 from trainer.data.labels import describe_classes, read_labels
+from trainer.data.opening import AT_ONCE, find_unreadable
 from trainer.data.picture_folder import read_picture_folder
 from trainer.data.pixel_modes import FULL, Opened
 from trainer.data.split_names import choose_splits, describe_unused, find_unused, load_with_own_names
-from trainer.data.stored_pictures import StoredPictures
+from trainer.data.stored_pictures import StoredPictures, Unreadable, name_all
 from trainer.data.text.text_files import check_unread
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
@@ -66,7 +67,7 @@ def load_images(config: Config, image_size: int) -> ImageData:
     )
     names, codes = read_labels(splits, columns)
     pictures = {split: columns.open_pictures(table, split) for split, table in splits.items()}
-    probes = _probe(pictures["train"])
+    probes, broken = _probe(pictures["train"])
     sizes = [probe.rgb.size for probe in probes]
     edge = _stored_size(sizes, image_size)
     parts = {split: _images(pictures[split], codes[split], len(names), edge, image_size) for split in splits}
@@ -78,13 +79,14 @@ def load_images(config: Config, image_size: int) -> ImageData:
     if validation is None:
         train, validation = hold_out(train, config.validation_fraction)
     train = first_samples(train, config.train_samples)
+    digest = _hash(train, validation, test, broken)
     shorter = int(np.median([min(size) for size in sizes]))
     notes = (
         *describe_unused(data, find_unused(source, splits)),
         *describe_classes(data, names, train.labels, test.labels),
         *_describe_pixels(data, probes),
     )
-    return ImageData(train, validation, test, names, hash_splits(train, validation, test), shorter, notes)
+    return ImageData(train, validation, test, names, digest, shorter, notes)
 
 
 def open_folder(path: Path, data: str) -> dict[str, Any]:
@@ -135,10 +137,39 @@ def _open_source(config: Config) -> dict[str, Any]:
         ) from failure
 
 
-def _probe(pictures: StoredPictures) -> list[Opened]:
-    """Some pictures, spread over the split."""
-    probes = np.unique(np.linspace(0, len(pictures) - 1, PROBES).astype(np.int64))
-    return [pictures.open(int(i)) for i in probes]
+def _probe(pictures: StoredPictures) -> tuple[list[Opened], list[Unreadable]]:
+    """Some pictures, spread over the split, and those of them that cannot be decoded.
+
+    Raises:
+        DataMissing: none can.
+    """
+    opened, broken = [], []
+    for index in np.unique(np.linspace(0, len(pictures) - 1, PROBES).astype(np.int64)):
+        try:
+            opened.append(pictures.open(int(index)))
+        except Unreadable as failure:
+            broken.append(failure)
+    if not opened:
+        raise name_all(broken, len(broken))
+    return opened, broken
+
+
+def _hash(train: Images, validation: Images, test: Images, broken: list[Unreadable]) -> str:
+    """sha256 of the splits; where pictures are found broken on the way, all of them that are held out are named too.
+
+    Raises:
+        DataMissing: pictures that cannot be decoded.
+    """
+    try:
+        if not broken:
+            return hash_splits(train, validation, test)
+    except Unreadable as failure:
+        broken = [failure]
+    held = [part.stored for part in (validation, test) if part.stored]
+    count = sum(map(len, held))
+    if count <= AT_ONCE:
+        broken = broken + [failure for pictures in held for failure in find_unreadable(pictures)]
+    raise name_all([*{failure.place: failure for failure in broken}.values()], count + PROBES)
 
 
 def _describe_pixels(data: str, probes: list[Opened]) -> Iterator[str]:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from trainer import failures
-from trainer.data.exported import evaluated
+from trainer.data.exported import check_classes, evaluated
+from trainer.data.opening import check_held_out
 from trainer.failures import DataMissing
 from trainer.record.run_directory import RunDirectory, write_json
 from trainer.settings.config import Config, ConfigError
+from trainer.shapes.model_shapes import default_image_size
 
 EXAMPLE = """example:
   python -m trainer.evaluate results/default/ddp
@@ -65,6 +67,8 @@ def evaluate_run_directory(
         from trainer.prepare.before_ranks import ensure_cache
 
         ensure_cache(config, print)
+    else:
+        _look_at_images(config)
 
     import torch  # late: a wrong folder is named at once
 
@@ -76,6 +80,16 @@ def evaluate_run_directory(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     found, _ = open_task(config, Share(0, 1), device).judge()
     return found.report("test") | {"weights": config.model_path}
+
+
+def _look_at_images(config: Config) -> None:
+    """Opens the test split and prints what is odd about it, before torch is there."""
+    from trainer.data import open_data
+
+    data = open_data(config, config.image_size or default_image_size(config))
+    check_classes(config, data)
+    for note in (*data.notes, *check_held_out(data, test_alone=True)):
+        print(note, file=sys.stderr)
 
 
 def read_config(path: Path) -> Config:

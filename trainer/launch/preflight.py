@@ -7,14 +7,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.checkpoint.source import exhausted_problems, open_source
 from trainer.data import open_data
 from trainer.data.exported import check_classes, describe_head, evaluated
+from trainer.data.opening import check_held_out
 from trainer.data.scale import scale_problem
 from trainer.data.text.cache import cache_folder
 from trainer.data.text.problems import text_problems
@@ -25,6 +25,7 @@ from trainer.launch.taken import refuse_finished
 from trainer.layout.fit import fit_problems, largest_device_bytes
 from trainer.layout.mesh import broken_rules
 from trainer.prepare.before_ranks import ensure_cache
+from trainer.prepare.place import DONE
 from trainer.record.run_directory import RunDirectory, read_line
 from trainer.settings.compile_rules import compile_problems
 from trainer.settings.config import Config, ConfigError
@@ -90,12 +91,14 @@ def check(
     *,
     replaces: bool = False,
     makes_caches: bool = True,
+    opens_pictures: bool = True,
 ) -> None:
     """Raises if this run cannot start.
 
     Args:
         replaces: a run of this name that is there goes before this one starts.
         makes_caches: a token cache that is not there is made; else what depends on it is not checked.
+        opens_pictures: those that are held out are opened; else they have been for another run.
 
     Raises:
         ConfigError: naming every setting that does not fit.
@@ -119,7 +122,7 @@ def check(
     if config.is_text:
         _check_text(config, world_size, env, problems, makes_caches)
     else:
-        _check_images(config, world_size, env, problems)
+        _check_images(config, world_size, env, problems, opens_pictures)
 
 
 def check_elsewhere(config: Config, pods: Pods) -> None:
@@ -193,7 +196,9 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _check_images(config: Config, world_size: int, env: Mapping[str, str], problems: list[str]) -> None:
+def _check_images(
+    config: Config, world_size: int, env: Mapping[str, str], problems: list[str], opens: bool
+) -> None:
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
@@ -213,11 +218,11 @@ def _check_images(config: Config, world_size: int, env: Mapping[str, str], probl
         raise ConfigError(problems)
     if config.mode == "evaluate":
         check_classes(config, data)
-    for note in (*data.notes, describe_head(config, data.class_names)):
+    prepared = bool(config.dataset_path) and Path(config.dataset_path, DONE).is_file()
+    odd = check_held_out(data, config.mode == "evaluate", prepared) if opens else []
+    for note in (*data.notes, *odd, describe_head(config, data.class_names)):
         if note:
             log.info(note)
-    for split in (data.train, data.validation, data.test):
-        split.pixels(np.array([0]))
 
 
 def _tracking_problems(env: Mapping[str, str]) -> list[str]:

@@ -19,13 +19,19 @@ from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.spelling import spell
 
+HELD_OUT_BY = ("dataset", "dataset_path", "image_column", "validation_fraction", "mode")
+"""Settings that say which pictures a run holds out."""
 
-def check_run(env: Mapping[str, str], *, elsewhere: bool, replaces: bool) -> dict[str, Any]:
+
+def check_run(
+    env: Mapping[str, str], *, elsewhere: bool, replaces: bool, opened: set[tuple[Any, ...]]
+) -> dict[str, Any]:
     """Exit code and sentences of one run, DONE and none where it may start.
 
     Args:
         elsewhere: it runs on another machine; only what does not depend on data, folders and devices is checked.
         replaces: the run of its name goes before it starts.
+        opened: what identifies the held-out pictures that have been opened for another run; this one's are added.
     """
     from trainer.launch.lease import Lease
     from trainer.launch.preflight import check, check_elsewhere, read_pods
@@ -41,7 +47,16 @@ def check_run(env: Mapping[str, str], *, elsewhere: bool, replaces: bool) -> dic
         else:
             if config.mode == "train":
                 Lease(RunDirectory(config.results, config.comparison, config.run), "", "").check()
-            check(config, pods.world_size, {**os.environ, **env}, replaces=replaces, makes_caches=False)
+            held_out = tuple(getattr(config, name) for name in HELD_OUT_BY)
+            check(
+                config,
+                pods.world_size,
+                {**os.environ, **env},
+                replaces=replaces,
+                makes_caches=False,
+                opens_pictures=held_out not in opened,
+            )
+            opened.add(held_out)
     except ConfigError as failure:
         return {"code": failures.BAD_CONFIG, "problems": [*map(say, failure.problems)]}
     except DataMissing as failure:
@@ -62,8 +77,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--replace", action="store_true", help="runs of their names go before they start")
     options = parser.parse_args(arguments)
     runs = json.load(sys.stdin)
+    opened: set[tuple[Any, ...]] = set()
     found = {
-        name: check_run(env, elsewhere=options.elsewhere, replaces=options.replace)
+        name: check_run(env, elsewhere=options.elsewhere, replaces=options.replace, opened=opened)
         for name, env in runs.items()
     }
     print(json.dumps(found))

@@ -6,6 +6,7 @@ import fnmatch
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,14 @@ class Written:
     """of a model"""
 
 
-def write_source(request: Request, folder: Path, scratch: Path) -> Written:
+def write_source(
+    request: Request, folder: Path, scratch: Path, note: Callable[[str], None], say: Callable[[str], None]
+) -> Written:
     """Writes the data set or model into `folder` and opens it again.
 
     Args:
         scratch: for downloads; on the same volume, because a node's own disk may be small.
+        note: is given how far it has come; say: a line for what is odd about the data.
 
     Raises:
         DataMissing: there is no such source, or it cannot be read.
@@ -52,7 +56,9 @@ def write_source(request: Request, folder: Path, scratch: Path) -> Written:
         write_weights(request, folder)
         return Written(None, None, None)
     try:
-        return _write_dataset(request, folder) if request.kind == "dataset" else _write_model(request, folder)
+        if request.kind == "model":
+            return _write_model(request, folder)
+        return _write_dataset(request, folder, note, say)
     except Exception as failure:
         if type(failure).__name__ in _NOT_TO_BE_HAD:
             raise DataMissing(f"--{request.kind} {request.source!r}: {failure}") from failure
@@ -87,14 +93,16 @@ def check_local(request: Request) -> None:
         raise DataMissing(f"--dataset {request.source!r}: no such folder")
 
 
-def _write_dataset(request: Request, folder: Path) -> Written:
+def _write_dataset(
+    request: Request, folder: Path, note: Callable[[str], None], say: Callable[[str], None]
+) -> Written:
     import datasets
 
     datasets.disable_progress_bars()
     revision = None if request.is_local else _resolve(request)
     source = _open_local(request.source) if request.is_local else _open_hub(request, revision)
     source = datasets.DatasetDict(source if isinstance(source, dict) else {"train": source})
-    check_images(request.source, source)
+    check_images(request.source, source, note, say)
     source.save_to_disk(str(folder))
     samples = {split: len(table) for split, table in source.items()}
     _verify_dataset(folder, samples)

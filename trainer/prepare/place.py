@@ -23,6 +23,9 @@ from trainer.settings.config import ConfigError
 
 PACKAGES = ("datasets", "huggingface-hub", "pyarrow", "safetensors")
 
+DONE = "DONE.json"
+"""Of a prepared folder: it is whole."""
+
 
 class Place:
     """Names of all that belongs to one prepared data set or model."""
@@ -30,7 +33,7 @@ class Place:
     def __init__(self, results: Path, name: str) -> None:
         self.root = results / "_prepared"  # no comparison can be called so
         self.folder = self.root / name
-        self.done = self.folder / "DONE.json"
+        self.done = self.folder / DONE
         self.locks = self.root / f".{name}.locks"
         self._partial_prefix = f".{name}.partial-"
 

@@ -89,7 +89,7 @@ def _work(request: Request, place: Place, lock: Lock, say: Callable[[str], None]
             if request.config is not None:
                 written = write_tokens(request, request.config, data, scratch, notes.append)
             else:
-                written = write_source(request, data, scratch)
+                written = write_source(request, data, scratch, notes.append, say)
             lock.check()
             done = write_done(data, request, written, time.monotonic() - started_s)
             lock.check()

@@ -150,7 +150,7 @@ def test_given_documents_are_looked_at_before_anything_starts(rows, code, told, 
     batch = {"micro_batch_size": 1, "global_batch_size": 1, "results": config.results, "run": "r"}
     given = named | batch | {"dataset_path": path, "tokenizer": config.tokenizer}
     env = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
-    found = check_run(env, elsewhere=False, replaces=False)
+    found = check_run(env, elsewhere=False, replaces=False, opened=set())
     assert found["code"] == code, found
     assert told in " ".join(found["problems"])
     assert not list(tmp_path.rglob("tokens-*"))
