@@ -73,7 +73,10 @@ def build_scaling(runs: Sequence[RunRecord], rows: Rows, band: Band | None = Non
             if any(series["points"] == points for series in found):
                 continue
             grown = kind.name == "strong" or _grows_along([*members, *single])
-            if (len(points) > 1 or (points and single)) and grown:
+            on_several = any(
+                point["world_size"] > 1 for point in points
+            )  # strategies on one device scale nothing
+            if (len(points) > 1 or (points and single)) and on_several and grown:
                 found.append(_describe(kind, timed, single, points))
     return found
 
