@@ -143,7 +143,7 @@ def analyze_found(
 
     folder = (scratch or run_dir) / f".analysis-{uuid.uuid4().hex[:8]}"
     try:
-        (folder / "tables" / "hta").mkdir(parents=True)
+        make_folder(folder / "tables" / "hta")
         files = {rank.rank: rank.file for rank in ranks}
         progress("one trace of all ranks ...")
         clocks = find_offsets({rank: measures.call_ends_ns[rank] for rank in files})
@@ -174,6 +174,7 @@ def analyze_found(
 def _write_untraced(run_dir: Path, scratch: Path, report: dict[str, Any], facts: RunFacts) -> None:
     folder = scratch / f".analysis-{uuid.uuid4().hex[:8]}"
     try:
+        make_folder(folder)
         write_tables(folder / "tables", report, [])
         (folder / "report.html").write_text(build_untraced_html(report, facts), encoding="utf-8")
         (folder / "summary.md").write_text(build_untraced_markdown(report, facts), encoding="utf-8")
@@ -223,6 +224,22 @@ def check_replaceable(target: Path) -> None:
             f"{target}: the analysis would replace {', '.join(other[:3]) or 'this file'}, which is not its own; "
             "move it elsewhere"
         )
+
+
+def make_folder(folder: Path) -> None:
+    """With those above it.
+
+    Raises:
+        UserError: the place cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True)
+    except OSError as failure:
+        above = next(place for place in folder.parents if place.exists())
+        raise UserError(
+            f"{above}: cannot be written ({failure.strerror}), and the analysis goes there; copy the folder to where "
+            "you may write, or give --output for traces of another program"
+        ) from failure
 
 
 def _replace(folder: Path, target: Path) -> None:

@@ -97,6 +97,10 @@ def analyze(
                 raise UserError(
                     f"{option} is for traces of another program, and {run_dir} may be a run; give {run_dir / 'traces'}"
                 )
+            if not run_dir.exists():
+                raise UserError(f"{run_dir}: no such folder or file")
+            if not has_marks(run_dir):
+                raise UserError(f"{run_dir}: holds no traces; {option} is for those of another program")
             raise UserError(
                 f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'}"
             )

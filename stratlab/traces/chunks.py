@@ -21,10 +21,22 @@ from numpy.typing import NDArray
 BLOCK_BYTES = 2 << 20  # with larger blocks the decoded events leave the processor's cache
 SCAN_BYTES = 256 << 10  # numpy needs up to 20 times as much for a moment
 EVENTS_KEY = b'"traceEvents"'
+BARE_LIST = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
+BARE = b"{ }"  # the head of a file that is nothing but the list of events; of another file it never has this space
+NO_TEXT = "is no text: a binary trace, as of Perfetto or Nsight Systems, not one of torch.profiler"
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*(\[|[^\s\[])')
 KINETO_STYLE = re.compile(rb"\s*\n  \{\n    \"")
 KINETO_BORDER = b"\n  },\n  {"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+FIRST_BYTES = {  # of what is no JSON: what it is
+    b"\xff\xfe": "UTF-16 text: save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text: save it as UTF-8",
+    b"PK\x03\x04": "a ZIP archive: name it .zip, or unpack it",
+    b"\xfd7zXZ": "packed with xz: unpack it, or pack it with gzip",
+    b"\x28\xb5\x2f\xfd": "packed with zstd: unpack it, or pack it with gzip",
+    b"BZh": "packed with bzip2: unpack it, or pack it with gzip",
+    b"SQLite format 3": "an SQLite database, as Nsight Systems exports one: no trace of torch.profiler",
+}
 DEEPEST = 200  # brackets inside one another; Kineto's reach 6
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
@@ -95,19 +107,26 @@ def read_head(path: Path, limits: Limits = LIMITS) -> bytes:
 
 
 def split_events(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
-    """First the head as a JSON object, then JSON arrays of events; last an object with the remaining events.
+    """The pieces of `split_placed`."""
+    return (piece for _, piece in split_placed(path, limits))
+
+
+def split_placed(path: Path, limits: Limits = LIMITS) -> Iterator[tuple[int, bytes]]:
+    """Pieces of the file, each with what is added to a place in it to have the place in the file (unpacked).
+
+    First the head as a JSON object, then JSON arrays of events; last an object with the remaining events.
 
     The last piece is everything from the last cut on, `{"traceEvents": [...], ...}`: it decodes only if the file is
     complete and nothing stands behind it. A byte order mark is left out; everything else passes as it is, and whether
-    it is JSON is for the reader to find.
+    it is JSON is for the reader to find. A file that is nothing but the list of events is read as well.
 
     Raises:
         TraceError: no events, damaged, or above the limits.
         OSError: not readable.
     """
     blocks = read_blocks(path, limits)
-    head, rest = _read_head(blocks, limits)
-    yield head
+    marked, head, rest, at = _read_head(blocks, limits)
+    yield marked, head
     kineto, scan = bool(KINETO_STYLE.match(rest)), _Scan()
     buffer = rest
     while True:
@@ -118,10 +137,11 @@ def split_events(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
             # of Kineto's border the event keeps `\n  }`; a scan cuts where the next event begins
             comma = cut + 4 if kineto else len(buffer[:cut].rstrip()) - 1
             if comma > 0 and buffer[comma] == ord(","):
-                yield b"".join((b"[", memoryview(buffer)[:comma], b"]"))
+                yield at - 1, b"".join((b"[", memoryview(buffer)[:comma], b"]"))
             elif comma >= 0:
-                raise TraceError("truncated or not JSON (no comma between two events)")
-            buffer = buffer[comma + 1 if kineto else cut :]
+                raise TraceError(f"truncated or not JSON (no comma between two events, at byte {at + cut})")
+            used = comma + 1 if kineto else cut
+            buffer, at = buffer[used:], at + used
         if len(buffer) > limits.piece_bytes:
             raise TraceError(
                 f"holds more than {limits.piece_bytes >> 20} MiB in one event or behind the events"
@@ -132,12 +152,18 @@ def split_events(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
         buffer += block
     if EVENTS.search(buffer):
         raise TraceError("holds traceEvents twice")
-    yield b"{" + EVENTS_KEY + b": [" + buffer
+    before = b"{" + EVENTS_KEY + b": ["
+    yield at - len(before), before + buffer + (b"}" if head == BARE else b"")
 
 
-def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[bytes, bytes]:
-    """The head, and what was read behind the bracket that opens the events."""
-    buffer, searched = b"", 0
+def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[int, bytes, bytes, int]:
+    """Where the head begins, the head, what was read behind the bracket that opens the events, and where that is."""
+    buffer, searched = next(blocks, b""), 0
+    for start, what in FIRST_BYTES.items():
+        if buffer.startswith(start):
+            raise TraceError(f"is {what}")
+    if (bare := BARE_LIST.match(buffer)) and b'"ph"' in buffer:
+        return 0, BARE, buffer[bare.end() :], bare.end()
     while not (found := EVENTS.search(buffer, searched)):
         if len(buffer) > limits.head_bytes:
             raise TraceError(f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB")
@@ -146,15 +172,17 @@ def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[bytes, bytes]:
         searched = max(0, key if key >= 0 else len(buffer) - len(EVENTS_KEY))
         block = next(blocks, None)
         if block is None:
-            raise TraceError("holds no traceEvents" if buffer else "empty file")
+            binary = b"\0" in buffer[:BLOCK_BYTES]
+            raise TraceError(NO_TEXT if binary else "holds no traceEvents" if buffer else "empty file")
         buffer += block
     if found[1] != b"[":
         raise TraceError("its traceEvents are not a list")
-    head = buffer[: found.start()].removeprefix(BYTE_ORDER_MARK).rstrip().removesuffix(b",")
+    marked = len(BYTE_ORDER_MARK) if buffer.startswith(BYTE_ORDER_MARK) else 0
+    head = buffer[marked : found.start()].rstrip().removesuffix(b",")
     if len(head) > limits.head_bytes:
         raise TraceError(f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB")
     _Scan().find_cut(head)  # only for how deep it nests: a reader that recurses would fail
-    return head + b"}", buffer[found.end() :]
+    return marked, head + b"}", buffer[found.end() :], found.end()
 
 
 class _Scan:

@@ -73,6 +73,7 @@ class Columns:
     columns: dict[str, Growing] = field(default_factory=dict)
     count: int = 0
     left_out: int = 0
+    uncategorized: int = 0  # with a duration; torch gives each event a category
 
     def apply(self, events: list[Event], text: bytes) -> None:
         """Adds the events of one piece; `text` is what they were decoded from."""
@@ -110,6 +111,7 @@ class Columns:
     def _keep(self, events: list[Event], text: bytes) -> tuple[list[Event], tuple[Column, Column]]:
         """Those with a usable time, and their times, ns: start and duration."""
         timed = [e for e in events if e.dur is not None and e.cat]
+        self.uncategorized += sum(1 for e in events if e.dur is not None and not e.cat)
         try:
             ts, dur = (np.array([getattr(e, key) for e in timed], np.float64) for key in ("ts", "dur"))
         except OverflowError:  # an integer that no float64 holds

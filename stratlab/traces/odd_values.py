@@ -6,6 +6,7 @@ Tried only where the typed decoder has refused a piece, because it is twenty tim
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -16,6 +17,8 @@ from stratlab.traces.chunks import TraceError
 from stratlab.traces.events import Event
 
 LATEST_NS = 1 << 62  # in the year 2116
+# what Python's str() makes of such a number; behind the texts, which stay
+WORDS = re.compile(r'"(?:\\.|[^"\\])*"|-?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE)
 MOST_DIGITS = 300  # of a number that a float64 holds
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -27,7 +30,7 @@ class Oddities:
     """How much of one file was odd.
 
     Attributes:
-        values: no JSON (NaN, Infinity, numbers beyond a float64, half a character); unknown now.
+        values: no JSON (NaN, inf, numbers beyond a float64, half a character, bytes that are not UTF-8); unknown now.
         events: with a field of another type than it has in every other trace; left out.
     """
 
@@ -35,13 +38,16 @@ class Oddities:
     events: int = 0
 
 
-def mend_piece(piece: bytes, odd: Oddities) -> bytes:
+def mend_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
     """A piece of `split_events` that the decoders of events.py read. Adds to `odd`.
+
+    Args:
+        start: what `split_placed` tells of the piece; None = a refusal names no place.
 
     Raises:
         TraceError: truncated or not JSON.
     """
-    content = _load(piece, odd)
+    content = _load(piece, odd, start)
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list):
         raise TraceError("truncated or not JSON (its traceEvents are not a list)")
@@ -64,7 +70,7 @@ def decode_head(head: bytes) -> dict[str, Any]:
         content = msgspec.json.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         try:
-            content = _load(head, Oddities())
+            content = _load(head, Oddities(), None)
         except TraceError:
             raise TraceError(f"not JSON before the events ({failure})") from failure
     return content if isinstance(content, dict) else {}
@@ -78,7 +84,7 @@ def read_base_ns(value: Any) -> int:
     return int(value) if is_time else 0
 
 
-def _load(text: bytes, odd: Oddities) -> Any:
+def _load(piece: bytes, odd: Oddities, start: int | None) -> Any:
     def drop(constant: str) -> Any:
         odd.values += 1
         return None
@@ -90,14 +96,26 @@ def _load(text: bytes, odd: Oddities) -> Any:
     def read_integer(number: str) -> Any:
         return int(number) if len(number) < MOST_DIGITS else drop(number)
 
-    try:
-        content = json.loads(
-            text.decode("utf-8", "surrogatepass"),
-            parse_constant=drop,
-            parse_float=read_number,
-            parse_int=read_integer,
+    def read(text: str) -> Any:
+        return json.loads(
+            text, parse_constant=drop, parse_float=read_number, parse_int=read_integer, strict=False
         )
+
+    text, before = piece.decode("utf-8", "surrogateescape"), odd.values
+    try:
+        try:
+            content = read(text)
+        except ValueError:
+            odd.values = before
+            content = read(WORDS.sub(lambda found: found[0] if found[0][0] == '"' else "NaN", text))
         return _whole(content, odd)
+    except json.JSONDecodeError as failure:
+        said = failure.msg
+        if start is not None:
+            said += (
+                f" at byte {start + len(text[: failure.pos].encode('utf-8', 'surrogateescape'))} of the file"
+            )
+        raise TraceError(f"truncated or not JSON ({said})") from failure
     except (ValueError, RecursionError) as failure:
         raise TraceError(f"truncated or not JSON ({failure})") from failure
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_events
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_placed
 from stratlab.traces.columns import Columns
 from stratlab.traces.events import GPU_CATEGORIES, decode_events, decode_rest
 from stratlab.traces.intervals import Times
@@ -112,22 +112,26 @@ def load_trace(path: Path, limits: Limits = LIMITS, operators: bool = True) -> T
     Raises:
         TraceError: not JSON, cut off, empty, above the limits, or without a single event of known duration.
     """
-    pieces = split_events(path, limits)
-    head = decode_head(next(pieces))
+    pieces = split_placed(path, limits)
+    head = decode_head(next(pieces)[1])
     columns = Columns(
         without=NOT_KEPT if operators or not head.get("deviceProperties") else NOT_KEPT | OPERATORS
     )
     raw_bytes, odd = 0, Oddities()
-    for piece in pieces:
+    for start, piece in pieces:
         raw_bytes += len(piece)
         try:
             _apply_piece(columns, piece, head)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            _apply_piece(columns, mend_piece(piece, odd), head)
+            _apply_piece(columns, mend_piece(piece, odd, start), head)
     if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
         return load_trace(path, limits)  # it had a GPU in sight and did not use it
     if not columns.count:
-        raise TraceError("holds no event with a duration")
+        other = columns.uncategorized + odd.events
+        raise TraceError(
+            "holds no event with a duration"
+            + (f": {other} events without a category or with times as text are not torch's" if other else "")
+        )
     return _build_trace(columns, head, raw_bytes, odd)
 
 

@@ -20,6 +20,8 @@ from stratlab.traces.archives import (
 )
 from stratlab.user_error import UserError
 
+OF_OTHERS = dict.fromkeys((".nsys-rep", ".qdrep", ".sqlite"), "a report of Nsight Systems")
+OF_OTHERS |= dict.fromkeys((".pftrace", ".perfetto-trace"), "a trace of Perfetto in its own format")
 DEEPEST_ARCHIVE = 2  # an archive in an archive, and none in that
 
 
@@ -45,8 +47,10 @@ def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_L
     elif source.is_file() and source.name.lower().endswith(TRACE_SUFFIXES):
         return Unpacked([SourceFile((source.name,), source.resolve())])
     elif source.exists():
+        kind = OF_OTHERS.get(source.suffix.lower())
+        said = f"{kind}, no trace of torch.profiler; " if kind else ""
         raise UserError(
-            f"{source}: expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, .json.gz)"
+            f"{source}: {said}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, .json.gz)"
         )
     else:
         raise UserError(f"{source}: no such folder or file")

@@ -59,6 +59,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         "source": report["source"],
         "foreign": "finished" in run
         and run["finished"] is None,  # of traces that tell nothing of a run's end
+        "unrecorded_launches": mean.get("unrecorded_launches") or 0,  # earlier versions did not count them
         "traced_steps": mean.get("steps"),
         "traced_ranks": mean.get("ranks"),
         "missing_ranks": _minus(known["world_size"], mean.get("ranks")),

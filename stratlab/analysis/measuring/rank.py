@@ -5,6 +5,7 @@ The trace itself is dropped in between; what is kept depends on the number of co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -33,6 +34,7 @@ from stratlab.analysis.measuring.step_rows import (
 from stratlab.analysis.measuring.timeline import Activity, MemoryPoint, build_activity, build_memory_curve
 from stratlab.traces.chunks import LIMITS, Limits, TraceError
 from stratlab.traces.discover import Finding
+from stratlab.traces.events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 from stratlab.traces.intervals import Intervals, build_empty
 from stratlab.traces.labels import PHASES, StepsFrom, Window, build_phase_labels, find_phases, find_steps
 from stratlab.traces.trace import Trace, load_trace
@@ -59,6 +61,7 @@ class RankFacts:
     allocations: int | None
     device_name: str | None
     device_memory_gib: float | None
+    unrecorded: int  # launches on a device of whose activity nothing was recorded
     raw_bytes: int
     findings: list[Finding]
 
@@ -92,6 +95,7 @@ def read_rank_trace(
     """
     trace = load_trace(file, limits, operators=False)
     steps_from, windows = find_steps(trace)
+    _refuse_merged(windows)
     lanes = build_lanes(trace)
     labels = build_phase_labels(trace, windows)
     segments = build_segments(lanes, windows, labels)
@@ -120,6 +124,7 @@ def read_rank_trace(
         "allocations": _count_allocations(trace, windows),
         "device_name": _read_device_name(trace),
         "device_memory_gib": _read_device_memory(trace),
+        "unrecorded": _count_unrecorded(trace),
         "raw_bytes": trace.raw_bytes,
         "findings": [
             Finding("noted", text, file.name, rank)
@@ -154,6 +159,33 @@ def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline
     )
 
 
+def _refuse_merged(windows: list[Window]) -> None:
+    """Steps of one number that overlap are of several processes: another program has put their traces together."""
+    ends: dict[int, int] = {}
+    for window in windows:
+        if window.step in ends and window.start_ns < ends[window.step]:
+            raise TraceError(
+                f"holds step {window.step} several times at once, as merged traces do; give one trace per rank"
+            )
+        ends[window.step] = window.end_ns
+
+
+def _count_unrecorded(trace: Trace) -> int:
+    if len(trace.gpu):
+        return 0
+    runtimes = [name for name in trace.categories if LAUNCH_CATEGORY.search(name)]
+    launching = trace.in_category(tuple(runtimes)) & trace.matches(LAUNCHING)
+    return int(launching.sum())
+
+
+def _count_doubled(trace: Trace) -> int:
+    """GPU events that are in the trace more than once, without the first of each."""
+    gpu = trace.gpu
+    correlation = trace.linked_correlation[np.searchsorted(trace.linked, gpu)]
+    keys = np.stack([trace.ts[gpu], trace.end[gpu], trace.name[gpu], trace.device, trace.stream, correlation])
+    return len(gpu) - np.unique(keys, axis=1).shape[1] if len(gpu) else 0
+
+
 def _join_labels(steps: list[Intervals] | None) -> Intervals:
     if not steps:
         return build_empty()
@@ -186,6 +218,8 @@ def _read_device_memory(trace: Trace) -> float | None:
     return size / 2**30 if isinstance(size, int) and 0 < size < 1 << 60 and len(trace.gpu) else None
 
 
+LAUNCHING = re.compile(r"launch|submit", re.IGNORECASE)
+KNOWN_CATEGORIES = {*UNLINKED_CATEGORIES, "overhead", "cuda_sync"}  # and runtimes
 STEPS_FROM: dict[StepsFrom, str] = {
     "profiler": "has no '## Training Step i ##', the steps are the profiler's own and count from its start",
     "recording": "has neither '## Training Step i ##' nor 'ProfilerStep#i', the whole recording counts as one step",
@@ -207,6 +241,19 @@ def _describe(
         remarks.append(f"{trace.odd.events} events with a field of another type are left out")
     if trace.left_out:
         remarks.append(f"{trace.left_out} events without a usable time are left out")
+    if doubled := _count_doubled(trace):
+        remarks.append(
+            f"{doubled} GPU events are in it twice: their number and sums are too large, not the steps"
+        )
+    if unrecorded := _count_unrecorded(trace):
+        named = set(trace.categories) - KNOWN_CATEGORIES
+        other = sorted(name for name in named if not LAUNCH_CATEGORY.search(name))
+        unread = f", and events of {', '.join(other[:3])}, which are not read" if other else ""
+        remarks.append(
+            f"holds {unrecorded} launches on a device and no kernels{unread}: its activity was not recorded, the times "
+            "are the host's; torch.profiler records it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
+            "(XPU, MTIA, PrivateUse1), if no other profiler holds the device"
+        )
     total = len(lanes.starts)
     if lanes.in_flight:
         remarks.append(

@@ -18,6 +18,7 @@ from stratlab.traces.discover import Finding
 from stratlab.traces.merge import Merged
 
 CPU_NOTE = "CPU trace: host operator time, not GPU utilisation"
+UNRECORDED_NOTE = "GPU run without its device's activity: host operator time, not GPU utilisation"
 RECORDING_NOTE = "No label tells the steps: the whole recording counts as one"
 MOST_KERNELS = 30  # names, those with most time over all ranks; tables/kernel_stats.csv has all
 
@@ -32,7 +33,9 @@ def build_report(
 ) -> dict[str, Any]:
     """Everything but the charts' points and the recommendations. `ranks` is not empty and of one source."""
     source, steps_from = ranks[0].source, ranks[0].steps_from
-    notes = [CPU_NOTE] * (source == "cpu") + [RECORDING_NOTE] * (steps_from == "recording")
+    unrecorded = any(rank.unrecorded for rank in ranks)
+    of_source = UNRECORDED_NOTE if unrecorded else CPU_NOTE
+    notes = [of_source] * (source == "cpu") + [RECORDING_NOTE] * (steps_from == "recording")
     return {
         "schema_version": 2,
         "run": facts.origin,

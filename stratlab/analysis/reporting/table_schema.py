@@ -70,6 +70,7 @@ SCHEMA: dict[str, Columns] = {
         "peak_allocated_gib": ("GiB", "largest total of the allocator while the steps were recorded"),
         "peak_reserved_gib": ("GiB", "largest total that the allocator had reserved"),
         "device_memory_gib": ("GiB", "memory of the device; of several ranks the smallest"),
+        "unrecorded_launches": ("", "launches on a device of whose activity nothing was recorded"),
         "allocations_per_step": ("", "events of the allocator per step"),
     },
     "step_metrics": STEP

@@ -77,6 +77,7 @@ def _describe(ranks: Sequence[RankAnalysis]) -> dict[str, Any]:
         "peak_allocated_gib": max(p.allocated_mib for p in device) / 1024 if device else None,
         "peak_reserved_gib": max(reserved) / 1024 if reserved else None,
         "device_memory_gib": min(sizes_gib) if sizes_gib else None,
+        "unrecorded_launches": None if on_gpu else sum(rank.unrecorded for rank in ranks),
         "allocations_per_step": sum(counted) / steps if counted else None,
     }
 

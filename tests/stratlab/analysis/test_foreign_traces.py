@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis import analyze
+from stratlab.analysis import analyze, command
 from stratlab.analysis.analyze import NoTraces
 from stratlab.analysis.foreign_places import is_foreign
 from stratlab.analysis.foreign_traces import (
@@ -292,3 +292,48 @@ def test_a_pattern_whose_group_is_no_number_is_refused(tmp_path: Path) -> None:
     build_gpu_trace(0).write(tmp_path / "in" / "gpua.json")
     with pytest.raises(UserError, match=r"--rank-pattern gpu\(\.\): 'a' of gpua\.json is no rank"):
         run(tmp_path / "in", tmp_path / "out", pattern=parse_pattern("gpu(.)"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("report.nsys-rep", "Nsight Systems"),
+        ("trace.pftrace", "Perfetto"),
+        ("notes.txt", "expected a folder"),
+        ("missing", "no such folder or file"),
+        ("empty/", "holds no traces"),
+    ],
+)
+def test_what_is_no_trace_is_named_with_output_too(tmp_path: Path, name: str, said: str) -> None:
+    source = tmp_path / name
+    if name.endswith("/"):
+        source.mkdir()
+    elif "." in name:
+        source.write_bytes(b"rubbish")
+    with pytest.raises(UserError, match=said):
+        command.analyze(source, output=tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[1]", b"rubbish"])
+def test_json_that_is_no_trace_is_named_with_output_too(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(NoTraces, match=r"no trace in it\n  a.json: holds no traceEvents"):
+        run(tmp_path / "a.json", tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(analyze.Path, "mkdir", refuse)
+    with pytest.raises(UserError, match=rf"^{tmp_path}: cannot be written \(Permission denied\)"):
+        analyze.make_folder(tmp_path / "a" / "b")
+
+
+def test_a_list_of_events_alone_is_an_experiment(tmp_path: Path) -> None:
+    events = build_gpu_trace(0).events
+    (tmp_path / "bare.json").write_text(json.dumps(events))
+    (one,) = run(tmp_path / "bare.json", tmp_path / "out").values()
+    assert len(report(one)["steps"]) == 3

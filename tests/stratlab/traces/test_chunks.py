@@ -143,7 +143,7 @@ def test_byte_order_mark_is_left_out_and_utf16_is_no_trace(tmp_path: Path) -> No
     path.write_bytes(text.encode("utf-8-sig"))
     assert read_all(path)[0] == {"rank": 3}
     path.write_bytes(text.encode("utf-16"))
-    with pytest.raises(TraceError, match="holds no traceEvents"):
+    with pytest.raises(TraceError, match="is UTF-16 text"):
         read_head(path)
 
 

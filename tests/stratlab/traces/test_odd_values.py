@@ -30,7 +30,7 @@ def write(folder: Path, event: str, style: str) -> Path:
         text = json.dumps(json.loads(text))
     first, _, rest = text.partition('"traceEvents": [')
     path = folder / "rank0_trace.json"
-    path.write_text(f'{first}"traceEvents": [{event}, {rest}')
+    path.write_text(f'{first}"traceEvents": [{event}, {rest}', errors="surrogateescape")
     return path
 
 
@@ -46,6 +46,11 @@ def write(folder: Path, event: str, style: str) -> Path:
         (ODD.replace('"tid": 1', '"tid": 140.5'), 1, []),
         (ODD.replace('"x": 1', '"dtype": 7, "Collective name": 5, "Process Group Description": [1]'), 1, []),
         (ODD.replace("5100", "NaN"), 0, [UNKNOWN, LEFT_OUT]),
+        (ODD.replace('"x": 1', '"x": nan'), 1, [UNKNOWN]),
+        (ODD.replace('"x": 1', '"x": -inf'), 1, [UNKNOWN]),
+        (ODD.replace('"x": 1', '"x": "nan, inf"'), 1, []),
+        (ODD.replace("odd", "one odd \udcff byte"), 1, [UNKNOWN]),
+        (ODD.replace("odd", "a \x01 control"), 1, []),
         (ODD.replace("5100", '"5100"'), 0, [LEFT_OUT]),
         (ODD.replace('"odd"', "7"), 0, [LEFT_OUT]),
         (ODD.replace('{"x": 1}', "[1]"), 0, [LEFT_OUT]),

@@ -139,13 +139,49 @@ GOOD = build_gpu_trace(0).text()
         (GOOD.replace('"schemaVersion": 1', "schemaVersion").encode(), "not JSON before the events"),
         (gzip.compress(GOOD.encode())[:-20], "damaged or truncated gzip"),
         (b"\x1f\x8b" + b"rubbish" * 10, "damaged or truncated gzip"),
-        (GOOD.replace("adamw", "adam\udcffw").encode(errors="surrogateescape"), "truncated or not JSON"),
+        (GOOD.encode("utf-16"), "is UTF-16 text"),
+        (b"PK\x03\x04rubbish", "is a ZIP archive"),
+        (b"SQLite format 3\0rubbish", "an SQLite database, as Nsight Systems"),
+        (b"\n\x80\x01\0\0rubbish", "a binary trace, as of Perfetto"),
+        (
+            b'[{"ph": "X", "name": "a", "ts": "1.5", "dur": 2}]',
+            "1 events without a category or with times as text",
+        ),
+        (b"[1, 2]", "holds no traceEvents"),
     ],
 )
 def test_bad_file_is_refused_with_its_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "rank0_trace.json"
     path.write_bytes(content)
     with pytest.raises(TraceError, match=reason):
+        load_trace(path)
+
+
+@pytest.mark.parametrize("style", ["kineto", "one line", "bare"])
+@pytest.mark.parametrize("block_bytes", [700, 8 << 20])
+def test_a_refusal_names_the_place_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, style: str
+) -> None:
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", block_bytes)
+    text = GOOD if style == "kineto" else json.dumps(json.loads(GOOD))
+    text = json.dumps(json.loads(GOOD)["traceEvents"]) if style == "bare" else text
+    place = text.index('"adamw"', len(text) // 2)
+    path = tmp_path / "rank0_trace.json"
+    path.write_text("\ufeff" + text[:place] + "~" + text[place:], encoding="utf-8")
+    with pytest.raises(TraceError, match=rf"at byte {place + 3} of the file"):
+        load_trace(path)
+
+
+@pytest.mark.parametrize("before", ["", "\ufeff", " \n"])
+def test_a_list_of_events_alone_is_read(tmp_path: Path, before: str) -> None:
+    path, events = tmp_path / "rank0_trace.json", json.loads(GOOD)["traceEvents"]
+    whole = load_trace(build_gpu_trace(0).write(tmp_path / "whole.json"))
+    for indent in (None, 1):
+        path.write_text(before + json.dumps(events, indent=indent), encoding="utf-8")
+        found = load_trace(path)
+        assert (found.distributed, found.ts.tolist()) == ({}, whole.ts.tolist())
+    path.write_text(json.dumps(events)[:-1])
+    with pytest.raises(TraceError, match="truncated or not JSON"):
         load_trace(path)
 
 

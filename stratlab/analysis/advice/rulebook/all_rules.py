@@ -12,7 +12,23 @@ LOWERED = "Read the other recommendations as hints: their severity is lowered by
 CONFIDENCE = (
     Rule(
         "R12",
-        (("source", "is", "cpu"),),
+        (("unrecorded_launches", ">", 0),),
+        "The device's activity was not recorded, {unrecorded_launches:.0f} launches and no kernels: this is host "
+        "operator time",
+        "doubts",
+        "high",
+        (
+            Remedy(
+                "Record it: torch.profiler with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (XPU, MTIA, "
+                "PrivateUse1), while no other profiler holds the device. " + LOWERED
+            ),
+        ),
+        evidence=("traced_steps", "traced_ranks"),
+        doubtful=True,
+    ),
+    Rule(
+        "R12",
+        (("source", "is", "cpu"), ("unrecorded_launches", "<", 1)),
         "These are traces of a CPU: host operator time, which says nothing about GPUs",
         "doubts",
         "medium",

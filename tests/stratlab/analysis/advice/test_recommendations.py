@@ -85,6 +85,7 @@ CASES: list[tuple[str, dict[str, Any], str, list[dict[str, Any]]]] = [
     ),
     ("R10", {"optimizer_pct": 20.1}, "20 % of the step (10.00 ms)", [{"optimizer_pct": 20.0}]),
     ("R11", {"top_kernel_pct": 40.1}, "40 % of the compute time: sm90", [{"top_kernel_pct": 40.0}]),
+    ("R12", {"unrecorded_launches": 77}, "77 launches and no kernels", [{"unrecorded_launches": 0}]),
     ("R12", {"source": "cpu"}, "traces of a CPU", [{"source": "gpu"}]),
     ("R12", {"missing_ranks": 1}, "1 of 2 ranks", [{"missing_ranks": 0}]),
     ("R12", {"traced_steps": 1}, "Only 1 step", [{"traced_steps": 2}]),

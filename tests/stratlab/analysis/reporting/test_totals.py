@@ -32,7 +32,7 @@ def rank(number: int, *compute_ms: float, copies: list[CopyRow] | None = None, *
     plain = {
         "rank": number, "host": "here", "source": "gpu", "rows": rows, "copies": copies or [],
         "durations": Durations(EDGES_US, NOTHING, NOTHING, NOTHING, 0, 12), "collectives": [],
-        "memory": [], "device_memory_gib": None, "allocations": None, "gaps": Gaps(),
+        "memory": [], "device_memory_gib": None, "allocations": None, "gaps": Gaps(), "unrecorded": 0,
     }  # fmt: skip
     return SimpleNamespace(**(plain | facts))  # type: ignore[return-value]
 
