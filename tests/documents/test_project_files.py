@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 import yaml
@@ -36,3 +37,27 @@ def test_the_workflow_runs_what_lands_and_targets_that_there_are() -> None:
 def test_their_links_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text()):
         assert (ROOT / target).exists(), f"{name}: {target}"
+
+
+def test_a_scanner_for_secrets_passes_hashes_in_what_programs_wrote_and_nothing_else() -> None:
+    (rule,) = tomllib.loads((ROOT / ".gitleaks.toml").read_text())["rules"]
+    (allowed,) = rule["allowlists"]
+    assert allowed["condition"] == "AND" and allowed["regexTarget"] == "secret"
+    keys = {
+        (path, value)
+        for path in (f"reports/{file.name}" for file in (ROOT / "reports").glob("*.json"))
+        for value in re.findall(r'"key": "([^"]+)"', (ROOT / path).read_text())
+    }
+    assert len(keys) > 100
+    for path, value in keys:
+        assert any(re.search(pattern, path) for pattern in allowed["paths"])
+        assert any(re.search(pattern, value) for pattern in allowed["regexes"]) == bool(
+            re.fullmatch(r"[0-9a-f]+", value)
+        )
+    for secret in (
+        "sk9-Qw7ZpL3xV8nT2mK5rB1dY6",
+        "AKIAQ7ZLXV8NT2MK5RB1",
+    ):
+        assert not any(re.search(pattern, secret) for pattern in allowed["regexes"])
+    for own in ("trainer/worker.py", "charts/run/values.yaml", "manifests/base/mlflow/deployment.yaml"):
+        assert not any(re.search(pattern, own) for pattern in allowed["paths"])
