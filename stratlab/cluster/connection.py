@@ -30,7 +30,7 @@ from stratlab.user_error import UserError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_S, READ_S = 5.0, 30.0
-ALIVE_S = 8.0
+ALIVE_S = 6.0
 AS = "Impersonate-User"
 
 RETRIES = urllib3.Retry(total=0)  # all trying again is done here, in sight

@@ -29,7 +29,7 @@ def start_job(
 ) -> None:
     """Returns when the Job `name` has ended, or is gone.
 
-    An upgrade, or a tool that holds a cluster to its manifests, suspends the Job again: it is started again then.
+    A tool that holds a cluster to its manifests suspends the Job again: it is started again then.
 
     Args:
         queue: Kueue's LocalQueue. Kueue starts what has one; "" = the Job is started here.

@@ -15,6 +15,12 @@ brings them together (docs/analysis.md).
 {{- $longest := ternary 45 41 (eq $shares 1) -}}{{/* host names of an Indexed Job's pods end in -0 to -999, in 63 characters */}}
 {{- $name := printf "%s-analysis-%s" (include "run.name" . | trunc $longest) (include "run.analysis.hash" $spec) -}}
 {{- if .Values.run.analysis.serviceAccount -}}
+{{- if .Release.IsUpgrade -}}{{/* one that the waiter has started: helm 4 refuses to take the field back, helm 3 would stop it */}}
+  {{- $found := lookup "batch/v1" "Job" .Release.Namespace $name -}}
+  {{- if and $found (not (dig "spec" "suspend" false $found)) -}}
+    {{- $spec = $spec | replace "suspend: true # the waiter ends that" "suspend: false" -}}
+  {{- end -}}
+{{- end -}}
 {{ include "run.analysis.job" (dict "context" . "component" "analysis" "name" $name "spec" $spec) }}
 ---
 {{ $spec = include "run.analysis.waiter" (dict "context" . "job" $name) -}}

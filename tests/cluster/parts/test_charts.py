@@ -120,7 +120,16 @@ def test_an_upgrade_suspends_resumes_and_refuses_other_settings(
     assert worker_image(namespace, release) == image
     jobs = json.loads(kubectl("-n", namespace, "get", "jobs", "-o", "json").stdout)["items"]
     names = [job["metadata"]["name"] for job in jobs if job["metadata"]["name"].startswith(release)]
-    assert len(names) == 1  # the one for the other image, without an error about a field that cannot change
+    # those for the other image, without an error about a field that cannot change
+    assert [name.split("-")[-2] for name in sorted(names)] == ["analysis", "waiter"]
+
+    started = '{"spec":{"suspend":false}}'
+    assert kubectl("-n", namespace, "patch", "job", min(names), "--type=merge", "-p", started).returncode == 0
+    done = run_helm("upgrade", release, "run.analysis.image.tag=other", "run.scheduling.waitSeconds=60")
+    assert done.returncode == 0, done.stderr
+    assert (
+        read(namespace, "job", min(names))["spec"]["suspend"] is False
+    )  # an analysis that has begun goes on
 
     patch = '{"spec":{"runPolicy":{"suspend":true}}}'
     assert (

@@ -56,7 +56,7 @@ def test_it_is_started_and_started_again_until_it_has_ended(api: FakeApi, connec
     api.put(JOBS, job())
     starting = Starting(connection)
     wait_until(lambda: not api.collections[JOBS]["demo-analysis-1"]["spec"]["suspend"])
-    api.put(JOBS, job())  # as `helm upgrade` of the same values, or Argo CD, does
+    api.put(JOBS, job())  # as a tool does that holds a cluster to its manifests
     wait_until(lambda: not api.collections[JOBS]["demo-analysis-1"]["spec"]["suspend"])
     complete(api)
     assert starting.ends() and len(starting.said) == 2
