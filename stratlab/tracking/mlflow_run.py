@@ -36,7 +36,8 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
     run_id = read_run_id(run_dir / "mlflow.json")
     if not run_id:
         return ""
-    status = {0: "FINISHED", STOPPED_FROM_OUTSIDE: "KILLED"}.get(exit_code, "FAILED")
+    known: dict[int | None, str] = {0: "FINISHED", STOPPED_FROM_OUTSIDE: "KILLED"}
+    status = known.get(exit_code, "FAILED")
     with impatient():
         from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
         from mlflow.tracking import MlflowClient
