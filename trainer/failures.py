@@ -87,6 +87,10 @@ class StorageFull(Exception):
     """A volume has no space left, and it is of no use to go on without."""
 
 
+class FolderGone(StorageFull):
+    """The run's folder was removed or moved while it ran."""
+
+
 class NoProgress(Exception):
     """The last starts all ended without reaching a new step."""
 

@@ -30,10 +30,13 @@ REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # what every analysis leav
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, how it is, what was seen. `skipped`: there is nothing to look at."""
+    """One line: what was looked at, how it is, what was seen.
+
+    `skipped`: there is nothing to look at; `warning`: what is wrong does not make the run less than whole.
+    """
 
     name: str
-    state: Literal["ok", "skipped", "failed"]
+    state: Literal["ok", "skipped", "warning", "failed"]
     text: str
 
     def __str__(self) -> str:
@@ -60,6 +63,9 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
         raise NothingThere("; ".join([f"{run_dir}: {run.ending}", *runs, *_read_refusals(run_dir)]))
     yield _check_files(run)
     yield _check_ranks(run)
+    if steps := run.summary.get("not_finite_steps"):
+        asked = run.config.get("config", {}).get("on_not_finite")
+        yield Check("losses", "warning", f"not finite in {steps} steps (run.config.on_not_finite={asked})")
     yield _check_device(run)
     yield _check_traces(run)
     yield (

@@ -122,6 +122,7 @@ def build_summary(
         "gpu_temperature_c": 71.0 if peak else None,
         "train_time_s": sum(line["step_time_ms"] for line in train) / 1e3,
         "skipped_steps": 0,
+        "not_finite_steps": 0,
         "straggler": "none",
         "straggler_share_pct": None,
         "data_order_sha256": ranks[0]["data_order_sha256"],

@@ -88,7 +88,8 @@ class Lease(threading.Thread):
 
     def _write(self, beat: int) -> None:
         with suppress(OSError):  # a full volume costs the protection, not the run
-            self._folder.path.mkdir(parents=True, exist_ok=True)
+            if not beat:  # later on it was removed, and must not look as if it were there
+                self._folder.path.mkdir(parents=True, exist_ok=True)
             write_json(self._folder.lease, {**self._facts, "beat": beat})
 
 

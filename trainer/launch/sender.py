@@ -15,8 +15,8 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
 
 from trainer.failures import DONE, TERMINATED, is_storage_full
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
@@ -46,6 +46,8 @@ class Sender(threading.Thread):
         self._run_id = ""
         self._record: dict[str, str] = {}
         self._offset: int | None = None
+        self._metrics: BinaryIO | None = None
+        """Kept open: a folder that is removed while the run is at work costs no point."""
         self._stop_asked = threading.Event()
         self._warned = ""
 
@@ -77,12 +79,18 @@ class Sender(threading.Thread):
     def _try_send(self) -> bool:
         """True if nothing complete is left to send."""
         try:
-            if not self._folder.is_written_by(self._launcher):
-                return True
+            if not self._metrics:
+                if not self._folder.is_written_by(self._launcher):
+                    return True
+                with suppress(FileNotFoundError):
+                    self._metrics = open(self._folder.metrics, "rb")  # noqa: SIM115
             if not self._run_id:
                 self._run_id = self._open_run()
             self._write_record()
-            self._offset = send_new_lines(self._folder, self._mlflow, self._run_id, self._offset)
+            if self._metrics:
+                self._offset = send_new_lines(
+                    self._folder, self._mlflow, self._run_id, self._offset, self._metrics
+                )
         except Exception as failure:  # a thread that dies would leave the run open for ever
             if repr(failure) != self._warned:
                 self._warned = repr(failure)
@@ -169,41 +177,50 @@ def _result_tags(folder: RunDirectory) -> dict[str, str]:
 
 @contextmanager
 def suppress_full() -> Iterator[None]:
-    """What a full volume does not take is not written, and the block is left."""
+    """What a full volume, or a folder that is gone, does not take is not written, and the block is left."""
     try:
         yield
     except OSError as failure:
-        if not is_storage_full(failure):
+        if not (is_storage_full(failure) or isinstance(failure, FileNotFoundError)):
             raise
 
 
-def send_new_lines(folder: RunDirectory, mlflow: Mlflow, run_id: str, offset: int | None = None) -> int:
+def send_new_lines(
+    folder: RunDirectory,
+    mlflow: Mlflow,
+    run_id: str,
+    offset: int | None = None,
+    metrics: BinaryIO | None = None,
+) -> int:
     """Sends every complete line behind the confirmed offset; a half-written line waits. Returns the new offset.
 
     Args:
         offset: that of the last call, which a full volume may not have taken; None = what metrics.sent says.
+        metrics: metrics.jsonl, if it is open already.
 
     Raises:
         MlflowError, OSError: the offset then stands behind the last confirmed batch.
     """
     if offset is None:
         offset = read_offset(folder)
-    if not folder.metrics.exists():
-        return offset
-    with open(folder.metrics, "rb") as file:
-        file.seek(offset)
-        points: list[dict[str, Any]] = []
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            new = line_points(read_line(line))
-            if len(points) + len(new) > BATCH:
-                _send(folder, mlflow, run_id, points, offset)
-                points = []
-            points += new
-            offset += len(line)
-        if points or offset:
+    if metrics is None:
+        if not folder.metrics.exists():
+            return offset
+        with open(folder.metrics, "rb") as file:
+            return send_new_lines(folder, mlflow, run_id, offset, file)
+    metrics.seek(offset)
+    points: list[dict[str, Any]] = []
+    for line in metrics:
+        if not line.endswith(b"\n"):
+            break
+        new = line_points(read_line(line))
+        if len(points) + len(new) > BATCH:
             _send(folder, mlflow, run_id, points, offset)
+            points = []
+        points += new
+        offset += len(line)
+    if points or offset:
+        _send(folder, mlflow, run_id, points, offset)
     return offset
 
 

@@ -45,6 +45,7 @@ def read_course(
         train_energy_wh: power of all GPUs, summed over the ranks and the time from the first step of each attempt to
             its last line, steps that were made twice included.
         train_power_w: that energy over that time.
+        not_finite_steps: whose loss or gradient was not finite, of all attempts.
         gpu_utilisation_pct: mean over ranks and time; gpu_temperature_c: of the hottest rank.
         epoch_time_s: mean over the whole epochs; train_accuracy_pct: of the last one.
         time_to_target_s: seconds of training until the first validation that reached the target.
@@ -63,6 +64,7 @@ def build_course(
     hottest: list[float] = []
     reached: dict[int, float | None] = {}
     epochs: dict[int, dict[str, Any]] = {}
+    not_finite: dict[int, int] = {}
     broken = 0
     for raw in lines:
         try:
@@ -73,6 +75,10 @@ def build_course(
         since.setdefault(line.attempt, line.t - line.step_time_ms / 1e3)
         if line.kind == "eval" and target:
             reached[line.step] = _read_target(msgspec.json.decode(raw), *target)
+        if line.kind == "event":
+            found_event = msgspec.json.decode(raw).get("not_finite_steps")
+            if is_number(found_event):  # of the attempt so far
+                not_finite[line.attempt] = max(not_finite.get(line.attempt, 0), int(found_event))
         if line.kind == "epoch":
             found_epoch = msgspec.json.decode(raw)
             if isinstance(found_epoch.get("epoch"), int) and is_number(found_epoch.get("epoch_time_s")):
@@ -98,6 +104,7 @@ def build_course(
     }
     return {
         **{name: value if seconds and math.isfinite(value) else None for name, value in course.items()},
+        "not_finite_steps": sum(not_finite.values()),
         "epoch_time_s": sum(e["epoch_time_s"] for e in epochs.values()) / len(epochs) if epochs else None,
         "train_accuracy_pct": epochs[max(epochs)].get("epoch_train_accuracy_pct") if epochs else None,
         "time_to_target_s": next(

@@ -44,6 +44,8 @@ class Guard:
     def __init__(self, policy: str, scales_loss: bool, place: str) -> None:
         self._policy, self._scales_loss, self._place = policy, scales_loss, place
         self._in_a_row = 0
+        self.found = 0
+        """Steps of this attempt whose loss or gradient was not finite."""
 
     def counts_as_skipped(self, step: Step) -> bool:
         """Whether its update was left out, by the engine or by this policy."""
@@ -54,7 +56,7 @@ class Guard:
         self._in_a_row = 0
 
     def check(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, str]]:
-        """(step, sentence) of what is to be recorded; collective where something is not finite.
+        """(step, sentence) of what is to be recorded, and counts it; collective where something is not finite.
 
         Args:
             shares: this rank's losses of these steps.
@@ -71,6 +73,7 @@ class Guard:
                 )
         if not bad:
             return []
+        self.found += len(bad)
         sentence = self._describe(bad[0], self._find_owners(steps, shares))
         if self._policy == "stop":
             raise NotFinite(f"{sentence}; {HELP}")

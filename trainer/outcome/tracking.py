@@ -236,7 +236,8 @@ class Recorder:
         for number, sentence in self._guard.check(bad, [entry.result.loss for entry in waiting]):
             if self._spool is not None:
                 log.warning("step %d: %s", waiting[-1].step, sentence)
-            self.record("event", number, name="not finite", text=sentence)
+            found = self._guard.found
+            self.record("event", number, name="not finite", text=sentence, not_finite_steps=found)
 
     def _find_bad(self, waiting: Sequence[_Waiting], losses: list[float], norms: list[float]) -> list[Step]:
         """All steps, or none of them: where all is finite and nothing was left out, as in nearly every write."""

@@ -6,12 +6,13 @@ too much waits, the oldest lines are dropped and counted.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import deque
 from pathlib import Path
 
-from trainer.failures import is_storage_full
+from trainer.failures import FolderGone, is_storage_full
 
 MOST_BYTES = 16 << 20  # of waiting lines; a step is 250 bytes
 
@@ -19,7 +20,7 @@ log = logging.getLogger("trainer")
 
 
 class Spool:
-    """Appends whole lines. An error other than a full volume is raised."""
+    """Appends whole lines. An error other than a full volume is raised, and FolderGone where the file was removed."""
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
@@ -45,7 +46,26 @@ class Spool:
             self.dropped += 1
 
     def flush(self) -> bool:
-        """Writes what waits; False if the volume is full, so that it waits on."""
+        """Writes what waits; False if the volume is full, so that it waits on.
+
+        Raises:
+            FolderGone: after it is written all the same, for the sender, which has the file open too.
+        """
+        is_gone = self._is_gone()
+        is_written = self._write()
+        if is_gone:
+            raise FolderGone(f"{self.path.parent}: the folder of this run was removed or moved while it ran")
+        return is_written
+
+    def _is_gone(self) -> bool:
+        try:
+            return os.stat(self.path).st_ino != os.fstat(self._file).st_ino
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError as failure:
+            return failure.errno == errno.ESTALE
+
+    def _write(self) -> bool:
         while self._waiting:
             data = b"".join(self._waiting)
             try:

@@ -29,7 +29,7 @@ TABLES = {  # title -> numbers of summary.json, as they are there
     ],
     "Result": [
         *("steps", "train_loss", "validation_loss", "validation_accuracy_pct", "validation_perplexity"),
-        *("test_loss", "test_accuracy_pct", "test_perplexity", "skipped_steps"),
+        *("test_loss", "test_accuracy_pct", "test_perplexity", "skipped_steps", "not_finite_steps"),
     ],
 }
 

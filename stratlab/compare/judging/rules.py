@@ -396,7 +396,7 @@ RULES: tuple[Rule, ...] = (
     _setting("flight_recorder", "each collective is written down, some of its host's time", absent=2000),
     _setting("least_gb_per_s", "what a check of the network expects", matters=False),
     _setting(
-        "on_not_finite", "what a fault is met with; `skipped_steps` tells whether it was", matters=False
+        "on_not_finite", "what a fault is met with; `not_finite_steps` tells whether it was", matters=False
     ),
     _setting("max_attempts", "when a run that fails again and again is given up", matters=False),
     _setting("deadline_s", "when a run is stopped", matters=False),
@@ -421,6 +421,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("attempts", "attempts", (), True, "a restarted run has other steps in its times", expected=1),
     Rule("skipped_steps", "summary", ("skipped_steps",), True, "a skipped step does less work", expected=0),
+    Rule(
+        "not_finite_steps",
+        "summary",
+        ("not_finite_steps",),
+        True,
+        "a loss or gradient that is not finite: what was learnt is in doubt",
+        expected=0,
+        absent=0,
+    ),
     Rule(
         "straggler",
         "summary",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from trainer.launch.mlflow_rest import MlflowError
-from trainer.launch.sender import BATCH, line_points, mlflow_status, send_new_lines
+from trainer.launch.sender import BATCH, Sender, line_points, mlflow_status, send_new_lines
 from trainer.record.run_directory import RunDirectory
 
 
@@ -73,3 +74,22 @@ def test_after_a_refusal_it_goes_on_where_nothing_was_confirmed(tmp_path, refuse
 )
 def test_a_run_that_was_told_to_stop_has_not_failed(code: int, status: str) -> None:
     assert mlflow_status(code) == status
+
+
+def test_a_folder_that_is_removed_costs_no_point(tmp_path):
+    folder, wanted = write(tmp_path, 3, 2)
+    folder.mlflow.write_text(json.dumps({"tracking_uri": "http://s", "run_id": "id"}))
+    folder.append_attempt("started", 1, "me")
+    sender, server, ended = Sender(folder, "me", {"MLFLOW_TRACKING_URI": "http://s"}), Server(), []
+    server.reopen_run = lambda run_id: None
+    server.end_run = lambda run_id, status: ended.append(status)
+    sender._mlflow = server
+    whole = folder.metrics.read_bytes()
+    folder.metrics.write_bytes(whole.splitlines(keepends=True)[0])
+    assert sender._try_send() and server.points == wanted[:3]
+    with open(folder.metrics, "ab") as rank:
+        shutil.rmtree(folder.path)
+        rank.write(whole.splitlines(keepends=True)[1])
+    sender.start()
+    sender.finish(13)
+    assert server.points == wanted and ended == ["FAILED"] and not folder.path.exists()

@@ -52,6 +52,7 @@ def test_power_is_summed_over_ranks_and_time() -> None:
         "train_power_w": pytest.approx(joules / 13),
         "gpu_utilisation_pct": pytest.approx((10 * 90 + 3 * 15) / 13),
         "gpu_temperature_c": 71.0,
+        "not_finite_steps": 0,
         "epoch_time_s": None,
         "train_accuracy_pct": None,
         "time_to_target_s": None,
@@ -93,7 +94,7 @@ def test_power_that_one_rank_does_not_tell_is_not_known() -> None:
     found = build_course(lines(train(1.0, 1), system(2.0, [300.0])), {1: 2}, None)
     assert found["train_energy_wh"] is None and found["train_power_w"] is None
     on_cpu = {"t": 2.0, "attempt": 1, "step": 1, "kind": "system", "rank0_host_memory_gib": 1.0}
-    assert set(build_course(lines(train(1.0, 1), on_cpu), {1: 1}, None).values()) == {None}
+    assert set(build_course(lines(train(1.0, 1), on_cpu), {1: 1}, None).values()) == {None, 0}
 
 
 def test_the_first_validation_that_reaches_the_target_counts() -> None:
@@ -155,3 +156,12 @@ def test_which_target_was_asked_for() -> None:
     assert find_target(Config(run="x", target_accuracy_pct=90)) == ("validation_accuracy_pct", 90)
     text = Config(run="x", model="qwen_tiny", dataset="arithmetic", target_perplexity=9)
     assert find_target(text) == ("validation_perplexity", 9)
+
+
+def test_steps_that_were_not_finite_are_counted_over_all_attempts() -> None:
+    def event(attempt: int, step: int, **more: object) -> dict[str, Any]:
+        return {"t": 1.0, "attempt": attempt, "step": step, "kind": "event", "name": "not finite", **more}
+
+    told = [event(1, 3, not_finite_steps=1), event(1, 9, not_finite_steps=4), event(2, 5, not_finite_steps=2)]
+    others = [event(2, 6), event(2, 7, not_finite_steps="many"), train(2.0, 8)]
+    assert build_course(lines(*told, *others), {1: 1, 2: 1}, None)["not_finite_steps"] == 6

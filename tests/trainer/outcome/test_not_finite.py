@@ -64,6 +64,11 @@ def test_the_others_go_on_and_say_so(policy, left_out):
     (found,) = check(policy, GOOD, BAD)
     assert found[0] == 8
     assert found[1].endswith(f"(node node-7); of these 2 steps 1 are so, {left_out} left out")
+    guard = Guard(policy, False, "")
+    assert guard.found == 0
+    guard.check([GOOD, BAD, BAD], [torch.tensor(1.0), torch.tensor(NAN), torch.tensor(NAN)])
+    guard.check([GOOD], [torch.tensor(1.0)])
+    assert guard.found == 2
     assert Guard(policy, False, "").counts_as_skipped(BAD) is bool(left_out)
 
 

@@ -152,7 +152,7 @@ def test_a_second_attempt_continues_the_same_mlflow_run(mlflow_server, tmp_path)
     first.finish(143)
     run_id = json.loads(folder.mlflow.read_text())["run_id"]
     client = mlflow.MlflowClient(mlflow_server)
-    assert client.get_run(run_id).info.status == "FAILED"
+    assert client.get_run(run_id).info.status == "KILLED"
     folder.append_attempt("started", 2, "other")
     append(folder, 4, 6)
     second = Sender(folder, "other", {"MLFLOW_TRACKING_URI": mlflow_server})
@@ -249,7 +249,7 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(tmp_path):
                 run_id = json.loads(folder.mlflow.read_text())["run_id"]
                 assert int(folder.sent.read_text()) == size(folder.metrics)
                 assert stored(uri, run_id) == written(folder)
-                assert mlflow.MlflowClient(uri).get_run(run_id).info.status == "FAILED"
+                assert mlflow.MlflowClient(uri).get_run(run_id).info.status == "KILLED"
         finally:
             trainer.terminate()  # not kill: torch's launcher must end its ranks
             trainer.wait(60)

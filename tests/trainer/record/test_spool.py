@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from trainer.failures import STORAGE_FULL, FolderGone, exit_code
 from trainer.record.run_directory import append_line, read_lines
 from trainer.record.spool import Spool
 
@@ -122,3 +124,27 @@ def test_lines_that_never_fit_are_told(
         "[Errno 28] No space left on device; training goes on, its lines wait in memory",
         "3 lines are lost",
     ]
+
+
+@pytest.mark.parametrize("way", ["removed", "moved", "replaced"])
+def test_a_folder_that_is_gone_is_noticed_at_the_next_write_and_no_line_is_lost(
+    tmp_path: Path, way: str
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    spool = Spool(folder / "metrics.jsonl")
+    spool.append(line(1))
+    assert spool.flush()
+    with open(spool.path, "rb") as reader:
+        if way == "moved":
+            folder.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(folder)
+        if way == "replaced":
+            folder.mkdir()
+            spool.path.write_text("")
+        spool.append(line(2))
+        with pytest.raises(FolderGone) as failure:
+            spool.flush()
+        assert exit_code(failure.value) == STORAGE_FULL and str(folder) in str(failure.value)
+        assert reader.read() == line(1) + line(2)

@@ -289,7 +289,7 @@ MUST_MATTER = {
         "teacher_sha256": "another",
         "resumed_from": {"run": "demo/ddp", "step": 5, "manifest_sha256": "a"},
     },
-    "summary": {"data_order_sha256": "other", "skipped_steps": 1},
+    "summary": {"data_order_sha256": "other", "skipped_steps": 1, "not_finite_steps": 1},
 }
 # These may differ: they are what is compared, or change no number.
 MAY_DIFFER = {

@@ -264,6 +264,15 @@ def test_the_verb_ends_with_1_when_a_check_fails(
     assert "nope: no such folder" in capsys.readouterr().err
 
 
+def test_losses_that_were_not_finite_are_told(tmp_path: Path) -> None:
+    run = build_whole_run(tmp_path)
+    assert "losses" not in states(list(verify_run(run, None)))
+    summary = json.loads((run / "summary.json").read_text())
+    write_json(run / "summary.json", summary | {"not_finite_steps": 3})
+    found = states(list(verify_run(run, None)))
+    assert found["losses"] == "warning" and "failed" not in found.values()
+
+
 def test_a_run_that_asked_for_gpus_and_trained_on_the_cpu_is_not_whole(tmp_path: Path) -> None:
     run = build_whole_run(tmp_path)
     config = json.loads((run / "config.json").read_text())

@@ -137,4 +137,8 @@ def test_a_warning_lets_it_go_on(tmp_path):
     ended, folder = train(tmp_path, "ddp", "warn", TRAINER_STEPS="7")
     assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
     assert any(SAID in line.get("text", "") for line in lines(folder))
-    assert json.loads((folder / "summary.json").read_text())["skipped_steps"] == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["skipped_steps"] == 0
+    assert summary["not_finite_steps"] > 0
+    (result,) = [line for line in lines(folder) if line["kind"] == "result"]
+    assert result["not_finite_steps"] == summary["not_finite_steps"]
