@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ OTHERS = ("config.json", "dataset_info.json", "dataset_infos.json", "dataset_dic
 """What `datasets` takes for no data beside data."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 TO_UTF_8 = "convert it: iconv -f {} -t utf-8 FILE > NEW"
+SPLIT = re.compile(
+    r"(?<![a-z])(train|training|test|testing|eval|evaluation|validation|valid|val|dev)(?![a-z])", re.I
+)
+PART = re.compile(r"(.*-)(\d+)-of-(\d+)(\..*)")
 MOST_NAMED = 3
 
 
@@ -32,16 +37,18 @@ def find_reader(named: str, file: Path) -> str:
 
 
 def check_folder(named: str, folder: Path) -> None:
-    """That every data file of a folder is of a kind that is read.
+    """That every data file of a folder is of a kind that is read, in the split that its name says, and none is lacking.
 
     Raises:
-        DataMissing: naming the first that is not, or what lies there instead of data.
+        DataMissing: naming the first that is not, what is lacking, or what lies there instead of data.
     """
     files = [*_list_files(folder)]
     data = [file for file in files if _is_data(file)]
     for file in data:
-        if problem := _find_problem(file):
+        if problem := _find_problem(file) or (len(data) > 1 and _find_spelling(file.relative_to(folder))):
             raise DataMissing(f"{named}: {file.relative_to(folder)}: {problem}")
+    if lacking := _find_lacking(data):
+        raise DataMissing(f"{named}: lacks {_name(folder, lacking)}; put every part of the data set there")
     if files and not data:
         raise DataMissing(f"{named}: holds {_name(folder, files)}, expected {READ}; {_find_cure(files[0])}")
 
@@ -96,6 +103,26 @@ def _find_problem(file: Path) -> str:
         if opened.read(2) in UTF_16:
             return f"is written in UTF-16; {TO_UTF_8.format('utf-16')}"
     return ""
+
+
+def _find_spelling(file: Path) -> str:
+    """`datasets` knows splits by names in small letters, and takes Test.jsonl for a part of the training split."""
+    for part in file.parts:
+        if (found := SPLIT.search(part)) and found[1] != found[1].lower():
+            return f"rename {part}: the name of a split is in small letters, {found[1].lower()}"
+    return ""
+
+
+def _find_lacking(files: Iterable[Path]) -> list[Path]:
+    """Of files like train-00000-of-00002.parquet, those that are not there."""
+    there = set(files)
+    found = [(file, match) for file in there if (match := PART.fullmatch(file.name))]
+    wanted = {
+        file.with_name(f"{match[1]}{number:0{len(match[2])}}-of-{match[3]}{match[4]}")
+        for file, match in found
+        for number in range(int(match[3]))
+    }
+    return sorted(wanted - there)
 
 
 def _find_cure(file: Path) -> str:

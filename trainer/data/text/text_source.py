@@ -46,7 +46,7 @@ def load_questions(
     a model that was trained on one of them is not tested by another. At most `train_samples` are left to train on.
 
     Args:
-        tell: is told which columns and splits are not used.
+        tell: is told which columns and splits are not used, and how much of a held-out split is trained on too.
 
     Raises:
         ConfigError: columns that are not there or hold no text.
@@ -65,6 +65,8 @@ def load_questions(
         _tell_unused(tables, train_name, tell)
     test = given.get("test") or given.get("validation")
     groups = sources[train_name].groups()
+    for name in given.keys() & {"validation", "test"}:
+        _tell_repeated(name, sources[train_name], sources[name], tell)
     if test is None:
         train, test = _hold_out(train, groups, round(len(groups) * TEST_FRACTION))
     validation = given.get("validation") if "test" in given else None
@@ -174,6 +176,12 @@ def _name_columns(names: Iterable[str]) -> str:
     return ", ".join(name if name.isprintable() else ascii(name) for name in names)
 
 
+def _tell_repeated(name: str, train: _Source, other: _Source, tell: Callable[[str], None]) -> None:
+    known, asked = set(train.queries()), other.queries()
+    if repeated := sum(query in known for query in asked):
+        tell(f"{name}: {repeated} of {len(asked)} questions stand in the training split too")
+
+
 def _tell_unused(tables: dict[str, Any], train_name: str, tell: Callable[[str], None]) -> None:
     used = (train_name, "validation", "test")
     if columns := [each for each in tables[train_name].features if each not in (QUERY, RESPONSE, ORIGINAL)]:
@@ -203,13 +211,17 @@ class _Source:
         if isinstance(self.table, list) or ORIGINAL in self.table.features:
             (originals,) = self._columns(every, ORIGINAL)
         if not originals or None in originals:
-            (queries,) = self._columns(every, QUERY)
+            queries = self.queries()
             originals = [
                 query if original is None else original
                 for query, original in zip(queries, originals or [None] * len(queries), strict=True)
             ]
         numbers: dict[Hashable, int] = {}
         return np.fromiter((numbers.setdefault(o, len(numbers)) for o in originals), np.int64, len(originals))
+
+    def queries(self) -> list[Any]:
+        """Of all its documents, in their order."""
+        return self._columns(np.arange(len(self.table)), QUERY)[0]
 
     def _read(self, indices: NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
         queries, responses = self._columns(indices, QUERY, RESPONSE)

@@ -13,7 +13,7 @@ from trainer import failures
 from trainer.data.text.chat import Document, encode_chats
 from trainer.data.text.fidelity import ALTERED, CONTROL, CUT, EMPTY, LONG, REPLACED, Tally
 from trainer.data.text.problems import text_problems
-from trainer.data.text.text_source import Questions
+from trainer.data.text.text_source import Questions, load_questions
 from trainer.data.text.tokenizer import build_byte_tokenizer
 from trainer.failures import DataMissing
 from trainer.prepare.before_ranks import ensure_cache
@@ -178,3 +178,13 @@ def test_columns_and_splits_that_are_not_used_are_told_at_every_start(tmp_path):
     for _ in range(2):
         assert [each for each in start(config) if each.endswith("not used: system, id")]
     assert any("\x01user\nq" in document.text for document in find_documents(build(config).train))
+
+
+def test_questions_of_a_given_split_that_are_trained_on_are_told(tmp_path):
+    rows = [{"query": f"q{i}", "response": "a"} for i in range(30)]
+    path = write_jsonl(tmp_path / "data" / "train.jsonl", rows)
+    write_jsonl(path.with_name("test.jsonl"), [*rows[:2], {"query": "new", "response": "a"}])
+    write_jsonl(path.with_name("validation.jsonl"), [{"query": "other", "response": "a"}])
+    said: list[str] = []
+    load_questions(text_config(tmp_path, dataset_path=str(path.parent)), tell=said.append)
+    assert said == ["test: 2 of 3 questions stand in the training split too"]

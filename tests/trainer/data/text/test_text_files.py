@@ -69,6 +69,12 @@ def place(tmp_path: Path, files: dict[str, bytes | str | None]) -> Path:
         ({"f/a.jsonl": LINES, "f/b.parquet": None}, "a.jsonl would not be read beside b.parquet"),
         ({"f/train.jsonl": LINES, "f/rest.jsonl": LINES}, "rest.jsonl would not be read beside train.jsonl"),
         ({"f/train.jsonl": LINES, "f/test.jsonl": ""}, r"test\.jsonl: is empty"),
+        ({"f/train.jsonl": LINES, "f/Test.jsonl": LINES}, "Test.jsonl: rename Test.jsonl: .*, test$"),
+        ({"f/train/a.jsonl": LINES, "f/Validation/a.jsonl": LINES}, "rename Validation: "),
+        (
+            {"f/data/train-00000-of-00003.parquet": None},
+            "lacks data/train-00001-of-00003.parquet, data/train-00002",
+        ),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
