@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stratlab.nearest import name_allowed
-from stratlab.predict.count_command import name_count_of_model
+from stratlab.predict.candidates import DEGREES
+from stratlab.predict.count_command import COUNTED, name_count_of_model
 from stratlab.predict.operations_file import OperationsFile
 from stratlab.predict.question import Question
 from stratlab.predict.setting_text import as_text
@@ -71,8 +72,8 @@ def ask_of_model(
     *,
     counting: bool = False,
 ) -> list[Question]:
-    """One question per strategy of which there is a file of this model; what is not given is as in most of the files,
-    the same for all.
+    """One question per strategy, and per number of dimensions that was counted; what is not given is as in most of the
+    files of this model, the same for all.
 
     Args:
         per_node: GPUs of a node; 0 = as each file was counted.
@@ -95,20 +96,32 @@ def ask_of_model(
         given = {"micro_batch_size": "1", **_read_settings(settings, set(SETTINGS), ALL)}
         strategies = [given["strategy"]] if "strategy" in given else list(OF_ANY_MODEL)
         return [
-            build_question(name, {**given, "model": model, "strategy": name}, gpus, per_node, whole=False)
+            build_question(
+                name,
+                {**given, **name_layout(name, given), "model": model, "strategy": name},
+                gpus,
+                per_node,
+                whole=False,
+                typed=given,
+            )
             for name in _fit_to_ranks(strategies, gpus)
         ]
     if not mine:
         raise UserError(f"--model {model}: {_explain_no_file(model, gpus, per_node, files, settings)}")
     place = f"that `stratlab predict --model {model} --json` lists, batch and depth among them"
-    given = _read_settings(settings, {name for file in mine for name in file.settings} | set(BATCH), place)
-    strategies = (
-        [given["strategy"]] if "strategy" in given else list(dict.fromkeys(file.strategy for file in mine))
-    )
+    known = {name for file in mine for name in file.settings} | {*BATCH, *(COUNTED if counting else ())}
+    given = _read_settings(settings, known, place)
+    every = dict.fromkeys((*(file.strategy for file in mine), *OF_ANY_MODEL))
+    strategies = [given["strategy"]] if "strategy" in given else list(every)
     rows = {"micro_batch_size": "1", **find_shared(mine, given), **given}
     return [
         build_question(
-            name, {**rows, "model": model, "strategy": strategy, **more}, gpus, per_node, whole=False
+            name,
+            {**rows, **name_layout(strategy, given), "model": model, "strategy": strategy, **more},
+            gpus,
+            per_node,
+            whole=False,
+            typed=given,
         )
         for strategy in _fit_to_ranks(strategies, gpus)
         for name, more in _list_layouts(strategy, mine, given)
@@ -163,9 +176,18 @@ def _list_layouts(
 ) -> list[tuple[str, dict[str, str]]]:
     """(name, settings): one of each number of dimensions that was counted, where there are several."""
     counted = {file.settings.get("dimensions", 1) for file in files if file.strategy == strategy}
-    if len(counted) < 2 or "dimensions" in given:
+    if len(counted) < 2 or given.keys() & {*DEGREES, "dimensions", "layout"}:
         return [(strategy, {})]
     return [(f"{strategy} {number}d", {"dimensions": str(number)}) for number in sorted(counted)]
+
+
+def name_layout(strategy: str, given: Mapping[str, str]) -> dict[str, str]:
+    """What the trainer asks for beside degrees of nd."""
+    return (
+        {"layout": "given"}
+        if strategy == "nd" and given.keys() & {*DEGREES} and "layout" not in given
+        else {}
+    )
 
 
 def _read_settings(settings: Sequence[str], known: set[str], place: str) -> dict[str, str]:
@@ -183,12 +205,18 @@ def _read_settings(settings: Sequence[str], known: set[str], place: str) -> dict
 
 
 def build_question(
-    name: str, settings: Mapping[str, str], ranks: int, per_node: int, whole: bool
+    name: str,
+    settings: Mapping[str, str],
+    ranks: int,
+    per_node: int,
+    whole: bool,
+    typed: Iterable[str] = (),
 ) -> Question:
     """Of a run's settings, as its pods have them.
 
     Args:
         whole: what `settings` leaves out has its default; else nothing is known of it.
+        typed: settings that the user has given, where not all of them are.
 
     Raises:
         UserError: a size that is no number.
@@ -204,6 +232,7 @@ def build_question(
         else 0,
         layers=_read_number(settings, "model_layers"),
         whole=whole,
+        typed=frozenset(typed),
     )
 
 

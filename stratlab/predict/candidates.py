@@ -26,10 +26,8 @@ WHY = {
 LESS_CHUNK = 512
 """Tokens whose logits are there at once."""
 ADAPTERS = 16
-OF_ND = {
-    *("layout", "dimensions", "dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "pp_schedule", "cp_kind"),
-    "sequence_parallel",
-}
+DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
+OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_kind", "sequence_parallel"}
 DIMENSIONS = ("2", "3", "4", "5")
 TIMES = (2, 4, 8, 16)
 """As many GPUs as these times those of the run are tried."""

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from stratlab.predict.candidates import OF_ND
 from stratlab.predict.question import Question
 from stratlab.predict.setting_text import as_text
 from stratlab.tables.image_sizes import IMAGE_SIZES
@@ -73,12 +74,30 @@ def fill_question(question: Question) -> Question:
 
 
 def _fill(question: Question) -> dict[str, str]:
-    given = {name: text for name in COUNTED if (text := question.settings.get(name))}
+    given = {
+        name: text
+        for name in COUNTED
+        if (text := question.settings.get(name)) and (question.whole or _is_meant(question, name, text))
+    }
     if question.whole:
         return given
     rows = str(question.rows)
     batch = {"micro_batch_size": rows, "global_batch_size": str(2 * question.rows * question.ranks)}
     return {**_data_of(given["model"]), **batch, **given}
+
+
+def _is_meant(question: Question, name: str, text: str) -> bool:
+    """Whether the trainer is to hear of it: it was typed, or is no default and not another strategy's.
+
+    What a file of another strategy says of its own knobs and layout the trainer would refuse.
+    """
+    if name in question.typed or name in ALWAYS:
+        return True
+    strategy = question.settings.get("strategy", "")
+    others = {knob for row in STRATEGIES.values() for knob in row["knobs"]}
+    others -= {*STRATEGIES.get(strategy, {}).get("knobs", ())}
+    others |= OF_ND if strategy != "nd" else set()
+    return text != as_text(SETTINGS[name]["default"]) and name not in others
 
 
 def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stratlab.predict.operations_file import OperationsFile, read_operations_file
 from stratlab.predict.question import Question
-from stratlab.rendering.checking import name_settings
+from stratlab.rendering.checking import VARIABLE, name_settings
 from stratlab.rendering.installation import explain_trainer
 
 
@@ -78,7 +78,10 @@ def _run_trainer(question: Question, part: Path, env: Mapping[str, str]) -> None
     if running.returncode:
         words = [line for line in said if "TRAINER_" in line or "Error" in line] or said[-1:]
         kind = CountRefused if running.returncode == REFUSED else NotCounted
-        raise kind(name_settings("; ".join(words)) or f"the trainer ended with {running.returncode}")
+        told = "; ".join(words) or f"the trainer ended with {running.returncode}"
+        raise kind(
+            name_settings(told) if question.whole else VARIABLE.sub(lambda found: found[1].lower(), told)
+        )
 
 
 def _replace(place: Path, content: bytes) -> None:

@@ -17,6 +17,7 @@ class Question:
         layers: 0 = the model's own.
         global_batch: rows of a step; 0 = not said, several micro-batches.
         whole: what `settings` leaves out has its default; else it is as the file has it.
+        typed: of a question that is not whole: the settings that the user has given.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Question:
     global_batch: int
     layers: int = 0
     whole: bool = True
+    typed: frozenset[str] = frozenset()
 
     def accumulates(self, share: int) -> bool:
         """Whether a step has several micro-batches. `share`: ranks that see different rows."""

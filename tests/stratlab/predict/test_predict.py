@@ -23,6 +23,7 @@ from stratlab.predict.question import Question
 from stratlab.user_error import UserError
 from tests.stratlab.predict.damaged_files import DAMAGES, SAMPLE_DAMAGES, damage
 from trainer.counting.command import _parse
+from trainer.counting.rules import read_countable
 
 Call = Callable[..., tuple[int, str, str]]
 CHUNK = 2
@@ -509,7 +510,7 @@ def test_of_a_model_it_counts_only_when_told_to_and_says_so(
     assert "hsdp: no file answers, so the trainer counts (3 of 7, 0 s left)" in err
     assert "zeropp" in out and "nd" not in {line.partition(" ")[0] for line in out.splitlines()}
     code, out, err = call(*asked, "--set", "seq_len=4096")
-    assert code == 3 and "the same line with --count asks the trainer here" in out and ": 1 to count," in out
+    assert code == 3 and "the same line with --count asks the trainer here" in out and ": 7 to count," in out
     seen = tmp_path / "seen"
     program.write_text(f"#!/bin/sh\nenv > {seen}; echo $* >> {seen}; exit 1\n")
     code, out, _ = call(*asked, "--set", "seq_len=4096", "--set", "strategy=hsdp", "--count")
@@ -517,6 +518,67 @@ def test_of_a_model_it_counts_only_when_told_to_and_says_so(
     asked_for = seen.read_text()
     assert "TRAINER_SEQ_LEN=4096" in asked_for and "TRAINER_GLOBAL_BATCH_SIZE=16" in asked_for
     assert "--ranks 8 --per-node 4" in asked_for and "TRAINER_DATASET=timm/imagenet-1k" in asked_for
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "typed"),
+    [
+        ("qwen2.5-3b", 4, ("strategy=fsdp", "activation_checkpointing=blocks", "seq_len=1024")),
+        ("qwen2.5-3b", 4, ("strategy=fsdp", "seq_len=4096")),
+        ("qwen2.5-3b", 8, ("strategy=hsdp", "activation_checkpointing=blocks", "dp_shard=2")),
+        ("qwen2.5-3b", 8, ("strategy=nd", "tp=2", "pp=2", "dp_shard=2")),
+        ("qwen2.5-3b", 8, ("strategy=nd", "dimensions=2", "seq_len=4096")),
+        ("vit_huge", 8, ("strategy=zero3", "offload=optimizer", "persistent_elements=0")),
+        ("vit_huge", 8, ("strategy=single", "--gpus=1", "activation_checkpointing=blocks")),
+        ("vit_huge", 8, ("activation_checkpointing=blocks",)),
+    ],
+    ids=lambda given: "-".join(given) if isinstance(given, tuple) else str(given),
+)
+def test_only_what_is_typed_is_asked_of_the_trainer(
+    call: Call, program: Path, tmp_path: Path, model: str, gpus: int, typed: tuple[str, ...]
+) -> None:
+    """Defaults of shipped files are none of it: the trainer takes each count as it is asked."""
+    seen = tmp_path / "seen"
+    program.write_text(f"#!/bin/sh\n(env; echo ARGS=$*) | grep -E '^(TRAINER_|ARGS)' >> {seen}; exit 1\n")
+    sets = [word for text in typed if not text.startswith("--") for word in ("--set", text)]
+    options = [text for text in typed if text.startswith("--")] or [f"--gpus={gpus}"]
+    call("--model", model, *options, *sets, "--count")
+    asked, env = 0, dict[str, str]()
+    for name, _, text in (line.partition("=") for line in seen.read_text().splitlines()):
+        if name != "ARGS":
+            env[name] = text
+            continue
+        words = text.split()
+        ranks, per_node = int(words[words.index("--ranks") + 1]), int(words[words.index("--per-node") + 1])
+        read_countable({"TRAINER_RUN": "count", **env}, ranks, 0, per_node)
+        given = {one.partition("=")[0] for one in typed}
+        for knob in ("persistent_elements", "zeropp", "reduce_bucket_mib", "cp_kind"):
+            assert knob in given or f"TRAINER_{knob.upper()}" not in env
+        asked, env = asked + 1, {}
+    assert asked == (1 if any(one.startswith("strategy=") for one in typed) else 7)
+
+
+def test_a_count_of_one_strategy_hides_no_other(call: Call, program: Path) -> None:
+    """The program's file is of fsdp; the others are still asked about, and counted when told to."""
+    asked = ("--model", "vit_base", "--gpus", "8")
+    call(*asked, "--set", "strategy=fsdp", "--count")
+    _, out, _ = call(*asked, "--json")
+    assert [one["name"] for one in json.loads(out)] == [
+        "fsdp", "ddp", "hsdp", "zero1", "zero2", "zero3", "zeropp",
+    ]  # fmt: skip
+    _, _, err = call(*asked, "--count")
+    assert "(6 of 6" in err and "zeropp: no file answers" in err
+    _, out, _ = call("--model", "qwen2.5-3b", "--json")
+    assert {"nd 2d", "ddp"} <= {one["name"] for one in json.loads(out)}
+
+
+def test_the_trainer_s_complaints_are_in_the_words_typed(call: Call, program: Path) -> None:
+    program.write_text("#!/bin/sh\necho 'TRAINER_DP_SHARD=3: expected a divisor' >&2\nexit 2\n")
+    _, out, _ = call("--model", "vit_huge", "--set", "dp_shard=3", "--set", "strategy=hsdp", "--count")
+    assert "dp_shard=3: expected a divisor" in out
+    assert "run.config" not in out and "TRAINER_" not in out
+    _, out, _ = call("charts/fsdp", *UNCOUNTED)
+    assert "run.config.dp_shard=3" in out
 
 
 @pytest.mark.parametrize(("code", "offered"), [(2, False), (1, True)], ids=["refused", "failed"])
