@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from stratlab.run_directory.files import read_object
 from stratlab.run_directory.outcome import look
 from stratlab.run_directory.record import STOPPED_FROM_OUTSIDE
 from stratlab.tracking import redirect
+from stratlab.user_error import UserError
 
 IMPATIENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -36,8 +38,8 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
     run_id = read_run_id(run_dir / "mlflow.json")
     if not run_id:
         return ""
-    known: dict[int | None, str] = {0: "FINISHED", STOPPED_FROM_OUTSIDE: "KILLED"}
-    status = known.get(exit_code, "FAILED")
+    statuses: dict[int | None, str] = {0: "FINISHED", STOPPED_FROM_OUTSIDE: "KILLED"}
+    status = statuses.get(exit_code, "FAILED")
     with impatient():
         from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
         from mlflow.tracking import MlflowClient
@@ -51,6 +53,37 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
             reason = redirect.explain_failure(tracking_uri, str(failure))
             return f"warning: the MLflow run {run_id} could not be closed: {tracking_uri}: {reason[:300]}"
     return f"the MLflow run {run_id} was still RUNNING, it is {status} now"
+
+
+def delete_run(run_dir: Path, tracking_uri: str = "") -> str:
+    """Deletes the MLflow run that belongs to the folder; what was done in one sentence, "" = it has none.
+
+    MLflow keeps what is deleted until `mlflow gc`.
+
+    Args:
+        tracking_uri: "" = the server that the run had.
+
+    Raises:
+        UserError: the server is away or refuses; nothing was done.
+    """
+    run_id = read_run_id(run_dir / "mlflow.json")
+    if not run_id:
+        return ""
+    uri = tracking_uri or str(read_object(run_dir / "mlflow.json", []).get("tracking_uri", ""))
+    with impatient():
+        from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
+        from mlflow.tracking import MlflowClient
+
+        try:
+            MlflowClient(uri).delete_run(run_id)
+        except (MlflowException, OSError) as failure:
+            if getattr(failure, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
+                return f"the MLflow run {run_id} is not there any more"
+            reason = redirect.explain_failure(uri, str(failure))
+            raise UserError(
+                f"{run_dir}: stays, because its MLflow run {run_id} could not be deleted: {uri}: {reason[:300]}"
+            ) from failure
+    return f"the MLflow run {run_id} is deleted"
 
 
 def close_ended_run(run_dir: Path, tracking_uri: str) -> str:
