@@ -5,7 +5,7 @@ operations/        the files that come with stratlab
 extrapolation      a file's few counts become any depth, batch and number of ranks
 device_memory      what a device holds besides, and the gate
 prediction         one strategy: peak by cause, verdict, largest micro-batch
-candidates         runs to try where one does not fit, in their order
+runs_to_try        runs to try where one does not fit, in their order
 remedies           what to change first
 asking             charts and settings become what is looked for
 counting           the trainer counts what no file answers

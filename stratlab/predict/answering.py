@@ -44,7 +44,7 @@ def answer(
 
     Args:
         cache: where what is counted now is kept; None = nothing is counted.
-        allowed: what advice may propose besides (candidates.ALLOWED).
+        allowed: what advice may propose besides (runs_to_try.ALLOWED).
 
     Raises:
         UserError: the trainer refuses every one of them.

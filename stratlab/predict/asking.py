@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.nearest import name_allowed
-from stratlab.predict.candidates import DEGREES
 from stratlab.predict.count_command import COUNTED, name_count_of_model
 from stratlab.predict.operations_file import OperationsFile
 from stratlab.predict.question import Question
+from stratlab.predict.runs_to_try import DEGREES
 from stratlab.predict.setting_text import as_text
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
 from stratlab.tables.settings import SETTINGS, find_problem

@@ -86,10 +86,10 @@ def predict(
     """
     from stratlab.predict.answering import Unknown, answer
     from stratlab.predict.asking import ask_of_charts, ask_of_model
-    from stratlab.predict.candidates import ALLOWED
     from stratlab.predict.counting import find_cache
     from stratlab.predict.operations_file import SHIPPED, read_operations
     from stratlab.predict.prediction import Prediction
+    from stratlab.predict.runs_to_try import ALLOWED
 
     if bool(charts) == bool(model):
         raise UserError("give either charts or --model")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratlab.predict.answering import Unknown
-from stratlab.predict.candidates import WHY
 from stratlab.predict.device_memory import Verdict
 from stratlab.predict.prediction import Prediction
+from stratlab.predict.runs_to_try import WHY
 
 ORDER = {strategy: place for place, strategy in enumerate(WHY)}
 

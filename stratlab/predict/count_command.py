@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from stratlab.predict.candidates import OF_ND
 from stratlab.predict.question import Question
+from stratlab.predict.runs_to_try import OF_ND
 from stratlab.predict.setting_text import as_text
 from stratlab.tables.image_sizes import IMAGE_SIZES
 from stratlab.tables.settings import SETTINGS

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from stratlab.predict.candidates import (
+from stratlab.predict.device_memory import Verdict
+from stratlab.predict.prediction import Prediction
+from stratlab.predict.question import Question
+from stratlab.predict.runs_to_try import (
     Settings,
     change_question,
     list_allowed_changes,
     list_candidates,
     list_light_changes,
 )
-from stratlab.predict.device_memory import Verdict
-from stratlab.predict.prediction import Prediction
-from stratlab.predict.question import Question
 from stratlab.tables.strategies import STRATEGIES, find_other
 
 KEPT = ("activations", "masks", "low-precision copies")
@@ -34,7 +34,7 @@ def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
 
     Args:
         look: the prediction of another question, as far as files know; None = they do not, or no run can start so.
-        allowed: of `candidates.ALLOWED`.
+        allowed: of `runs_to_try.ALLOWED`.
     """
     if one.device.judge(0) is not Verdict.FITS:
         return (

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from stratlab.predict.answering import look_up
-from stratlab.predict.candidates import ALLOWED, WHY, list_candidates
 from stratlab.predict.device_memory import Device, Verdict
 from stratlab.predict.extrapolation import Peak
 from stratlab.predict.operations_file import SHIPPED, OperationsFile, read_operations, read_operations_file
 from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.question import Question
 from stratlab.predict.remedies import NOT_COUNTED, advise
+from stratlab.predict.runs_to_try import ALLOWED, WHY, list_candidates
 from stratlab.tables.strategies import STRATEGIES
 
 GIB = 2**30
