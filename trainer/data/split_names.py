@@ -92,10 +92,11 @@ def load_with_own_names(path: Path, data: str) -> dict[str, Any]:
 def _read_classes(file: str) -> dict[str, Any]:
     """Columns of a parquet file that hold classes by code, as the file itself says."""
     import datasets
-    import pyarrow.parquet as parquet
 
-    features = datasets.Features.from_arrow_schema(parquet.read_schema(file))
-    return {name: kind for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)}
+    lazily = datasets.load_dataset("parquet", data_files=[file], split="train", streaming=True)
+    return {
+        name: kind for name, kind in (lazily.features or {}).items() if isinstance(kind, datasets.ClassLabel)
+    }
 
 
 def describe_unused(data: str, unused: list[str]) -> Iterator[str]:

@@ -160,7 +160,7 @@ def test_images_that_cannot_be_decoded(tmp_path):
         {"image": datasets.Value("binary"), "label": datasets.ClassLabel(names=NAMES)}
     )
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "bad"))
-    said = "10 of 10 pictures cannot be decoded: train sample 0 [(]column 'image'[)]: it is"
+    said = "10 of 10 pictures cannot be decoded: train sample 0 [(]column .image.[)]: it is"
     with pytest.raises(DataMissing, match=said):
         open_data(settings(tmp_path / "bad"), 8)
 
