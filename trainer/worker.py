@@ -44,6 +44,7 @@ from trainer.layout.world import World, read_world
 from trainer.loop import train
 from trainer.measuring.census import Census
 from trainer.measuring.gpu import Meter
+from trainer.measuring.machine_load import MachineLoad
 from trainer.measuring.memory_counters import open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
@@ -113,7 +114,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     if forecast and counters.on_device:
         census = Census(engine.observed, world.device_type, _logit_widths(run, task))
     memory = TrainingMemory(counters, phases, attempt.from_step + 1, run.plan.steps, census)
-    meter = Meter(world, memory)
+    meter, machine = Meter(world, memory), MachineLoad()
     recorder = Recorder(
         run.folder.metrics if run.writes else None,
         attempt.number,
@@ -196,6 +197,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         memory,
         data_set_bytes=task.held_bytes,
         gpu=meter.describe(),
+        machine=machine.describe(),
         data_order_sha256=task.order_sha256,
         last=last,
         test=test,

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from trainer.engine import Engine
 from trainer.layout.world import processor_name
 from trainer.measuring.exposed import read_exposed_pct
+from trainer.measuring.machine_load import sum_up_load
 from trainer.measuring.memory_counters import GIB, peak_host_memory_gib
 from trainer.measuring.training_memory import TrainingMemory
 from trainer.outcome.course import find_target, read_course
@@ -33,14 +34,17 @@ def write_results(
     memory: TrainingMemory,
     data_set_bytes: int,
     gpu: dict[str, float | None] | None,
+    machine: dict[str, float | None],
     data_order_sha256: str,
     last: dict[str, Any],
     test: Evaluation,
 ) -> None:
-    """Every rank's facts (`gpu`: of `Meter.describe`), then on rank 0 evaluation.json and summary.json; collective.
+    """Every rank's facts, then on rank 0 evaluation.json and summary.json; collective.
 
     Args:
         data_set_bytes: of it in the memory of the device that computes.
+        gpu: of `Meter.describe`.
+        machine: of `MachineLoad.describe`.
     """
     config, world, folder = run.config, run.world, run.folder
     facts = {
@@ -51,6 +55,7 @@ def write_results(
         "node": world.node or None,
         "processor": processor_name(),
         "gpu": gpu,
+        "machine": machine,
         "device_type": world.device_type,
         "device_name": world.device_name,
         **_describe_memory(run, engine, memory, data_set_bytes),
@@ -81,6 +86,7 @@ def write_results(
     write_json(folder.evaluation, test.report("test"))
     course = read_course(folder.metrics, folder.read_world_sizes(), find_target(config))
     course["comm_exposed_pct"] = read_exposed_pct(folder.manifest)
+    course |= sum_up_load(ranks)
     summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
     write_json(folder.summary, summary)
     recorder.record("result", resolved["steps"], **find_results(summary))

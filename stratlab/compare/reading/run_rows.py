@@ -25,7 +25,7 @@ SUMMARY_FIELDS = (
     *("epoch_time_s", "time_to_target_s", "train_energy_wh", "train_power_w"),
     *("gpu_utilisation_pct", "gpu_temperature_c"),
     *("mfu_pct", "flops_per_sample", "peak_flops_per_device", "parameters", "train_time_s", "skipped_steps"),
-    "not_finite_steps",
+    *("not_finite_steps", "load_average", "other_cpu_pct"),
 )
 STATE_FIELDS = ("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib")
 TRACE_FIELDS = (
