@@ -18,8 +18,8 @@ from trainer.settings.config import Config, ConfigError
 from trainer.shapes.model_shapes import default_image_size
 
 EXAMPLE = """example:
-  python -m trainer.evaluate results/default/ddp
-  python -m trainer.evaluate results/default/ddp --weights best --output best.json
+  python -m trainer.evaluate results/runs/default/ddp
+  python -m trainer.evaluate results/runs/default/ddp --weights best --output best.json
 
 In a pod, and with several processes: TRAINER_MODE=evaluate python -m trainer.
 Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 10 accelerator out of memory, 13 storage full."""

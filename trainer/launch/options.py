@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainer.launch.visibility import count_devices
-from trainer.settings.config import PREFIX, ConfigError
+from trainer.settings.config import PREFIX, Config, ConfigError
 from trainer.settings.settings_file import Given, build_variables, read_pairs, read_settings_file
+
+DEFAULT_RESULTS: str = Config.model_fields["results"].default
 
 PER_NODE = "PET_NPROC_PER_NODE"
 COUNT = re.compile(r"[1-9][0-9]{0,5}")
@@ -91,7 +93,7 @@ def build_environment(
         said.append(
             f"the run is called {found[RUN]}; the same command with --set run={found[RUN]} goes on with it"
         )
-    folder = Path(found.get(RESULTS, "results")) / found.get(COMPARISON, "default") / found[RUN]
+    folder = Path(found.get(RESULTS, DEFAULT_RESULTS)) / found.get(COMPARISON, "default") / found[RUN]
     said.append(f"run directory: {folder}, processes: {found[PER_NODE]}")
     return found, said
 
@@ -119,7 +121,7 @@ def count_problem(name: str, value: str) -> str:
 def make_name(env: Mapping[str, str], now: datetime) -> str:
     """`ddp-20261125-154400`, or with -2, -3 ... behind it where that folder is there."""
     name = f"{env.get('TRAINER_STRATEGY', 'single')}-{now:%Y%m%d-%H%M%S}"
-    folder = Path(env.get(RESULTS, "results")) / env.get(COMPARISON, "default")
+    folder = Path(env.get(RESULTS, DEFAULT_RESULTS)) / env.get(COMPARISON, "default")
     number, free = 1, name
     while (folder / free).exists():
         number += 1

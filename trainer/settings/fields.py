@@ -67,7 +67,7 @@ class Settings(BaseModel):
     run: str = _set_by_chart(
         "Name of the run: the Helm release.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME
     )
-    results: str = _set_by_chart("Folder of the results volume.", default="results", min_length=1)
+    results: str = _set_by_chart("Folder of the results volume.", default="results/runs", min_length=1)
     image: str = _set_by_chart("Image that runs, for the record.", default="")
     accelerator: str = _set_by_chart(
         "Resource of which the pod asks for one per process; without them nothing starts. Empty = none.",

@@ -12,7 +12,7 @@ from tests.run_directories import list_differences
 
 def test_a_run_from_a_notebook_is_the_command_s(tmp_path: Path) -> None:
     content = execute(FOLDER / "api.ipynb", tmp_path)
-    runs = tmp_path / "results/notebook-api"
+    runs = tmp_path / "results/runs/notebook-api"
     assert list_differences(runs / "ddp", runs / "typed") == []
     assert list_differences(runs / "ddp", runs / "zero2")  # what compares sees another strategy
     assert json.loads((runs / "ddp/summary.json").read_text())["steps"] == 12

@@ -45,9 +45,9 @@ def test_a_name_is_made_of_the_strategy_and_the_time_and_is_free(file: Path, tmp
     assert found["TRAINER_RUN"] == "ddp-20261125-154400"
     assert said == [
         "the run is called ddp-20261125-154400; the same command with --set run=ddp-20261125-154400 goes on with it",
-        "run directory: results/default/ddp-20261125-154400, processes: 1",
+        "run directory: results/runs/default/ddp-20261125-154400, processes: 1",
     ]
-    (tmp_path / "results/default/ddp-20261125-154400").mkdir(parents=True)
+    (tmp_path / "results/runs/default/ddp-20261125-154400").mkdir(parents=True)
     assert build_environment(["--config", str(file)], {}, NOW)[0]["TRAINER_RUN"] == "ddp-20261125-154400-2"
     elsewhere = ["--set", "comparison=other"]
     assert build_environment(elsewhere, {}, NOW)[0]["TRAINER_RUN"] == "single-20261125-154400"

@@ -92,5 +92,5 @@ def test_what_is_wrong_is_said_before_anything_starts(
         run_experiment(lrr=1, steps=-1)
     with pytest.raises(ExperimentFailed, match="bad configuration") as failed:
         run_experiment(run="odd", echo=False, **{**QUICK, "global_batch_size": 17})
-    assert failed.value.exit_code == 2 and failed.value.folder == Path("results/default/odd")
+    assert failed.value.exit_code == 2 and failed.value.folder == Path("results/runs/default/odd")
     assert list(tmp_path.iterdir()) == []

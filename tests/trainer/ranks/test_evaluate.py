@@ -93,7 +93,7 @@ def test_what_the_command_prints(uninterrupted, tmp_path):
 
 def test_help_has_an_example():
     done = command("--help")
-    assert done.returncode == 0 and "python -m trainer.evaluate results/default/ddp" in done.stdout
+    assert done.returncode == 0 and "python -m trainer.evaluate results/runs/default/ddp" in done.stdout
 
 
 def test_a_folder_that_is_no_run_ends_with_2(tmp_path):
