@@ -117,6 +117,7 @@ EMPTY = (
     *("pod.securityContext.supplementalGroups", "pod.securityContext.capabilities"),
     "podSecurity.hostPaths",
     *("analysis.resources.requests", "analysis.resources.limits"),
+    *("analysis.wait.resources.requests", "analysis.wait.resources.limits"),
 )
 """Lists and maps: null empties them."""
 
