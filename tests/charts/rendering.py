@@ -97,7 +97,8 @@ def pick(documents: Sequence[Document], kind: str) -> Document:
         document
         for document in documents
         if document["kind"] == ("Job" if component else kind)
-        and component in (None, document["metadata"].get("labels", {}).get("app.kubernetes.io/component"))
+        and component
+        in (None, document.get("metadata", {}).get("labels", {}).get("app.kubernetes.io/component"))
     ]
     return document
 

@@ -22,7 +22,7 @@ def test_every_pod_is_restricted(documents: list[Document]) -> None:
     every = (analysis_pod(documents), waiter_pod(documents), training_pod(documents))
     for expected in (*every, pick(documents, "Pod")["spec"]):
         assert expected in pods
-    assert len(pods) == 3
+    assert len(pods) == 4
     for pod in pods:
         assert restricted_problems(pod) == []
 
@@ -32,7 +32,7 @@ def test_with_every_value_only_those_break_it_that_say_so(helm: Path, api: str, 
     """And what operators add, which is not in here. The Jobs of the lab stay restricted."""
     rendered = render(helm, CHARTS / "ddp", workload_values(api, topology), values={"run": EVERYTHING})
     found = {name: restricted_problems(pod["spec"]) for name, pod in unwrap_pods(rendered).items()}
-    assert len(found) == 2 + len(WORKLOADS[api, topology])
+    assert len(found) == 3 + len(WORKLOADS[api, topology])
     trains = ("Worker", "Master", "node")
     for name, problems in found.items():
         expected = {"pod: hostNetwork", "pod: hostIPC", "pod: volume type"}

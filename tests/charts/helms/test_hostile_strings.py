@@ -26,10 +26,13 @@ from tests.charts.rendering import (
     pick,
     read_documents,
     render,
+    waiter_pod,
 )
 from tests.charts.string_values import StringValue, build_values, find_string_values
 
-PLACES = find_string_values(values_schema())
+INSTEAD = "certificates.secret"
+"""Of certificates.configMap: not both at a time."""
+PLACES = [place for place in find_string_values(values_schema()) if str(place) != INSTEAD]
 INJECTION = 'x"\n      hostNetwork: true\n'
 HOSTILE = [
     INJECTION,
@@ -96,7 +99,10 @@ def as_seen_by_programs(documents: list[Document]) -> list[Document]:
             env = environment(pod, container["name"])
             container["env"] = list(env.items())
             container["command"] = [expand(part, env) for part in container["command"]]
-    pick(seen, "Job")["metadata"].pop("name")
+    for kind in ("Job", "waiter"):
+        pick(seen, kind)["metadata"].pop("name")
+    (wait,) = waiter_pod(seen)["containers"]
+    wait["command"][wait["command"].index("--then-start") + 1] = "the analysis"
     for document in seen:
         document["metadata"].get("annotations", {}).pop("stratlab/settings-sha256", None)
     return seen

@@ -143,7 +143,9 @@ def test_links_are_not_even_sent(lab: Lab, volume: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
         names = {member.name for member in archive}
     assert "ddp/config.json" in names and "ddp/checkpoints/step_00000060/COMMIT" in names
-    assert not {name for name in names if "link" in name or "traces" in name or "/." in name}
+    hidden = {name for name in names if "/." in name}
+    assert hidden == {"ddp/checkpoints/step_00000060/.metadata"}
+    assert not {name for name in names if "link" in name or "traces" in name}
 
 
 def test_a_log_that_is_cut_leaves_what_was_there(volume: Path, tmp_path: Path) -> None:

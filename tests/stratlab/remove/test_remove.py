@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -126,7 +125,8 @@ def test_what_is_older_on_a_volume(call, lab: Lab, results: Path) -> None:
     suspended = build_run("Suspended", name="fsdp")
     suspended["metadata"]["annotations"]["stratlab/run-directory"] = "/results/demo/fsdp"
     lab[1].api.put(RUNS, suspended)
-    code, said = call("--older-than", "30d", "--on-cluster", "--mount", results, "--image", "lab", "--yes")
+    place = ("--mount", results, "--image", "lab", "--claim", "stratlab-results")
+    code, said = call("--older-than", "30d", "--on-cluster", *place, "--yes")
     assert code == 0 and "demo/ddp: removed" in said, said
     assert names(results / "demo") == ["fsdp"], "a suspended run records nothing, and goes on one day"
 
@@ -157,9 +157,7 @@ def test_the_run_in_mlflow_goes_first_and_a_server_that_is_away_keeps_the_folder
             if len(asked) == 1:
                 raise OSError("connection refused")
 
-    tracking = ModuleType("mlflow.tracking")
-    tracking.MlflowClient = Client  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "mlflow.tracking", tracking)
+    monkeypatch.setattr("mlflow.tracking.MlflowClient", Client)
     code, said = call(folder, "--yes", "--with-mlflow")
     assert code == 2 and "connection refused" in said and folder.is_dir()
     code, said = call(folder, "--yes", "--with-mlflow")

@@ -140,7 +140,7 @@ def test_an_analysis_that_nothing_will_start_has_failed(api: FakeApi, connection
     following = Following(connection, plan())
     following.wait_for("analysis")
     api.put(ANALYSES, labelled("a-waiter-1", "waiter", failed))
-    assert following.end() == Outcome(False, "analysis Failed: PodFailurePolicy")
+    assert following.end() == Outcome(False, "PyTorchJob Succeeded; analysis Failed: PodFailurePolicy")
 
 
 def test_a_pod_that_waits_for_ever_is_shown(api: FakeApi, connection: Connection) -> None:

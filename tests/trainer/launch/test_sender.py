@@ -81,7 +81,7 @@ def test_a_folder_that_is_removed_costs_no_point(tmp_path):
     folder.mlflow.write_text(json.dumps({"tracking_uri": "http://s", "run_id": "id"}))
     folder.append_attempt("started", 1, "me")
     sender, server, ended = Sender(folder, "me", {"MLFLOW_TRACKING_URI": "http://s"}), Server(), []
-    server.reopen_run = lambda run_id: None
+    server.has_run, server.reopen_run = lambda run_id: True, lambda run_id: None
     server.end_run = lambda run_id, status: ended.append(status)
     sender._mlflow = server
     whole = folder.metrics.read_bytes()

@@ -59,7 +59,7 @@ def test_a_finished_run_is_refused_before_its_data_is_looked_at(
     assert shlex.split(refuse(settings(tmp_path) | POD | {"STRATLAB_NAMESPACE": "team-a"}))[-5:] == [
         "remove", "default/try", "--on-cluster", "-n", "team-a"
     ]  # fmt: skip
-    found = check_run(settings(tmp_path) | POD, elsewhere=False, replaces=False)
+    found = check_run(settings(tmp_path) | POD, elsewhere=False, replaces=False, opened=set())
     assert found["code"] == 2 and "TRAINER_" not in str(found["problems"])
 
 
@@ -72,7 +72,7 @@ def test_a_folder_that_is_written_is_refused_before_anything_starts(
     first = Lease(folder, "one", "pod")
     first.take()
     try:
-        found = check_run(settings(tmp_path), elsewhere=False, replaces=False)
+        found = check_run(settings(tmp_path), elsewhere=False, replaces=False, opened=set())
     finally:
         first.release()
     assert found["code"] == 2 and "another start" in found["problems"][0]
@@ -98,7 +98,7 @@ def test_a_run_that_would_have_nothing_left_to_do_is_refused(
 ) -> None:
     leave_run(tmp_path, "whole", 6, 12)
     env = settings(tmp_path, **({"RUN": "next", "RESUME_FROM": "default/whole"} | given))
-    found = check_run(env, elsewhere=False, replaces=False)
+    found = check_run(env, elsewhere=False, replaces=False, opened=set())
     assert (found["code"] == 2) == is_refused, found
     if is_refused:
         assert "step 12" in found["problems"][0] and "TRAINER_STEPS" in found["problems"][0]
@@ -112,12 +112,17 @@ def test_an_attempt_that_began_earlier_goes_on_from_there(tmp_path: Path) -> Non
     facts["config"] = Config.from_env(env).model_dump()
     facts["resolved"]["resumed_from"] = {"run": "default/whole", "step": 6}
     own.config.write_text(json.dumps(facts))
-    assert check_run(env, elsewhere=False, replaces=False)["code"] == 0
+    assert check_run(env, elsewhere=False, replaces=False, opened=set())["code"] == 0
 
 
 def test_a_restart_with_other_settings_is_refused_by_the_folder(tmp_path: Path) -> None:
     """As after `kubectl apply` of a changed template: no chart has compared it."""
     leave_run(tmp_path, "try", 6)
-    found = check_run(settings(tmp_path, LR="0.5") | POD, elsewhere=False, replaces=False)
+    found = check_run(settings(tmp_path, LR="0.5") | POD, elsewhere=False, replaces=False, opened=set())
     assert found["code"] == 2 and "lr=0.5" in found["problems"][0]
-    assert check_run(settings(tmp_path, IMAGE="newer:1") | POD, elsewhere=False, replaces=False)["code"] == 0
+    assert (
+        check_run(settings(tmp_path, IMAGE="newer:1") | POD, elsewhere=False, replaces=False, opened=set())[
+            "code"
+        ]
+        == 0
+    )

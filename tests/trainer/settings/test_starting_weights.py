@@ -19,7 +19,7 @@ CURE = "TRAINER_INIT=pretrained"
 def refuse(elsewhere: bool = True, **settings: Any) -> tuple[int, str]:
     """(exit code, sentences) of the check before a start."""
     env = {f"TRAINER_{name.upper()}": str(value) for name, value in {"run": "r", **settings}.items()}
-    found = check_run(env, elsewhere=elsewhere, replaces=True)
+    found = check_run(env, elsewhere=elsewhere, replaces=True, opened=set())
     return found["code"], " ".join(found["problems"])
 
 

@@ -171,6 +171,9 @@ def test_a_file_of_another_kind_is_no_traceback_before_a_start(tmp_path):
         "SEQ_LEN": "128",
     }
     found = check_run(
-        {f"TRAINER_{name}": value for name, value in env.items()}, elsewhere=False, replaces=False
+        {f"TRAINER_{name}": value for name, value in env.items()},
+        elsewhere=False,
+        replaces=False,
+        opened=set(),
     )
     assert found["code"] == 3 and "rename it to a.jsonl" in found["problems"][0]
