@@ -137,6 +137,12 @@ def test_the_speed_up_by_hand_and_against_one_process(tmp_path: Path) -> None:
     assert "ddp: strong scaling" in build_markdown(report)
 
 
+def test_strategies_on_one_device_scale_nothing(tmp_path: Path) -> None:
+    build(tmp_path, 1, 500.0, strategy="single", grad_accum_steps=2)
+    build(tmp_path, 1, 480.0, grad_accum_steps=2)
+    assert scale(tmp_path) == []
+
+
 def test_one_size_beside_single_is_a_speed_up_from_one(tmp_path: Path) -> None:
     build(tmp_path, 1, 500.0, strategy="single", grad_accum_steps=2)
     build(tmp_path, 2, 900.0, grad_accum_steps=1)
