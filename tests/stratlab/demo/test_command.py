@@ -60,7 +60,7 @@ def test_it_compares_what_it_has_run_and_nothing_that_failed(
     monkeypatch.setattr(rehearsing, "run_request", run_request)
     monkeypatch.setattr(comparing, "compare", lambda folder, **_: called.append(folder))
     demo(ROOT / "charts", tmp_path)
-    assert called == [list(STRATEGIES), tmp_path / "runs" / "demo"]
+    assert called == [list(STRATEGIES), [tmp_path / "runs" / "demo"]]
     assert capsys.readouterr().out == "", "the comparison names the commands, once"
     code = 7
     with pytest.raises(typer.Exit) as end:
