@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.machine.processes import free_port
+from tests.run_directories import LOAD
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts/ddp"
@@ -28,7 +29,7 @@ OPTIONS = [
 ]
 STRATLAB = Path(sys.executable).parent / "stratlab"
 MEASURED = re.compile(
-    r"_ms_|_per_s$|(^|_)time_s$|memory|host_peak|mfu_|comm_exposed_pct|straggler|alloc_retries|peak_"
+    r"_ms_|_per_s$|(^|_)time_s$|memory|host_peak|mfu_|comm_exposed_pct|straggler|alloc_retries|peak_|" + LOAD
 )
 """Names in summary.json that are times, memory or a machine's."""
 HOSTS = {"device_name"}
