@@ -37,8 +37,8 @@ def test_the_end_says_what_held_the_memory_and_what_to_try(tmp_path):
     ), said
     assert "GiB were held: " in said
     assert (
-        "try run.config.micro_batch_size=4, then run.config.activation_checkpointing=blocks, "
-        "then run.config.strategy=zero1, then run.config.offload=optimizer"
+        "TRAINER_MICRO_BATCH_SIZE=4, then TRAINER_ACTIVATION_CHECKPOINTING=blocks, "
+        "then TRAINER_STRATEGY=zero1, then TRAINER_OFFLOAD=optimizer"
     ) in said
     found = json.loads((tmp_path / "default/try/ranks/rank1.out_of_memory.json").read_text())
     assert found["step"] == 7 and found["phase"] == "optimizer" and found["rank"] == 1
