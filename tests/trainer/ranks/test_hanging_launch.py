@@ -52,9 +52,9 @@ def test_the_last_words_name_the_rank_that_did_not_arrive(tmp_path):
     assert launcher.returncode == 134, errors
     last = errors.strip().splitlines()[-1]
     assert last.startswith(said) and "called from trainer/loop.py" in last, errors
-    ended = json.loads((tmp_path / "results/runs/default/try/attempts.jsonl").read_text().splitlines()[-1])
+    ended = json.loads((tmp_path / "results/default/try/attempts.jsonl").read_text().splitlines()[-1])
     assert ended["exit_code"] == 134 and ended["text"].startswith(said)
-    record = read_run(tmp_path / "results/runs/default/try")
+    record = read_run(tmp_path / "results/default/try")
     assert record.status == "failed" and said in record.ending
 
 

@@ -186,7 +186,7 @@ def test_a_file_of_settings_is_the_run_that_the_environment_is(tmp_path):
     )
     done = start(tmp_path, "--config", "training.yaml", "--set", "run=null", "--processes", "2")
     assert done.returncode == 0, done.stderr[-2000:]
-    (folder,) = (tmp_path / "results" / "default").iterdir()
+    (folder,) = (tmp_path / "results" / "runs" / "default").iterdir()
     assert re.fullmatch(r"ddp-\d{8}-\d{6}", folder.name) and f"the run is called {folder.name}" in done.stderr
     assert launch(tmp_path / "other").returncode == 0
     given = [
@@ -410,7 +410,7 @@ def test_failures_have_their_codes():
 def test_a_planted_kill_is_told_as_planted(tmp_path):
     done = launch(tmp_path, TRAINER_FAULT="kill@5", TRAINER_ALLOW_FAULTS="true", **ONE)
     assert done.returncode == 137, done.stderr[-2000:]
-    assert "rank 0: killed (SIGKILL); as run.config.fault asked of rank 0 at step 5" in done.stderr
+    assert "rank 0: killed (SIGKILL); as TRAINER_FAULT asked of rank 0 at step 5" in done.stderr
     assert "memory" not in done.stderr
 
 
