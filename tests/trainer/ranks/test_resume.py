@@ -171,7 +171,7 @@ def test_another_number_of_processes_needs_a_checkpoint(tmp_path):
     check(config, 1, {})
     with pytest.raises(
         ConfigError,
-        match=r"lr=0\.5 \(was 0\.001\); choose another .* remove the folder \(stratlab remove default/try .*\)$",
+        match=r"lr=0\.5 \(was 0\.001\); choose another .* remove the folder \(stratlab remove .*/default/try\)$",
     ):
         check(config.model_copy(update={"lr": 0.5}), 1, {})
 
