@@ -172,7 +172,7 @@ def test_slow_work_is_not_taken_for_dead(results: Path, monkeypatch: pytest.Monk
     """A stand-in for the source that takes longer than a lock may be silent; two starts, as threads."""
     calls, said = [], []
 
-    def write_slowly(request: Request, folder: Path, scratch: Path) -> Written:
+    def write_slowly(request: Request, folder: Path, *_: Any) -> Written:
         calls.append(request)
         time.sleep(4)
         (folder / "file").touch()
