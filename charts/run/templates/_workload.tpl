@@ -99,8 +99,8 @@ metadata:
 {{- end }}
 
 {{/*
-run.workload.settings: hash of the values that a run may not change. Images are no settings: who upgrades to another chart or
-tag keeps the pods that there are (_kept.tpl). A value that is empty counts like one that is not there.
+run.workload.settings: hash of the values that a run may not change. Images are no settings: who upgrades to another tag
+keeps the pods that there are (_kept.tpl). A chart that brings new values has another hash. A value that is empty counts like one that is not there.
 */}}
 {{- define "run.workload.settings" -}}
 {{- $run := deepCopy .Values.run -}}
