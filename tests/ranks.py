@@ -96,7 +96,7 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "DS_ACCELERATOR": "cpu",
     "TRANSFORMERS_VERBOSITY": "error",
-    # a product of bf16 numbers takes 1 MB inside on a CPU with AVX-512, 83 kB without: counts may not depend on the machine
+    # With AVX-512 a product of bf16 numbers takes 1 MB inside, without it 83 kB: no test may depend on the CPU.
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "KINETO_LOG_LEVEL": "99",  # as trainer/__main__.py sets it without a GPU; read when torch is loaded
 }

@@ -1,10 +1,11 @@
-"""The cases of four large tables of which `make test` takes one each."""
+"""The cases of large tables of which `make test` takes one or two each."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.trainer.counting.ranks.test_clean_runs import RUNS, STRATEGIES, check_clean
+from tests.trainer.counting.ranks.test_host_memory import PLACES, check_offloaded
 from tests.trainer.counting.ranks.test_operations import CASES, check_scaled
 from tests.trainer.counting.ranks.test_state_bytes import DEPTHS, NUMBERS, check_foreseen
 from tests.trainer.layout.ranks.test_process_groups import LEAST_GROUPS, check_groups
@@ -29,3 +30,8 @@ def test_no_clean_run_is_marked(strategy, tmp_path):
 @pytest.mark.parametrize("name", LEAST_GROUPS)
 def test_every_group_of_a_run_has_its_time_out(name, tmp_path):
     check_groups(name, tmp_path)
+
+
+@pytest.mark.parametrize(("strategy", "offload"), PLACES[2:])
+def test_state_leaves_the_device(strategy, offload, tmp_path):
+    check_offloaded(strategy, offload, tmp_path)

@@ -23,7 +23,12 @@ def test_one_rank_over_gloo(settings):
 
 
 @pytest.mark.parametrize(
-    "settings", [f"{QWEN} strategy=fsdp global_batch_size=8", f"{VIT} strategy=fsdp precision=bf16"]
+    "settings",
+    [
+        f"{QWEN} strategy=fsdp global_batch_size=8",
+        f"{VIT} strategy=fsdp precision=bf16",
+        f"{VIT} strategy=zero3 precision=bf16",
+    ],
 )
 def test_real_tensors_over_the_group_that_moves_nothing(settings):
     run_ranks(lambda: compare(settings, 1, 0, fake_group=True), 1)

@@ -52,7 +52,6 @@ def compare_over_gloo(settings: str) -> None:
         ),
         # rows enough for what a product of bf16 numbers takes inside on a CPU (83 kB here)
         (f"{QWEN} strategy=zero2 micro_batch_size=32 global_batch_size=32", 1, 0),
-        (f"{VIT} strategy=zero3 precision=bf16", 1, 0),
         (f"{QWEN} strategy=fsdp global_batch_size=32", 8, 7),  # sharded: what is gathered is in it
     ],
 )

@@ -11,9 +11,10 @@ from tests.ranks import run_ranks
 
 STATE = ("parameters", "master copies", "gradients", "optimizer state")
 PLACES = [
-    *(("zero1", "optimizer"), ("zero2", "optimizer"), ("zero3", "optimizer"), ("zero3", "all")),
-    *(("fsdp", "all"), ("hsdp", "all"), ("zeropp", "all")),
+    *(("zero2", "optimizer"), ("fsdp", "all")),
+    *(("zero1", "optimizer"), ("zero3", "optimizer"), ("zero3", "all"), ("hsdp", "all"), ("zeropp", "all")),
 ]
+"""The first two are tests of a change, the others of every night."""
 LEAVE = {
     "optimizer": ("master copies", "optimizer state"),
     "all": ("parameters", "master copies", "optimizer state"),
@@ -22,8 +23,12 @@ SMALL = 0.01
 """Share of the parameters that may stay on the device: those below `persistent_elements`, buffers."""
 
 
-@pytest.mark.parametrize(("strategy", "offload"), PLACES)
+@pytest.mark.parametrize(("strategy", "offload"), PLACES[:2])
 def test_state_leaves_the_device(strategy: str, offload: str, tmp_path: Path):
+    check_offloaded(strategy, offload, tmp_path)
+
+
+def check_offloaded(strategy: str, offload: str, tmp_path: Path) -> None:
     def run() -> None:
         from trainer.counting.inputs import find_pictures
         from trainer.counting.steps import count
