@@ -36,7 +36,7 @@ demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 test: setup .tools/scan/ready lint ## every kind of proof that needs neither GPU nor cluster (half an hour to an hour on 2 cores); WORKERS=0: in one process
 	$(PYTEST) --tier fast --tier change --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-fast: setup .tools/scan/ready ## what to run after each edit: no ranks, no rehearsals, no browser (3 minutes)
+test-fast: setup ## what to run after each edit: no ranks, no rehearsals, no browser (3 minutes)
 	$(PYTEST) --tier fast --numprocesses $(WORKERS) --dist loadfile
 
 nightly: setup .tools/scan/ready ## all the rest, one result file per suite in reports/; can be stopped and started again: make nightly SUITES="parity memory"

@@ -1,4 +1,4 @@
-"""Which tests run when. A tier is a property of a folder: the latest tier that FOLDERS gives a folder of a test's path.
+"""Which tests run when. A tier is a property of a folder: the latest tier that FOLDERS gives a test's path.
 
 python -m tests.tiers        # the tiers, and how many test files each folder brings
 """
@@ -44,7 +44,6 @@ FOLDERS: dict[str, Tier] = {
     "processes": CHANGE,  # starts programs that load torch or take long: an MLflow server, a preparation
     "rehearsals": CHANGE,  # renders charts and runs them as local processes
     "in_browser": CHANGE,  # opens pages in Chromium
-    "scanned": CHANGE,  # calls checkov
     "helms": CHANGE,  # renders with every supported helm
     "hta": CHANGE,  # calls Holistic Trace Analysis
     "parity": CHANGE,
@@ -52,6 +51,13 @@ FOLDERS: dict[str, Tier] = {
     "e2e": E2E,
     "inside": E2E,  # look at an image from inside; brought there by tests/cluster/e2e
     "nightly": NIGHTLY,
+    "scanned": NIGHTLY,  # calls checkov
+    "rehearsals/start": NIGHTLY,  # SLURM, ssh, a container, two shells
+    "benchmarks/processes": NIGHTLY,  # runs the benchmarks, small
+    "benchmarks/gpu/processes": NIGHTLY,
+    "distributions/processes": NIGHTLY,  # builds wheels and installs them
+    "notebooks/processes": NIGHTLY,
+    "image_models/ranks": NIGHTLY,  # the image-models suite's own gates
     "faults": NIGHTLY,  # runs that are killed, cut off, filled up
     "disturbed": NIGHTLY,  # runs on a cluster that suffer one fault after the other
     "parts": NIGHTLY,  # single parts on a cluster
@@ -59,12 +65,13 @@ FOLDERS: dict[str, Tier] = {
     "readme": NIGHTLY,  # the README's commands on a cluster
     "operating": NIGHTLY,  # what docs/operating.md tells to do, on a cluster
 }
-"""Folder name -> tier of what lies in it; a test below no such folder is fast."""
+"""Name of a folder anywhere, or path of one below tests/ -> tier of what lies in it; all else is fast."""
 
 
 def tier_of(path: PurePath) -> Tier:
     """The tier of a test file, the latest among its folders' tiers; `path` is relative to tests/."""
-    return max((FOLDERS.get(name, FAST) for name in path.parts[:-1]), key=TIERS.index, default=FAST)
+    found = (tier for name, tier in FOLDERS.items() if name in path.parts[:-1] or path.is_relative_to(name))
+    return max(found, key=TIERS.index, default=FAST)
 
 
 def refuse_in_fast(what: str) -> None:

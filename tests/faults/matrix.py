@@ -135,8 +135,8 @@ FAULTS: tuple[Fault, ...] = (
         "10 with what held it and what to try, or the next rung with the losses of a run that began there; 137 with "
         "limit and use",
         (
-            "trainer/outcome/ranks/test_out_of_memory.py", "trainer/ranks/test_ladder.py",
-            "trainer/launch/test_container_memory.py",
+            "trainer/outcome/ranks/test_out_of_memory.py", "trainer/launch/test_container_memory.py",
+            "trainer/ranks/test_ladder.py", "nightly/trainer/test_ladder.py",
         ), "torch's error planted for a full device, files for the kernel's killer; it kills in the suite `cluster`",
     ),
     Fault(

@@ -42,6 +42,12 @@ class Suite:
 PYTEST = ("{python}", "-m", "pytest")
 CLUSTER = ("tests/cluster/run", "{cluster}")
 RAW_EXPERIMENTS = "reports/raw/experiments"
+PROGRAMS = (
+    *("tests/nightly/programs", "tests/rehearsals/start", "tests/distributions/processes"),
+    *("tests/benchmarks/processes", "tests/benchmarks/gpu/processes", "tests/notebooks/processes"),
+    "tests/image_models/ranks",
+)
+SCANNED = ("tests/charts/scanned", "tests/images/scanned", "tests/manifests/scanned")
 
 SUITES: tuple[Suite, ...] = (
     Suite(
@@ -78,6 +84,15 @@ SUITES: tuple[Suite, ...] = (
         "notebooks", "every notebook runs from its first cell to its last, as it is committed",
         command=(*PYTEST, "tests/nightly/notebooks"), smallest=None, minutes=15,
         folders=("tests/nightly/notebooks",), facts="notebooks.json",
+    ),
+    Suite(
+        "programs", "benchmarks, wheels, documents' commands, SLURM, ssh, a container: each as a user starts it",
+        command=(*PYTEST, *PROGRAMS), smallest=("-k", "one_machine_needs_no_meeting"), minutes=30,
+        folders=PROGRAMS,
+    ),
+    Suite(
+        "scanned", "checkov finds nothing in charts, manifests and images that is not waived with a reason",
+        command=(*PYTEST, *SCANNED), smallest=None, minutes=3, folders=SCANNED,
     ),
     Suite(
         "experiments", "the small form of every experiment runs to its report: every run finished and complete",

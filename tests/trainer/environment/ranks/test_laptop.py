@@ -86,7 +86,10 @@ def test_the_documents_command(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("nothing is missing\n") and (tmp_path / "results" / "_environment").is_dir()
+    assert (
+        done.stdout.endswith("nothing is missing\n")
+        and (tmp_path / "results" / "runs" / "_environment").is_dir()
+    )
 
 
 def test_the_table_has_what_to_do(tmp_path: Path) -> None:
