@@ -109,8 +109,8 @@ def build_pair(
     Returns:
         run, baseline, comparable, settings_known, differing, sources, origin, difference_ms = the sum of the ms of
         `parts`, difference_pct of the baseline, traced_difference_ms, noise_ms (None without repeats), parts, no_cause
-        (why none can be named, or None), main_cause, late_rank, gap_kind and gap_label (of the run's own report), remedy,
-        sentence.
+        (why none can be named, or None), main_cause, late_rank, gap_kind and gap_label (of the run's own report),
+        remedy, sentence.
     """
     (name, mine, ms), (base_name, other, base_ms) = run, base
     difference_ms = ms - base_ms
