@@ -91,11 +91,15 @@ def main() -> None:
         sys.exit(stop.code)
     except Exception as failure:
         from stratlab.cluster import ClusterError
+        from stratlab.machine.refused_place import say_refused
         from stratlab.tracking.server import ServerFailed
 
         if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
             print(f"error: storage full: {failure}; free space and try again", file=sys.stderr)
             sys.exit(STORAGE_FULL)
+        if refused := say_refused(failure):
+            print(f"error: {refused}", file=sys.stderr)
+            sys.exit(UserError.code)
         if not isinstance(failure, ServerFailed | ClusterError):
             raise
         print(f"error: {failure}", file=sys.stderr)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.analysis.advice.recommendations import build_recommendations
-from stratlab.analysis.hta.bridge import HTA_LIMITS, HtaLimits, run_hta
+from stratlab.analysis.hta.bridge import HTA_LIMITS, HtaLimits, build_unread, run_hta
 from stratlab.analysis.measuring.measure import Progress, join_readings, measure_traces
 from stratlab.analysis.measuring.shares import SHARES, Share, find_shares, remove_shares, write_share
 from stratlab.analysis.mlflow_upload import log_analysis
@@ -156,7 +156,10 @@ def analyze_found(
             progress(f"warning: no merged trace, {merged.reason}")
         progress("Holistic Trace Analysis ...")
         raw_bytes = {rank.rank: rank.raw_bytes for rank in ranks}
-        hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)
+        if any(rank.of_ascend for rank in ranks):
+            hta = build_unread("it does not read traces of Ascend's profiler")
+        else:
+            hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)
         if hta.reason:
             progress(f"Holistic Trace Analysis: {hta.reason}")
         report = build_report(facts, ranks, findings, hta, clocks, merged)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stratlab.machine.refused_place import say_refused
 from stratlab.run_directory.files import has_marks, is_run
 from stratlab.run_directory.places import FETCHED
 from stratlab.user_error import UserError
@@ -68,7 +69,9 @@ def unpack(pieces: Iterable[bytes], target: Path, without: Sequence[str] = ()) -
                 target.rename(Path(temporary) / "before")
             folder.rename(target)
             shutil.rmtree(Path(temporary) / "before", ignore_errors=True)
-    except PermissionError as failure:
+    except OSError as failure:
+        if not say_refused(failure):  # as a full disk, or a connection that broke
+            raise
         raise UserError(f"{target}: cannot be written ({failure.strerror})") from failure
     files = [path for path in target.rglob("*") if path.is_file()]
     return Fetched(target, len(files), sum(path.stat().st_size for path in files))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from stratlab.run_directory.files import is_number
@@ -17,6 +18,9 @@ CHANCE = 0.008  # in so many runs of equal ranks one may be named
 LEAST_SHARE = 0.02  # of the step: what is less is not worth a look
 FEWEST_STEPS = 3
 CALLS_CHANCE = 0.01
+ENOUGH_FOR_NEIGHBOURS = 8  # steps
+MOST_ALIKE = 0.9
+LEAST_FREEDOM = 3
 
 Row = Mapping[str, Any]
 
@@ -55,7 +59,8 @@ def _find_by_times(own: Mapping[int, Sequence[float]], least: float) -> int | No
     if lead < least:
         return None
     spread = math.sqrt(sum((each - lead) ** 2 for each in leads) / (steps - 1))
-    alone = _exceed(lead, spread / math.sqrt(steps), steps - 1)
+    worth = _count_independent(leads)
+    alone = _exceed(lead, spread / math.sqrt(worth), min(steps - 1, max(LEAST_FREEDOM, int(worth) - 1)))
     means = {rank: sum(times) / steps for rank, times in own.items()}
     of_step = [sum(column) / ranks for column in zip(*own.values(), strict=True)]
     centre = sum(of_step) / steps
@@ -68,6 +73,20 @@ def _find_by_times(own: Mapping[int, Sequence[float]], least: float) -> int | No
     error = math.sqrt(rest / freedom * ranks / (ranks - 1) / steps)
     together = _exceed(lead, error, freedom)
     return late if alone < CHANCE / 2 and together * ranks < CHANCE else None
+
+
+def _count_independent(values: Sequence[float]) -> float:
+    """How many independent values would tell as much of the mean. Other work on a machine lasts for some steps, and
+    makes them alike. The correlation of neighbours tells, which is estimated too low by what is added here; of few
+    values it cannot be told, and all count."""
+    count, mean = len(values), sum(values) / len(values)
+    away = [value - mean for value in values]
+    whole = sum(each * each for each in away)
+    if count < ENOUGH_FOR_NEIGHBOURS or not whole:
+        return count
+    seen = sum(one * other for one, other in pairwise(away)) / whole
+    alike = min(max(seen + (1 + 4 * seen) / count, 0.0), MOST_ALIKE)
+    return max(count * (1 - alike) / (1 + alike), 2.0)
 
 
 def _find_by_calls(collectives: Iterable[Row]) -> int | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stratlab.traces.ascend import Processes, categorize
 from stratlab.traces.events import (
     ELEMENT_BYTES,
     GPU_CATEGORIES,
@@ -70,6 +71,7 @@ class Columns:
     collectives: Codes = field(default_factory=Codes)
     groups: Codes = field(default_factory=Codes)  # (name, description, ranks)
     without: frozenset[str] = frozenset({"Trace"})  # categories that are not kept
+    processes: Processes = field(default_factory=dict)  # of an Ascend trace
     columns: dict[str, Growing] = field(default_factory=dict)
     count: int = 0
     left_out: int = 0
@@ -79,9 +81,11 @@ class Columns:
         """Adds the events of one piece; `text` is what they were decoded from."""
         if b'"[memory]"' in text:
             self._apply_memory([e for e in events if e.name == "[memory]" and e.ph == "i" and e.args])
+        if self.processes:
+            categorize(events, self.processes)
         left = self.without
         wanted = [e for e in events if e.ph == "X" and (e.cat not in left or e.name == RECORD)]
-        kept, times = self._keep(wanted, text)
+        kept, times = self._keep(wanted, events, text)
         if not kept:
             return
         names, categories, threads = self.names, self.categories, self.threads
@@ -108,20 +112,23 @@ class Columns:
             self._apply_communication(np.array(talks) + self.count, [kept[i].args or NO_ARGS for i in talks])
         self.count += len(kept)
 
-    def _keep(self, events: list[Event], text: bytes) -> tuple[list[Event], tuple[Column, Column]]:
-        """Those with a usable time, and their times, ns: start and duration."""
-        timed = [e for e in events if e.dur is not None and e.cat]
-        self.uncategorized += sum(1 for e in events if e.dur is not None and not e.cat)
+    def _keep(
+        self, wanted: list[Event], events: list[Event], text: bytes
+    ) -> tuple[list[Event], tuple[Column, Column]]:
+        """Those of `wanted` with a usable time, and their times, ns: start and duration. `text` holds `events`."""
+        timed = [e for e in wanted if e.dur is not None and e.cat]
+        self.uncategorized += sum(1 for e in wanted if e.dur is not None and not e.cat)
         try:
             ts, dur = (np.array([getattr(e, key) for e in timed], np.float64) for key in ("ts", "dur"))
         except OverflowError:  # an integer that no float64 holds
-            return self._keep([e for e in timed if e.ts < LATEST_US and e.dur < LONGEST_US], text)  # type: ignore[operator]
+            fit = [e for e in timed if e.ts < LATEST_US and e.dur < LONGEST_US]  # type: ignore[operator]
+            return self._keep(fit, events, text)
         usable = (ts > 0) & (ts < LATEST_US) & (dur >= 0) & (dur < LONGEST_US)
         if not usable.all():
             self.left_out += int((~usable).sum())
             timed, ts, dur = list(compress(timed, usable)), ts[usable], dur[usable]
         if len(ts) and ts.max() >= EXACT_BELOW_US:
-            return timed, _exact(text, self.without)
+            return timed, _exact(timed, events, text)
         return timed, (to_ns(ts), to_ns(dur))
 
     def take(self, key: str, dtype: type = np.int64) -> Column:
@@ -147,7 +154,7 @@ class Columns:
         if not events:
             return
         args = [e.args or NO_ARGS for e in events]
-        self._add("memory_ts", to_ns(np.array([min(max(e.ts, 0), LATEST_US) for e in events], np.float64)))
+        self._add("memory_ts", to_ns(np.array([min(max(0, e.ts), LATEST_US) for e in events], np.float64)))
         for key in ("allocated", "reserved", "device_type", "device_id"):
             self._add(key, read_integers([getattr(a, key) for a in args]))
 
@@ -163,14 +170,14 @@ def to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
     return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
 
 
-def _exact(text: bytes, without: frozenset[str]) -> tuple[Column, Column]:
+def _exact(kept: list[Event], events: list[Event], text: bytes) -> tuple[Column, Column]:
     """The same for times since 1970, of which a float64 knows only every fourth of a microsecond."""
-    events = decode_exact_rest(text).traceEvents if text.startswith(b"{") else decode_exact(text)
-    timed = [e for e in events if e.ph == "X" and e.cat and (e.cat not in without or e.name == RECORD)]
-    kept = [e for e in timed if 0 < e.ts < LATEST_US and 0 <= e.dur < LONGEST_US]
+    decoded = decode_exact_rest(text).traceEvents if text.startswith(b"{") else decode_exact(text)
+    chosen = set(map(id, kept))
+    exact = [times for times, e in zip(decoded, events, strict=True) if id(e) in chosen]
     return (
-        np.array([int((e.ts * 1000).to_integral_value()) for e in kept], np.int64),
-        np.array([int((e.dur * 1000).to_integral_value()) for e in kept], np.int64),
+        np.array([int((e.ts * 1000).to_integral_value()) for e in exact], np.int64),
+        np.array([int((e.dur * 1000).to_integral_value()) for e in exact if e.dur is not None], np.int64),
     )
 
 

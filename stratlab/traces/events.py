@@ -38,6 +38,9 @@ class Args(msgspec.Struct, gc=False):
     reserved: Number = msgspec.field(default=None, name="Total Reserved")
     device_type: Number = msgspec.field(default=None, name="Device Type")
     device_id: Number = msgspec.field(default=None, name="Device Id")
+    connection: Number = msgspec.field(default=None, name="connection_id")  # this and the next: Ascend's
+    task: Number = msgspec.field(default=None, name="Task Type")
+    stream_id: Number = msgspec.field(default=None, name="Stream Id")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -56,11 +59,8 @@ class Event(msgspec.Struct, gc=False):
 class ExactTimes(msgspec.Struct, gc=False):
     """The times of an event as they are written; us."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
     ts: Decimal = Decimal(0)
-    dur: Decimal = Decimal(-1)
+    dur: Decimal | None = None
 
 
 class ExactRest(msgspec.Struct):
@@ -80,7 +80,9 @@ class Rest(msgspec.Struct):
 NO_ARGS = Args()
 _SHORT = {"Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
 ELEMENT_BYTES = _SHORT | {"Double": 8, "Long": 8}  # by the names that torch writes
-decode_events = msgspec.json.Decoder(list[Event]).decode
-decode_rest = msgspec.json.Decoder(Rest).decode
+# not strict: some writers put numbers into quotes
+decode_event = msgspec.json.Decoder(Event, strict=False).decode
+decode_events = msgspec.json.Decoder(list[Event], strict=False).decode
+decode_rest = msgspec.json.Decoder(Rest, strict=False).decode
 decode_exact = msgspec.json.Decoder(list[ExactTimes]).decode
 decode_exact_rest = msgspec.json.Decoder(ExactRest).decode

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from stratlab.traces.chunks import TraceError
-from stratlab.traces.events import Event
+from stratlab.traces.events import decode_event
 
 LATEST_NS = 1 << 62  # in the year 2116
 # what Python's str() makes of such a number; behind the texts, which stay
@@ -22,7 +22,6 @@ WORDS = re.compile(r'"(?:\\.|[^"\\])*"|-?\b(?:inf(?:inity)?|nan)\b', re.IGNORECA
 MOST_DIGITS = 300  # of a number that a float64 holds
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
-_decode_event = msgspec.json.Decoder(Event).decode
 
 
 @dataclass
@@ -135,7 +134,7 @@ def _whole(value: Any, odd: Oddities) -> Any:
 
 def _is_event(text: bytes) -> bool:
     try:
-        _decode_event(text)
+        decode_event(text)
     except msgspec.DecodeError:
         return False
     return True

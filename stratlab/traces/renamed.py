@@ -198,7 +198,9 @@ def clean(piece: bytes) -> bytes:
 
 
 def read_ns(text: bytes) -> int | None:
-    """A time in us, as JSON writes it, in ns; None if it is no time. Not by float64: it would lose nanoseconds."""
+    """A time in us, as JSON writes it or as text, in ns; None if it is no time. Not by float64: it would lose
+    nanoseconds."""
+    text = text.strip(b'"')
     whole, _, part = text.partition(b".")
     if whole.isdigit() and len(whole) < 16 and len(part) <= 3 and (part.isdigit() or not part):
         return int(whole) * 1000 + int(part.ljust(3, b"0"))

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stratlab.traces.ascend import MARK, Processes, read_processes
 from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_placed
 from stratlab.traces.columns import Columns
 from stratlab.traces.events import GPU_CATEGORIES, decode_events, decode_rest
@@ -75,6 +76,7 @@ class Trace:
     memory: MemoryEvents
     left_out: int  # events without a usable time (pytorch#188481 writes 0.000)
     odd: Oddities
+    of_ascend: bool
     raw_bytes: int  # unpacked
 
     @property
@@ -103,10 +105,13 @@ def read_rank(path: Path, limits: Limits = LIMITS) -> int | None:
     return rank if isinstance(rank, int) else None
 
 
-def load_trace(path: Path, limits: Limits = LIMITS, operators: bool = True) -> Trace:
+def load_trace(
+    path: Path, limits: Limits = LIMITS, operators: bool = True, processes: Processes | None = None
+) -> Trace:
     """Decodes one file completely.
 
     Args:
+        processes: of an Ascend trace, their names; None = not looked for yet.
         operators: False = the host's operators are left out where the trace holds GPU events; they are most of it.
 
     Raises:
@@ -115,22 +120,27 @@ def load_trace(path: Path, limits: Limits = LIMITS, operators: bool = True) -> T
     pieces = split_placed(path, limits)
     head = decode_head(next(pieces)[1])
     columns = Columns(
-        without=NOT_KEPT if operators or not head.get("deviceProperties") else NOT_KEPT | OPERATORS
+        without=NOT_KEPT if operators or not head.get("deviceProperties") else NOT_KEPT | OPERATORS,
+        processes=processes or {},
     )
     raw_bytes, odd = 0, Oddities()
     for start, piece in pieces:
         raw_bytes += len(piece)
+        if processes is None and MARK in piece:
+            processes = read_processes(path, limits)
+            if processes:
+                return load_trace(path, limits, operators, processes)
         try:
             _apply_piece(columns, piece, head)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             _apply_piece(columns, mend_piece(piece, odd, start), head)
     if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
-        return load_trace(path, limits)  # it had a GPU in sight and did not use it
+        return load_trace(path, limits, processes=processes)  # it had a GPU in sight and did not use it
     if not columns.count:
         other = columns.uncategorized + odd.events
         raise TraceError(
             "holds no event with a duration"
-            + (f": {other} events without a category or with times as text are not torch's" if other else "")
+            + (f": {other} events without a category or a time are not torch's" if other else "")
         )
     return _build_trace(columns, head, raw_bytes, odd)
 
@@ -176,6 +186,7 @@ def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int, odd: Od
         ),
         left_out=columns.left_out,
         odd=odd,
+        of_ascend=bool(columns.processes),
         raw_bytes=raw_bytes,
     )
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +13,10 @@ import pytest
 from rich.table import Table
 
 from stratlab import cli
+from stratlab.analysis import analyze
 from stratlab.tracking.server import run_server
 from tests.stratlab.example_run import build_run_dir
+from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 VERBS = (
     "rehearse",
@@ -209,6 +213,41 @@ def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path
     )
     assert done.returncode == 3 and done.stderr.startswith(f"error: {tmp_path}: has none of config.json")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR])
+def test_a_place_that_refuses_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number), "/data/report.html")
+
+    monkeypatch.setattr(analyze, "analyze_run", refuse)
+    assert call("analyze", str(tmp_path)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: /data/report.html: ") and "Errno" not in said
+
+
+def test_a_share_that_cannot_be_left_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    (run / ".analysis-shares").touch()
+    for job in ([], ["--job", "j"]):
+        assert call("analyze", str(run), "--share", "0/2", *job) == 2
+        assert f"error: {run}/.analysis-shares" in capsys.readouterr().err
+
+
+def test_a_file_for_json_that_cannot_be_written_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for strategy in ("ddp", "fsdp"):
+        build_run_dir(tmp_path / "runs", strategy, strategy, hosts=["n"])
+        (tmp_path / "runs" / strategy / "mlflow.json").unlink()
+    file = tmp_path / "itself.json"
+    file.symlink_to(file)  # root may write everywhere else
+    assert call("compare", str(tmp_path / "runs"), "--json", str(file)) == 2
+    assert f"error: {file}: " in capsys.readouterr().err
 
 
 def test_compare_writes_and_prints(

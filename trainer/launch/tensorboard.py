@@ -23,6 +23,7 @@ from trainer.record.run_directory import RunDirectory, is_metrics, read_line
 POLL_S = 1.0
 FILE = "events.out.tfevents.{second}.stratlab"
 """TensorBoard looks for the word in the middle."""
+REFUSED = (NotADirectoryError, IsADirectoryError, FileExistsError, PermissionError)  # another --output helps
 
 log = logging.getLogger("trainer")
 
@@ -125,7 +126,8 @@ def find_runs(paths: list[Path]) -> Iterator[RunDirectory]:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the files of all runs; 2 where a path holds none, 13 where the volume is full."""
+    """Writes the files of all runs; 3 where a path holds none, 13 where the volume takes nothing, 2 where a place is
+    refused."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program tensorboard",
         description="Write TensorBoard's event files from metrics.jsonl.",
@@ -154,8 +156,10 @@ def main(arguments: list[str]) -> int:
         try:
             file, _, left_out = write_events(folder, place)
         except OSError as failure:
-            print(f"error: {folder.path}: {failure}", file=sys.stderr)
-            return failures.STORAGE_FULL if failures.is_storage_full(failure) else 1
+            print(f"error: {failure.filename or place}: {failure.strerror}", file=sys.stderr)
+            if failures.is_storage_full(failure):
+                return failures.STORAGE_FULL
+            return failures.BAD_CONFIG if isinstance(failure, REFUSED) else failures.CRASHED
         print(file)
         if left_out:
             print(f"{folder.metrics}: {left_out} lines hold no metrics, and are left out", file=sys.stderr)

@@ -32,7 +32,17 @@ COMMUNICATION_LABEL = re.compile(r"^(gloo|mpi|ucc|cncl|[a-z]*ccl):")
 NO_COMPUTE_OP = re.compile(
     r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$|^(## |ProfilerStep#)"
 )
-LAUNCH = re.compile(r"^(cuda|hip|cu)[A-Z]")
+# what launches nothing itself; every other event of the host may be a launch, of whatever device
+UNLINKED = (
+    "cpu_op",
+    "Operator",
+    "python_function",
+    "user_annotation",
+    "gpu_user_annotation",
+    "cpu_instant_event",
+)
+RUNTIME = re.compile(r"_(runtime|driver)$|^Runtime$")
+CUDA_CALL = re.compile(r"^(cuda|hip|cu)[A-Z]")
 NO_KERNEL = re.compile(r"^(Memcpy|Memset|Copy|Fill)|Sync")
 
 Span = tuple[int, int]
@@ -48,6 +58,7 @@ class Event(NamedTuple):
     is_label: bool
     thread: int
     correlation: int  # a launch and its kernel have the same
+    kind: str  # as the trace's category; "" = this torch tells none
 
 
 def read_events(recorded: Iterable[Any]) -> list[Event]:
@@ -61,6 +72,7 @@ def read_events(recorded: Iterable[Any]) -> list[Event]:
             is_label=e.is_user_annotation(),
             thread=e.start_thread_id(),
             correlation=e.correlation_id(),
+            kind=e.activity_type() if hasattr(e, "activity_type") else "",
         )
         for e in recorded
     ]
@@ -78,9 +90,8 @@ def measure_exposed_pct(events: list[Event]) -> float | None:
     whole = _union([(e.start, e.end) for e in steps], low, high)
     device = [e for e in events if e.on_device and not e.is_label]
     if device:
-        launches = {e.correlation: e.start for e in events if not e.on_device and LAUNCH.match(e.name)}
-        first = min(launches, default=0)
-        low = max([low, *(e.end for e in device if e.correlation < first)])
+        launches, first = _find_launches(events)
+        low = max([low, *(e.end for e in device if 0 < e.correlation < first)])
         high = max([high, *(e.end for e in device if launches.get(e.correlation, e.start) < high)])
         whole = [(low, high)]  # a step begins where the one before it has ended
         comm = [e for e in device if COMMUNICATION_KERNEL.search(e.name)]
@@ -95,6 +106,22 @@ def measure_exposed_pct(events: list[Event]) -> float | None:
     busy = _both(busy, whole)
     length = _length(whole)
     return 100.0 * (_length(busy) - _length(_both(busy, covered))) / length if length > 0 else None
+
+
+def _find_launches(events: list[Event]) -> tuple[dict[int, int], int]:
+    """When each number was launched, and the first number of the recording: of several events with one number a
+    runtime's call comes first, then the earliest."""
+
+    def is_call(event: Event) -> bool:
+        return bool(RUNTIME.search(event.kind) if event.kind else CUDA_CALL.match(event.name))
+
+    hosts = [e for e in events if not e.on_device and e.correlation > 0 and e.kind not in UNLINKED]
+    hosts = [e for e in hosts if e.kind or is_call(e)]
+    launches: dict[int, int] = {}
+    for event in sorted(hosts, key=lambda e: (not is_call(e), e.start)):
+        launches.setdefault(event.correlation, event.start)
+    calls = [e.correlation for e in hosts if is_call(e)]
+    return launches, min(calls or launches, default=0)
 
 
 def _find_backend_threads(comm: list[Event], operators: list[Event]) -> set[int]:

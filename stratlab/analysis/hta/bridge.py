@@ -76,13 +76,13 @@ def run_hta(
         raw_bytes: unpacked size of each.
     """
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        return _read_nothing(f"not installed here: {', '.join(PACKAGES[name] for name in missing)}")
+        return build_unread(f"not installed here: {', '.join(PACKAGES[name] for name in missing)}")
     raw_bytes = {rank: raw_bytes[rank] for rank in files}
     allowed = min(limits.memory_bytes, int(FREE_SHARE * find_free_bytes()))
     ranks, ends = choose_ranks(raw_bytes, allowed), time.monotonic() + limits.timeout_s
     if not ranks:
         first = estimate_bytes([raw_bytes[min(raw_bytes)]])
-        return _read_nothing(
+        return build_unread(
             f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)}"
         )
     while True:
@@ -95,7 +95,8 @@ def run_hta(
     return HtaRun(statuses, ranks, _explain(ranks, raw_bytes, allowed))
 
 
-def _read_nothing(reason: str) -> HtaRun:
+def build_unread(reason: str) -> HtaRun:
+    """Where it reads no trace, and why."""
     return HtaRun([HtaStatus(analysis.name, "unsupported", reason) for analysis in ANALYSES], [], reason)
 
 

@@ -61,6 +61,7 @@ class RankFacts:
     allocations: int | None
     device_name: str | None
     device_memory_gib: float | None
+    of_ascend: bool
     unrecorded: int  # launches on a device of whose activity nothing was recorded
     raw_bytes: int
     findings: list[Finding]
@@ -124,6 +125,7 @@ def read_rank_trace(
         "allocations": _count_allocations(trace, windows),
         "device_name": _read_device_name(trace),
         "device_memory_gib": _read_device_memory(trace),
+        "of_ascend": trace.of_ascend,
         "unrecorded": _count_unrecorded(trace),
         "raw_bytes": trace.raw_bytes,
         "findings": [
@@ -233,6 +235,10 @@ def _describe(
     remarks = [f"has no label of the phase {phase}" for phase in PHASES if phase not in present]
     if steps_from in STEPS_FROM:
         remarks.append(STEPS_FROM[steps_from])
+    if trace.of_ascend:
+        remarks.append(
+            "is of Ascend's profiler: tasks that wait or keep order are no work, collectives are those of HCCL"
+        )
     if trace.odd.values:
         remarks.append(
             f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown"

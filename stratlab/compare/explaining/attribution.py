@@ -109,7 +109,8 @@ def build_pair(
     Returns:
         run, baseline, comparable, settings_known, differing, sources, origin, difference_ms = the sum of the ms of
         `parts`, difference_pct of the baseline, traced_difference_ms, noise_ms (None without repeats), parts, no_cause
-        (why none can be named, or None), main_cause, late_rank, remedy, sentence.
+        (why none can be named, or None), main_cause, late_rank, gap_kind and gap_label (of the run's own report),
+        remedy, sentence.
     """
     (name, mine, ms), (base_name, other, base_ms) = run, base
     difference_ms = ms - base_ms
@@ -131,6 +132,8 @@ def build_pair(
         "noise_ms": noise_ms,
         "parts": parts,
         "late_rank": mine.late_rank,
+        "gap_kind": mine.gap_kind,
+        "gap_label": mine.gap_label,
         "no_cause": _find_doubt(difference_ms, max(ms, base_ms), parts, noise_ms),
     }
     found = find_main_cause(pair)

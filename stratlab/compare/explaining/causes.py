@@ -81,7 +81,7 @@ CAUSES: dict[str, Cause] = {
         "host-bound: the device waits for launches",
         HOST,
         f"less {HOST}",
-        "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",
+        "look in the merged trace of the run at what its host does in the gaps",
     ),
     "idle": Cause(
         "other idle time of the device",
@@ -101,6 +101,11 @@ CAUSES: dict[str, Cause] = {
         "that the traced steps do not show",
         "",
     ),
+}
+HOST_REMEDIES = {  # by the kind of most gaps (stratlab/analysis/measuring/gaps.py); else that of CAUSES
+    "short": "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",
+    "first": "look at what the host does before the first event of a step: prepare samples ahead, or once",
+    "label": "look at what the host does under {label}, where it leaves the device idle",
 }
 SLOW_LINK = (
     "check the link between the devices, its topology, and who else uses it; where it stays slow, hsdp with "

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stratlab.compare.explaining.causes import CAUSES, NOT_TRACED, SLOW_LINK, WHY_MORE, say_collective
+from stratlab.compare.explaining.causes import (
+    CAUSES,
+    HOST_REMEDIES,
+    NOT_TRACED,
+    SLOW_LINK,
+    WHY_MORE,
+    say_collective,
+)
 
 LEAST_SHARE = 0.10  # of the difference: smaller causes are in the table only
 AS_TIMES = 10  # as long: percents are no help any more
@@ -100,6 +107,9 @@ def find_remedy(pair: Mapping[str, Any]) -> str:
     cause = pair["main_cause"]
     if not cause or pair["difference_ms"] <= 0 or "gpu" not in pair["sources"]:
         return ""
+    if cause == "host":
+        kind = pair["gap_kind"] if pair["gap_label"] or pair["gap_kind"] != "label" else ""
+        return HOST_REMEDIES.get(kind, CAUSES[cause].remedy).format(label=pair["gap_label"])
     largest = max((row for row in pair["parts"] if row["cause"] == cause), key=lambda row: row["ms"])
     is_link = cause == "more_communication" and largest["why"] == "link"
     return SLOW_LINK if is_link else CAUSES[cause].remedy

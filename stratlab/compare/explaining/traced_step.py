@@ -30,7 +30,8 @@ class TracedStep:
         exposed: per collective, the transfer that nothing hides, without waiting for a late rank.
         total: the same, hidden or not; a collective that the analysis does not sum up is absent.
         sent_bytes: per collective and step, where the traces tell.
-        late_rank: late by more than chance explains, as the run's own report says; None = nobody.
+        late_rank: late by more than chance explains, as the run's own report says; None = no rank is.
+        gap_kind, gap_label: in what gaps the device waits for its host, as the run's own report says; None = not told.
     """
 
     source: str
@@ -42,6 +43,8 @@ class TracedStep:
     total: dict[Where, float]
     sent_bytes: dict[Where, float]
     late_rank: int | None
+    gap_kind: str | None
+    gap_label: str | None
 
     def merged(self, key: Where, values: Mapping[Where, float]) -> float | None:
         """The value of a collective; over all axes where the key names none."""
@@ -85,6 +88,10 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
         total=_sum_up(analysis, count, lambda row: row["total_ms"] - (row.get("wait_ms") or 0.0)),
         sent_bytes=_sum_up(analysis, count, lambda row: row["bytes"]),
         late_rank=_find_late(analysis),
+        **{
+            name: told if isinstance(told := mean.get(name), str) else None
+            for name in ("gap_kind", "gap_label")
+        },
     )
 
 

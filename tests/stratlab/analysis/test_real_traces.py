@@ -9,6 +9,7 @@ import pytest
 
 from stratlab.analysis.dividing import collective_names, lanes
 from stratlab.analysis.measuring.measure import Measures, measure_traces
+from stratlab.traces.events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 from tests.stratlab.real_traces import NAMES, unpack
 from trainer.measuring import exposed
 from trainer.measuring.exposed import Event, measure_exposed_pct
@@ -59,6 +60,8 @@ def test_a_rank_s_own_count_of_exposed_communication_agrees(
 def test_both_know_the_same_kernels_labels_and_operators() -> None:
     """Neither may import the other; the analysis knows further labels, of writers of 2021."""
     assert exposed.COMMUNICATION_KERNEL == collective_names.COMMUNICATION_KERNEL
+    assert exposed.RUNTIME == LAUNCH_CATEGORY
+    assert {*exposed.UNLINKED} == {*UNLINKED_CATEGORIES, "cpu_instant_event"}  # an instant is in no column
     assert exposed.COMMUNICATION_LABEL == collective_names.COMMUNICATION_LABEL
     assert lanes.NO_COMPUTE_OP.pattern.startswith(exposed.NO_COMPUTE_OP.pattern.partition("|^(##")[0])
 
@@ -81,6 +84,7 @@ def read_profile(file: Path) -> list[Event]:
                 is_label=step or "user_annotation" in kind,
                 thread=hash(event["tid"]),
                 correlation=int(args.get("correlation", 0)),
+                kind=event.get("cat", ""),
             )
         )
     return found

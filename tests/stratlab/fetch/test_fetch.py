@@ -18,6 +18,7 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.place import Place
 from stratlab.fetch.folder_pod import read_folder
 from stratlab.fetch.unpacking import unpack
+from stratlab.user_error import UserError
 from stratlab.verify.checks import verify_run
 from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir, write_json
@@ -158,3 +159,9 @@ def test_a_log_that_is_cut_leaves_what_was_there(volume: Path, tmp_path: Path) -
     with pytest.raises(ClusterError, match="cut"):
         unpack(cut(), target)
     assert read_files(target) == before and [path.name for path in target.parent.iterdir()] == ["ddp"]
+
+
+def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError):
+        unpack(iter([b"x"]), tmp_path / "file" / "demo")

@@ -11,6 +11,8 @@ import pytest
 
 from stratlab.analysis.advice.evidence import build_values
 from stratlab.compare.explaining.traced_step import TracedStep, build_traced_step
+from stratlab.compare.judging.noise import get_t_95
+from stratlab.run_directory import late_rank
 from stratlab.run_directory.late_rank import find_late_rank
 from tests.stratlab.analysis.example_report import build_example
 
@@ -22,7 +24,7 @@ NOISES: dict[str, Noise] = {
     "skewed": lambda draw: draw.expovariate(1 / 3),
     "hiccups": lambda draw: draw.gauss(0, 1) + (40 if draw.random() < 0.05 else 0),
 }
-TEAMS = ((2, 3), (2, 5), (4, 3), (8, 3), (8, 10))
+TEAMS = ((2, 3), (2, 5), (4, 3), (8, 3), (8, 10), (2, 24))
 
 
 def simulate(seed: int, ranks: int, steps: int, noise: Noise, late: dict[int, float] | None = None) -> Rows:
@@ -63,6 +65,59 @@ def test_one_rank_that_is_noisier_than_the_others_is_not_late() -> None:
     assert sum(find_late_rank(simulate_noisier(seed), []) is not None for seed in range(500)) <= 5
 
 
+# ms by which rank 1 took longer than rank 0, a step each: ddp on 2 cores under a load of 8, nothing planted
+ONE_RUN_MS = (
+    67,
+    17,
+    113,
+    60,
+    115,
+    18,
+    63,
+    48,
+    101,
+    62,
+    76,
+    112,
+    16,
+    29,
+    1,
+    -57,
+    40,
+    65,
+    -64,
+    -64,
+    -9,
+    -18,
+    -7,
+    45,
+)
+
+
+def build_rows(own: dict[int, list[float]]) -> Rows:
+    longest = [max(column) for column in zip(*own.values(), strict=True)]
+    return [
+        {"rank": rank, "step": step, "step_ms": longest[step], "comm_exposed_ms": longest[step] - ms}
+        for rank, times in own.items()
+        for step, ms in enumerate(times)
+    ]
+
+
+def test_other_work_that_lasts_for_some_steps_names_no_rank() -> None:
+    """Steps that follow each other are alike then, and tell less than as many independent ones."""
+    assert find_late_rank(build_rows({0: [100.0] * 24, 1: [100.0 + ms for ms in ONE_RUN_MS]}), []) is None
+    named = 0
+    for seed in range(400):
+        draw, own = random.Random(seed), {}
+        for rank in range(2):
+            times = [draw.gauss(0, 20)]
+            for _ in range(23):
+                times.append(0.7 * times[-1] + 0.51**0.5 * draw.gauss(0, 20))
+            own[rank] = [100 + ms for ms in times]
+        named += find_late_rank(build_rows(own), []) is not None
+    assert named < 0.07 * 400  # as independent steps, every fourth run
+
+
 @pytest.mark.parametrize("team", TEAMS)
 def test_a_planted_sleep_of_30_ms_is_found(team: tuple[int, int]) -> None:
     found = [
@@ -74,6 +129,14 @@ def test_a_planted_sleep_of_30_ms_is_found(team: tuple[int, int]) -> None:
 def test_less_than_two_percent_of_the_step_is_not_named() -> None:
     assert find_late_rank(simulate(0, 4, 9, lambda d: 0.0, {2: 1.5}), []) is None
     assert find_late_rank(simulate(0, 4, 9, lambda d: 0.0, {2: 3.5}), []) == 2
+
+
+def test_student_s_t_is_that_of_the_noise_of_repeats() -> None:
+    """One is a table for 95 % in two tails, the other counts any tail: both are needed, and they agree."""
+    for freedom in range(1, 31):
+        assert late_rank._exceed(get_t_95(freedom), 1.0, freedom) == pytest.approx(0.025, rel=1e-3)
+    for freedom in (31, 60, 200):
+        assert late_rank._exceed(get_t_95(freedom), 1.0, freedom) == pytest.approx(0.025, rel=0.05)
 
 
 def calls(*last: int) -> Rows:

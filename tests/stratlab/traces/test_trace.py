@@ -145,7 +145,7 @@ GOOD = build_gpu_trace(0).text()
         (b"\n\x80\x01\0\0rubbish", "a binary trace, as of Perfetto"),
         (
             b'[{"ph": "X", "name": "a", "ts": "1.5", "dur": 2}]',
-            "1 events without a category or with times as text",
+            "1 events without a category or a time",
         ),
         (b"[1, 2]", "holds no traceEvents"),
     ],

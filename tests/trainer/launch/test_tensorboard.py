@@ -140,3 +140,10 @@ def test_a_volume_that_takes_nothing_ends_no_run(tmp_path: Path, caplog: pytest.
     writer.start()
     writer.finish()
     assert "python -m trainer.program tensorboard makes it later" in caplog.text
+
+
+def test_an_output_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(tmp_path)
+    (tmp_path / "file").touch()
+    assert main([str(folder.path), "--output", str(tmp_path / "file")]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err

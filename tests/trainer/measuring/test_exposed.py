@@ -13,12 +13,12 @@ STEP = "## Training Step 7 ##"
 
 
 def on_device(name: str, start: int, end: int, correlation: int = 0) -> Event:
-    return Event(name, start, end, True, False, 0, correlation)
+    return Event(name, start, end, True, False, 0, correlation, "")
 
 
 def on_host(name: str, start: int, end: int, *, thread: int = 1, correlation: int = 0) -> Event:
     label = name.startswith(("##", "gloo:"))
-    return Event(name, start, end, False, label, thread, correlation)
+    return Event(name, start, end, False, label, thread, correlation, "")
 
 
 def test_kernels_by_hand() -> None:
@@ -36,7 +36,7 @@ def test_kernels_by_hand() -> None:
         on_device("Memcpy DtoD (Device -> Device)", 380, 390, 6),  # hides nothing
         on_device("gemm", 385, 400, 6),
         on_device("gemm", 400, 900, 9),  # of the step after
-        Event("nccl:all_reduce", 0, 900, True, True, 0, 0),  # the label of a kernel, on its stream
+        Event("nccl:all_reduce", 0, 900, True, True, 0, 0, ""),  # the label of a kernel, on its stream
     ]
     assert measure_exposed_pct(events) == pytest.approx(100 * (30 + 5 + 15) / 300)
 
@@ -49,6 +49,57 @@ def test_what_was_in_flight_belongs_to_no_step() -> None:
         on_device("ncclDevKernel_AllReduce", 200, 250, 5),
     ]
     assert measure_exposed_pct(events) == pytest.approx(50)
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        ("xpu_runtime", "urEnqueueKernelLaunch"),
+        ("mtia_runtime", "runFunction - job_prep_and_submit_for_execution"),
+        ("privateuse1_runtime", "aclopLaunch"),
+        ("sycl_driver", "zeCommandListAppendLaunchKernel"),
+        ("glow_runtime", "enqueue"),
+        ("of_a_device_to_come", "enqueue"),
+        ("", "cudaLaunchKernel"),  # of a torch that tells no kind
+    ],
+)
+def test_launches_of_any_device_count(kind: str, call: str) -> None:
+    """What was launched before the step, and behind it, counts by its launch; operators have numbers of their own."""
+    events = [
+        on_host(STEP, 100, 200),
+        on_host(call, 110, 111, correlation=5)._replace(kind=kind),
+        on_host(call, 150, 151, correlation=6)._replace(kind=kind),
+        on_host(call, 210, 211, correlation=7)._replace(kind=kind),
+        on_host("aten::mm", 20, 30, correlation=1)._replace(kind="cpu_op"),
+        on_host("aten::mm", 120, 130, correlation=7)._replace(kind="cpu_op"),
+        on_device("gemm", 80, 120, 4),  # in flight: the step begins when it has ended
+        on_device("gemm", 120, 200, 5),
+        on_device("ncclDevKernel_AllReduce", 200, 220, 6),
+        on_device("gemm", 220, 400, 7),
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(20.0)
+
+
+def test_of_several_events_with_one_number_the_runtime_s_call_launches() -> None:
+    events = [
+        on_host(STEP, 100, 200),
+        on_host("enqueue", 120, 121, correlation=5)._replace(kind="dispatch"),
+        on_host("urEnqueueKernelLaunch", 205, 206, correlation=5)._replace(kind="xpu_runtime"),
+        on_host("urEnqueueKernelLaunch", 110, 111, correlation=4)._replace(kind="xpu_runtime"),
+        on_device("ncclDevKernel_AllReduce", 150, 200, 4),
+        on_device("gemm", 210, 900, 5),
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(50.0)
+
+
+def test_a_device_event_without_a_number_was_not_in_flight() -> None:
+    events = [
+        on_host(STEP, 100, 200),
+        on_host("cudaLaunchKernel", 110, 111, correlation=5),
+        on_device("ncclDevKernel_AllReduce", 120, 150, 0),
+        on_device("gemm", 150, 200, 5),
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(30.0)
 
 
 def test_on_the_host_operators_take_the_place_of_kernels() -> None:

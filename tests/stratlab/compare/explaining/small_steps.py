@@ -15,6 +15,7 @@ def build_analysis(
     source: str = "gpu",
     sent: int | None = 1000,
     ranks: list[dict[str, float]] | None = None,
+    **mean: str | None,
 ) -> dict[str, Any]:
     """An analysis/report.json of two equal ranks and one step; `total` communication is what is exposed if left out."""
     parts = [{"part": part, "collective": None, "axis": None, "ms": ms} for part, ms in own.items()]
@@ -23,7 +24,7 @@ def build_analysis(
     ]
     return {
         "source": source,
-        "mean": {"ranks": 2, "steps": 1, "step_ms": sum(part["ms"] for part in parts)},
+        "mean": {"ranks": 2, "steps": 1, "step_ms": sum(part["ms"] for part in parts), **mean},
         "parts": parts,
         "steps": [  # rank 1 is late
             {"rank": rank, "step": step, "step_ms": 100.0, "comm_exposed_ms": 20.0 - 10.0 * rank}

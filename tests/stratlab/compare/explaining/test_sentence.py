@@ -5,8 +5,9 @@ from typing import Any, get_args
 
 import pytest
 
+from stratlab.analysis.measuring.gaps import Kind
 from stratlab.compare.explaining.attribution import build_pair
-from stratlab.compare.explaining.causes import CAUSES, NOT_TRACED, SLOW_LINK
+from stratlab.compare.explaining.causes import CAUSES, HOST_REMEDIES, NOT_TRACED, SLOW_LINK
 from stratlab.compare.explaining.sentence import format_ms
 from stratlab.compare.explaining.traced_step import TracedStep
 from tests.stratlab.compare.explaining.small_steps import ALL_GATHER, ALL_REDUCE, DDP, build_step
@@ -36,7 +37,7 @@ def test_the_sentence_names_the_size_the_causes_in_order_and_the_remedy() -> Non
         ({"compute": 90.0}, 10.0, 10.0, "30 ms compute; remedy: compare the kernels"),
         ({"copy": 31.0}, 10.0, 10.0, "30 ms copies; remedy: run.config.data_residence=device"),
         ({"data": 32.0}, 10.0, 10.0, "30 ms waiting for data; remedy: run.config.data_residence"),
-        ({"host": 34.0}, 10.0, 10.0, "30 ms waiting for the host; remedy: launch less per sample"),
+        ({"host": 34.0}, 10.0, 10.0, "30 ms waiting for the host; remedy: look in the merged"),
         (
             {"straggler": 31.0},
             10.0,
@@ -54,6 +55,19 @@ def test_each_cause_has_its_words_and_its_remedy(
 ) -> None:
     base = build_step(DDP, {ALL_REDUCE: 10.0})
     assert words in say(build_step({**DDP, **own}, {ALL_REDUCE: exposed}, {ALL_REDUCE: total}), base)
+
+
+@pytest.mark.parametrize("kind", [*get_args(Kind), None, "of a later version"])
+def test_what_helps_a_waiting_device_depends_on_its_gaps(kind: str | None) -> None:
+    """As in the run's own report: only many short gaps mean that less should be launched."""
+    base = build_step(DDP, {ALL_REDUCE: 10.0}, gap_kind="short", gap_label=None)
+    run = build_step({**DDP, "host": 34.0}, {ALL_REDUCE: 10.0}, gap_kind=kind, gap_label="tokenize {it}")
+    pair = build_pair(("zero3", run, run.step_ms), ("ddp", base, base.step_ms))
+    assert pair["main_cause"] == "host" and pair["gap_kind"] == kind
+    assert ("compile" in pair["remedy"]) == (kind == "short")
+    assert ("tokenize {it}" in pair["remedy"]) == (kind == "label")
+    told = {each: HOST_REMEDIES.get(each, CAUSES["host"].remedy) for each in get_args(Kind)}
+    assert len(set(told.values())) == len(told) and pair["remedy"] in pair["sentence"]
 
 
 def test_overlap_that_is_lost_is_told_from_a_slow_link() -> None:
@@ -94,7 +108,7 @@ def test_the_warning_comes_first() -> None:
 
 
 def test_every_cause_has_words_and_every_setting_in_a_remedy_exists() -> None:
-    texts = [cause.remedy for cause in CAUSES.values()] + [SLOW_LINK]
+    texts = [cause.remedy for cause in CAUSES.values()] + [SLOW_LINK, *HOST_REMEDIES.values()]
     found = [match for text in texts for match in SETTING.findall(text)]
     assert len(found) > 10
     for name, value in found:
