@@ -202,22 +202,27 @@ def node(name: str, gpus: int, unschedulable: bool = False) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}}
 
 
-def pod_with(gpus: int, where: str) -> dict[str, Any]:
+def pod_with(gpus: int, where: str, phase: str = "Running") -> dict[str, Any]:
     resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
-    return {"spec": {"nodeName": where, "containers": [{"resources": resources}, {}]}}
+    spec = {"nodeName": where, "containers": [{"resources": resources}, {}]}
+    return {"metadata": {}, "spec": spec, "status": {"phase": phase}}
 
 
 def test_gpus_free_and_in_all(api: FakeApi, connection: Connection) -> None:
     api.collections[NODES] = {"a": node("a", 8), "b": node("b", 0), "c": node("c", 8, unschedulable=True)}
     api.served.add(ALL_PODS)
     assert only(check_gpus(connection)) == Finding("ok", "GPUs", "8 of 8 are free, on 1 of 2 nodes")
-    answers = {
-        "p": pod_with(6, "a") | {"metadata": {"name": "p"}},
-        "q": pod_with(8, "c") | {"metadata": {"name": "q"}},
+    api.collections[ALL_PODS] = {
+        "p": pod_with(4, "a"),
+        "q": pod_with(2, "a", "Pending"),
+        "r": pod_with(8, "c"),
+        "failed": pod_with(1, "a", "Failed"),
+        "succeeded": pod_with(1, "a", "Succeeded"),
     }
-    api.collections[ALL_PODS] = answers
-    api.fault = lambda path, query: query.clear() if path == ALL_PODS else None  # type: ignore[func-returns-value]
     assert only(check_gpus(connection)).seen == "2 of 8 are free, on 1 of 2 nodes"
+    api.collections[ALL_PODS]["s"] = pod_with(2, "a")
+    finding = only(check_gpus(connection))
+    assert (finding.state, finding.seen) == ("warning", "0 of 8 are free, on 1 of 2 nodes")
     deny(api, ALL_PODS)
     assert only(check_gpus(connection)).seen == "8 on 1 of 2 nodes; how many are free cannot be seen"
     api.collections[NODES] = {"b": node("b", 0)}

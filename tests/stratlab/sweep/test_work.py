@@ -115,10 +115,20 @@ def test_some_at_a_time_and_never_more(tmp_path: Path, monkeypatch: pytest.Monke
     assert set(stages(state).values()) == {"succeeded"}
 
 
-def test_stop_on_failure_starts_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    StandIn(monkeypatch, {"a": False, "b": True, "c": True})
+@pytest.mark.parametrize(
+    ("end", "stage"),
+    [
+        (False, "failed"),
+        (ClusterError("no right"), "running"),  # how it ended is not known
+        (HelmFailed("no quota"), "installing"),
+    ],
+)
+def test_stop_on_failure_starts_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Any, stage: str
+) -> None:
+    stand_in = StandIn(monkeypatch, {"a": end, "b": True, "c": True})
     state, _, progress = start(tmp_path, "abc", stop_on_failure=True)
-    assert stages(state) == {"a": "failed"}
+    assert stages(state) == {"a": stage} and not {"install b", "install c"} & {*stand_in.calls}
     assert progress.lines[-1] == "stopped after a failure; not started: b, c"
 
 
