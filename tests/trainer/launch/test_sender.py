@@ -101,7 +101,11 @@ def test_a_folder_that_is_removed_costs_no_point(tmp_path):
         (None, (), ("new", False)),
         ({"tracking_uri": "http://s", "run_id": "old"}, ("old",), ("old", True)),
         ({"tracking_uri": "http://s", "run_id": "old"}, (), ("new", False)),  # the server has lost it
-        ({"tracking_uri": "http://other", "run_id": "old"}, ("old",), ("new", False)),  # by chance the same id
+        (
+            {"tracking_uri": "http://other", "run_id": "old"},
+            ("old",),
+            ("new", False),
+        ),  # by chance the same id
     ],
 )
 def test_only_a_run_of_this_server_is_gone_on_with(tmp_path, recorded, held, found):

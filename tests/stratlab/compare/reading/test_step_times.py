@@ -76,6 +76,10 @@ def test_what_one_step_does_not_tell_is_not_known(missing: str, unknown: set[str
 @pytest.mark.parametrize(("status", "metrics"), [("failed", [line(6, 10.0)]), ("finished", [])])
 def test_else_the_summary_is_what_there_is(status: str, metrics: list[dict[str, Any]]) -> None:
     found = read(*metrics, status=status)
-    assert (found["step_times_from"], found["step_time_ms_p50"], found["samples_per_s"]) == ("summary.json", 7, 3)
+    assert (found["step_times_from"], found["step_time_ms_p50"], found["samples_per_s"]) == (
+        "summary.json",
+        7,
+        3,
+    )
     assert found["warmup"] is found["step_time_ms_mean"] is found["mfu_pct"] is None
     assert read(status="failed", step_time_ms_p50=None)["step_times_from"] is None
