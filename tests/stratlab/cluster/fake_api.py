@@ -1,6 +1,6 @@
 """A fake of the Kubernetes API: a real HTTP server with lists, watches and pod logs, and faults on demand.
 
-It knows only what these tests need: collections in memory, one resourceVersion for all, selectors by equality or inequality.
+It knows only what these tests need: collections in memory, one resourceVersion for all, selectors by = and !=.
 """
 
 from __future__ import annotations
