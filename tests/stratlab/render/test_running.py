@@ -169,12 +169,13 @@ def test_a_host_that_is_stopped_is_not_the_cause(
     """The other host's trainer ends only when its launcher tells it to: after a failure, or because it is told to."""
     monkeypatch.setattr(hostfile, "AFTER_FAILURE_S", 60 if asked else 0)
     log = start.results / "default/.logs/try/node1.log"
+    there = f"until [ -s {shlex.quote(str(log))} ]; do {SLEEP} 0.02; done"
     tell = "[ -e asked ] || { touch asked; kill -TERM $PPID; }; " if asked else ""
     put(
         path,
-        ssh=f'[ "$3" = a ] && exit {first}; shift 3; exec sh -c "$*"',
+        ssh=f'[ "$3" = a ] && {{ {there}; exit {first}; }}; shift 3; exec sh -c "$*"',
         python=f"trap 'echo told; exit 143' TERM; {SLEEP} 20 & echo there; wait",
-        sleep=f"until [ -s {shlex.quote(str(log))} ]; do {SLEEP} 0.02; done; {tell}{SLEEP} 0.1",
+        sleep=f"{there}; {tell}{SLEEP} 0.1",
     )
     done = run(build_hostfile(start, ["a", "b"]), path)
     assert done.returncode == code, done.stderr
