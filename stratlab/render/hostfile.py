@@ -150,9 +150,10 @@ while [ "$left" -gt 0 ]; do
     [ "$each" = 0 ] && continue
     failed+=("$index")
     failed_at=${{failed_at:-$SECONDS}}
-    # A code below 128 is permanent and wins; 134 says that another one was lost; who was stopped is not the culprit.
-    if [ "$code" = 0 ] || {{ [ "$each" -lt 128 ] && [ "$code" -ge 128 ]; }} ||
-      {{ [ "$code" = 134 ] && [ "$stopping" = 0 ]; }}; then code=$each; fi
+    # A code below 128 is permanent and wins. 134 says that another one was lost, 143 that it was stopped: neither is
+    # the cause where there is another, unless this script has stopped it.
+    if [ "$code" = 0 ] || {{ [ "$each" -lt 128 ] && [ "$code" -ge 128 ]; }} || {{ [ "$stopping" = 0 ] &&
+      {{ [ "$code" = 134 ] || {{ [ "$code" = 143 ] && [ "$each" != 134 ]; }}; }}; }}; then code=$each; fi
   done
   # the others see by themselves that one is lost, and say so
   [ -n "$failed_at" ] && [ $((SECONDS - failed_at)) -ge {AFTER_FAILURE_S} ] && stop

@@ -201,6 +201,24 @@ def test_the_chart_knows_the_trainers_weights(helm: Path, tmp_path: Path) -> Non
     assert (asked.kind, asked.source, asked.name) == ("weights", "vgg", "w")
 
 
+@pytest.mark.parametrize(
+    ("given", "deadline", "ttl"),
+    [({}, 86400, 86400), ({"deadlineSeconds": 7200, "ttlSecondsAfterFinished": 1000000}, 7200, 1000000)],
+)
+def test_how_long_the_job_and_its_pod_may_take(
+    helm: Path, given: dict[str, int], deadline: int, ttl: int
+) -> None:
+    spec = job(helm, *PETS, values={"prepare": given})["spec"]
+    assert (spec["activeDeadlineSeconds"], spec["ttlSecondsAfterFinished"]) == (deadline, ttl)
+    assert spec["backoffLimit"] == 3 and spec["podFailurePolicy"]["rules"][1] == {
+        "action": "Ignore",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
+    pod = spec["template"]["spec"]
+    assert (pod["restartPolicy"], pod["terminationGracePeriodSeconds"]) == ("Never", 60)
+    assert container(pod, "prepare")["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_queue(helm: Path) -> None:
     labels = job(helm, *PETS, "--set", "prepare.queue=batch")["metadata"]["labels"]
     assert labels["kueue.x-k8s.io/queue-name"] == "batch"

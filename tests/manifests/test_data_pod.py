@@ -46,6 +46,13 @@ def test_it_mounts_the_claim_where_runs_look_and_has_the_folder_to_copy_into(
     assert container["image"] == f"stratlab-trainer:{(ROOT / 'VERSION').read_text().strip()}"
 
 
+def test_it_ends_after_an_hour_whatever_becomes_of_it(pod: Document) -> None:
+    """As its comment says: neither its command nor a volume that hangs keeps it longer."""
+    (container,) = pod["spec"]["containers"]
+    assert pod["spec"]["activeDeadlineSeconds"] == 3600 and container["command"][-1].endswith(" sleep 3600")
+    assert (pod["spec"]["terminationGracePeriodSeconds"], pod["spec"]["enableServiceLinks"]) == (1, False)
+
+
 def test_its_name_and_folder_are_those_of_the_page(pod: Document) -> None:
     page = (ROOT / "docs" / "cluster.md").read_text()
     assert f"kubectl -n stratlab cp /data/pets {pod['metadata']['name']}:/results/_raw\n" in page

@@ -20,8 +20,8 @@ CAUGHT_PCT, FAST_PCT = 95.0, 60.0
 
 @dataclass(frozen=True)
 class Found:
-    """`test`: the first one that saw it, and its `tier`; empty where none did. `key` changes with the slip, its file
-    and the files of its tests."""
+    """`test`: the first one that saw it, and its `tier`; empty where none did. `key` changes with the slip, its file,
+    the files of its tests and what those import of tests/."""
 
     outcome: Outcome
     tier: str

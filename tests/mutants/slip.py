@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.standing import find_standing
+
 
 @dataclass(frozen=True)
 class Slip:
@@ -58,8 +60,9 @@ def find_problems(slips: Sequence[Slip], root: Path) -> list[str]:
 
 
 def build_key(slip: Slip, root: Path) -> str:
-    """Hash of what a result depends on, as far as it lies close by."""
-    files = sorted({slip.file, *(test.partition("::")[0] for test in slip.tests)})
+    """Hash of what a result depends on: the slip, its file, its tests' files and what those stand on."""
+    tests = {test.partition("::")[0] for test in slip.tests}
+    files = sorted({slip.file}.union(*(find_standing(test, root) for test in tests)))
     parts = [repr(slip).encode(), *((root / name).read_bytes() for name in files)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 

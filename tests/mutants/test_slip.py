@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.slip import Slip, find_problems, planted
+from tests.mutants.slip import Slip, build_key, find_problems, planted
 
 SLIP = Slip("sum", "a difference", "sums.py", "a + b", "a - b", ("test_sums.py::test_sum",))
 
@@ -42,3 +42,33 @@ def test_a_slip_is_taken_back(tree):
         assert "a - b" in (tree / "sums.py").read_text()
         raise KeyboardInterrupt
     assert (tree / "sums.py").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [
+        ("sums.py", True),
+        ("tests/room/test_sums.py", True),
+        ("tests/room/near.py", True),
+        ("tests/far/__init__.py", True),  # imported by what the test imports
+        ("tests/room/conftest.py", True),
+        ("tests/conftest.py", True),
+        ("tests/room/other.py", False),
+        ("tests/far/conftest.py", False),
+    ],
+)
+def test_a_result_holds_until_something_that_its_test_stands_on_changes(tree, changed, counts):
+    imports = "def test_sum():\n    from tests.room import near\n"
+    files = {
+        "tests/room/test_sums.py": imports,
+        "tests/room/near.py": "import tests.far",
+        "tests/far/__init__.py": "",
+    }
+    names = ("room/conftest.py", "conftest.py", "room/other.py", "far/conftest.py")
+    for name, text in {**files, **{f"tests/{name}": "" for name in names}}.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    slip = replace(SLIP, tests=("tests/room/test_sums.py::test_sum",))
+    before = build_key(slip, tree)
+    (tree / changed).write_text((tree / changed).read_text() + "# changed\n")
+    assert (build_key(slip, tree) != before) is counts

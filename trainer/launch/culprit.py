@@ -26,6 +26,8 @@ def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
     codes = {pod: last for pod, last in read_last_codes(folder, since).items() if last != failures.DONE}
     if not codes:
         return code if code > 0 else 128 - code
+    permanent = {pod: last for pod, last in codes.items() if 0 < last < 128}  # it would come again
+    codes = permanent or codes
     return first_failure({index: codes[pod] for index, pod in enumerate(sorted(codes))})[1]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stratlab.check.finding import Finding, guarded
-from stratlab.check.gpus import check_gpus
+from stratlab.check.gpus import check_gpus, offers_gpus
 from stratlab.check.namespace import check_claim, check_namespace
 from stratlab.check.rights import check_account, check_rights
 from stratlab.check.workload_checks import check_apis, find_served, judge_operator, read_version
@@ -161,6 +161,7 @@ def test_pod_security_of_the_namespace(api: FakeApi, connection: Connection) -> 
         (["ReadWriteMany"], "Bound", "ok"),
         (["ReadWriteOnce"], "Bound", "warning"),
         (["ReadWriteMany"], "Pending", "warning"),
+        (["ReadWriteOnce"], "Pending", "problem"),
         (["ReadWriteMany"], "Lost", "problem"),
     ],
 )
@@ -174,20 +175,21 @@ def test_claim(api: FakeApi, connection: Connection, modes: list[str], phase: st
 @pytest.mark.parametrize(
     ("wanted", "default", "said"),
     [
-        (None, False, "names no StorageClass"),
-        (None, True, ""),
-        ("gone", True, "gone does not exist"),
-        ("standard", False, ""),
-        ("", False, ""),
+        (None, None, "names no StorageClass"),
+        (None, "false", "names no StorageClass"),
+        (None, "true", ""),
+        ("gone", "true", "gone does not exist"),
+        ("standard", None, ""),
+        ("", None, ""),
     ],
 )
 def test_a_claim_that_nothing_will_fill(
-    api: FakeApi, connection: Connection, wanted: str | None, default: bool, said: str
+    api: FakeApi, connection: Connection, wanted: str | None, default: str | None, said: str
 ) -> None:
     spec = {"accessModes": ["ReadWriteMany"]} | ({} if wanted is None else {"storageClassName": wanted})
     claim = {"metadata": {"name": "results"}, "spec": spec, "status": {"phase": "Pending"}}
     api.put(f"{LAB}/persistentvolumeclaims", claim)
-    notes = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    notes = {"storageclass.kubernetes.io/is-default-class": default} if default else {}
     kind = {"metadata": {"name": "standard", "annotations": notes}}
     api.collections["/apis/storage.k8s.io/v1/storageclasses"] = {"standard": kind}
     finding = only(check_claim(connection, "lab", "results"))
@@ -202,22 +204,27 @@ def node(name: str, gpus: int, unschedulable: bool = False) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}}
 
 
-def pod_with(gpus: int, where: str) -> dict[str, Any]:
+def pod_with(gpus: int, where: str, phase: str = "Running") -> dict[str, Any]:
     resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
-    return {"spec": {"nodeName": where, "containers": [{"resources": resources}, {}]}}
+    spec = {"nodeName": where, "containers": [{"resources": resources}, {}]}
+    return {"metadata": {}, "spec": spec, "status": {"phase": phase}}
 
 
 def test_gpus_free_and_in_all(api: FakeApi, connection: Connection) -> None:
     api.collections[NODES] = {"a": node("a", 8), "b": node("b", 0), "c": node("c", 8, unschedulable=True)}
     api.served.add(ALL_PODS)
     assert only(check_gpus(connection)) == Finding("ok", "GPUs", "8 of 8 are free, on 1 of 2 nodes")
-    answers = {
-        "p": pod_with(6, "a") | {"metadata": {"name": "p"}},
-        "q": pod_with(8, "c") | {"metadata": {"name": "q"}},
+    api.collections[ALL_PODS] = {
+        "p": pod_with(4, "a"),
+        "q": pod_with(2, "a", "Pending"),
+        "r": pod_with(8, "c"),
+        "failed": pod_with(1, "a", "Failed"),
+        "succeeded": pod_with(1, "a", "Succeeded"),
     }
-    api.collections[ALL_PODS] = answers
-    api.fault = lambda path, query: query.clear() if path == ALL_PODS else None  # type: ignore[func-returns-value]
     assert only(check_gpus(connection)).seen == "2 of 8 are free, on 1 of 2 nodes"
+    api.collections[ALL_PODS]["s"] = pod_with(2, "a")
+    finding = only(check_gpus(connection))
+    assert (finding.state, finding.seen) == ("warning", "0 of 8 are free, on 1 of 2 nodes")
     deny(api, ALL_PODS)
     assert only(check_gpus(connection)).seen == "8 on 1 of 2 nodes; how many are free cannot be seen"
     api.collections[NODES] = {"b": node("b", 0)}
@@ -225,16 +232,38 @@ def test_gpus_free_and_in_all(api: FakeApi, connection: Connection) -> None:
     assert finding.state == "warning" and 'run.accelerator=""' in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("nodes", "offers"),
+    [
+        ([node("a", 0), node("b", 8)], True),
+        ([node("a", 0)], False),
+        ([node("a", 8, unschedulable=True)], False),
+    ],
+)
+def test_a_gpu_is_asked_for_where_a_pod_could_get_one(
+    api: FakeApi, connection: Connection, nodes: list[dict[str, Any]], offers: bool
+) -> None:
+    api.collections[NODES] = {each["metadata"]["name"]: each for each in nodes}
+    assert offers_gpus(connection) is offers
+    deny(api, NODES)
+    assert offers_gpus(connection) is False
+
+
 @pytest.fixture
 def reviewed(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Connection, dict[str, Any]]]:
-    """Answers access reviews: `denied` are pairs of verb and resource; `asked` the users; `code` refuses the review."""
-    review: dict[str, Any] = {"denied": set(), "asked": [], "code": 201}
+    """Answers access reviews: `denied` are pairs of verb and resource; `asked` the users, each with the place of the
+    review; `rights` the verbs by API group and resource; `code` refuses the review."""
+    review: dict[str, Any] = {"denied": set(), "asked": [], "rights": {}, "code": 201}
 
     class ReviewHandler(Handler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             wanted = body["spec"]["resourceAttributes"]
-            review["asked"].append(body["spec"].get("user"))
+            review["asked"].append(
+                (body["spec"].get("user"), self.path.rpartition("/v1/")[2], wanted["namespace"])
+            )
+            name = "/".join(filter(None, (wanted["group"], wanted["resource"], wanted.get("subresource"))))
+            review["rights"].setdefault(name, set()).add(wanted["verb"])
             if review["code"] != 201:
                 self._answer(review["code"], "no reviews")
                 return
@@ -255,7 +284,12 @@ def test_rights_of_the_analysis(api: FakeApi, reviewed: tuple[Connection, dict[s
     )
     api.put(f"{LAB}/serviceaccounts", {"metadata": {"name": "stratlab-analysis"}})
     assert only(check_account(connection, "lab", ["pytorchjob"])).state == "ok"
-    assert set(review["asked"]) == {"system:serviceaccount:lab:stratlab-analysis"}
+    account = "system:serviceaccount:lab:stratlab-analysis"
+    assert set(review["asked"]) == {(account, "namespaces/lab/localsubjectaccessreviews", "lab")}
+    assert review["rights"] == {
+        "kubeflow.org/pytorchjobs": {"get", "list", "watch"},
+        "batch/jobs": {"get", "patch"},
+    }
     review["denied"] = {("watch", "pytorchjobs")}
     finding = only(check_account(connection, "lab", ["pytorchjob"]))
     assert (finding.state, finding.seen) == ("problem", "may not watch pytorchjobs")
@@ -266,7 +300,14 @@ def test_rights_of_the_analysis(api: FakeApi, reviewed: tuple[Connection, dict[s
 def test_rights_of_the_user(reviewed: tuple[Connection, dict[str, Any]]) -> None:
     connection, review = reviewed
     assert only(check_rights(connection, "lab", ["pytorchjob"])).state == "ok"
-    assert set(review["asked"]) == {None}
+    assert set(review["asked"]) == {(None, "selfsubjectaccessreviews", "lab")}
+    assert review["rights"] == {
+        "pods": {"get", "list", "watch", "create", "delete"},
+        "pods/log": {"get"},
+        "secrets": {"list", "create", "update", "delete"},
+        "batch/jobs": {"create", "watch"},
+        "kubeflow.org/pytorchjobs": {"create", "watch", "delete"},
+    }
     review["denied"] = {("create", "pytorchjobs"), ("create", "pods")}
     finding = only(check_rights(connection, "lab", ["pytorchjob"]))
     assert finding.seen == "you may not create pods, create pytorchjobs" and "stratlab-user" in finding.fix

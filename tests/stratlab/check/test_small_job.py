@@ -37,6 +37,20 @@ def test_it_is_created_followed_read_and_removed(lab: Lab) -> None:
     assert lab[1].api.collections[JOBS] == {}
 
 
+def test_the_job_is_one_pod_that_ends_and_goes_by_itself() -> None:
+    spec = build_job("x", "lab", "lab:1")["spec"]
+    (replica,) = spec["pytorchReplicaSpecs"].values()
+    assert (replica["replicas"], replica["restartPolicy"]) == (1, "Never")
+    assert spec["runPolicy"] == {
+        "activeDeadlineSeconds": 120,
+        "ttlSecondsAfterFinished": 60,
+        "backoffLimit": 0,
+    }
+    (container,) = replica["template"]["spec"]["containers"]
+    assert container["name"] == "pytorch"
+    assert replica["template"]["spec"]["activeDeadlineSeconds"] == 120
+
+
 def test_without_an_operator_it_says_so(lab: Lab) -> None:
     lab[1].operates = False
     finding = check(lab, patience_s=2)
@@ -60,6 +74,11 @@ def test_a_job_that_fails_shows_the_pods_last_word(lab: Lab, monkeypatch: pytest
     monkeypatch.setattr("stratlab.check.small_job.COMMAND", failing)
     finding = check(lab)
     assert finding.state == "problem" and finding.seen.endswith("is Failed: no such thing")
+
+
+def test_a_job_whose_log_does_not_come_is_a_warning(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratlab.check.small_job.COMMAND", ["python", "-c", "print('another word')"])
+    assert check(lab).state == "warning"
 
 
 def test_without_the_right_it_is_a_warning(lab: Lab) -> None:

@@ -1,6 +1,6 @@
 """A fake of the Kubernetes API: a real HTTP server with lists, watches and pod logs, and faults on demand.
 
-It knows only what these tests need: collections in memory, one resourceVersion for all, selectors by equality.
+It knows only what these tests need: collections in memory, one resourceVersion for all, selectors by = and !=.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import re
 import threading
 import time
 import uuid
@@ -241,20 +242,26 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def matches(thing: dict[str, Any], query: dict[str, str]) -> bool:
-    """Selectors by equality, joined by commas."""
+    """Selectors by equality and its opposite, joined by commas."""
     labels = thing["metadata"].get("labels") or {}
-    for part in filter(None, query.get("labelSelector", "").split(",")):
-        name, _, value = part.partition("=")
-        if labels.get(name) != value:
+    for name, is_equal, value in read_selector(query.get("labelSelector", "")):
+        if (labels.get(name) == value) is not is_equal:
             return False
-    for part in filter(None, query.get("fieldSelector", "").split(",")):
-        name, _, value = part.partition("=")
+    for name, is_equal, value in read_selector(query.get("fieldSelector", "")):
         found: Any = thing
         for step in name.split("."):
             found = (found or {}).get(step)
-        if found != value:
+        if (found == value) is not is_equal:
             return False
     return True
+
+
+def read_selector(text: str) -> Iterator[tuple[str, bool, str]]:
+    """(name, whether it must be equal, value) of each part; a kind that is not known fails the request."""
+    for part in filter(None, text.split(",")):
+        found = re.fullmatch(r"([\w./-]+)(==?|!=)([\w.-]*)", part)
+        assert found, f"{part}: this stand-in knows no such selector"
+        yield found[1], found[2] != "!=", found[3]
 
 
 class Server(ThreadingHTTPServer):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stratlab.check.pod_checks import PodsRequest, judge_image, judge_sharing
@@ -77,8 +79,15 @@ def test_a_check_does_not_call_the_operator_away(lab: Lab) -> None:
         if collection == JOBS:
             name = thing["metadata"]["name"]
             message = f"Error creating: {POD}{EXCEEDED}"
-            event = {"type": "Warning", "reason": "FailedCreatePod", "message": message}
-            put(events, {"metadata": {"name": "e"}, "involvedObject": {"name": name}, **event})
+            told = [  # only the newest warning about this job counts
+                (name, "Warning", f"Error creating: {POD}{UNSPECIFIED}"),
+                (name, "Warning", message),
+                ("other", "Warning", f"Error creating: {POD}{UNSPECIFIED}"),
+                (name, "Normal", f"Error creating: {POD}{UNSPECIFIED}"),
+            ]
+            for number, (about, kind, text) in enumerate(told):
+                event = {"type": kind, "reason": "FailedCreatePod", "message": text}
+                put(events, {"metadata": {"name": f"e{number}"}, "involvedObject": {"name": about}, **event})
         return put(collection, thing)
 
     kubelet.api.put = create  # type: ignore[method-assign]
@@ -91,11 +100,15 @@ def quota(hard: dict[str, str], used: dict[str, str]) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("hard", "used", "default", "states"),
+    ("hard", "used", "limit", "states"),
     [
         ({"limits.cpu": "4"}, {"limits.cpu": "1500m"}, {}, ["ok", "warning"]),
-        ({"limits.cpu": "4"}, {"limits.cpu": "4000m"}, {"cpu": "1"}, ["warning"]),
+        ({"limits.cpu": "4"}, {"limits.cpu": "4000m"}, {"default": {"cpu": "1"}}, ["warning"]),
+        ({"limits.cpu": "4"}, {}, {"max": {"cpu": "1"}}, ["ok"]),
+        ({"limits.cpu": "4"}, {}, {"type": "Pod", "max": {"cpu": "1"}}, ["ok", "warning"]),
+        ({"limits.cpu": "4"}, {}, {"defaultRequest": {"cpu": "1"}}, ["ok", "warning"]),
         ({"pods": "50"}, {"pods": "3"}, {}, ["ok"]),
+        ({"pods": "0"}, {"pods": "0"}, {}, ["ok"]),  # none is meant to be there
         ({"requests.memory": "4Gi"}, {"requests.memory": "0"}, {}, ["ok"]),
     ],
 )
@@ -104,12 +117,12 @@ def test_quotas_of_the_namespace(
     connection: Connection,
     hard: dict[str, str],
     used: dict[str, str],
-    default: dict[str, str],
+    limit: dict[str, Any],
     states: list[str],
 ) -> None:
     core = "/api/v1/namespaces/lab"
     api.put(f"{core}/resourcequotas", quota(hard, used))
-    limits = [{"type": "Container", "default": default}]
+    limits = [{"type": "Container", **limit}]
     api.put(f"{core}/limitranges", {"metadata": {"name": "small"}, "spec": {"limits": limits}})
     findings = list(check_quotas(connection, "lab"))
     assert [finding.state for finding in findings] == states

@@ -36,8 +36,8 @@ def job(state: str, message: str = "") -> dict[str, Any]:
     return {"metadata": {"name": "a"}, "status": {"conditions": conditions}}
 
 
-def labelled(name: str, component: str, status: dict[str, Any]) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/instance": "a", "app.kubernetes.io/component": component}
+def labelled(name: str, component: str, status: dict[str, Any], release: str = "a") -> dict[str, Any]:
+    labels = {"app.kubernetes.io/instance": release, "app.kubernetes.io/component": component}
     return {"metadata": {"name": name, "labels": labels}, "status": status}
 
 
@@ -79,7 +79,18 @@ class Following(threading.Thread):
 
 @pytest.fixture(autouse=True)
 def collections(api: FakeApi) -> None:
+    """With another release in the same namespace, whose end is not that of the one that is followed."""
     api.served |= {JOBS, ANALYSES, PODS}
+    ends = {state: {"conditions": [{"type": state, "status": "True"}]} for state in ("Failed", "Complete")}
+    api.put(JOBS, job("Failed", "of another release") | {"metadata": {"name": "b"}})
+    for state, status in ends.items():
+        api.put(ANALYSES, labelled(f"b-analysis-{state.lower()}", "analysis", status, "b"))
+    waiting = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "message": "no node"}],
+    }
+    api.put(PODS, labelled("b-worker-0", "training", waiting, "b"))
+    api.put(PODS, labelled("a-waiter-1", "analysis", waiting))
 
 
 def test_success_is_training_and_analysis(api: FakeApi, connection: Connection) -> None:
@@ -89,7 +100,7 @@ def test_success_is_training_and_analysis(api: FakeApi, connection: Connection) 
     following.wait_for("PyTorchJob no status: no operator has looked at it")
     api.put(JOBS, job("Running"))
     following.wait_for("PyTorchJob Running")
-    api.put(JOBS, job("Succeeded"))
+    api.put(JOBS, job("Succeeded", "PyTorchJob a is successfully completed."))
     following.wait_for("analysis")
     api.put(ANALYSES, analysis("Complete"))
     assert following.end() == Outcome(True, "PyTorchJob Succeeded; analysis Complete")

@@ -18,6 +18,7 @@ from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
 from stratlab.sweep.work import Site
+from stratlab.user_error import UserError
 from tests.stratlab.cluster.conftest import api, connection
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.sweep.test_work import Silent
@@ -28,9 +29,10 @@ LAB = "/api/v1/namespaces/lab"
 JOBS = APIS["pytorchjob"].path("lab")
 
 
-def plan(name: str) -> Planned:
+def plan(name: str, claim: str = "results") -> Planned:
     notes = {
-        "stratlab/results-claim": "results",
+        "stratlab/results-claim": claim,
+        "stratlab/certificates": "secret/ours/ca.crt",
         "stratlab/results-mount": "/r",
         "stratlab/lab-image": "lab:1",
     }
@@ -66,6 +68,9 @@ def test_what_a_cluster_lacks_is_told_together(api: FakeApi, connection: Connect
     api.fault = lambda path, query: None
     furnish(api)
     assert check_cluster(connection, "lab", [plan("a")]) == []
+    assert check_cluster(connection, "lab", [plan("a"), plan("b", "more")]) == [
+        "namespace lab has no claim more"
+    ]
 
 
 def test_decisions_follow_from_helm_and_the_resource(
@@ -77,15 +82,19 @@ def test_decisions_follow_from_helm_and_the_resource(
     looked: list[str] = []
 
     def look_at(helm: Path, namespace: str, name: str, context: str | None) -> Seen:
+        assert (helm, namespace, context) == (Path("helm"), "lab", "east")
         looked.append(name)
         return seen[name]
 
     monkeypatch.setattr(module, "look_at", look_at)
     state = read_state(tmp_path / "s.json", "demo", "lab").record("d", stage="succeeded", asked="asked")
-    site = Site(connection, "lab", Path("helm"))
+    site = Site(connection, "lab", Path("helm"), "east")
     decisions = decide_all([plan(name) for name in "abcd"], state, site, False, silent)
     assert [decision.step for _, decision in decisions] == ["install", "join", "reinstall", "skip"]
     assert looked == ["a", "b", "c"], "the state file settles d"
+    api.fault = lambda path, query: {"status": 403, "message": "no right"} if path == f"{JOBS}/c" else None
+    with pytest.raises(UserError, match="c: .*no right"):  # it may be there
+        decide_all([plan(name) for name in "abcd"], state, site, False, silent)
 
 
 def test_all_that_must_not_be_touched_is_told_before_anything_starts(
@@ -102,7 +111,11 @@ def test_all_that_must_not_be_touched_is_told_before_anything_starts(
     state = read_state(tmp_path / "s.json", "demo", "lab").record("d", stage="running", asked="older")
     with pytest.raises(ValueError) as failure:
         decide_all(
-            [plan(name) for name in "abcd"], state, Site(connection, "lab", Path("helm")), False, silent
+            [plan(name) for name in "abcd"],
+            state,
+            Site(connection, "lab", Path("helm"), "east"),
+            False,
+            silent,
         )
     lines = str(failure.value).splitlines()
     assert len(lines) == 4 and "a: is in the cluster with other settings" in lines[1]
@@ -122,6 +135,8 @@ class Ends:
         def work(todo: Any, state: State, *rest: Any, **options: Any) -> tuple[State, list[str]]:
             for planned, _ in todo:
                 name = planned.release.name
+                if name not in stages:
+                    break  # stopped before it
                 self.worked.append(name)
                 state = state.record(name, stage=stages[name], asked="asked", sentence="badly")
             return state, []
@@ -136,13 +151,15 @@ class Ends:
         monkeypatch.setattr(module, "compare_on_cluster", compare)
 
 
-def finish(tmp_path: Path, names: str, skip: str = "", varied: tuple[str, ...] = ()) -> module.Result:
+def finish(
+    tmp_path: Path, names: str, skip: str = "", varied: tuple[str, ...] = (), tuning: Any = None
+) -> module.Result:
     todo = [(plan(name), Decision("skip" if name in skip else "install", "")) for name in names]
     state = read_state(tmp_path / "s.json", "demo", "lab")
     for name in skip:
         state = state.record(name, stage="succeeded", asked="asked")
-    site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
-    return run_sweep(todo, state, site, Choices(1, False, tmp_path / "report", varied=varied), Silent())
+    site = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
+    return run_sweep(todo, state, site, Choices(1, False, tmp_path / "report", tuning, varied), Silent())
 
 
 def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
@@ -152,7 +169,8 @@ def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
     result = finish(tmp_path, "abc", skip="c")
     assert result.problems == [] and result.report == {"comparison": "demo"}
     assert ends.worked == ["a", "b"]
-    assert {key: ends.asked[key] for key in ("comparison", "claim", "mount", "image")} == {
+    assert {key: ends.asked[key] for key in ("comparison", "claim", "mount", "image", "certificates")} == {
+        "certificates": "secret/ours/ca.crt",
         "comparison": "demo",
         "claim": "results",
         "mount": "/r",
@@ -161,6 +179,8 @@ def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
     assert ends.asked["options"] == []
     finish(tmp_path, "abc", skip="c", varied=("lr", "optimizer"))
     assert ends.asked["options"] == ["--varied=lr,optimizer", "--keep-varied"]
+    finish(tmp_path, "abc", skip="c", tuning={"tuned": [1, "x"]})
+    assert ends.asked["options"] == ['--tuning={"tuned":[1,"x"]}']
 
 
 def test_a_failed_run_and_a_failed_comparison_are_problems(
@@ -168,6 +188,14 @@ def test_a_failed_run_and_a_failed_comparison_are_problems(
 ) -> None:
     Ends(monkeypatch, {"a": "succeeded", "b": "failed"}, ClusterError("no pod"))
     assert finish(tmp_path, "ab").problems == ["b: badly", "comparison: no pod"]
+
+
+def test_a_run_that_was_not_started_is_a_problem_and_the_others_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ends(monkeypatch, {"a": "succeeded", "b": "failed"}, None)
+    result = finish(tmp_path, "abc")
+    assert result.problems == ["b: badly", "c: was not started"] and result.report
 
 
 def test_without_any_success_nothing_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +211,7 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(
     gone: list[str] = []
 
     def uninstall(helm: Path, namespace: str, name: str, context: str | None) -> None:
+        assert (helm, namespace, context) == (Path("helm"), "lab", "east")
         if name == "c":
             raise HelmFailed("no right")
         gone.append(name)
@@ -191,6 +220,6 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(
     state = read_state(tmp_path / "s.json", "demo", "lab")
     for name, stage in (("a", "succeeded"), ("b", "failed"), ("c", "succeeded"), ("d", "running")):
         state = state.record(name, stage=stage, asked="asked")
-    site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
+    site = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
     assert uninstall_ended("abcde", state, site, silent) == ["c: no right"]
     assert gone == ["a", "b"]

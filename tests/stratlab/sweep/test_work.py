@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from stratlab.sweep.follow import Outcome
 from stratlab.sweep.helm_release import HelmFailed
 from stratlab.sweep.matrix import Release
 from stratlab.sweep.planned_release import Planned
-from stratlab.sweep.state import State, read_state
+from stratlab.sweep.state import Entry, State, read_state
 from stratlab.sweep.work import Site, work
+
+SITE = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
 
 
 def plan(name: str) -> Planned:
@@ -36,16 +39,13 @@ class StandIn:
         self.lock = threading.Lock()
         self.now, self.most = 0, 0
         self.hold: Callable[[str], None] = lambda name: None
-        monkeypatch.setattr(
-            module, "install", lambda helm, namespace, planned, context: self.note("install", planned)
-        )
-        monkeypatch.setattr(
-            module, "uninstall", lambda helm, namespace, name, context: self.calls.append(f"uninstall {name}")
-        )
+        monkeypatch.setattr(module, "install", lambda *given: self.note("install", given[2], given))
+        monkeypatch.setattr(module, "uninstall", lambda *given: self.note("uninstall", plan(given[2]), given))
         monkeypatch.setattr(module, "follow_release", self.follow)
         monkeypatch.setattr(module, "TICK_S", 0.01)
 
-    def note(self, verb: str, planned: Planned) -> None:
+    def note(self, verb: str, planned: Planned, given: tuple[Any, ...]) -> None:
+        assert (given[0], given[1], *given[3:]) == (SITE.helm, SITE.namespace, SITE.context)
         self.calls.append(f"{verb} {planned.release.name}")
         if isinstance(self.ends[planned.release.name], HelmFailed):
             raise self.ends[planned.release.name]
@@ -81,13 +81,17 @@ class Silent:
 
 
 def start(
-    tmp_path: Path, names: str, step: Step = "install", parallel: int = 1, stop_on_failure: bool = False
+    tmp_path: Path,
+    names: str,
+    step: Step = "install",
+    parallel: int = 1,
+    stop_on_failure: bool = False,
+    known: Mapping[str, Entry] | None = None,
 ) -> tuple[State, list[str], Silent]:
     todo = [(plan(name), Decision(step, "")) for name in names]
-    state = read_state(tmp_path / "s.json", "demo", "lab")
+    state = replace(read_state(tmp_path / "s.json", "demo", "lab"), releases=known or {})
     progress = Silent()
-    site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
-    end, lost = work(todo, state, site, progress, parallel=parallel, stop_on_failure=stop_on_failure)
+    end, lost = work(todo, state, SITE, progress, parallel=parallel, stop_on_failure=stop_on_failure)
     assert read_state(state.file, "demo", "lab") == end, "what is returned is on disk"
     return end, lost, progress
 
@@ -115,10 +119,20 @@ def test_some_at_a_time_and_never_more(tmp_path: Path, monkeypatch: pytest.Monke
     assert set(stages(state).values()) == {"succeeded"}
 
 
-def test_stop_on_failure_starts_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    StandIn(monkeypatch, {"a": False, "b": True, "c": True})
+@pytest.mark.parametrize(
+    ("end", "stage"),
+    [
+        (False, "failed"),
+        (ClusterError("no right"), "running"),  # how it ended is not known
+        (HelmFailed("no quota"), "installing"),
+    ],
+)
+def test_stop_on_failure_starts_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Any, stage: str
+) -> None:
+    stand_in = StandIn(monkeypatch, {"a": end, "b": True, "c": True})
     state, _, progress = start(tmp_path, "abc", stop_on_failure=True)
-    assert stages(state) == {"a": "failed"}
+    assert stages(state) == {"a": stage} and not {"install b", "install c"} & {*stand_in.calls}
     assert progress.lines[-1] == "stopped after a failure; not started: b, c"
 
 
@@ -131,6 +145,18 @@ def test_joining_installs_nothing_and_reinstalling_removes_first(
     stand_in.calls.clear()
     start(tmp_path, "a", "reinstall")
     assert stand_in.calls == ["uninstall a", "install a", "follow a"]
+
+
+@pytest.mark.parametrize(("step", "is_kept"), [("join", True), ("install", False), ("reinstall", False)])
+def test_what_an_earlier_start_has_left_goes_but_for_the_time_of_a_run_that_is_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step, is_kept: bool
+) -> None:
+    StandIn(monkeypatch, {"a": ClusterError("no right")})
+    before = Entry("failed", "asked a", "badly", started=5.0, ended=9.0)
+    state, _, _ = start(tmp_path, "a", step, known={"a": before})
+    entry = state.releases["a"]
+    assert (entry.stage, entry.sentence, entry.ended) == ("running", "", 0.0)
+    assert (entry.started == 5.0) is is_kept and entry.started <= time.time()
 
 
 def test_what_has_no_known_end_is_tried_again_next_time(
@@ -170,9 +196,8 @@ def test_an_interruption_leaves_a_state_to_go_on_from(
             if reached.is_set() and text == "PyTorchJob Running":
                 raise KeyboardInterrupt
 
-    site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
     state = read_state(tmp_path / "s.json", "demo", "lab")
     todo = [(plan(name), Decision("install", "")) for name in "abc"]
     with pytest.raises(KeyboardInterrupt):
-        work(todo, state, site, Interrupting(), parallel=1, stop_on_failure=False)
+        work(todo, state, SITE, Interrupting(), parallel=1, stop_on_failure=False)
     assert stages(read_state(state.file, "demo", "lab")) == {"a": "succeeded", "b": "running"}

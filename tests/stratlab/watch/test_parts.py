@@ -184,5 +184,21 @@ def test_a_launcher_speaks_for_its_workers_and_the_first_for_its_like() -> None:
     assert found and found.exit_code == 143
 
 
-def test_advice_is_for_codes_the_trainer_has() -> None:
-    assert set(ADVICE) - {137} == {code for code in failures.REASONS if 1 < code < 128}
+ADVISED = {
+    failures.BAD_CONFIG: "helm uninstall",
+    failures.DATA_MISSING: "run.config.dataset_path",
+    failures.ACCELERATORS_MISSING: "run.accelerator",
+    failures.OUT_OF_MEMORY: "run.config.micro_batch_size",
+    failures.NOT_FINITE: "run.config.lr",
+    failures.STORAGE_FULL: "claim",
+    failures.NO_PROGRESS: "log",
+    failures.DEADLINE_PASSED: "run.config.deadline_s",
+    137: "run.resources.limits.memory",
+}
+"""What each advice has to name, by exit code."""
+
+
+def test_advice_is_for_the_code_that_the_trainer_has() -> None:
+    assert ADVISED.keys() == ADVICE.keys() == {code for code in failures.REASONS if 1 < code < 128} | {137}
+    for code, named in ADVISED.items():
+        assert [other for other, text in ADVICE.items() if named in text] == [code]

@@ -8,7 +8,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.data import randaugment
-from trainer.data.augmentation import COLUMNS, augment_images, draw_looks, prepare_images, resize
+from trainer.data.augmentation import (
+    COLUMNS,
+    _crop_flip,
+    augment_images,
+    draw_looks,
+    prepare_images,
+    resize,
+)
 from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
 from trainer.data.order import SampleOrder
@@ -155,6 +162,24 @@ def test_a_crop_of_a_large_image_is_a_part_of_it():
     assert torch.allclose(whole, torch.arange(32, 96).float(), atol=0.6)
     left = augment_images(ramp, numbers(x=0.0, area=area, flip=0.9), settings("crop_flip"), 64)[0, 0, 0]
     assert torch.allclose(left, torch.arange(0, 64).float(), atol=0.6)
+
+
+@pytest.mark.parametrize(
+    ("area", "ratio", "flip", "width", "height"),
+    [
+        (0.5, 4 / 3, 0.9, (2 / 3) ** 0.5, (3 / 8) ** 0.5),
+        (0.5, 3 / 4, 0.9, (3 / 8) ** 0.5, (2 / 3) ** 0.5),
+        (0.5, 1, 0.1, 0.5**0.5, 0.5**0.5),
+        (1, 4 / 3, 0.9, 1, 0.75**0.5),  # no wider than the image
+    ],
+)
+def test_where_a_crop_of_a_large_image_lies(area, ratio, flip, width, height):
+    """By hand: halves of a part with this area and ratio of its edges, in a corner; both axes run from -1 to 1."""
+    drawn = (np.log(ratio) - np.log(3 / 4)) / np.log(16 / 9)
+    given = numbers(x=0.0, y=1.0, area=(area - 0.08) / 0.92, ratio=drawn, flip=flip)
+    mirror = -1 if flip < 0.5 else 1
+    wanted = [[mirror * width, 0, width - 1], [0, height, 1 - height], [0, 0, 1]]
+    np.testing.assert_allclose(_crop_flip(given, 128), [wanted], atol=1e-12)
 
 
 @pytest.mark.parametrize("name", randaugment.OPERATIONS)

@@ -19,6 +19,9 @@ from trainer.record.run_directory import RunDirectory
         ({"w0": 134, "w1": 10}, 134, 10),
         ({"w0": 0, "w1": 12}, 12, 12),
         ({"w0": 134, "w1": 134}, 134, 134),
+        ({"w0": 137, "w1": 12}, 137, 12),  # which of them came first is not known: this one would come again
+        ({"w0": 143, "w1": 137}, 143, 137),
+        ({"w0": 137, "w1": 143}, 143, 137),
         ({"w0": 0}, 1, 1),
         ({}, 143, 143),
     ],

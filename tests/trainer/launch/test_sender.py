@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from trainer.launch.mlflow_rest import MlflowError
-from trainer.launch.sender import BATCH, Sender, line_points, mlflow_status, send_new_lines
+from trainer.launch.sender import BATCH, Sender, find_run, line_points, mlflow_status, send_new_lines
 from trainer.record.run_directory import RunDirectory
 
 
@@ -93,3 +93,41 @@ def test_a_folder_that_is_removed_costs_no_point(tmp_path):
     sender.start()
     sender.finish(13)
     assert server.points == wanted and ended == ["FAILED"] and not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "held", "found"),
+    [
+        (None, (), ("new", False)),
+        ({"tracking_uri": "http://s", "run_id": "old"}, ("old",), ("old", True)),
+        ({"tracking_uri": "http://s", "run_id": "old"}, (), ("new", False)),  # the server has lost it
+        (
+            {"tracking_uri": "http://other", "run_id": "old"},
+            ("old",),
+            ("new", False),
+        ),  # by chance the same id
+    ],
+)
+def test_only_a_run_of_this_server_is_gone_on_with(tmp_path, recorded, held, found):
+    folder, _ = write(tmp_path, 1)
+    provenance = {"git_sha": "a1", "image": "i", "hosts": ["h"], "nodes": ["n"], "versions": {"torch": "2"}}
+    config = {"strategy": "ddp", "model": "cnn", "model_path": "/models/net/"}
+    folder.config.write_text(json.dumps({
+        "comparison": "c", "run": "r", "run_uid": "u", "config": config, "provenance": provenance,
+        "resolved": {"world_size": 2, "axes": {"tp": 2}},
+    }))  # fmt: skip
+    if recorded:
+        folder.mlflow.write_text(json.dumps(recorded))
+    server, made = Server(), []
+    server.has_run = lambda run_id: run_id in held
+    server.open_experiment = lambda name: f"experiment {name}"
+    server.open_run = lambda *given: made.append(given) or "new"
+    record, is_known = find_run(folder, server, "http://s")
+    assert (record["run_id"], is_known) == found and record["tracking_uri"] == "http://s"
+    if not is_known:
+        assert record["experiment_id"] == "experiment c"
+        ((experiment, name, uid, params, tags),) = made
+        assert (experiment, name, uid) == ("experiment c", "r", "u")
+        assert params == {**config, "model": "net", "world_size": 2, "tp": 2}
+        wanted = {"strategy": "ddp", "git_sha": "a1", "image": "i", "hosts": "h", "nodes": "n"}
+        assert tags == {**wanted, "version.torch": "2"}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainer.measuring.observation import local_part
 from trainer.models.decoder import build_hugging_face, describe
 from trainer.models.decoder_build import build_decoder
 from trainer.models.experts import Experts, add_answers, sort_by_expert
 from trainer.models.router import Router
+from trainer.parallel import expert
 from trainer.settings.config import Config
 from trainer.shapes.decoder_shapes import SHAPES
 
@@ -63,23 +68,43 @@ def test_in_fp32_they_are_those_of_transformers(block: Any) -> None:
         assert zero == [3, 6, 7]
 
 
+@pytest.fixture
+def ep() -> Iterator[DeviceMesh]:
+    """The axis of one rank, in this process: what travels comes back."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,), mesh_dim_names=("ep",))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("travel", [False, True], ids=["at home", "travelling"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_under_autocast_every_product_is_in_its_precision(
-    block: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    block: Any, dtype: torch.dtype, travel: bool, ep: DeviceMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And every row on its way; the weights of answers stay as they are."""
     exact = outcome(Experts(copy.deepcopy(block.experts)))
-    products = []
-    compute = F.grouped_mm
+    products, sent = [], []
+    compute, send = F.grouped_mm, expert.all_to_all
+
+    def send_seen(rows: Tensor, *where: Any) -> Tensor:
+        sent.append(rows.dtype)
+        return send(rows, *where)
+
+    monkeypatch.setattr(expert, "all_to_all", send_seen)
 
     def watch(rows: Tensor, weights: Tensor, **given: Any) -> Tensor:
         products.append((rows.dtype, weights.dtype))
         return compute(rows, weights, **given)
 
     monkeypatch.setattr(F, "grouped_mm", watch)
-    found = outcome(Experts(block.experts), dtype)
+    ours = Experts(block.experts)
+    found = outcome(expert.TravellingExperts(ours, ep) if travel else ours, dtype)
+    assert sent == ([dtype, torch.float32, dtype] if travel else [])  # tokens, weights, answers
     assert products == [(dtype, dtype)] * 6  # gate and up in one, then down; backward twice as many
     assert [t.dtype for t in found] == [dtype, *[torch.float32] * 4]
-    for rounded, whole in zip(found, exact, strict=True):
+    for rounded, whole in zip(map(local_part, found), exact, strict=True):
         assert 1e-5 < float((rounded.float() - whole).norm() / whole.norm()) < 0.02
 
 

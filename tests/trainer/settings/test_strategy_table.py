@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -26,26 +25,12 @@ def test_every_strategy_has_a_file_and_a_chart(name: str) -> None:
     assert find_spec(f"trainer.strategies.{STRATEGIES[name].file}")
     chart = Path("charts") / ("llm-2d" if name == "nd" else name) / "values.yaml"
     assert chart.is_file(), f"a strategy needs a chart of its name: make chart NAME={name}"
-    values = yaml.safe_load(chart.read_text())
-    assert values["run"]["config"]["strategy"] == name
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_a_strategy_s_own_defaults_are_allowed_and_its_chart_says_no_others(name: str) -> None:
-    for knob, value in STRATEGIES[name].defaults.items():
-        try:
-            Config(run="r", strategy=name, **{knob: value})
-        except ValueError as failure:
-            pytest.fail(f"STRATEGIES[{name!r}].defaults: {failure}")
-        said = read_chart(name).get(knob, value)
-        assert said == value, f"charts/{name}/values.yaml says {knob}={said!r}, the row {value!r}"
-
-
-def read_chart(name: str) -> dict[str, Any]:
-    """`run.config` of the strategy's chart."""
-    chart = Path("charts") / ("llm-2d" if name == "nd" else name) / "values.yaml"
-    config: dict[str, Any] = yaml.safe_load(chart.read_text())["run"]["config"]
-    return config
+    config = yaml.safe_load(chart.read_text())["run"]["config"]
+    assert config["strategy"] == name
+    own = STRATEGIES[name].defaults
+    assert {knob: config.get(knob, value) for knob, value in own.items()} == own
+    if own:
+        Config(run="r", strategy=name, **own)  # which it allows
 
 
 NAMED_IN_ENGINE = {"zeropp"}

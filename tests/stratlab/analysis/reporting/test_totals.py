@@ -72,6 +72,16 @@ def test_means_and_the_slowest_of_unequal_ranks():
     assert build_rank_row(ranks[0])["kernels_per_step"] == pytest.approx(4)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "per_step"), [((600, 300), 300), ((600, None), None), ((None,), None), ((), None), ((0,), 0)]
+)
+def test_communication_is_given_where_the_size_of_each_collective_is_told(sizes, per_step):
+    """By both ranks together, over three steps of theirs."""
+    collectives = [SimpleNamespace(bytes=size, step=0, name="x") for size in sizes]
+    ranks = [rank(0, 1, 2, collectives=collectives[:1]), rank(1, 4, collectives=collectives[1:])]
+    assert build_mean_row(ranks, {}, 1)["comm_bytes_per_step"] == per_step
+
+
 def test_memory_is_that_of_the_rank_with_most_in_gib():
     def points(rank: int, *mib: tuple[str, float, float | None]) -> list[MemoryPoint]:
         return [MemoryPoint(rank, device, 0.0, held, kept) for device, held, kept in mib]

@@ -30,6 +30,9 @@ def cache(request, tmp_path_factory):
     return config, build(config)
 
 
+packed = pytest.mark.parametrize("cache", [True], ids=["packed"], indirect=True)
+
+
 def test_every_document_stands_in_exactly_one_row(cache):
     config, data = cache
     for name, questions in load_questions(config).items():
@@ -75,11 +78,10 @@ def test_positions_say_what_attention_may_see(cache):
     assert starts.sum(axis=1).max() >= 4
 
 
+@packed
 def test_bounds_are_those_of_the_fullest_row_and_the_longest_document(cache):
     """Of what the rows hold, padding included: no micro-batch has more, and one has as many."""
-    config, data = cache
-    if not config.packing:
-        return
+    _, data = cache
     for rows in (data.train, data.validation, data.test):
         inputs, _ = rows.rows(np.arange(len(rows)))
         starts = inputs[:, 1] == 0
@@ -96,11 +98,10 @@ def leaks(inputs, truth):
     return int((seen & ~allowed & causal).sum()), int((allowed & ~seen & causal).sum())
 
 
+@packed
 def test_a_leak_would_be_caught(cache):
     """The check of the test above on rows with planted faults: positions that go on into the next document."""
     config, data = cache
-    if not config.packing:
-        return
     inputs, _ = data.train.rows(np.arange(16))
     truth = documents_of(inputs)
     assert leaks(inputs, truth) == (0, 0)

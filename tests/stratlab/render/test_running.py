@@ -1,0 +1,229 @@
+"""What the scripts do when they run, with stand-ins for ssh, srun, scontrol, docker and Python on the path."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.render import hostfile
+from stratlab.render.docker import build_docker
+from stratlab.render.hostfile import build_hostfile
+from stratlab.render.slurm import build_slurm
+from stratlab.render.start import Start
+from stratlab.render.torchrun import build_torchrun
+
+SLEEP = "/bin/sleep"
+"""The real one, where the script has a stand-in."""
+SHOW = 'echo "$TRAINER_RUN|$PET_NNODES|$PET_NPROC_PER_NODE|$PET_RDZV_ENDPOINT|$HOSTNAME|$*"'
+"""A program's line that shows what a trainer would go by."""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    return Start(
+        name="try", env={"TRAINER_RUN": "try"}, secrets=["TOKEN"], nodes=2, processes=4,
+        results=tmp_path / "my runs", mount="/results", accelerator="", image="trainer:1", grace_s=30,
+        shared_memory="", memory="", cpus="", rdma=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def put(path: Path, **programs: str) -> None:
+    for name, lines in programs.items():
+        (path / name).write_text(f"#!/bin/bash\n{lines}\n")
+        (path / name).chmod(0o755)
+
+
+def run(script: str, path: Path, **env: Any) -> subprocess.CompletedProcess[str]:
+    """With programs of `path` before all others, and variables of an earlier run, which must not count."""
+    old = {"TRAINER_RUN": "old", "PET_NNODES": "9", "TRAINER_LR": "5", "TOKEN": "secret"}
+    given = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **old, **env}
+    return subprocess.run(
+        ["bash", "-c", script], env=given, cwd=path, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "starter", [build_slurm, build_torchrun, build_docker, lambda s: build_hostfile(s, "ab")]
+)
+def test_without_a_secret_nothing_starts(starter: Any, start: Start, path: Path) -> None:
+    put(path, **dict.fromkeys(("srun", "scontrol", "python", "docker", "ssh"), "touch started"))
+    one = replace(start, nodes=1) if starter is build_docker else start
+    done = run(starter(one), path, TOKEN="", NODE_RANK="0", MASTER_ADDR="a")
+    assert done.returncode not in (0, 13) and "TOKEN" in done.stderr and not (path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("ended", "culprit", "code", "requeued"),
+    [
+        (0, "", 0, False),
+        (1, 12, 12, False),  # what srun says is not what counts
+        (143, 127, 127, False),
+        (1, 128, 128, True),
+        (10, 134, 134, True),
+        (143, 143, 143, True),
+    ],
+)
+def test_slurm_starts_again_what_may_end_otherwise(
+    ended: int, culprit: Any, code: int, requeued: bool, start: Start, path: Path
+) -> None:
+    put(
+        path,
+        srun=f"echo started; exit {ended}",
+        scontrol='[ "$1" = show ] && echo a || echo "scontrol $*"',
+        python=f'echo "$*" >> asked; echo {culprit}',
+        sleep='echo "sleep $*"',  # until SLURM ends what it requeues
+    )
+    done = run(build_slurm(start), path, SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n[1-2]")
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("scontrol", "sleep"))]
+    assert done.returncode == code, done.stderr
+    assert lines == (["scontrol requeue 7", "sleep 60"] if requeued else [])
+    asked = (path / "asked").read_text().split() if ended else []
+    assert asked[:3] + asked[-2:] == (
+        ["-m", "trainer.program", "culprit", "--code", str(ended)] if ended else []
+    )
+
+
+@pytest.mark.parametrize(("task", "name"), [("", "try"), ("1", "try"), ("3", "try-r3")])
+def test_slurm_starts_one_trainer_on_each_node(task: str, name: str, start: Start, path: Path) -> None:
+    task_of_node_1 = "export SLURM_NODEID=1 SLURMD_NODENAME=n2"
+    put(
+        path,
+        srun=f'printf "%s\\n" "$@" > given; {task_of_node_1}; eval "${{@: -3:2}} \\"\\${{@: -1}}\\""',
+        scontrol="[ \"$3\" = 'n[1-2]' ] && printf 'n1\\nn2\\n'",
+        python=SHOW + '; echo "$STRATLAB_NODE|$TRAINER_LR"',
+    )
+    env = {"SLURM_JOB_ID": "40007", "SLURM_JOB_NODELIST": "n[1-2]"} | (
+        {"SLURM_ARRAY_TASK_ID": task} if task else {}
+    )
+    done = run(build_slurm(start, repeats=3), path, **env)
+    assert done.stdout.splitlines()[:2] == [f"{name}|2|4|n1:20007|{name}-worker-1|-m trainer", "n2|"], (
+        done.stderr
+    )
+    given = (path / "given").read_text().splitlines()
+    logs = f"{start.results}/default/.logs/{name}"
+    assert given[:4] == [
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--open-mode=append",
+        f"--output={logs}/node%n.log",
+    ]
+    assert Path(logs).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [
+        ((0, 0), 0),
+        ((0, 134), 134),
+        ((134, 12), 12),
+        ((12, 134), 12),
+        ((10, 12), 10),
+        ((143, 137), 137),  # the kill, not the stop that followed
+        ((137, 143), 137),
+        ((134, 137), 137),
+        ((143, 134), 143),
+        ((134, 143), 143),
+        ((137, 12), 12),
+    ],
+)
+def test_the_first_cause_among_hosts_is_the_exit_code(
+    codes: Sequence[int], code: int, start: Start, path: Path
+) -> None:
+    put(
+        path,
+        ssh=f'[ "$3" = a ] && touch ended && exit {codes[0]}; until [ -e ended ]; do {SLEEP} 0.02; done; {SLEEP} 0.1; '
+        f"exit {codes[1]}",
+        sleep=f"exec {SLEEP} 0.02",
+    )
+    done = run(build_hostfile(start, ["a", "b"]), path)
+    assert done.returncode == code, done.stderr
+    assert [line.split()[::5] for line in done.stdout.splitlines()] == [
+        ["a", str(codes[0])],
+        ["b", str(codes[1])],
+    ]
+    logs = start.results / "default/.logs/try"
+    shown = [line for line in done.stderr.splitlines() if line.endswith(".log:")]
+    assert shown == [f"{host}, {logs}/node{i}.log:" for i, host in enumerate("ab") if codes[i]]
+
+
+@pytest.mark.parametrize(
+    ("first", "asked", "code"),
+    [(134, False, 134), (137, False, 137), (12, False, 12), (0, True, 143), (134, True, 143)],
+)
+def test_a_host_that_is_stopped_is_not_the_cause(
+    first: int, asked: bool, code: int, start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other host's trainer ends only when its launcher tells it to: after a failure, or because it is told to."""
+    monkeypatch.setattr(hostfile, "AFTER_FAILURE_S", 60 if asked else 0)
+    log = start.results / "default/.logs/try/node1.log"
+    there = f"until [ -s {shlex.quote(str(log))} ]; do {SLEEP} 0.02; done"
+    tell = "[ -e asked ] || { touch asked; kill -TERM $PPID; }; " if asked else ""
+    put(
+        path,
+        ssh=f'[ "$3" = a ] && {{ {there}; exit {first}; }}; shift 3; exec sh -c "$*"',
+        python=f"trap 'echo told; exit 143' TERM; {SLEEP} 20 & echo there; wait",
+        sleep=f"{there}; {tell}{SLEEP} 0.1",
+    )
+    done = run(build_hostfile(start, ["a", "b"]), path)
+    assert done.returncode == code, done.stderr
+    assert log.read_text() == "there\ntold\n"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "env", "endpoint"),
+    [
+        (["a", "b"], {}, "a:29500"),
+        (["me@10.0.0.1", "b"], {"PORT": "4444"}, "10.0.0.1:4444"),
+    ],
+)
+def test_each_host_starts_its_trainer(
+    hosts: list[str], env: dict[str, str], endpoint: str, start: Start, path: Path
+) -> None:
+    put(
+        path, ssh='echo "$3" >> hosts; shift 3; exec env -u TOKEN sh -c "$*"', python=SHOW + '; echo "$TOKEN"'
+    )
+    done = run(build_hostfile(start, hosts), path, TOKEN="it's $x", **env)
+    assert done.returncode == 0, done.stderr
+    logs = [(start.results / f"default/.logs/try/node{index}.log").read_text() for index in (0, 1)]
+    assert logs == [f"try|2|4|{endpoint}|try-worker-{index}|-m trainer\nit's $x\n" for index in (0, 1)]
+    assert sorted((path / "hosts").read_text().split()) == sorted(hosts)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "env", "shown"),
+    [
+        (1, {}, ["", "4", "", "-m trainer"]),
+        (2, {"NODE_RANK": "1", "MASTER_ADDR": "m"}, ["2", "4", "m:29500", "try-worker-1", "-m trainer"]),
+        (
+            2,
+            {"NODE_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "7"},
+            ["2", "4", "m:7", "try-worker-1", "-m trainer"],
+        ),
+        (2, {"NODE_RANK": "1"}, []),
+        (2, {"MASTER_ADDR": "m"}, []),
+    ],
+)
+def test_torchrun_has_the_place_of_its_machine(
+    nodes: int, env: dict[str, str], shown: list[str], start: Start, path: Path
+) -> None:
+    put(path, python=SHOW + "; exit 12")
+    done = run(build_torchrun(replace(start, nodes=nodes)), path, HOSTNAME="", **env)
+    found = done.stdout.strip().split("|")
+    if not shown:
+        assert done.returncode not in (0, 12) and done.stdout == ""
+        return
+    assert done.returncode == 12 and found[0] == "try"
+    assert [each for i, each in enumerate(found[1:]) if nodes > 1 or i != 3] == shown
