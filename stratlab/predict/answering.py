@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stratlab.predict.count_command import fill_question
-from stratlab.predict.counting import CountRefused, NotCounted, count_operations
+from stratlab.predict.counting import CountRefused, NotCounted, count_operations, list_refusals
 from stratlab.predict.device_memory import Verdict
 from stratlab.predict.operations_file import OperationsFile, find_operations
 from stratlab.predict.prediction import Prediction, predict
@@ -51,6 +51,7 @@ def answer(
     """
     known = list(files)
     found = [_answer(question, known, device_gib) for question in questions]
+    _refuse(found)
     if cache is not None:
         _count(found, known, device_gib, cache)
     refused = [one for one in found if isinstance(one, Unknown) and one.verdict == CANNOT_START]
@@ -90,6 +91,23 @@ def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
         return known[key]
 
     return look
+
+
+def _refuse(found: list[Prediction | Unknown]) -> None:
+    """What no file answers may be a run that the trainer would not start: its words say so.
+
+    A question in which nothing was typed is not asked about.
+    """
+    asked = [
+        (place, one.question)
+        for place, one in enumerate(found)
+        if isinstance(one, Unknown)
+        and one.verdict == NOT_KNOWN
+        and (one.question.whole or one.question.typed)
+    ]
+    for number, reason in list_refusals([question for _, question in asked]).items():
+        place, question = asked[number]
+        found[place] = Unknown(question, reason, CANNOT_START)
 
 
 def _count(

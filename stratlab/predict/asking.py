@@ -109,7 +109,11 @@ def ask_of_model(
     if not mine:
         raise UserError(f"--model {model}: {_explain_no_file(model, gpus, per_node, files, settings)}")
     place = f"that `stratlab predict --model {model} --json` lists, batch and depth among them"
-    known = {name for file in mine for name in file.settings} | {*BATCH, *(COUNTED if counting else ())}
+    known = {name for file in mine for name in file.settings} | {
+        *BATCH,
+        "init",
+        *(COUNTED if counting else ()),
+    }
     given = _read_settings(settings, known, place)
     every = dict.fromkeys((*(file.strategy for file in mine), *OF_ANY_MODEL))
     strategies = [given["strategy"]] if "strategy" in given else list(every)

@@ -8,14 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stratlab.predict.question import Question
-from stratlab.predict.runs_to_try import OF_ND
+from stratlab.predict.runs_to_try import list_foreign
 from stratlab.predict.setting_text import as_text
 from stratlab.tables.image_sizes import IMAGE_SIZES
 from stratlab.tables.settings import SETTINGS
 from stratlab.tables.strategies import STRATEGIES
 
 COUNTED = (
-    *("task", "model", "model_path", "teacher", "strategy", "dataset", "seq_len", "image_size", "precision"),
+    *(
+        "task",
+        "model",
+        "model_path",
+        "init",
+        "teacher",
+        "strategy",
+        "dataset",
+        "seq_len",
+        "image_size",
+        "precision",
+    ),
     *(
         "activation_checkpointing",
         "lora_rank",
@@ -93,11 +104,8 @@ def _is_meant(question: Question, name: str, text: str) -> bool:
     """
     if name in question.typed or name in ALWAYS:
         return True
-    strategy = question.settings.get("strategy", "")
-    others = {knob for row in STRATEGIES.values() for knob in row["knobs"]}
-    others -= {*STRATEGIES.get(strategy, {}).get("knobs", ())}
-    others |= OF_ND if strategy != "nd" else set()
-    return text != as_text(SETTINGS[name]["default"]) and name not in others
+    foreign = list_foreign(question.settings.get("strategy", ""))
+    return text != as_text(SETTINGS[name]["default"]) and name not in foreign
 
 
 def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:

@@ -1,4 +1,4 @@
-"""The trainer, where it is installed, counts what no file answers; what it has counted is kept."""
+"""The trainer, where it is installed, says what it refuses, and counts what no file answers; counts are kept."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from stratlab.predict.count_command import fill_question
 from stratlab.predict.operations_file import OperationsFile, read_operations_file
 from stratlab.predict.question import Question
-from stratlab.rendering.checking import VARIABLE, name_settings
+from stratlab.rendering.checking import VARIABLE, ask_trainer, name_settings
 from stratlab.rendering.installation import explain_trainer
+from stratlab.tables.settings import SETTINGS
 
 
 class NotCounted(Exception):
@@ -22,7 +24,7 @@ class NotCounted(Exception):
 
 
 class CountRefused(NotCounted):
-    """The trainer itself refuses these settings: to count them by hand would end likewise."""
+    """These settings cannot be counted: to count them by hand would end likewise."""
 
 
 REFUSED = 2
@@ -32,6 +34,31 @@ REFUSED = 2
 def find_cache() -> Path:
     """The folder of what was counted here: $XDG_CACHE_HOME/stratlab/operations."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratlab" / "operations"
+
+
+def list_refusals(questions: Sequence[Question]) -> dict[int, str]:
+    """Place of a question -> why the trainer would not start it; of none where it is not installed.
+
+    Whether weights are there makes no difference to memory, so that adapters may stand on any.
+    """
+    runs, kept = {}, _drop_settings(os.environ)
+    for place, question in enumerate(questions):
+        filled = fill_question(question)
+        per_node = filled.per_node or filled.ranks
+        settings = {"run": "asked", **filled.settings}
+        if settings.get("lora_rank", "0") != "0":
+            settings.setdefault("init", SETTINGS["init"]["default"])
+        runs[str(place)] = {
+            **{f"TRAINER_{name.upper()}": value for name, value in settings.items()},
+            "PET_NNODES": str(filled.ranks // per_node),
+            "PET_NPROC_PER_NODE": str(per_node),
+        }
+    found = ask_trainer(runs, kept, ["--elsewhere"], (sys.executable, "-m", "trainer")).refused
+    return {
+        int(place): _name_typed(questions[int(place)], "; ".join(problems))
+        for place, (code, problems) in found.items()
+        if code == REFUSED
+    }
 
 
 def count_operations(question: Question, cache: Path) -> OperationsFile:
@@ -47,8 +74,9 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
             f"model_path={weights} is not on this machine: name a preset of its shape, as "
             "--set run.config.model=vit_huge, with --set run.config.model_path=null"
         )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRAINER_")}
-    env = kept | {f"TRAINER_{name.upper()}": value for name, value in question.settings.items()}
+    env = _drop_settings(os.environ) | {
+        f"TRAINER_{name.upper()}": value for name, value in question.settings.items()
+    }
     if absent := explain_trainer(sys.executable, env):
         raise NotCounted(absent)
     with tempfile.TemporaryDirectory() as folder:
@@ -79,9 +107,16 @@ def _run_trainer(question: Question, part: Path, env: Mapping[str, str]) -> None
         words = [line for line in said if "TRAINER_" in line or "Error" in line] or said[-1:]
         kind = CountRefused if running.returncode == REFUSED else NotCounted
         told = "; ".join(words) or f"the trainer ended with {running.returncode}"
-        raise kind(
-            name_settings(told) if question.whole else VARIABLE.sub(lambda found: found[1].lower(), told)
-        )
+        raise kind(_name_typed(question, told))
+
+
+def _drop_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if not name.startswith("TRAINER_")}
+
+
+def _name_typed(question: Question, told: str) -> str:
+    """The trainer's words, with each setting as it was typed."""
+    return name_settings(told) if question.whole else VARIABLE.sub(lambda found: found[1].lower(), told)
 
 
 def _replace(place: Path, content: bytes) -> None:

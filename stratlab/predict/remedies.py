@@ -14,6 +14,8 @@ from stratlab.predict.runs_to_try import (
     list_candidates,
     list_light_changes,
 )
+from stratlab.predict.setting_text import as_text
+from stratlab.tables.settings import SETTINGS
 from stratlab.tables.strategies import STRATEGIES, find_other
 
 KEPT = ("activations", "masks", "low-precision copies")
@@ -42,7 +44,7 @@ def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
             "the model"
         )
     if rows := _find_rows(one):
-        return f"micro_batch_size={rows} fits at the same global batch, {one.say_needs(rows)}"
+        return f"{_name_changes(one.question, one.question, rows)} fits at the same global batch, {one.say_needs(rows)}"
     for question in list_candidates(one.question, one.file.settings, allowed):
         found = look(question)
         rows = _find_rows(found) if found else 0
@@ -72,15 +74,31 @@ def _find_rows(found: Prediction) -> int:
 
 
 def _name_changes(before: Question, after: Question, rows: int) -> str:
-    """`8 GPUs with strategy=fsdp, activation_checkpointing=blocks`: as the options take them."""
+    """`8 GPUs with strategy=fsdp, activation_checkpointing=blocks without offload`: all that `--set` is to change.
+
+    Of charts a setting has its place, and null takes one back.
+    """
     names = ["strategy", *after.settings]  # which the other settings are of
     changed = {
         name: after.settings[name] for name in names if after.settings.get(name) != before.settings.get(name)
     }
     if rows != before.rows:
         changed["micro_batch_size"] = str(rows)
+    gone = [
+        name
+        for name in before.settings.keys() - after.settings.keys()
+        if (before.whole or name in before.typed)
+        and before.settings[name] != as_text(SETTINGS[name]["default"])
+    ]
+    if before.whole:
+        changed = {
+            f"run.config.{name}": text for name, text in {**changed, **dict.fromkeys(gone, "null")}.items()
+        }
+        gone = []
     more = [f"{after.ranks} GPUs"] if after.ranks != before.ranks else []
-    return " with ".join([*more, *filter(None, [_name(changed)])])
+    told = ", ".join(f"{name}={text}" for name, text in changed.items())
+    without = f" without {', '.join(sorted(gone))}" if gone else ""
+    return " with ".join([*more, *filter(None, [told])]) + without
 
 
 def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
@@ -96,12 +114,14 @@ def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
     alone = [change for change in list_light_changes(settings) if len(change) == 1]
     for kind in sorted(sizes, key=lambda name: -sizes[name]):
         if kind == "state":
-            tried = [*list_allowed_changes(settings, allowed), *_list_strategies(one)]
+            tried = [*list_allowed_changes(one.question, settings, allowed), *_list_strategies(one)]
         else:
             tried = [change for change in alone if change.keys() == {OF_KIND[kind]}]
         for change in tried:
-            if look(change_question(one.question, change)) is None:
-                return f"{_name(change)}: {REASONS[kind]}; {NOT_COUNTED}"
+            changed = change_question(one.question, change)
+            if look(changed) is None:
+                named = _name_changes(one.question, changed, one.question.rows)
+                return f"{named}: {REASONS[kind]}; {NOT_COUNTED}"
     return "more GPUs, or a smaller model"
 
 
@@ -116,7 +136,3 @@ def _list_strategies(one: Prediction) -> Iterator[Settings]:
     for name in dict.fromkeys((*steps[1:], *more)):
         if one.question.ranks > 1:
             yield {"strategy": name}
-
-
-def _name(change: Settings) -> str:
-    return ", ".join(f"{name}={text}" for name, text in change.items())

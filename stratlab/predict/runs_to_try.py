@@ -8,6 +8,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from stratlab.predict.question import Question
+from stratlab.tables.settings import SETTINGS
 from stratlab.tables.strategies import STRATEGIES
 
 Settings = Mapping[str, str]
@@ -26,6 +27,9 @@ WHY = {
 LESS_CHUNK = 512
 """Tokens whose logits are there at once."""
 ADAPTERS = 16
+UNPUBLISHED = ("vit_tiny", "vit_small", "cnn", "cnn_lstm", "ensemble", "qwen_tiny", "qwen_moe_tiny")
+"""Presets whose weights were never published: adapters on random weights are not proposed."""
+SIZES = ("hidden", "heads", "kv_heads", "intermediate", "layers", "vocab", "patch")
 DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
 OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_kind", "sequence_parallel"}
 DIMENSIONS = ("2", "3", "4", "5")
@@ -47,7 +51,7 @@ def list_candidates(
     light = list_light_changes(settings)
     for change in light:
         yield change_question(question, change)
-    for more in list_allowed_changes(settings, allowed):
+    for more in list_allowed_changes(question, settings, allowed):
         for change in ({}, *light):
             yield change_question(question, {**change, **more})
     others = [*_list_strategies(question, settings)]
@@ -75,10 +79,13 @@ def list_light_changes(settings: Mapping[str, Any]) -> list[Settings]:
     ]
 
 
-def list_allowed_changes(settings: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[Settings]:
-    """What holds less where the user allows it."""
-    if "lora" in allowed and not settings["lora_rank"]:
-        yield {"lora_rank": str(ADAPTERS)}
+def list_allowed_changes(
+    question: Question, settings: Mapping[str, Any], allowed: Sequence[str]
+) -> Iterator[Settings]:
+    """What holds less where the user allows it. Adapters come with the weights that they need."""
+    if "lora" in allowed and not settings["lora_rank"] and _has_weights(question):
+        given = question.settings.get("init") or question.settings.get("resume_from")
+        yield {"lora_rank": str(ADAPTERS), **({} if given else {"init": "pretrained"})}
     places = ("none", *STRATEGIES.get(str(settings["strategy"]), {}).get("offload", ()))
     if "offload" in allowed and (now := settings.get("offload", "none")) in places:
         for place in places[places.index(now) + 1 :]:
@@ -87,16 +94,37 @@ def list_allowed_changes(settings: Mapping[str, Any], allowed: Sequence[str]) ->
 
 def _list_strategies(question: Question, settings: Mapping[str, Any]) -> Iterator[Question]:
     """The same run under the others, and under nd with other numbers of dimensions."""
-    kept = {name: text for name, text in question.settings.items() if name not in OF_ND}
     for strategy in WHY:
         if strategy == "nd":
             for number in DIMENSIONS:
                 if (strategy, number) != (settings["strategy"], str(settings.get("dimensions", 1))):
-                    yield replace(question, settings={**kept, "strategy": strategy, "dimensions": number})
+                    yield change_question(question, {"strategy": strategy, "dimensions": number})
         elif strategy != settings["strategy"] and (strategy != "single" or question.ranks == 1):
-            yield replace(question, settings={**kept, "strategy": strategy})
+            yield change_question(question, {"strategy": strategy})
 
 
 def change_question(question: Question, change: Settings) -> Question:
-    """The same run with other settings."""
-    return replace(question, settings={**question.settings, **change})
+    """The same run with other settings; with another strategy, without what that strategy refuses."""
+    kept = dict(question.settings)
+    if strategy := change.get("strategy"):
+        refused = list_foreign(strategy) | OF_ND
+        if kept.get("offload", "none") not in ("none", *STRATEGIES[strategy].get("offload", ())):
+            refused.add("offload")
+        kept = {name: text for name, text in kept.items() if name not in refused}
+    return replace(question, settings={**kept, **change})
+
+
+def list_foreign(strategy: str) -> set[str]:
+    """Settings of other strategies, which the trainer refuses under this one."""
+    others = {knob for row in STRATEGIES.values() for knob in row["knobs"]}
+    others -= {*STRATEGIES.get(strategy, {}).get("knobs", ())}
+    return others | (OF_ND if strategy != "nd" else set()) | ({"zeropp"} if strategy != "zeropp" else set())
+
+
+def _has_weights(question: Question) -> bool:
+    """Whether there are weights for adapters to stand on: published ones, or those of a folder."""
+    given = question.settings
+    if given.get("model_path") or given.get("resume_from"):
+        return True
+    is_resized = any(given.get(f"model_{size}", "0") != "0" for size in SIZES)
+    return not is_resized and given.get("model", SETTINGS["model"]["default"]) not in UNPUBLISHED

@@ -8,7 +8,7 @@ import pytest
 
 from stratlab.cluster.pod_template import PodRequest, build_pod
 from stratlab.cluster.workloads import APIS, Workload
-from tests.charts.rendering import CHARTS, Document, environment, helm_template, pick, render
+from tests.charts.rendering import CHARTS, OTHER_CHARTS, Document, environment, helm_template, pick, render
 from tests.charts.unwrapping import WORKLOADS, unwrap_pods, workload_values
 
 FILE = "/etc/stratlab/certificates/ca.crt"
@@ -39,6 +39,15 @@ def test_the_pods_of_the_tools_trust_what_the_run_names(helm: Path) -> None:
     run = pick(render(helm, CHARTS / "ddp", SETTINGS), "PyTorchJob")
     named = Workload(APIS["pytorchjob"], run).facts.certificates
     assert trusts(build_pod(["python"], PodRequest(certificates=named)))
+
+
+def test_the_pod_that_prepares_data_trusts_it(helm: Path) -> None:
+    """A mirror of the hub may be signed by the same authority."""
+    asked = [*SETTINGS, *OTHER_CHARTS["prepare"]]
+    pods = unwrap_pods(render(helm, CHARTS / "prepare", asked))
+    assert pods and {name: trusts(pod) for name, pod in pods.items()} == dict.fromkeys(pods, True)
+    spec = unwrap_pods(render(helm, CHARTS / "prepare", OTHER_CHARTS["prepare"]))
+    assert spec and "STRATLAB_CA_FILE" not in str(spec), "as shipped nothing of it"
 
 
 def test_a_secret_with_another_key(helm: Path) -> None:

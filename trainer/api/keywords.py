@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.failures import DataMissing
-from trainer.launch.options import PER_NODE, build_environment
+from trainer.launch.options import PER_NODE, build_environment, name_by_chart
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.settings_file import is_passable
 from trainer.settings.spelling import OPTIONS, spell
@@ -45,13 +45,18 @@ def build_options(
     return options or ["--set", "strategy=single"]
 
 
-def read_settings(options: list[str]) -> tuple[Config, str]:
+def read_settings(
+    options: list[str], make_name: Callable[[Mapping[str, str]], str] = name_by_chart
+) -> tuple[Config, str]:
     """(the settings of these options and of the environment, processes on this machine as they were typed).
+
+    Args:
+        make_name: for a run that was given none.
 
     Raises:
         ConfigError: naming everything that is wrong with them.
     """
-    found, _ = build_environment(options, os.environ)
+    found, _ = build_environment(options, os.environ, make_name)
     return Config.from_env(found), found[PER_NODE]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from trainer.checkpoint.manifest import MANIFEST
 from trainer.checkpoint.training_state import TrainingState
 from trainer.record.run_directory import RunDirectory, read_line
 from trainer.settings.config import Config, ConfigError
-from trainer.settings.continuation import continuation_problems, resolved_problems
+from trainer.settings.continuation import CLASS_NAMES_SHA256, continuation_problems, resolved_problems
+from trainer.shapes.class_names import hash_names
 from trainer.shapes.model_shapes import has_batch_norm
 
 RESUMED_FROM = "resumed_from"
@@ -83,6 +84,25 @@ def open_source(config: Config) -> Source:
     if problems:
         raise ConfigError(problems)
     return source
+
+
+def class_problems(config: Config, class_names: Sequence[str]) -> list[str]:
+    """That the classes of the run named by `resume_from` had other names, or another order, which its outputs follow.
+
+    Args:
+        class_names: of this run's data set.
+    """
+    own = RunDirectory(config.results, config.comparison, config.run)
+    if not config.resume_from or CheckpointFolder(own).committed():
+        return []
+    source = open_source(config)
+    if source.config["resolved"].get(CLASS_NAMES_SHA256) in (None, hash_names(class_names)):
+        return []
+    return [
+        f"TRAINER_RESUME_FROM={config.resume_from!r}: the classes of {config.dataset_name} have other names, or another "
+        f"order, than when {source.name} was trained. Put the data set of then in its place; or begin a new training "
+        f"with TRAINER_MODEL_PATH={source.folder.model} and TRAINER_INIT=pretrained, which maps classes by name"
+    ]
 
 
 def exhausted_problems(config: Config, steps: int) -> list[str]:

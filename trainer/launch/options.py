@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainer.launch.visibility import count_devices
@@ -16,6 +15,7 @@ from trainer.settings.config import PREFIX, Config, ConfigError
 from trainer.settings.settings_file import Given, build_variables, read_pairs, read_settings_file
 
 DEFAULT_RESULTS: str = Config.model_fields["results"].default
+DEFAULT_DIMENSIONS: int = Config.model_fields["dimensions"].default
 
 PER_NODE = "PET_NPROC_PER_NODE"
 COUNT = re.compile(r"[1-9][0-9]{0,5}")
@@ -27,8 +27,8 @@ examples:
   TRAINER_RUN=try TRAINER_RESULTS=results TRAINER_STRATEGY=ddp PET_NPROC_PER_NODE=2 python -m trainer
 
 FILE holds settings (model: vit_tiny), or a chart's values, of which it takes run.config, run.processesPerNode and
-run.env. A variable TRAINER_<SETTING> wins over FILE, --set over both. A run without a name gets one of its strategy
-and the time. Its folder: <results>/<comparison>/<run>.
+run.env. A variable TRAINER_<SETTING> wins over FILE, --set over both. A run without a name is called as the chart of
+its strategy, as in a rehearsal. Its folder: <results>/<comparison>/<run>.
 
 Settings: python -m trainer.settings --schema. Version: python -m trainer --version.
 Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators asked for and not visible,
@@ -67,10 +67,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def name_by_chart(env: Mapping[str, str]) -> str:
+    """As the chart of these settings, so that a rehearsal of the same values has the same folder."""
+    strategy = env.get("TRAINER_STRATEGY") or "single"
+    if strategy == "nd":
+        return f"llm-{env.get('TRAINER_DIMENSIONS') or DEFAULT_DIMENSIONS}d"
+    if strategy == "single" and env.get("TRAINER_LORA_RANK", "0") not in ("", "0"):
+        return "lora"
+    return strategy
+
+
 def build_environment(
-    arguments: Sequence[str], env: Mapping[str, str], now: datetime | None = None
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    make_name: Callable[[Mapping[str, str]], str] = name_by_chart,
 ) -> tuple[dict[str, str], list[str]]:
     """The whole environment of the run, and sentences about what was decided.
+
+    Args:
+        make_name: for a run that was given none, of the environment that was found.
 
     Raises:
         ConfigError: naming every option, key or file that is wrong.
@@ -89,10 +104,8 @@ def build_environment(
             raise ConfigError(
                 ["run: a run on several machines needs a name that all of them are given: --set run=try"]
             )
-        found[RUN] = make_name(found, now or datetime.now(UTC))
-        said.append(
-            f"the run is called {found[RUN]}; the same command with --set run={found[RUN]} goes on with it"
-        )
+        found[RUN] = make_name(found)
+        said.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")
     folder = Path(found.get(RESULTS, DEFAULT_RESULTS)) / found.get(COMPARISON, "default") / found[RUN]
     said.append(f"run directory: {folder}, processes: {found[PER_NODE]}")
     return found, said
@@ -116,14 +129,3 @@ def _choose_processes(typed: str | None, env: Mapping[str, str], file: Given) ->
 def count_problem(name: str, value: str) -> str:
     """Why this is no number of processes or machines; "" where it is one."""
     return "" if COUNT.fullmatch(value) else f"{name}={value!r}: expected a number from 1"
-
-
-def make_name(env: Mapping[str, str], now: datetime) -> str:
-    """`ddp-20261125-154400`, or with -2, -3 ... behind it where that folder is there."""
-    name = f"{env.get('TRAINER_STRATEGY', 'single')}-{now:%Y%m%d-%H%M%S}"
-    folder = Path(env.get(RESULTS, DEFAULT_RESULTS)) / env.get(COMPARISON, "default")
-    number, free = 1, name
-    while (folder / free).exists():
-        number += 1
-        free = f"{name}-{number}"
-    return free

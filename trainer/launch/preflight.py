@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.checkpoint.source import exhausted_problems, open_source
+from trainer.checkpoint.source import class_problems, exhausted_problems, open_source
 from trainer.data import open_data
 from trainer.data.exported import check_classes, describe_head, evaluated
 from trainer.data.opening import check_held_out
@@ -213,6 +213,7 @@ def _check_images(
         problems.append(scale)
     problems += teacher_problems(config, data.class_names, data.channels)
     problems += _plan_problems(config, len(data.train), problems)
+    problems += [] if problems or config.mode != "train" else class_problems(config, data.class_names)
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
     if problems:
         raise ConfigError(problems)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from types import FrameType
 
 from trainer import failures
 from trainer.failures import DataMissing
+from trainer.launch.certificates import explain_untrusted, trust_given
 from trainer.prepare.origin import HubAway, check_local, find_os_error
 from trainer.prepare.request import read_request
 from trainer.prepare.work import prepare
@@ -23,6 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prepares what is asked for, unless it is there; returns the exit code."""
     signal.signal(signal.SIGTERM, _stop)
     try:
+        trust_given(os.environ)
         request = read_request(arguments)
         check_local(request)
         prepare(request, _say)
@@ -30,7 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     except Stopped:
         code, text = failures.TERMINATED, "its work so far was removed"
     except HubAway as failure:
-        print(f"no answer (exit code {failures.CRASHED}):\n{failure}", file=sys.stderr, flush=True)
+        print(
+            f"no answer (exit code {failures.CRASHED}):\n{_with_cure(failure)}", file=sys.stderr, flush=True
+        )
         return failures.CRASHED
     except Exception as failure:
         os_error = find_os_error(failure)
@@ -40,10 +45,14 @@ def main(arguments: Sequence[str]) -> int:
         text = (
             str(failure)
             if isinstance(failure, ConfigError | DataMissing)
-            else f"{type(failure).__name__}: {failure}"
+            else f"{type(failure).__name__}: {_with_cure(failure)}"
         )
     print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
     return code
+
+
+def _with_cure(failure: Exception) -> str:
+    return "; ".join(filter(None, (str(failure), explain_untrusted(failure))))
 
 
 def _say(text: str) -> None:

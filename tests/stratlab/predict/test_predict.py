@@ -288,7 +288,7 @@ def test_charts_are_answered_and_written_as_a_page(call: Call, tmp_path: Path) -
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
     assert ["fsdp", "8", "4", "fits"] in [line[:4] for line in lines]
-    assert [line for line in lines if line[:2] == ["ddp", "8"] and "micro_batch_size=1" in line]
+    assert [line for line in lines if line[:2] == ["ddp", "8"] and "run.config.micro_batch_size=1" in line]
     assert "logits and loss" in page.read_text() and "does not fit" in page.read_text()
 
 
@@ -460,12 +460,18 @@ def test_an_image_size_of_0_is_the_model_s_own(call: Call) -> None:
     assert code == 0 and "not known" not in out
 
 
+ALLOWS_ALL = 'case "$*" in *check*) echo "{}"; exit;; esac'
+"""Of a program that plays the trainer: no run is refused."""
+
+
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Plays the trainer: a program that writes a file; the real one: tests/trainer/counting/ranks."""
     made = write_file(tmp_path / "made", {"model": "vit_base"}, labels=10, channels=1)
     program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\nfor last; do :; done\necho "1 s  count 1 of 8" >&2\ncp {made} "$last"\n')
+    program.write_text(
+        f'#!/bin/sh\n{ALLOWS_ALL}\nfor last; do :; done\necho "1 s  count 1 of 8" >&2\ncp {made} "$last"\n'
+    )
     program.chmod(0o755)
     monkeypatch.setattr(counting, "explain_trainer", lambda python, env: "")
     monkeypatch.setattr("sys.executable", str(program))
@@ -512,7 +518,7 @@ def test_of_a_model_it_counts_only_when_told_to_and_says_so(
     code, out, err = call(*asked, "--set", "seq_len=4096")
     assert code == 3 and "the same line with --count asks the trainer here" in out and ": 7 to count," in out
     seen = tmp_path / "seen"
-    program.write_text(f"#!/bin/sh\nenv > {seen}; echo $* >> {seen}; exit 1\n")
+    program.write_text(f"#!/bin/sh\n{ALLOWS_ALL}\nenv > {seen}; echo $* >> {seen}; exit 1\n")
     code, out, _ = call(*asked, "--set", "seq_len=4096", "--set", "strategy=hsdp", "--count")
     assert code == 3 and "with --count" not in out
     asked_for = seen.read_text()
@@ -605,3 +611,36 @@ def test_without_a_cache_it_answers_and_says_so_once(
     code, out, err = call("charts/fsdp", "charts/hsdp", *UNCOUNTED, "--json")
     assert code == 0 and len(json.loads(out)) == 2
     assert err.count("count 1 of 8") == 2 and err.count(f"cannot be written ({reason})") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--model", "qwen2.5-3b", "--set", "strategy=ddp", "--set", "offload=optimizer"), "ddp: offload="),
+        (("--model", "qwen2.5-3b", "--set", "strategy=zero2", "--set", "tp=2", "--count"), "zero2: tp"),
+        (("charts/ddp", "--set", "run.config.offload=optimizer"), "ddp: run.config.offload=optimizer"),
+        (
+            ("charts/ddp", "--set", "run.config.lora_targets=qkv", "--no-count"),
+            "ddp: run.config.lora_targets",
+        ),
+    ],
+)
+def test_what_the_trainer_refuses_of_what_was_typed_ends_with_2(
+    call: Call, arguments: tuple[str, ...], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_run_trainer", lambda *_: pytest.fail("it was counted"))
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "") and f"error: {named}" in err and "TRAINER_" not in err
+
+
+def test_what_cannot_be_counted_is_not_known(call: Call) -> None:
+    """A run of it starts, so nothing that was typed is wrong; the trainer says so without counting anything."""
+    code, out, _ = call("--model", "vit_huge", "--set", "strategy=ddp", "--set", "compile=true", "--count")
+    assert code == 3 and "compile=true" in out
+    assert call("--model", "qwen2.5-3b", "--set", "strategy=ddp", "--set", "lora_rank=16")[0] == 3
+
+
+def test_one_strategy_that_refuses_a_setting_hides_no_other(call: Call) -> None:
+    _, out, _ = call("--model", "qwen2.5-3b", "--set", "offload=optimizer", "--json")
+    verdicts = {one["name"]: one["verdict"] for one in json.loads(out)}
+    assert verdicts["ddp"] == "cannot start" and verdicts["zero2"] == "not known"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,11 @@ def test_what_is_wrong_is_named_as_it_was_given_and_nothing_starts(
     with pytest.raises(ConfigError) as refused:
         run_experiment(**given)
     assert refused.value.problems[0].startswith(sentence)
+
+
+def test_a_call_without_a_name_is_a_new_run(tmp_path: Path) -> None:
+    now = datetime(2026, 11, 25, 15, 44, tzinfo=UTC)
+    env = {"TRAINER_STRATEGY": "ddp", "TRAINER_RESULTS": str(tmp_path)}
+    assert experiment.name_by_time(env, now) == "ddp-20261125-154400"
+    (tmp_path / "default/ddp-20261125-154400").mkdir(parents=True)
+    assert experiment.name_by_time(env, now) == "ddp-20261125-154400-2"

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from inspect import signature
 from pathlib import Path
 
 import pytest
+import yaml
 
+from stratlab.rehearse.command import rehearse
+from stratlab.rehearse.planned_run import DEFAULT_COMPARISON
+from tests.documents.commands import ROOT
 from trainer.launch import options
-from trainer.launch.options import build_environment
+from trainer.launch.options import DEFAULT_RESULTS, build_environment
 from trainer.settings.config import ConfigError
-
-NOW = datetime(2026, 11, 25, 15, 44, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -40,17 +42,36 @@ def test_null_takes_back_what_the_environment_says(file: Path) -> None:
     assert "TRAINER_LR" not in found
 
 
-def test_a_name_is_made_of_the_strategy_and_the_time_and_is_free(file: Path, tmp_path: Path) -> None:
-    found, said = build_environment(["--config", str(file)], {}, NOW)
-    assert found["TRAINER_RUN"] == "ddp-20261125-154400"
-    assert said == [
-        "the run is called ddp-20261125-154400; the same command with --set run=ddp-20261125-154400 goes on with it",
-        "run directory: results/runs/default/ddp-20261125-154400, processes: 1",
-    ]
-    (tmp_path / "results/runs/default/ddp-20261125-154400").mkdir(parents=True)
-    assert build_environment(["--config", str(file)], {}, NOW)[0]["TRAINER_RUN"] == "ddp-20261125-154400-2"
-    elsewhere = ["--set", "comparison=other"]
-    assert build_environment(elsewhere, {}, NOW)[0]["TRAINER_RUN"] == "single-20261125-154400"
+def test_a_run_without_a_name_is_called_as_its_chart(file: Path, tmp_path: Path) -> None:
+    found, said = build_environment(["--config", str(file)], {})
+    assert found["TRAINER_RUN"] == "ddp" and "run directory: results/runs/default/ddp, processes: 1" in said
+    (tmp_path / "results/runs/default/ddp").mkdir(parents=True)
+    assert build_environment(["--config", str(file)], {})[0]["TRAINER_RUN"] == "ddp"
+    for typed, name in (
+        ("strategy=null", "single"),
+        ("dimensions=3", "ddp"),
+        ("lora_rank=8", "ddp"),
+        ("strategy=nd", "llm-1d"),
+    ):
+        found, _ = build_environment(["--config", str(file), "--set", typed], {})
+        assert found["TRAINER_RUN"] == name, typed
+
+
+CHARTS = sorted(path.parent for path in (ROOT / "charts").glob("*/values.yaml"))
+
+
+@pytest.mark.parametrize(
+    "chart", [each for each in CHARTS if each.name not in ("run", "prepare")], ids=lambda each: each.name
+)
+def test_the_values_of_a_chart_make_the_run_that_its_rehearsal_makes(chart: Path) -> None:
+    found, _ = build_environment(["--config", str(chart / "values.yaml")], {})
+    name = yaml.safe_load((chart / "Chart.yaml").read_text())["name"]
+    assert found["TRAINER_RUN"] == name
+    assert found.get("TRAINER_COMPARISON", "default") == DEFAULT_COMPARISON
+
+
+def test_rehearsals_and_the_trainer_have_one_default_folder() -> None:
+    assert str(signature(rehearse).parameters["results"].default) == DEFAULT_RESULTS
 
 
 def test_several_machines_must_be_given_one_name(file: Path) -> None:

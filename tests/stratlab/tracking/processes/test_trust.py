@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -24,11 +25,11 @@ OPENSSL = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", 
 
 
 class Answers(BaseHTTPRequestHandler):
-    """As MLflow, to whoever trusts it."""
+    """As MLflow, and as a mirror of the hub, to whoever trusts it."""
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = json.dumps({"experiment": {"experiment_id": "7"}}).encode()
+        body = json.dumps({"id": "org/net", "experiment": {"experiment_id": "7"}}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -64,6 +65,30 @@ def call_as_check(server: str, environ: dict[str, str]) -> Finished:
     command = [sys.executable, "-c", CALL_MLFLOW, server]
     done = subprocess.run(command, env=environ, capture_output=True, check=True)
     return Finished(done.returncode, done.stdout, "")
+
+
+def prepare_from(server: str, folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """From a mirror of the hub, which names no commit of the model."""
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.prepare",
+        "--model",
+        "org/net",
+        "--name",
+        "x",
+        "--to",
+        str(folder),
+    ]
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "HF_ENDPOINT": server, **environ}
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+def test_data_come_from_a_mirror_that_it_has_signed(server: str, authority: Path, tmp_path: Path) -> None:
+    done = prepare_from(server, tmp_path, {})
+    assert done.returncode == 1 and "run.certificates" in done.stderr
+    done = prepare_from(server, tmp_path, {"STRATLAB_CA_FILE": str(authority)})
+    assert done.returncode == 3 and "run.certificates" not in done.stderr
 
 
 def test_without_it_the_cause_is_said(server: str) -> None:
