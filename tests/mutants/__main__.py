@@ -5,10 +5,10 @@
     python -m tests.mutants --again                  # also those that are known to be caught
 
 A test that sees a slip has to pass without it. What has been found lies in reports/raw/mutants.json, so a run may be
-stopped and started again; a result holds until the slip, its file, its tests' files or what those import of tests/ (with
-the conftest.py files above them) change. Exit codes: 0 of the slips that a user can see 95 % are caught, 60 % by tests of
-the fast tier (of slips that are named: all are caught); 1 fewer; 2 the table names a slip, a text or a test that is not
-there.
+stopped and started again; a result holds until the slip, its file, its tests' files or what those import of tests/
+(with the conftest.py files above them) change. Exit codes: 0 of the slips that a user can see 95 % are caught, 60 % by
+tests of the fast tier (of slips that are named: all are caught); 1 fewer; 2 the table names a slip, a text or a test
+that is not there.
 """
 
 from __future__ import annotations

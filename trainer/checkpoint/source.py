@@ -99,9 +99,10 @@ def class_problems(config: Config, class_names: Sequence[str]) -> list[str]:
     if source.config["resolved"].get(CLASS_NAMES_SHA256) in (None, hash_names(class_names)):
         return []
     return [
-        f"TRAINER_RESUME_FROM={config.resume_from!r}: the classes of {config.dataset_name} have other names, or another "
-        f"order, than when {source.name} was trained. Put the data set of then in its place; or begin a new training "
-        f"with TRAINER_MODEL_PATH={source.folder.model} and TRAINER_INIT=pretrained, which maps classes by name"
+        f"TRAINER_RESUME_FROM={config.resume_from!r}: the classes of {config.dataset_name} have other names, or "
+        f"another order, than when {source.name} was trained. Put the data set of then in its place; or begin a new "
+        f"training with TRAINER_MODEL_PATH={source.folder.model} and TRAINER_INIT=pretrained, which maps classes by "
+        "name"
     ]
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from trainer.data.columns import name_data, pick_columns
+from trainer.data.data_files import check_unread
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
 from trainer.data.labels import describe_classes, read_labels
@@ -20,7 +21,6 @@ from trainer.data.picture_folder import read_picture_folder
 from trainer.data.pixel_modes import FULL, Opened
 from trainer.data.split_names import choose_splits, describe_unused, find_unused, load_with_own_names
 from trainer.data.stored_pictures import StoredPictures, Unreadable, name_all
-from trainer.data.text.text_files import check_unread
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
 from trainer.settings.names_elsewhere import hint_of_dataset

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trainer.data.columns import Columns
 from trainer.failures import DataMissing
 from trainer.settings.config import ConfigError
+from trainer.settings.spelling import name_first
 
 MOST_NAMED = 10
 CURE = "correct the label, or remove the sample"
@@ -57,16 +58,11 @@ def describe_classes(
     """One line per thing that is odd about the classes of a run."""
     for split, codes in (("training", train), ("test", test)):
         present = np.bincount(codes, minlength=len(names)) > 0
-        if absent := [name for name, there in zip(names, present, strict=True) if not there]:
-            yield f"{data}: classes without {split} pictures: {_join(absent)}"
+        if absent := [repr(name) for name, there in zip(names, present, strict=True) if not there]:
+            yield f"{data}: classes without {split} pictures: {name_first(absent, MOST_NAMED)}"
     alike = Counter(name.strip().casefold() for name in names)
-    if twins := [name for name in names if alike[name.strip().casefold()] > 1]:
-        yield f"{data}: classes whose names differ by case or blanks alone: {_join(twins)}"
-
-
-def _join(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(map(repr, names[:MOST_NAMED])) + more
+    if twins := [repr(name) for name in names if alike[name.strip().casefold()] > 1]:
+        yield f"{data}: classes whose names differ by case or blanks alone: {name_first(twins, MOST_NAMED)}"
 
 
 class _Value(NamedTuple):

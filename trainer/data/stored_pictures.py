@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trainer.data.pixel_modes import Opened, open_picture
 from trainer.failures import DataMissing
+from trainer.settings.spelling import name_first
 
 REPLACE = "remove or replace the file"
 MOST_NAMED = 10
@@ -37,10 +38,9 @@ def name_all(found: list[Unreadable], looked: int) -> DataMissing:
     """
     if len(found) == 1:
         return found[0]
-    named = "; ".join(f"{one.place}: {one.why}" for one in found[:MOST_NAMED])
-    more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    named = name_first([f"{one.place}: {one.why}" for one in found], MOST_NAMED)
     return DataMissing(
-        f"{found[0].data}: {len(found)} of {looked} pictures cannot be decoded: {named}{more}; {REPLACE}"
+        f"{found[0].data}: {len(found)} of {looked} pictures cannot be decoded: {named}; {REPLACE}"
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trainer.failures import DataMissing
 from trainer.models.decoder_weights import Weights
+from trainer.settings.spelling import name_first
 
 MOST_NAMED = 3
 _IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")
@@ -42,10 +43,7 @@ class SafetensorsWeights:
         self._file_of = _read_index(folder, named)
         self._open: dict[str, Any] = {}
         if unread := sorted(self._unread()):
-            more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
-            raise self._missing(
-                f"has tensors that this model does not: {', '.join(unread[:MOST_NAMED])}{more}"
-            )
+            raise self._missing(f"has tensors that this model does not: {name_first(unread, MOST_NAMED)}")
 
     @property
     def names(self) -> list[str]:

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 OPTIONS = "STRATLAB_OPTIONS"
@@ -59,6 +59,12 @@ def name_removal(folder: Path, env: Mapping[str, str]) -> str:
         return f"stratlab remove {shlex.quote(str(folder))}"
     namespace = f" -n {env[NAMESPACE]}" if env.get(NAMESPACE) else ""
     return f"stratlab remove {folder.parent.name}/{folder.name} --on-cluster{namespace}"
+
+
+def name_first(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: of a list that may be long, the first `most`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def name_again(env: Mapping[str, str]) -> str:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainer.settings.spelling import name_first
+
 UNNAMED = re.compile(r"LABEL_\d+")
 """What transformers calls a class that has no name."""
 MOST_NAMED = 5
@@ -49,9 +51,10 @@ def describe_other(known: Sequence[str], wanted: Sequence[str], data: str) -> st
     if len(known) != len(wanted):
         return f"tells {len(known)} classes apart, the data set {data} has {len(wanted)}"
     here, there = (
-        [name for name in one if name not in other] for one, other in ((known, wanted), (wanted, known))
+        name_first([repr(name) for name in one if name not in other], MOST_NAMED)
+        for one, other in ((known, wanted), (wanted, known))
     )
-    return f"knows other classes than the data set {data}: {_join(here)} instead of {_join(there)}"
+    return f"knows other classes than the data set {data}: {here} instead of {there}"
 
 
 def hash_names(names: Sequence[str]) -> str:
@@ -61,7 +64,3 @@ def hash_names(names: Sequence[str]) -> str:
 
 def _simplify(name: str) -> str:
     return " ".join(name.replace("_", " ").split()).casefold()
-
-
-def _join(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:MOST_NAMED])) + (", ..." if len(names) > MOST_NAMED else "")

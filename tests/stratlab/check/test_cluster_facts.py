@@ -116,6 +116,26 @@ def test_an_operator_that_is_not_there_not_ready_or_old(api: FakeApi, connection
 
 
 @pytest.mark.parametrize(
+    ("served", "name", "place"),
+    [
+        ({"kubeflow_v1": ["pytorchjobs"]}, "training-operator", "kubeflow"),
+        ({"kubeflow_v1": ["mpijobs"]}, "training-operator", "kubeflow"),
+        ({"kubeflow_v2beta1": ["mpijobs"]}, "mpi-operator", "mpi-operator"),
+        ({"trainer": ["trainjobs"]}, "kubeflow-trainer-manager", "kubeflow-system"),
+    ],
+)
+def test_who_may_look_at_one_namespace_only_sees_the_operator_where_it_is_by_default(
+    api: FakeApi, connection: Connection, served: dict[str, list[str]], name: str, place: str
+) -> None:
+    serve_apis(api, **served)
+    found = operator(name)
+    found["metadata"]["namespace"] = place
+    api.collections[f"/apis/apps/v1/namespaces/{place}/deployments"] = {name: found}
+    deny(api, DEPLOYMENTS)
+    assert [each.state for each in check_apis(connection)][1:] == ["ok"]
+
+
+@pytest.mark.parametrize(
     ("image", "version"),
     [("a.b:5000/c/op:v1.9.3", (1, 9)), ("op:1.10.0-rc", (1, 10)), ("a:5000/op", None), ("op:main", None)],
 )

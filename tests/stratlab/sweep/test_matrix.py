@@ -99,6 +99,13 @@ def test_more_values_or_repeats_rename_nothing() -> None:
     assert set(names(few)) <= set(names(more))
 
 
+@pytest.mark.parametrize("length", [37, 38, 39, 43])
+def test_repeats_have_the_name_of_the_first(length: int) -> None:
+    """Also where that is as long as a name may be with the number of a repeat, or longer."""
+    first, second, _ = names(build({"strategy": ["ddp"], "run.config.dataset": ["d" * length]}, repeats=3))
+    assert second == f"{first}-r2" and (len(first) == 9 + length) is (length <= 38)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     comparison=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", fullmatch=True),

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from stratlab.rendering.helm import REPOSITORY, find_helm
+from stratlab.sweep import planned_release
 from stratlab.sweep.definition import Sweep, read_sweep
 from stratlab.sweep.matrix import expand
-from stratlab.sweep.planned_release import build_plan, hash_asked, merge_values
+from stratlab.sweep.planned_release import build_plan, foretell_all, hash_asked, merge_values
 
 EXAMPLE = REPOSITORY / "examples" / "sweep.yaml"
 
@@ -60,6 +61,25 @@ def test_the_trainer_is_told_the_processes_of_a_node(tmp_path: Path) -> None:
     assert planned.facts.processes == 6
     told = (planned.environment["PET_NNODES"], planned.environment["PET_NPROC_PER_NODE"])
     assert told == ("2", "3")
+
+
+def test_the_second_file_wins_over_the_first(tmp_path: Path) -> None:
+    (tmp_path / "over.yaml").write_text("run: {config: {lr: 0.5}}")
+    (tmp_path / "empty.yaml").write_text("")
+    sweep = build(tmp_path, values=["base.yaml", "over.yaml", "empty.yaml"])
+    base = build(tmp_path)
+    (tmp_path / "base.yaml").write_text("run: {config: {lr: 0.25, model: cnn}}")
+    for asked, lr in ((sweep, 0.5), (base, 0.25)):
+        config = build_plan(asked, tmp_path, find_helm(), silent)[0].values["run"]["config"]
+        assert (config["lr"], config["model"]) == (lr, "cnn")
+
+
+def test_what_does_not_fit_is_foretold_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plan = build_plan(build(tmp_path, repeats=3), tmp_path, find_helm(), silent)
+    names = [each.release.name for each in plan[:3]]
+    said = dict(zip(names, ("a: fits", "", "c: does not"), strict=True))
+    monkeypatch.setattr(planned_release, "foretell", lambda name, env: said.get(name, ""))
+    assert foretell_all(plan) == ["c: does not", "a: fits"]
 
 
 def test_without_analysis_none_is_expected(tmp_path: Path) -> None:

@@ -147,10 +147,33 @@ def test_the_trainers_own_words() -> None:
         "out of memory",
         "rank 3: x",
     )
-    for noise in ("", "not json", "[1]", "warning first\n" + said(10)):
-        end = read_termination(build_pod(1, "Failed", state=ended(10, noise)))
-        assert end and end.exit_code == 10
     assert read_termination(build_pod(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "reason"),
+    [
+        ("", 10, "Error"),
+        ("not json", 10, "Error"),
+        ("[1]", 10, "Error"),
+        ("warning first\n" + said(12), 12, "r"),  # what it says counts, also where a shell has another code
+        (said(12) + "warning after", 10, "Error"),
+        (said(12, "") + "\n", 12, "Error"),
+    ],
+)
+def test_the_last_line_that_a_pod_leaves_counts(text: str, code: int, reason: str) -> None:
+    end = read_termination(build_pod(1, "Failed", state=ended(10, text)))
+    assert end and (end.exit_code, end.reason) == (code, reason)
+
+
+def test_of_a_pod_that_runs_again_the_newest_end_counts() -> None:
+    pod = build_pod(0, "Failed", state=ended(12, at="2"))
+    pod["status"]["containerStatuses"][0]["lastState"] = ended(137, at="1")
+    end = read_termination(pod)
+    assert end and (end.exit_code, end.finished) == (12, "2")
+    pod["status"]["containerStatuses"][0]["state"] = {"running": {}}
+    end = read_termination(pod)
+    assert end and (end.exit_code, end.finished) == (137, "1")
 
 
 @pytest.mark.parametrize(

@@ -336,16 +336,26 @@ def test_events_of_this_run_and_of_no_other(api: FakeApi, connection: Connection
     uid = api.put(RUNS, build_run("Created"))["metadata"]["uid"]
     api.put(EVENTS, build_event("another", "FailedCreatePod", "not mine", "demo2"))
     api.put(EVENTS, build_event(uid, "FailedCreatePod", "quota\nexceeded", count=3))
+    api.put(EVENTS, build_event(uid, "SuccessfulCreatePod", "not mine: no warning") | {"type": "Normal"})
+    api.put(RUNS, build_run("Failed", name="demo2"))
+    api.put(PODS, build_pod(0, "Failed", run="demo2", state=ended(12)))
+    api.put(
+        ANALYSES,
+        build_analysis("Failed")
+        | {"metadata": {"name": "demo2-analysis", "labels": labels("demo2", "analysis")}},
+    )
     run = Watching(connection)
     run.says("demo: Warning FailedCreatePod: quota exceeded")
     api.put(EVENTS, build_event(uid, "FailedCreatePod", "quota\nexceeded", count=4))
     pod = api.put(PODS, build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
     api.put(EVENTS, build_event(pod["metadata"]["uid"], "FailedMount", "no volume", "demo-worker-0"))
     run.says("demo-worker-0: Warning FailedMount: no volume")
+    api.put(RUNS, build_run("Failed", name="demo2") | {"spec": {}})
     api.put(RUNS, build_run("Succeeded"))
-    run.end()
+    code, picture = run.end()
+    assert (code, picture.state, picture.analysis, len(picture.training_pods)) == (0, "Succeeded", None, 1)
     assert sum("quota" in line for line in run.said) == 1, "that it happened again is no news"
-    assert not any("not mine" in line for line in run.said)
+    assert not any("not mine" in line or "demo2" in line for line in run.said)
 
 
 def test_events_and_jobs_may_be_forbidden(api: FakeApi, connection: Connection) -> None:

@@ -110,12 +110,24 @@ def test_a_folder_that_is_removed_costs_no_point(tmp_path):
 )
 def test_only_a_run_of_this_server_is_gone_on_with(tmp_path, recorded, held, found):
     folder, _ = write(tmp_path, 1)
-    provenance = {"git_sha": "a1", "image": "i", "hosts": ["h"], "nodes": ["n"], "versions": {"torch": "2"}}
-    config = {"strategy": "ddp", "model": "cnn", "model_path": "/models/net/"}
-    folder.config.write_text(json.dumps({
-        "comparison": "c", "run": "r", "run_uid": "u", "config": config, "provenance": provenance,
-        "resolved": {"world_size": 2, "axes": {"tp": 2}},
-    }))  # fmt: skip
+    provenance = {
+        "git_sha": None,
+        "image": "i",
+        "hosts": ["h", "k"],
+        "nodes": ["n"],
+        "versions": {"torch": "2"},
+    }
+    layout = {
+        "name": "2d",
+        "reason": "given",
+        "dimensions": 2,
+        "degenerate": True,
+        "sequence_parallel": False,
+    }
+    config = {"strategy": "nd", "model": "cnn", "model_path": "/models/net/", "tp": 0}
+    resolved = {"world_size": 2, "axes": {"tp": 2}, "layout": layout | {"missing": ["cp", "pp"]}}
+    content = {"comparison": "c", "run": "r", "run_uid": "u", "config": config}
+    folder.config.write_text(json.dumps({**content, "provenance": provenance, "resolved": resolved}))
     if recorded:
         folder.mlflow.write_text(json.dumps(recorded))
     server, made = Server(), []
@@ -128,6 +140,20 @@ def test_only_a_run_of_this_server_is_gone_on_with(tmp_path, recorded, held, fou
         assert record["experiment_id"] == "experiment c"
         ((experiment, name, uid, params, tags),) = made
         assert (experiment, name, uid) == ("experiment c", "r", "u")
-        assert params == {**config, "model": "net", "world_size": 2, "tp": 2}
-        wanted = {"strategy": "ddp", "git_sha": "a1", "image": "i", "hosts": "h", "nodes": "n"}
+        facts = {"model": "net", "world_size": 2, "tp": 2, "layout": "2d", "layout_reason": "given"}
+        of_layout = {
+            "dimensions": 2,
+            "degenerate": True,
+            "sequence_parallel": False,
+            "missing_dimensions": "cp,pp",
+        }
+        assert params == {**config, **facts, **of_layout}
+        wanted = {
+            "strategy": "nd",
+            "degenerate": "true",
+            "git_sha": "",
+            "image": "i",
+            "hosts": "h,k",
+            "nodes": "n",
+        }
         assert tags == {**wanted, "version.torch": "2"}

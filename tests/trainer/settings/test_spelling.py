@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.settings.spelling import SpellingFormatter, name_again, name_removal, spell
+from trainer.settings.spelling import SpellingFormatter, name_again, name_first, name_removal, spell
 
 POD = {"STRATLAB_NAMESPACE": "lab", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 REHEARSAL = {"STRATLAB_NAMESPACE": "lab"}
@@ -57,3 +57,17 @@ def test_without_a_cluster_nothing_is_installed(env: dict[str, str]) -> None:
 def test_on_a_cluster_the_namespace_is_named() -> None:
     assert "install" in name_again(POD)
     assert name_removal(Path("/r/c/try"), POD) == "stratlab remove c/try --on-cluster -n lab"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b"], "a, b"),
+        (["a", "b", "c"], "a, b and 1 more"),
+        ([*"abcde"], "a, b and 3 more"),
+    ],
+)
+def test_a_long_list_is_cut(names, said):
+    assert name_first(names, 2) == said

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
+from trainer.data.data_files import PACKED, READERS, TABLES, is_data, list_files, name_files
 from trainer.failures import DataMissing
 
-READERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 READ = "a json, jsonl or parquet file"
-TABLES = (".csv", ".tsv")
-DATA = (*READERS, *TABLES, ".ndjson", ".arrow", ".xlsx", ".xls", ".feather", ".pickle", ".pkl")
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-OTHERS = ("config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
-"""What `datasets` takes for no data beside data."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 TO_UTF_8 = "convert it: iconv -f {} -t utf-8 FILE > NEW"
 SPLIT = re.compile(
     r"(?<![a-z])(train|training|test|testing|eval|evaluation|validation|valid|val|dev)(?![a-z])", re.I
 )
 PART = re.compile(r"(.*-)(\d+)-of-(\d+)(\..*)")
-MOST_NAMED = 3
 
 
 def find_reader(named: str, file: Path) -> str:
@@ -42,55 +35,19 @@ def check_folder(named: str, folder: Path) -> None:
     Raises:
         DataMissing: naming the first that is not, what is lacking, or what lies there instead of data.
     """
-    files = [*_list_files(folder)]
-    data = [file for file in files if _is_data(file)]
+    files = [*list_files(folder)]
+    data = [file for file in files if is_data(file)]
     for file in data:
         if problem := _find_problem(file) or (len(data) > 1 and _find_spelling(file.relative_to(folder))):
             raise DataMissing(f"{named}: {file.relative_to(folder)}: {problem}")
     if lacking := _find_lacking(data):
-        raise DataMissing(f"{named}: lacks {_name(folder, lacking)}; put every part of the data set there")
-    if files and not data:
-        raise DataMissing(f"{named}: holds {_name(folder, files)}, expected {READ}; {_find_cure(files[0])}")
-
-
-def check_unread(named: str, folder: Path) -> None:
-    """That none of its data files is left out, as `datasets` does beside files of another kind or of named splits.
-
-    A folder of images is not looked at: what lies beside them is theirs.
-
-    Raises:
-        DataMissing: naming those that are not.
-    """
-    import datasets
-
-    listed = datasets.load_dataset_builder(str(folder)).config.data_files or {}
-    read = [Path(file) for files in listed.values() for file in files]
-    known = {os.path.realpath(file) for file in read}
-    unread = [f for f in _list_files(folder) if _is_data(f) and os.path.realpath(f) not in known]
-    if unread and all(map(_is_data, read)) and not _tells_files(folder):
         raise DataMissing(
-            f"{named}: {_name(folder, unread)} would not be read beside {_name(folder, sorted(read))}; expected "
-            "files of one kind, and either all named after their split (train, validation, test) or none"
+            f"{named}: lacks {name_files(folder, lacking)}; put every part of the data set there"
         )
-
-
-def _tells_files(folder: Path) -> bool:
-    """Whether a data card says which files make up which split."""
-    card = folder / "README.md"
-    return card.is_file() and "data_files:" in card.read_text(errors="replace")
-
-
-def _list_files(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        for name in sorted(names):
-            if not name.startswith((".", "__")) and name not in OTHERS:
-                yield Path(parent, name)
-
-
-def _is_data(file: Path) -> bool:
-    suffix = file.suffix.lower()
-    return suffix in DATA or (suffix in PACKED and Path(file.stem).suffix.lower() in DATA)
+    if files and not data:
+        raise DataMissing(
+            f"{named}: holds {name_files(folder, files)}, expected {READ}; {_find_cure(files[0])}"
+        )
 
 
 def _find_problem(file: Path) -> str:
@@ -140,9 +97,3 @@ def _find_cure(file: Path) -> str:
     if suffix == ".ndjson":
         return f"rename it to {new}"
     return "each row holds one question and its answer: docs/text_data.md"
-
-
-def _name(folder: Path, files: Iterable[Path]) -> str:
-    listed = [os.path.relpath(file, folder) for file in files]
-    more = len(listed) - MOST_NAMED
-    return ", ".join(listed[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.data_files import check_unread
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text.arithmetic import generate_arithmetic
-from trainer.data.text.text_files import TO_UTF_8, check_folder, check_unread, find_reader
+from trainer.data.text.text_files import TO_UTF_8, check_folder, find_reader
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.names_elsewhere import hint_of_dataset

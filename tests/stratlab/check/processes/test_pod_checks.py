@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,23 +11,13 @@ import pytest
 
 from stratlab.check import pod_checks
 from stratlab.check.finding import Finding
-from stratlab.check.pod_checks import (
-    PodsRequest,
-    check_pods,
-    judge_gpu,
-    judge_image,
-    judge_mlflow,
-    judge_sharing,
-)
-from stratlab.cluster import ClusterError
+from stratlab.check.pod_checks import PodsRequest, check_pods
 from stratlab.cluster.connection import Connection
-from stratlab.cluster.volume_pod import Finished
 from tests.redirecting_server import run_redirect, run_witness
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import Kubelet, run_kubelet
 
 Lab = tuple[Connection, Kubelet]
-REQUEST = PodsRequest("stratlab-results", "/results", "lab", "trainer", "http://mlflow:5000")
 
 
 @pytest.fixture
@@ -40,10 +29,6 @@ def lab() -> Iterator[Lab]:
 def look(lab: Lab, mount: Path, uri: str) -> dict[str, Finding]:
     request = PodsRequest("stratlab-results", str(mount), "lab", "trainer", uri)
     return {each.subject: each for each in check_pods(lab[0], "lab", request, lambda sentence: None)}
-
-
-def printed(**facts: object) -> Finished:
-    return Finished(0, b"a warning\nfacts " + json.dumps(facts).encode() + b"\n", "")
 
 
 @pytest.fixture
@@ -137,36 +122,6 @@ def test_without_the_right_to_start_pods_nothing_is_claimed(lab: Lab, tmp_path: 
     assert {each.state for each in found.values()} == {"warning"}
 
 
-@pytest.mark.parametrize(
-    ("status", "text", "state"),
-    [
-        (200, "{}", "ok"),
-        (401, "", "warning"),
-        (403, "forbidden", "warning"),
-        (403, "Invalid Host header", "problem"),
-        (404, "nginx", "problem"),
-        (None, "Name or service not known", "problem"),
-    ],
-)
-def test_answers_of_mlflow(status: int | None, text: str, state: str) -> None:
-    assert judge_mlflow("http://m", printed(status=status, text=text)).state == state
-
-
-def test_a_full_volume_is_a_warning_and_nodes_are_named() -> None:
-    facts = {"node": "a", "user": 10001, "free_bytes": 2**29, "shm_bytes": 64 * 2**20}
-    wrote, read = printed(**facts), printed(**facts | {"node": "b", "read": True})
-    found = {each.subject: each for each in judge_sharing(REQUEST, wrote, read)}
-    assert found["volume stratlab-results"].state == "warning"
-    assert "(on a and b), 0.5 GiB free" in found["volume stratlab-results"].seen
-    assert found["shared memory"].seen.startswith("64 MiB in a plain pod")
-
-
-def test_a_container_without_python_and_a_pod_that_waits() -> None:
-    assert judge_image("i", "x", Finished(128, b"", "StartError: python: not found")).state == "problem"
-    assert judge_image("i", "x", ClusterError("pod p has not started after 60 s")).state == "warning"
-    assert judge_image("i", "x", ClusterError("no claim", 404)).state == "warning"
-
-
 def test_where_nodes_offer_gpus_a_pod_asks_for_one(lab: Lab, tmp_path: Path) -> None:
     """It runs what refuses a run; here there is none to be seen."""
     node = {"metadata": {"name": "a"}, "spec": {}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
@@ -183,11 +138,3 @@ def test_where_nodes_offer_gpus_a_pod_asks_for_one(lab: Lab, tmp_path: Path) -> 
         if "nvidia.com/gpu" in pod["spec"]["containers"][0]["resources"]["limits"]
     ]
     assert pod["spec"]["containers"][0]["image"] == "trainer"
-
-
-def test_what_a_pod_with_a_gpu_says() -> None:
-    assert judge_gpu(Finished(0, b"", "")).state == "ok"
-    assert (
-        judge_gpu(Finished(1, b"No module named trainer.launch.visibility", "")).state == "warning"
-    )  # an older image
-    assert judge_gpu(ClusterError("pod p has not started after 60 s, it waits for a node")).state == "warning"

@@ -87,6 +87,16 @@ def test_what_failed_is_out_and_the_search_goes_on() -> None:
     assert follow(lambda knobs: None)[0].best == {}
 
 
+def test_a_candidate_is_worth_the_median_of_its_repeats() -> None:
+    assert Measured((1.0, 2.0, 30.0)).value == 2.0 and Measured(()).value is None
+    keys = {name: (metric.key, metric.unit) for name, metric in METRICS.items()}
+    assert keys == {
+        "throughput": ("samples_per_s", "samples per s"),
+        "step_time": ("step_time_ms_p50", "ms"),
+        "memory": ("peak_memory_gib", "GiB"),
+    }
+
+
 def test_of_a_time_and_of_memory_the_lowest_is_best() -> None:
     measured = {"": Measured((100.0,)), "a=1": Measured((90.0,)), "a=2": Measured((110.0,))}
     for name, best in (("step_time", 1), ("memory", 1), ("throughput", 2)):

@@ -11,8 +11,8 @@ import pytest
 
 from tests.trainer.data.text.token_caches import text_config
 from trainer import failures
+from trainer.data.data_files import check_unread
 from trainer.data.text.problems import text_problems
-from trainer.data.text.text_files import check_unread
 from trainer.data.text.text_source import check_given, load_questions
 from trainer.failures import DataMissing
 from trainer.launch.questions import check_run

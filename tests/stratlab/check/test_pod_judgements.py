@@ -1,0 +1,146 @@
+"""Which pods a check asks for, and what it makes of their answers. What the pods really find is in processes/."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stratlab.check import pod_checks
+from stratlab.check.pod_checks import (
+    PodsRequest,
+    check_pods,
+    judge_gpu,
+    judge_image,
+    judge_mlflow,
+    judge_sharing,
+)
+from stratlab.cluster import ClusterError
+from stratlab.cluster.volume_pod import Finished
+
+REQUEST = PodsRequest(
+    "stratlab-results", "/results", "lab", "trainer", "http://mlflow:5000", "secret/ours/ca.crt"
+)
+FACTS = {"node": "a", "user": 10001, "free_bytes": 2**34, "shm_bytes": 64 * 2**20}
+
+
+def printed(**facts: object) -> Finished:
+    return Finished(0, b"a warning\nfacts " + json.dumps(facts).encode() + b"\n", "")
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_each_pod_has_what_it_looks_at_and_no_more(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def run(connection: Any, namespace: str, *, command: list[str], **pod: Any) -> Finished:
+        assert namespace == "team" and command[0] == "python" and pod.pop("progress")
+        asked[tuple(command[-2:])] = pod
+        return printed(**FACTS, read=True, status=200, text="")
+
+    monkeypatch.setattr(pod_checks, "run_on_volume", run)
+    monkeypatch.setattr(pod_checks, "offers_gpus", lambda connection: bool(gpus))
+    found = list(check_pods(None, "team", REQUEST, lambda text: None))  # type: ignore[arg-type]
+    assert {each.state for each in found} == {"ok"} and len(found) == 5 + gpus
+    common = {"mount": "/results", "read_only": False, "deadline_s": 150, "limits": None, "certificates": ""}
+    volume = common | {"claim": "stratlab-results", "image": "lab", "component": "volume"}
+    trainer = common | {"claim": None, "image": "trainer", "component": "volume"}
+    mlflow = common | {
+        "claim": None,
+        "image": "lab",
+        "component": "test",
+        "certificates": "secret/ours/ca.crt",
+    }
+    (folder,) = {command[1] for command in asked if command[0] in ("writer", "reader")}
+    assert folder.startswith("/results/.stratlab-check-")
+    wanted = {
+        ("writer", folder): volume,
+        ("reader", folder): volume,
+        ("-c", "import sys; sys.exit(0)"): trainer,
+        (pod_checks.CALL_MLFLOW, "http://mlflow:5000"): mlflow,
+    }
+    assert asked == wanted | (
+        {("nvidia.com/gpu", "1"): trainer | {"limits": {"nvidia.com/gpu": 1}}} if gpus else {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "state"),
+    [
+        (200, "{}", "ok"),
+        (401, "", "warning"),
+        (403, "forbidden", "warning"),
+        (403, "Invalid Host header", "problem"),
+        (404, "nginx", "problem"),
+        (301, "", "problem"),
+        (500, "", "problem"),
+        (None, "Name or service not known", "problem"),
+    ],
+)
+def test_answers_of_mlflow(status: int | None, text: str, state: str) -> None:
+    assert judge_mlflow("http://m", printed(status=status, text=text)).state == state
+
+
+def refusal(text: str, status: int | None = None) -> ClusterError:
+    return ClusterError(text, status)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "read", "state"),
+    [
+        ({}, {"read": True}, "ok"),
+        ({"free_bytes": 0}, {"read": True}, "ok"),  # the reader looks last
+        ({}, {"read": True, "free_bytes": 2**29}, "warning"),
+        ({}, {"read": False}, "problem"),
+        ({}, {}, "problem"),
+        ({"error": "read-only"}, {"read": True}, "problem"),
+        ({}, {"read": True, "error": "read-only"}, "problem"),
+        (refusal("no right", 403), {"read": True}, "warning"),
+        ({}, refusal("no right", 403), "warning"),
+        ({}, refusal("no node"), "problem"),
+        (Finished(137, b"", "OOMKilled"), {"read": True}, "problem"),
+    ],
+)
+def test_whether_the_volume_is_shared(wrote: Any, read: Any, state: str) -> None:
+    results = [printed(**FACTS | each) if isinstance(each, dict) else each for each in (wrote, read)]
+    found = {each.subject: each for each in judge_sharing(REQUEST, *results)}
+    assert found["volume stratlab-results"].state == state
+    assert ("shared memory" in found) is (state == "ok" or read == {"read": True, "free_bytes": 2**29})
+
+
+def test_nodes_and_amounts_are_named() -> None:
+    read = printed(**FACTS | {"node": "b", "read": True, "free_bytes": 3 * 2**29})
+    found = {each.subject: each.seen for each in judge_sharing(REQUEST, printed(**FACTS), read)}
+    assert all(part in found["volume stratlab-results"] for part in ("user 10001", "a and b", "1.5 GiB"))
+    assert "64 MiB" in found["shared memory"]
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (Finished(0, b"", ""), "ok"),
+        (Finished(1, b"", "Error"), "ok"),  # it has started
+        (Finished(128, b"", "StartError: python: not found"), "problem"),
+        (refusal("pod p cannot start: ErrImagePull"), "problem"),
+        (refusal('pod p cannot start: persistentvolumeclaim "x" not found'), "warning"),
+        (refusal("pod p has not started after 60 s"), "warning"),
+        (refusal("no claim", 404), "warning"),
+    ],
+)
+def test_whether_an_image_starts(result: Any, state: str) -> None:
+    assert judge_image("i", "x", result).state == state
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (Finished(0, b"", ""), "ok"),
+        (Finished(4, b"run.accelerator: asked for 1", ""), "problem"),
+        (Finished(3, b"", ""), "warning"),
+        (Finished(1, b"No module named trainer.launch.visibility", ""), "warning"),  # an older image
+        (refusal("pod p has not started after 60 s, it waits for a node"), "warning"),
+        (refusal("pod p cannot start: ErrImagePull"), "warning"),
+    ],
+)
+def test_what_a_pod_with_a_gpu_says(result: Any, state: str) -> None:
+    assert judge_gpu(result).state == state

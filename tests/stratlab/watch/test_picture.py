@@ -1,0 +1,189 @@
+"""What is known of a run after some changes, and its farewell: by hand, without an API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratlab.cluster.watching import ADDED, DELETED
+from stratlab.cluster.workloads import APIS, Workload
+from stratlab.watch import session
+from stratlab.watch.farewell import build_ending, build_farewell
+from stratlab.watch.picture import EVENTS, JOBS, LOG, PODS, WORKLOAD, Picture
+from tests.stratlab.watch.objects import build_analysis, build_event, build_pod, build_run, ended, labels
+
+LINE = "step {}/9  loss 0.4  812 samples/s  78.9 ms/step  about 38 s left"
+
+
+def build_picture(*conditions: str, workers: int = 2, processes: int = 4) -> Picture:
+    return Picture(
+        Workload(
+            APIS["pytorchjob"],
+            build_named("run", build_run(*conditions, workers=workers, processes=processes)),
+        )
+    )
+
+
+def build_named(uid: str, thing: dict[str, Any]) -> dict[str, Any]:
+    thing["metadata"] |= {"uid": uid, "namespace": "lab"}
+    return thing
+
+
+def add(picture: Picture, source: str, *things: dict[str, Any]) -> Picture:
+    for thing in things:
+        uid = thing["metadata"].get("uid") or f"{source} {thing['metadata']['name']}"
+        picture.apply_change(source, ADDED, build_named(uid, thing))
+    return picture
+
+
+def test_pods_are_in_the_order_of_their_numbers() -> None:
+    picture = add(build_picture(workers=12), PODS, *map(build_pod, (10, 2, 0)))
+    assert [pod["metadata"]["name"][-2:] for pod in picture.training_pods] == ["-0", "-2", "10"]
+
+
+@pytest.mark.parametrize(("said", "starts", "attempt"), [(0, 0, 0), (3, 1, 3), (1, 2, 2)])
+def test_the_attempt_is_what_the_trainer_says_or_more(said: int, starts: int, attempt: int) -> None:
+    picture = build_picture("Running")
+    for number in range(starts):
+        pod = build_pod(0, uid="pod")
+        pod["status"]["containerStatuses"][0]["restartCount"] = number
+        add(picture, PODS, pod)
+    if said:
+        picture.apply_change(LOG, ADDED, f"demo: attempt {said}, rank 0 of 4 on cpu, gloo")
+    assert picture.attempt == attempt
+
+
+def test_events_of_a_run_come_once_each_and_the_newest_last() -> None:
+    times = {"old": "lastTimestamp", "new": "eventTime", "series": "series", "again": "lastTimestamp"}
+    events = {name: build_event("run", "FailedCreatePod", name.replace("again", "old")) for name in times}
+    for number, (name, key) in enumerate(times.items()):
+        at = f"2026-01-01T00:00:0{5 - number}Z"
+        events[name] |= {
+            key: {"lastObservedTime": at} if key == "series" else at,
+            "firstTimestamp": str(number),
+        }
+        events[name]["metadata"]["name"] = name
+    picture = add(build_picture("Created"), EVENTS, *events.values())
+    assert [event["message"] for event in picture.events] == ["old", "series", "new"]
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "state"),
+    [
+        ({"analyze": "running"}, {"wait": "terminated"}, "analyzing"),
+        ({"analyze": "waiting"}, {"wait": "running"}, "waiting for the run"),
+        ({"wait": "running"}, {}, "waiting for the run"),
+        ({"analyze": "waiting"}, {}, "pending"),
+    ],
+)
+def test_what_the_analysis_does(containers: dict[str, str], init: dict[str, str], state: str) -> None:
+    status = {
+        key: [{"name": name, "state": {held: {}}} for name, held in given.items()]
+        for key, given in (("containerStatuses", containers), ("initContainerStatuses", init))
+    }
+    pod = {"metadata": {"name": "p", "labels": labels("demo", "analysis")}, "status": status}
+    picture = add(add(build_picture("Running"), PODS, pod), JOBS, build_analysis())
+    assert picture.analysis_state == state
+
+
+def test_of_two_analyses_the_newer_counts() -> None:
+    older, newer = build_analysis("Failed"), build_analysis("Complete")
+    newer["metadata"] |= {"name": "demo-analysis-2", "creationTimestamp": "2026-01-02T00:00:00Z"}
+    assert add(build_picture("Succeeded"), JOBS, newer, older).analysis_state == "Complete"
+
+
+def test_of_pods_that_are_gone_the_last_one_tells() -> None:
+    picture = build_picture("Failed")
+    for code in (12, 10):
+        pod = build_named(str(code), build_pod(0, "Failed", state=ended(code)))
+        picture.apply_change(PODS, DELETED, pod)
+    assert picture.culprit and picture.culprit.exit_code == 10
+
+
+@pytest.mark.parametrize(
+    ("code", "pod", "option"),
+    [
+        (10, 1, "--rank 2"),
+        (10, 0, ""),
+        (14, 1, "--rank 2 --previous"),
+        (137, 1, "--rank 2"),
+    ],
+)
+def test_a_farewell_names_the_log_of_the_culprit(code: int, pod: int, option: str) -> None:
+    """Ranks 2 and 3 of 4 are in the second pod."""
+    picture = add(
+        build_picture("Failed"), PODS, build_pod(1 - pod), build_pod(pod, "Failed", state=ended(code))
+    )
+    (command,) = [line for line in build_farewell(picture) if line.startswith("next: ")]
+    assert command == f"next: stratlab logs demo -n lab {option}".strip()
+
+
+@pytest.mark.parametrize("code", [2, 3, 4])
+@pytest.mark.parametrize("is_on_its_way", [False, True])
+def test_a_refused_run_has_no_report_of_its_own(code: int, is_on_its_way: bool) -> None:
+    picture = add(build_picture("Failed"), PODS, build_pod(0, "Failed", state=ended(code)))
+    add(picture, JOBS, build_analysis("Complete"))
+    if is_on_its_way:
+        picture.apply_change(LOG, ADDED, LINE.format(1))
+    has_report = any(line.startswith("report: ") for line in build_farewell(picture))
+    assert has_report is (is_on_its_way or code == 4)
+
+
+def test_a_run_that_succeeded_is_compared_with_its_comparison_and_has_no_culprit() -> None:
+    picture = add(build_picture("Succeeded"), PODS, build_pod(0, "Failed", state=ended(137)))
+    picture.apply_change(LOG, ADDED, LINE.format(9))
+    assert "next: stratlab compare c --on-cluster -n lab" in build_farewell(picture)
+    assert build_ending(picture, 0) == {
+        "release": "demo", "namespace": "lab", "state": "Succeeded", "exit_code": 0, "attempts": 1, "step": 9,
+        "steps": 9, "culprit": None, "analysis": None, "run_directory": "/results/c/demo", "results_claim": "volume",
+    }  # fmt: skip
+    failed = build_ending(add(build_picture("Failed"), PODS, *picture.training_pods), 137)
+    assert failed["culprit"]["exit_code"] == 137 and failed["step"] is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "code", "step", "seconds", "told"),
+    [
+        ("Succeeded", 0, 9, 0, True),
+        ("Succeeded", 0, 8, 2, False),  # its last line is on its way
+        ("Succeeded", 0, 8, 3, True),
+        ("Failed", 12, 8, 0, True),
+        ("Failed", 143, 8, 4, False),  # another pod has more to say
+        ("Failed", 134, 8, 4, False),
+        ("Failed", 134, 8, 5, True),
+        ("Failed", None, 8, 4, False),
+    ],
+)
+def test_how_long_last_words_are_waited_for(
+    condition: str, code: int | None, step: int, seconds: float, told: bool
+) -> None:
+    picture = build_picture(condition)
+    picture.apply_change(LOG, ADDED, LINE.format(step))
+    if code is not None:
+        add(picture, PODS, build_pod(0, "Failed" if code else "Succeeded", state=ended(code)))
+    assert session._is_told(picture, seconds) is told
+
+
+@pytest.mark.parametrize(
+    ("conditions", "synced", "deleted", "seconds", "due"),
+    [
+        ([], False, False, 14, True),  # the list of Jobs is on its way
+        ([], False, False, 15, False),
+        ([], True, False, 0, False),
+        ([""], True, False, 99, True),
+        (["Complete"], True, False, 0, False),
+        (["Failed"], True, False, 0, False),
+        ([""], True, True, 0, False),
+    ],
+)
+def test_how_long_an_analysis_is_waited_for(
+    conditions: list[str], synced: bool, deleted: bool, seconds: float, due: bool
+) -> None:
+    picture = build_picture("Succeeded")
+    add(picture, JOBS, *(build_analysis(*filter(None, [each])) for each in conditions))
+    if synced:
+        picture.apply_change(JOBS, "SYNCED", None)
+    if deleted:
+        picture.apply_change(WORKLOAD, DELETED, None)
+    assert session._is_analysis_due(picture, seconds) is due
