@@ -32,6 +32,9 @@ HOOK = {
     "delete",
 }  # Helm 4 makes the pod of `helm test` with `patch`
 
+SEEN = ("persistentvolumeclaims", "services", "serviceaccounts", "resourcequotas", "limitranges")
+"""What `stratlab check` reads."""
+
 
 def allowed(role: Document) -> dict[tuple[str, str], set[str]]:
     """(group, resource) -> verbs, over all rules."""
@@ -89,10 +92,7 @@ def test_what_lies_on_the_volume_is_not_the_users_to_delete(documents: list[Docu
         "pods/log": {"get"},
         "pods/portforward": {"create"},
         "events": WATCH,
-        **dict.fromkeys(
-            ("persistentvolumeclaims", "services", "serviceaccounts", "resourcequotas", "limitranges"),
-            {"get", "list"},
-        ),
+        **{name: {"get", "list"} for name in SEEN},
     }
 
 
