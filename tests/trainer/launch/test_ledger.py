@@ -70,6 +70,8 @@ def test_the_deadline_counts_from_the_first_start(folder, monkeypatch):
     assert Ledger(folder, "pod-0").seconds_left(CONFIG) == pytest.approx(100, abs=1)
     start(folder, "a", 143, steps=7)
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 60)
+    start(folder, "b", 143)
     monkeypatch.setattr(time, "time", lambda: now + 99)
     Ledger(folder, "pod-0").check(CONFIG)
     monkeypatch.setattr(time, "time", lambda: now + 101)
