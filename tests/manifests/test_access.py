@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stratlab.check.rights import MINE
 from tests.charts.rendering import CHARTS, Document, find_program, helm_template, read_documents
 from tests.manifests.kustomize import kinds, pick
 
@@ -30,6 +31,9 @@ HOOK = {
     "patch",
     "delete",
 }  # Helm 4 makes the pod of `helm test` with `patch`
+
+SEEN = ("persistentvolumeclaims", "services", "serviceaccounts", "resourcequotas", "limitranges")
+"""What `stratlab check` reads."""
 
 
 def allowed(role: Document) -> dict[tuple[str, str], set[str]]:
@@ -82,8 +86,19 @@ def test_only_the_analysis_account_is_bound(documents: list[Document]) -> None:
 
 def test_what_lies_on_the_volume_is_not_the_users_to_delete(documents: list[Document]) -> None:
     user = allowed(pick(documents, "Role", "stratlab-user"))
-    assert user[("", "persistentvolumeclaims")] == {"get", "list"}
-    assert user[("", "secrets")] == {"get", "list", "create", "update", "delete"}, "helm's releases"
+    assert {name: verbs for (group, name), verbs in user.items() if group == ""} == {
+        "secrets": {"get", "list", "create", "update", "delete"},  # helm's releases
+        "pods": HOOK,
+        "pods/log": {"get"},
+        "pods/portforward": {"create"},
+        "events": WATCH,
+        **{name: {"get", "list"} for name in SEEN},
+    }
+
+
+def test_users_have_the_rights_that_a_check_looks_for(kind: list[Document]) -> None:
+    user = allowed(pick(kind, "Role", "stratlab-user"))
+    assert all(verb in user.get((group, resource), set()) for group, resource, verb in MINE)
 
 
 def rendered_kinds() -> set[tuple[str, str]]:

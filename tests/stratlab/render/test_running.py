@@ -49,6 +49,7 @@ def put(path: Path, **programs: str) -> None:
 def run(script: str, path: Path, **env: Any) -> subprocess.CompletedProcess[str]:
     """With programs of `path` before all others, and variables of an earlier run, which must not count."""
     old = {"TRAINER_RUN": "old", "PET_NNODES": "9", "TRAINER_LR": "5", "TOKEN": "secret"}
+    old |= {"PET_RDZV_ENDPOINT": "old:1", "PET_MASTER_ADDR": "old", "STRATLAB_X": "old"}
     given = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **old, **env}
     return subprocess.run(
         ["bash", "-c", script], env=given, cwd=path, capture_output=True, text=True, timeout=60
@@ -103,15 +104,16 @@ def test_slurm_starts_one_trainer_on_each_node(task: str, name: str, start: Star
         path,
         srun=f'printf "%s\\n" "$@" > given; {task_of_node_1}; eval "${{@: -3:2}} \\"\\${{@: -1}}\\""',
         scontrol="[ \"$3\" = 'n[1-2]' ] && printf 'n1\\nn2\\n'",
-        python=SHOW + '; echo "$STRATLAB_NODE|$TRAINER_LR"',
+        python=SHOW + '; echo "$STRATLAB_NODE|$TRAINER_LR|$PET_MASTER_ADDR|$STRATLAB_X"; '
+        'echo "$PET_RDZV_BACKEND|$PET_RDZV_ID|$PET_RDZV_CONF|$PET_MAX_RESTARTS"',
     )
     env = {"SLURM_JOB_ID": "40007", "SLURM_JOB_NODELIST": "n[1-2]"} | (
         {"SLURM_ARRAY_TASK_ID": task} if task else {}
     )
     done = run(build_slurm(start, repeats=3), path, **env)
-    assert done.stdout.splitlines()[:2] == [f"{name}|2|4|n1:20007|{name}-worker-1|-m trainer", "n2|"], (
-        done.stderr
-    )
+    place = f"{name}|2|4|n1:20007|{name}-worker-1|-m trainer"
+    shown = [place, "n2|||", f"c10d|{name}|read_timeout=15|0"]
+    assert done.stdout.splitlines()[:3] == shown, done.stderr
     given = (path / "given").read_text().splitlines()
     logs = f"{start.results}/default/.logs/{name}"
     assert given[:4] == [

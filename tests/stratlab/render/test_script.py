@@ -73,7 +73,7 @@ def test_a_batch_script_asks_for_what_the_values_ask_for() -> None:
         "run.nodes=4",
         "run.processesPerNode=8",
         "run.resources.limits.memory=64Gi",
-        "run.config.deadline_s=7200",
+        "run.config.deadline_s=7201",  # no whole minutes
         "run.config.dataset=synthetic",
         "run.config.global_batch_size=1024",
         "run.config.profile_steps=0",
@@ -92,7 +92,7 @@ def test_a_batch_script_asks_for_what_the_values_ask_for() -> None:
             "gpus-per-node=8",
             "mem=65536M",
         ),
-        *("time=122", "requeue", "open-mode=append", "signal=USR1@120", "output=%x-%j.out"),
+        *("time=123", "requeue", "open-mode=append", "signal=USR1@120", "output=%x-%j.out"),
     ]
     without = script("slurm", request("run.accelerator=", "run.graceSeconds=40"), repeats=3)
     assert (
@@ -110,10 +110,15 @@ def test_docker_gives_what_a_pod_gets() -> None:
             "run.rdma.enabled=true",
             "run.podSecurity.level=privileged",
             "run.sharedMemory.sizeLimit=3Gi",
+            "run.graceSeconds=40",
+            "run.resources.limits.memory=8Gi,run.resources.limits.cpu=4,run.resources.requests.cpu=2",
         ),
     )
     for words in (
         "--gpus 2",
+        "--user 10001:10001",
+        "--stop-timeout 40",
+        "--memory 8192m",
         "--shm-size 3072m",
         "--read-only --cap-drop ALL",
         "--cap-add IPC_LOCK",
@@ -121,6 +126,9 @@ def test_docker_gives_what_a_pod_gets() -> None:
         "--env TRAINER_ACCELERATOR=nvidia.com/gpu",
     ):
         assert words in text, words
+    assert "--cpus" not in text
+    amounts = "run.resources.limits.cpu=4,run.resources.requests.cpu=2"
+    assert "--cpus 4 " in script("docker", request("run.accelerator=", amounts))
 
 
 def test_secrets_are_named_and_never_written() -> None:

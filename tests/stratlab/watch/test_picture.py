@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from stratlab.cluster.watching import ADDED, DELETED
 from stratlab.cluster.workloads import APIS, Workload
-from stratlab.watch import session
+from stratlab.watch import lines, session
 from stratlab.watch.farewell import build_ending, build_farewell
 from stratlab.watch.picture import EVENTS, JOBS, LOG, PODS, WORKLOAD, Picture
+from stratlab.watch.run_table import render
 from tests.stratlab.watch.objects import build_analysis, build_event, build_pod, build_run, ended, labels
 
 LINE = "step {}/9  loss 0.4  812 samples/s  78.9 ms/step  about 38 s left"
@@ -187,3 +190,38 @@ def test_how_long_an_analysis_is_waited_for(
     if deleted:
         picture.apply_change(WORKLOAD, DELETED, None)
     assert session._is_analysis_due(picture, seconds) is due
+
+
+@pytest.mark.parametrize(
+    ("done", "text"), [(0, ", 0 of 3 shares done"), (2, ", 2 of 3 shares done"), (3, ", 3 shares")]
+)
+def test_how_many_shares_of_an_analysis_are_done(done: int, text: str) -> None:
+    job = build_analysis() | {"spec": {"completions": 3, "parallelism": 1}}
+    job["status"]["succeeded"] = done
+    assert lines.describe_analysis(add(build_picture("Succeeded"), JOBS, job)).endswith(text)
+
+
+def test_a_step_is_told_now_and_then_and_the_last_one_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "PROGRESS_EVERY_S", 1e6)
+    told: list[str] = []
+    shown, picture = lines.Lines(told.append), build_picture("Running")
+    shown._progress_at = -1e6
+    for step in (1, 2, 8, 9):
+        picture.apply_change(LOG, ADDED, LINE.format(step))
+        shown.show(picture)
+    assert [line.split()[1] for line in told if line.startswith("step ")] == ["1/9", "9/9"]
+
+
+def test_a_table_has_the_newest_of_many_events_and_sentences() -> None:
+    picture = build_picture("Running")
+    for number in range(7):
+        event = build_event("run", "FailedMount", f"event {number}") | {"eventTime": str(number)}
+        event["metadata"]["name"] = str(number)
+        add(picture, EVENTS, event)
+        said = f"step 9: rank {number} (node b) takes 2.0 times as long as the others since step 1: they wait"
+        picture.apply_change(LOG, ADDED, said)
+    console = Console(width=200, file=StringIO())
+    console.print(render(picture))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [number for number in range(7) if f"event {number}" in text] == [2, 3, 4, 5, 6]
+    assert [number for number in range(7) if f"rank {number} " in text] == [4, 5, 6]

@@ -369,12 +369,15 @@ def test_events_and_jobs_may_be_forbidden(api: FakeApi, connection: Connection) 
     assert run.end()[0] == 0
 
 
-def test_pods_must_not_be_forbidden(api: FakeApi, connection: Connection) -> None:
+@pytest.mark.parametrize("collection", [PODS, RUNS])
+def test_neither_pods_nor_the_run_may_be_forbidden(
+    api: FakeApi, connection: Connection, collection: str
+) -> None:
     api.put(RUNS, build_run("Running"))
-    api.fault = lambda path, query: {"status": 403, "message": "no pods for you"} if path == PODS else None
+    api.fault = lambda path, query: {"status": 403, "message": "not for you"} if path == collection else None
     run = Watching(connection)
     run.thread.join(5)
-    assert str(run.failure) == "no pods for you"
+    assert str(run.failure) == "not for you"
 
 
 def test_no_status_is_explained(

@@ -55,7 +55,8 @@ def test_what_helps_a_pod_that_does_not_start_is_said(note: str, words: str) -> 
 
 
 def test_what_is_known_of_no_remedy_says_none() -> None:
-    assert find_remedy("CrashLoopBackOff: back-off 10s", "lab") == find_remedy("", "lab") == ""
+    for note in ("CrashLoopBackOff: back-off 10s", "0/1 nodes are available: 1 Insufficient pods.", ""):
+        assert find_remedy(note, "lab") == ""
     assert "helm upgrade" in find_remedy("ImagePullBackOff: x", "lab", is_analysis=True)
 
 

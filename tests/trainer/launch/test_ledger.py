@@ -8,8 +8,8 @@ import time
 import pytest
 
 from trainer.failures import DeadlinePassed, NoProgress
-from trainer.launch.ledger import Ledger, reached_step, read_last_codes, read_pod_name
-from trainer.record.run_directory import RunDirectory, append_line
+from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, reached_step, read_last_codes, read_pod_name
+from trainer.record.run_directory import RunDirectory, append_line, read_events
 from trainer.settings.config import Config
 
 CONFIG = Config(run="try", max_attempts=2, deadline_s=100)
@@ -66,10 +66,30 @@ def test_a_killed_pod_counts_and_a_stopped_one_does_not(folder):
         Ledger(folder, "pod-0").check(CONFIG)
 
 
+def test_evaluations_of_a_finished_run_are_no_wasted_starts(folder):
+    for launcher in ("a", "b", "c"):
+        start(folder, launcher, 0)
+    start(folder, "d", 134)
+    Ledger(folder, "pod-0").check(CONFIG)
+    start(folder, "e", 134)
+    with pytest.raises(NoProgress):
+        Ledger(folder, "pod-0").check(CONFIG)
+
+
+def test_of_a_long_sentence_the_beginning_is_kept(folder):
+    ledger = Ledger(folder, "pod-1")
+    ledger.record_start("a")
+    ledger.record_end("a", 12, "rank 3: " + "x" * LONGEST_SENTENCE)
+    kept = read_events(folder.pod_ledger("pod-1"))[-1]["text"]
+    assert kept.startswith("rank 3: x") and len(kept) == LONGEST_SENTENCE
+
+
 def test_the_deadline_counts_from_the_first_start(folder, monkeypatch):
     assert Ledger(folder, "pod-0").seconds_left(CONFIG) == pytest.approx(100, abs=1)
     start(folder, "a", 143, steps=7)
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 60)
+    start(folder, "b", 143)
     monkeypatch.setattr(time, "time", lambda: now + 99)
     Ledger(folder, "pod-0").check(CONFIG)
     monkeypatch.setattr(time, "time", lambda: now + 101)

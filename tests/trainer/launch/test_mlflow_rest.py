@@ -107,3 +107,64 @@ def test_a_run_begins_and_ends_in_milliseconds_since_1970() -> None:
     (began,) = [body["start_time"] for call, body in told if call == "runs/create"]
     (ended,) = [body["end_time"] for call, body in told if call == "runs/update"]
     assert before - 1 <= began <= ended <= time.time() * 1000
+
+
+class Scripted(Mlflow):
+    """Gives these answers one after the other; a text is the code of an error."""
+
+    def __init__(self, *answers: dict[str, Any] | str) -> None:
+        super().__init__("http://s", {})
+        self.answers, self.calls = list(answers), list[tuple[str, Any]]()
+
+    def _call(self, path: str, body: Any = None) -> dict[str, Any]:
+        self.calls.append((path, body))
+        answer = self.answers.pop(0)
+        if isinstance(answer, str):
+            raise MlflowError("refused", answer)
+        return answer
+
+
+ABSENT, EXISTS = "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"
+THERE = {"experiment": {"experiment_id": "7"}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ([THERE], "7"),
+        ([ABSENT, {"experiment_id": "8"}], "8"),
+        ([ABSENT, EXISTS, THERE], "7"),  # another run of the comparison was faster
+        (["PERMISSION_DENIED"], None),
+        ([ABSENT, "PERMISSION_DENIED"], None),
+        ([{"experiment": {}}], None),
+    ],
+)
+def test_an_experiment_is_found_or_made(answers: list[Any], found: str | None) -> None:
+    server = Scripted(*answers)
+    if found is None:
+        with pytest.raises(MlflowError):
+            server.open_experiment("pets & cats")
+    else:
+        assert server.open_experiment("pets & cats") == found
+    assert server.answers == [] and server.calls[0][0].endswith("?experiment_name=pets+%26+cats")
+
+
+def test_only_a_run_that_does_not_exist_is_unknown() -> None:
+    assert Scripted({"run": {"info": {"status": "RUNNING"}}}).has_run("r") is True
+    assert Scripted(ABSENT).has_run("r") is False
+    with pytest.raises(MlflowError):
+        Scripted("TEMPORARILY_UNAVAILABLE").has_run("r")
+
+
+def test_a_run_is_found_by_its_uid_and_its_params_are_cut_to_what_mlflow_takes() -> None:
+    server = Scripted({"runs": [{"info": {"run_id": "r"}}]}, {})
+    assert server.open_run("1", "ddp", "uid-1", {"long": "x" * 501, "short": 5}, {}) == "r"
+    (_, wanted), (_, batch) = server.calls
+    assert wanted["experiment_ids"] == ["1"] and wanted["filter"] == "tags.`stratlab.run_uid` = 'uid-1'"
+    assert batch["params"] == [{"key": "long", "value": "x" * 500}, {"key": "short", "value": "5"}]
+
+
+def test_the_last_step_of_each_metric_is_read() -> None:
+    data = {"metrics": [{"key": "loss", "step": 7}, {"key": "lr"}]}
+    assert Scripted({"run": {"data": data}}).read_latest("r") == {"loss": 7, "lr": 0}
+    assert Scripted({"run": {"data": {}}}).read_latest("r") == {}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.record.test_event_file import read
-from trainer.launch.tensorboard import EventWriter, main
+from trainer.launch.tensorboard import EventWriter, build_records, main
 from trainer.record.run_directory import RunDirectory
 
 LINES = [
@@ -64,6 +64,15 @@ def test_a_second_export_replaces_the_first(tmp_path: Path) -> None:
     assert main([str(folder.path)]) == 0
     assert len(list(folder.tensorboard.iterdir())) == 1
     assert read(folder.tensorboard) == expected(folder)
+
+
+def test_a_writer_goes_on_behind_the_last_whole_line(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    whole = folder.metrics.stat().st_size
+    write(folder, [], end='{"t": 1')
+    _, offset, left_out = build_records(folder.metrics, 0)
+    assert (offset, left_out) == (whole, 0)
+    assert build_records(folder.metrics, offset) == (b"", whole, 0)
 
 
 def test_two_runs_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
