@@ -50,7 +50,6 @@ with packages_needed():
     )
     from trainer.launch import preflight
     from trainer.launch import visibility as accelerators
-    from trainer.launch.certificates import trust_given
     from trainer.launch.container_memory import ContainerMemory
     from trainer.launch.elastic import run_ranks
     from trainer.launch.foreseen_memory import check_memory
@@ -69,6 +68,7 @@ with packages_needed():
     from trainer.launch.worker_pod import leave_to_culprit
     from trainer.layout.node import read_node
     from trainer.record.run_directory import RunDirectory
+    from trainer.settings.certificates import trust_given
     from trainer.settings.config import Config, ConfigError
     from trainer.settings.spelling import OPTIONS, SpellingFormatter, spell
 

@@ -1,7 +1,7 @@
 """A certificate authority of one's own, beside those that this machine trusts: STRATLAB_CA_FILE, as the charts set it.
 
 Libraries take one file in place of their own list, so that both go into one file. The trainer does the same
-(trainer/launch/certificates.py).
+(trainer/settings/certificates.py).
 """
 
 from __future__ import annotations

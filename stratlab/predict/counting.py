@@ -16,7 +16,6 @@ from stratlab.predict.operations_file import OperationsFile, read_operations_fil
 from stratlab.predict.question import Question
 from stratlab.rendering.checking import VARIABLE, ask_trainer, name_settings
 from stratlab.rendering.installation import explain_trainer
-from stratlab.tables.settings import SETTINGS
 
 
 class NotCounted(Exception):
@@ -37,23 +36,19 @@ def find_cache() -> Path:
 
 
 def list_refusals(questions: Sequence[Question]) -> dict[int, str]:
-    """Place of a question -> why the trainer would not start it; of none where it is not installed.
-
-    Whether weights are there makes no difference to memory, so that adapters may stand on any.
-    """
+    """Place of a question -> why the trainer would start no such run, whatever its data; of none where it is not
+    installed."""
     runs, kept = {}, _drop_settings(os.environ)
     for place, question in enumerate(questions):
         filled = fill_question(question)
         per_node = filled.per_node or filled.ranks
         settings = {"run": "asked", **filled.settings}
-        if settings.get("lora_rank", "0") != "0":
-            settings.setdefault("init", SETTINGS["init"]["default"])
         runs[str(place)] = {
             **{f"TRAINER_{name.upper()}": value for name, value in settings.items()},
             "PET_NNODES": str(filled.ranks // per_node),
             "PET_NPROC_PER_NODE": str(per_node),
         }
-    found = ask_trainer(runs, kept, ["--elsewhere"], (sys.executable, "-m", "trainer")).refused
+    found = ask_trainer(runs, kept, ["--shape"], (sys.executable, "-m", "trainer")).refused
     return {
         int(place): _name_typed(questions[int(place)], "; ".join(problems))
         for place, (code, problems) in found.items()

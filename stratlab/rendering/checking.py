@@ -55,7 +55,7 @@ def ask_trainer(
 
     Args:
         environ: of the process that is started.
-        options: `--elsewhere`, `--replace`.
+        options: `--elsewhere`, `--shape`, `--replace`.
         waiting: hears every WAITING_S for how many seconds it has been asked.
     """
     if not runs:

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainer.layout.mesh import broken_rules
+from trainer.layout.shape_rules import shape_problems
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import broken_deepspeed_rules
 from trainer.settings.strategy_table import STRATEGIES
 from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.model_shapes import (
-    default_image_size,
-    image_size_problem,
-    lone_value_problem,
-    model_problems,
-)
-from trainer.shapes.teacher_rules import teacher_problems
 
 
 def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int) -> Config:
@@ -30,12 +23,8 @@ def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int)
         config = Config.from_env(env)
     except ConfigError as failure:
         raise ConfigError(failure.problems + problems) from None
-    problems += broken_rules(config, ranks, per_node) + model_problems(config)
+    problems += shape_problems(config, ranks, per_node)
     problems += broken_deepspeed_rules(config, ranks, per_node, env=env, gpu=False)
-    if not config.is_text:
-        size = image_size_problem(config, config.image_size or default_image_size(config))
-        problems += [problem for problem in (size, lone_value_problem(config, ranks)) if problem]
-    problems += teacher_problems(config)
     problems += _uncounted(config)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))

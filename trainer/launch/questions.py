@@ -17,10 +17,30 @@ from trainer import failures
 from trainer.failures import DataMissing
 from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.fields import MODELS
 from trainer.settings.spelling import spell
 
 HELD_OUT_BY = ("dataset", "dataset_path", "image_column", "validation_fraction", "mode")
 """Settings that say which pictures a run holds out."""
+
+
+def check_shape(env: Mapping[str, str]) -> dict[str, Any]:
+    """The same as `check_run`, of settings alone: no data, no length, no weights. What memory depends on.
+
+    A model or a teacher of a folder or of the hub is not looked at.
+    """
+    from trainer.launch.preflight import read_pods
+    from trainer.layout.shape_rules import shape_problems
+
+    try:
+        config = Config.from_env(env)
+        pods = read_pods(env)
+        is_known = not config.model_path and "/" not in config.model and config.teacher in ("", *MODELS)
+        problems = shape_problems(config, pods.world_size, pods.processes_per_node) if is_known else []
+    except ConfigError as failure:
+        problems = failure.problems
+    said = [spell(each, env, elsewhere=True) for each in problems]
+    return {"code": failures.BAD_CONFIG if said else failures.DONE, "problems": said}
 
 
 def check_run(
@@ -74,12 +94,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--elsewhere", action="store_true", help="they run on another machine: look at no folder"
     )
+    parser.add_argument(
+        "--shape", action="store_true", help="look at what memory depends on alone: no data, no length"
+    )
     parser.add_argument("--replace", action="store_true", help="runs of their names go before they start")
     options = parser.parse_args(arguments)
     runs = json.load(sys.stdin)
     opened: set[tuple[Any, ...]] = set()
     found = {
-        name: check_run(env, elsewhere=options.elsewhere, replaces=options.replace, opened=opened)
+        name: check_shape(env)
+        if options.shape
+        else check_run(env, elsewhere=options.elsewhere, replaces=options.replace, opened=opened)
         for name, env in runs.items()
     }
     print(json.dumps(found))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer import failures
-from trainer.launch.certificates import trust_given
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 from trainer.launch.sender import (
     close_run,
@@ -25,6 +24,7 @@ from trainer.launch.sender import (
     send_new_lines,
 )
 from trainer.record.run_directory import RunDirectory, read_line, write_json
+from trainer.settings.certificates import trust_given
 from trainer.settings.config import ConfigError
 
 TAIL_BYTES, TAIL_LINES = 65_536, 20

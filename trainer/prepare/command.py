@@ -10,10 +10,10 @@ from types import FrameType
 
 from trainer import failures
 from trainer.failures import DataMissing
-from trainer.launch.certificates import explain_untrusted, trust_given
 from trainer.prepare.origin import HubAway, check_local, find_os_error
 from trainer.prepare.request import read_request
 from trainer.prepare.work import prepare
+from trainer.settings.certificates import explain_untrusted, trust_given
 from trainer.settings.config import ConfigError
 
 

@@ -10,7 +10,7 @@ import certifi
 import pytest
 
 from stratlab.machine import certificates as of_the_tools
-from trainer.launch import certificates as of_the_trainer
+from trainer.settings import certificates as of_the_trainer
 
 BOTH = pytest.mark.parametrize("module", [of_the_tools, of_the_trainer], ids=["tools", "trainer"])
 

@@ -163,7 +163,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
         and fits(found.largest)
         and (not fits(found.largest + 1) or found.largest == MOST_ROWS)
     )
-    assert found.advice.startswith("micro_batch_size=64000 fits at the same global batch, ")
+    assert found.advice.startswith("run.config.micro_batch_size=64000 fits at the same global batch, ")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema_version": 1}', '{"schema_version": 9}'])
@@ -453,8 +453,8 @@ def test_a_micro_batch_beyond_the_counted_ones_is_called_so(call: Call, tmp_path
 
 
 def test_an_image_size_of_0_is_the_model_s_own(call: Call) -> None:
-    _, out, _ = call("--model", "vit_huge", "--set", "image_size=384")
-    assert "the nearest file has image_size=224 (the model's own) (wanted 384)" in out
+    _, out, _ = call("--model", "vit_huge", "--set", "image_size=448")
+    assert "the nearest file has image_size=224 (the model's own) (wanted 448)" in out
     assert "image_size=0" not in out
     code, out, _ = call("--model", "vit_huge", "--set", "image_size=224")
     assert code == 0 and "not known" not in out
@@ -545,7 +545,9 @@ def test_only_what_is_typed_is_asked_of_the_trainer(
 ) -> None:
     """Defaults of shipped files are none of it: the trainer takes each count as it is asked."""
     seen = tmp_path / "seen"
-    program.write_text(f"#!/bin/sh\n(env; echo ARGS=$*) | grep -E '^(TRAINER_|ARGS)' >> {seen}; exit 1\n")
+    program.write_text(
+        f"#!/bin/sh\n{ALLOWS_ALL}\n(env; echo ARGS=$*) | grep -E '^(TRAINER_|ARGS)' >> {seen}; exit 1\n"
+    )
     sets = [word for text in typed if not text.startswith("--") for word in ("--set", text)]
     options = [text for text in typed if text.startswith("--")] or [f"--gpus={gpus}"]
     call("--model", model, *options, *sets, "--count")
@@ -579,7 +581,9 @@ def test_a_count_of_one_strategy_hides_no_other(call: Call, program: Path) -> No
 
 
 def test_the_trainer_s_complaints_are_in_the_words_typed(call: Call, program: Path) -> None:
-    program.write_text("#!/bin/sh\necho 'TRAINER_DP_SHARD=3: expected a divisor' >&2\nexit 2\n")
+    program.write_text(
+        f"#!/bin/sh\n{ALLOWS_ALL}\necho 'TRAINER_DP_SHARD=3: expected a divisor' >&2\nexit 2\n"
+    )
     _, out, _ = call("--model", "vit_huge", "--set", "dp_shard=3", "--set", "strategy=hsdp", "--count")
     assert "dp_shard=3: expected a divisor" in out
     assert "run.config" not in out and "TRAINER_" not in out
@@ -591,7 +595,9 @@ def test_the_trainer_s_complaints_are_in_the_words_typed(call: Call, program: Pa
 def test_what_the_trainer_refuses_to_count_is_not_offered_to_be_counted(
     code: int, offered: bool, call: Call, program: Path
 ) -> None:
-    program.write_text(f"#!/bin/sh\necho TRAINER_COMPILE=true: cannot be counted >&2\nexit {code}\n")
+    program.write_text(
+        f"#!/bin/sh\n{ALLOWS_ALL}\necho TRAINER_COMPILE=true: cannot be counted >&2\nexit {code}\n"
+    )
     _, out, _ = call("charts/fsdp", *UNCOUNTED)
     assert "run.config.compile=true" in out and ("where no file answers" in out) is offered
 
@@ -618,6 +624,7 @@ def test_without_a_cache_it_answers_and_says_so_once(
     [
         (("--model", "qwen2.5-3b", "--set", "strategy=ddp", "--set", "offload=optimizer"), "ddp: offload="),
         (("--model", "qwen2.5-3b", "--set", "strategy=zero2", "--set", "tp=2", "--count"), "zero2: tp"),
+        (("--model", "vit_huge", "--set", "strategy=ddp", "--set", "image_size=384"), "ddp: image_size=384"),
         (("charts/ddp", "--set", "run.config.offload=optimizer"), "ddp: run.config.offload=optimizer"),
         (
             ("charts/ddp", "--set", "run.config.lora_targets=qkv", "--no-count"),
