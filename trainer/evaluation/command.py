@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from trainer.data.exported import check_classes, evaluated
 from trainer.data.opening import check_held_out
 from trainer.failures import DataMissing
 from trainer.record.run_directory import RunDirectory, write_json
+from trainer.settings.certificates import trust_given
 from trainer.settings.config import Config, ConfigError
 from trainer.shapes.model_shapes import default_image_size
 
@@ -30,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
+        trust_given(os.environ)
         if asked.output.is_dir() or not asked.output.absolute().parent.is_dir():
             raise ConfigError([f"--output={asked.output}: expected a file in a folder that is there"])
         report = evaluate_run_directory(asked.run_directory, asked.weights, asked.dataset_path, asked.device)
