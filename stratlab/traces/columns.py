@@ -85,6 +85,7 @@ class Columns:
             categorize(events, self.processes)
         left = self.without
         wanted = [e for e in events if e.ph == "X" and (e.cat not in left or e.name == RECORD)]
+        self.left_out += sum(1 for e in wanted if e.dur is None and e.cat)
         kept, times = self._keep(wanted, events, text)
         if not kept:
             return

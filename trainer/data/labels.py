@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -41,7 +42,7 @@ def read_labels(splits: Mapping[str, Any], columns: Columns) -> Labels:
         raise DataMissing(f"{columns.data}: {'; '.join(problems)}")
     named = {split: _name_values(table, columns.label) for split, table in splits.items()}
     feature = splits["train"].features[columns.label]
-    names = list(getattr(feature, "names", None) or _sort_names(named["train"]))
+    names = list(dict.fromkeys(_read_names(feature) or _sort_names(named["train"])))
     for split, found in named.items():
         problems += _describe_wrong(split, columns.label, found, set(names))
     if problems:
@@ -99,10 +100,21 @@ def _find_other_kinds(splits: Mapping[str, Any], columns: Columns) -> Iterator[s
 
 
 def _name_values(table: Any, column: str) -> list[_Value]:
-    names = getattr(table.features[column], "names", None)
+    names = _read_names(table.features[column])
     values = list(table.with_format(None)[column])
     judged = {value: _judge(value, names) for value in set(values)}
     return [judged[value] for value in values]
+
+
+def _read_names(feature: Any) -> list[str] | None:
+    """Those of a ClassLabel; None: another feature."""
+    names = getattr(feature, "names", None)
+    return [_compose(name) for name in names] if names else None
+
+
+def _compose(name: str) -> str:
+    """One writing of a name: macOS stores an accent as a character of its own, Linux does not."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _judge(value: Any, names: list[str] | None) -> _Value:
@@ -118,7 +130,7 @@ def _judge(value: Any, names: list[str] | None) -> _Value:
     if isinstance(value, int) and value < 0:
         return _Value(value, "", "negative")
     if isinstance(value, str | int):
-        return _Value(value, str(value)) if str(value).strip() else _Value(value, "", "empty")
+        return _Value(value, _compose(str(value))) if str(value).strip() else _Value(value, "", "empty")
     return _Value(value, "", f"of type {type(value).__name__}")
 
 

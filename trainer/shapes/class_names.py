@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,8 +34,8 @@ def read_names(content: Mapping[str, Any]) -> list[str]:
 def match_names(known: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
     """For each wanted class its place among the known ones; None: they are not the same classes.
 
-    Names that differ by case, blanks or underscores alone are one name, unless that made two of a side equal. Where one
-    side has no names, only their number is compared by whoever knows it: the order is kept.
+    Names that differ only by case, blanks, underscores or the writing of an accent are one name, unless that made two
+    of a side equal. Where one side has no names, the caller compares their number: the order is kept.
     """
     if not known or not wanted:
         return list(range(len(wanted)))
@@ -63,4 +64,4 @@ def hash_names(names: Sequence[str]) -> str:
 
 
 def _simplify(name: str) -> str:
-    return " ".join(name.replace("_", " ").split()).casefold()
+    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split()).casefold()

@@ -109,7 +109,7 @@ def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     )
     loaded = load_trace(trace.write(tmp_path / "trace.json"))
     assert len(loaded.ts) == count + 2
-    assert loaded.left_out == 1
+    assert loaded.left_out == 2
     assert loaded.correlation[-2:].tolist() == [-1, -1]
 
 

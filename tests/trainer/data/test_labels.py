@@ -230,3 +230,15 @@ def test_numbers_are_classes_in_their_own_order(tmp_path, kind, labels, names):
     assert data.class_names == names
     expected = [names.index(str(value) if isinstance(value, bool) else str(int(value))) for value in labels]
     assert np.array_equal(data.test.labels, expected)
+
+
+def test_an_accent_written_in_two_ways_is_one_class(tmp_path):
+    """macOS stores it as a character of its own; an archive from there beside a folder from Linux."""
+    for split, accent in (("train", "\u00e9"), ("test", "e\u0301")):
+        for index in range(6):
+            file = tmp_path / "d" / split / ("ape", f"chat{accent}")[index % 2] / f"{index}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(png(index))
+    data = open_data(run(tmp_path / "d"), 4)
+    assert data.class_names == ["ape", "chat\u00e9"]
+    assert not notes(tmp_path / "d", "classes")

@@ -43,6 +43,7 @@ def test_the_names_in_a_config_json(content, names):
         ("", "ab", [0, 1]),
         ("ab", "", []),
         (["Great_cat", "dog "], ["dog", "great cat"], [1, 0]),
+        (["chat\u00e9", "dog"], ["dog", "chate\u0301"], [1, 0]),  # Linux and macOS
         (["Left", "left"], ["left", "Left"], [1, 0]),
         (["Left", "left"], ["left", "LEFT"], None),
     ],

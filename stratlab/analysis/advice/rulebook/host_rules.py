@@ -63,12 +63,13 @@ def _waits(kind: str, title: str, remedies: tuple[Remedy, ...]) -> Rule:
 HOST = (
     _waits(
         "short",
-        "The GPU waits {launching_pct:.0f} % of the step for the host to launch work, most of it in many short gaps",
+        "The GPU waits {launching_pct:.0f} % of the step for the host or for launches, most of it in many short gaps",
         LAUNCHES,
     ),
     _waits(
         "first",
-        "The GPU waits {launching_pct:.0f} % of the step for the host, most of it before the first event of a step",
+        "The GPU waits {launching_pct:.0f} % of the step for the host or for launches, most of it before the first "
+        "event of a step",
         (
             Remedy(
                 "Look at what the host does there before it launches anything: preparing samples, tokenizing, moving "
@@ -78,7 +79,8 @@ HOST = (
     ),
     _waits(
         "label",
-        "The GPU waits {launching_pct:.0f} % of the step for the host, most of it in long gaps under {gap_label}",
+        "The GPU waits {launching_pct:.0f} % of the step for the host or for launches, most of it in long "
+        "gaps under {gap_label}",
         (
             Remedy(
                 "Look at what the host does under that label: Python that computes, a wait for another process, a "
@@ -88,8 +90,8 @@ HOST = (
     ),
     _waits(
         "long",
-        "The GPU waits {launching_pct:.0f} % of the step for the host, most of it in long gaps, the longest of "
-        "{longest_gap_ms:.1f} ms",
+        "The GPU waits {launching_pct:.0f} % of the step for the host or for launches, most of it in long "
+        "gaps, the longest of {longest_gap_ms:.1f} ms",
         (
             Remedy(
                 "Look for these gaps in the merged trace, and at what the host does in them: compiling at first use, "
