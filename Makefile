@@ -33,7 +33,7 @@ help: ## list the targets
 demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab demo --results $(DEMO)
 
-test: setup .tools/scan/ready lint ## every kind of proof that needs neither GPU nor cluster (half an hour to an hour on 2 cores); WORKERS=0: in one process
+test: setup .tools/scan/ready lint ## what proves a change, without GPU and cluster (half an hour to an hour on 2 cores); WORKERS=0: in one process
 	$(PYTEST) --tier fast --tier change --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: setup ## what to run after each edit: no ranks, no rehearsals, no browser (3 minutes)

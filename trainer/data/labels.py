@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from trainer.data.columns import Columns
 from trainer.failures import DataMissing
 from trainer.settings.config import ConfigError
 from trainer.settings.spelling import name_first
+from trainer.shapes.class_names import compose_accents
 
 MOST_NAMED = 10
 CURE = "correct the label, or remove the sample"
@@ -109,12 +109,7 @@ def _name_values(table: Any, column: str) -> list[_Value]:
 def _read_names(feature: Any) -> list[str] | None:
     """Those of a ClassLabel; None: another feature."""
     names = getattr(feature, "names", None)
-    return [_compose(name) for name in names] if names else None
-
-
-def _compose(name: str) -> str:
-    """One writing of a name: macOS stores an accent as a character of its own, Linux does not."""
-    return unicodedata.normalize("NFC", name)
+    return [compose_accents(name) for name in names] if names else None
 
 
 def _judge(value: Any, names: list[str] | None) -> _Value:
@@ -130,7 +125,9 @@ def _judge(value: Any, names: list[str] | None) -> _Value:
     if isinstance(value, int) and value < 0:
         return _Value(value, "", "negative")
     if isinstance(value, str | int):
-        return _Value(value, _compose(str(value))) if str(value).strip() else _Value(value, "", "empty")
+        return (
+            _Value(value, compose_accents(str(value))) if str(value).strip() else _Value(value, "", "empty")
+        )
     return _Value(value, "", f"of type {type(value).__name__}")
 
 

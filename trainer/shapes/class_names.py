@@ -63,5 +63,10 @@ def hash_names(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(names).encode()).hexdigest()
 
 
+def compose_accents(name: str) -> str:
+    """One writing of a name: macOS stores an accent as a character of its own, Linux does not."""
+    return unicodedata.normalize("NFC", name)
+
+
 def _simplify(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split()).casefold()
+    return " ".join(compose_accents(name).replace("_", " ").split()).casefold()
