@@ -30,6 +30,7 @@ from stratlab.analysis.reporting.quality import find_gaps, keep_one_source
 from stratlab.analysis.reporting.report import build_report
 from stratlab.analysis.reporting.run_facts import RunFacts, read_facts
 from stratlab.analysis.reporting.tables import write_tables
+from stratlab.run_directory.files import is_alive
 from stratlab.run_directory.places import MERGED, PAGE
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.clocks import find_offsets
@@ -41,7 +42,15 @@ OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp",
 
 
 class NoTraces(Exception):
-    """No rank has a trace that can be analysed. The text says why for every file."""
+    """No rank has a trace that can be analysed. The text says why for every file.
+
+    Attributes:
+        is_alive: the run is still going, so that traces may come.
+    """
+
+    def __init__(self, text: str, *, is_alive: bool = False) -> None:
+        super().__init__(text)
+        self.is_alive = is_alive
 
 
 def analyze_run(
@@ -131,7 +140,13 @@ def analyze_found(
     findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]
     if not ranks:
         if not facts.summary or any(finding.action == "skipped" for finding in findings):
-            raise NoTraces(_explain(place, findings))
+            going = is_alive(run_dir)
+            hint = (
+                [f"  the run is still going: analyze it after its end, stratlab wait {run_dir}"]
+                if going
+                else []
+            )
+            raise NoTraces("\n".join([_explain(place, findings), *hint]), is_alive=going)
         report = build_untraced_report(facts, findings)
         _write_untraced(run_dir, scratch or run_dir, report, facts)
         return _log(run_dir, report, tracking_uri, progress)

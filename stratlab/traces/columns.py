@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stratlab.traces.ascend import Processes, categorize
 from stratlab.traces.events import (
+    COLLECTIVE_OPERATORS,
     ELEMENT_BYTES,
     GPU_CATEGORIES,
     NO_ARGS,
@@ -83,8 +84,8 @@ class Columns:
             self._apply_memory([e for e in events if e.name == "[memory]" and e.ph == "i" and e.args])
         if self.processes:
             categorize(events, self.processes)
-        left = self.without
-        wanted = [e for e in events if e.ph == "X" and (e.cat not in left or e.name == RECORD)]
+        left, always = self.without, (RECORD, *COLLECTIVE_OPERATORS)
+        wanted = [e for e in events if e.ph == "X" and (e.cat not in left or e.name.startswith(always))]
         self.left_out += sum(1 for e in wanted if e.dur is None and e.cat)
         kept, times = self._keep(wanted, events, text)
         if not kept:
@@ -108,7 +109,7 @@ class Columns:
         for key in ("device", "stream", "bytes"):
             self._add(key, read_integers([getattr(a, key) for a in args]))
         told = np.flatnonzero(on_gpu | (name == self.names.get(RECORD, -1))).tolist()
-        talks = [i for i in told if (kept[i].args or NO_ARGS).collective is not None]
+        talks = [i for i in told if (kept[i].args or NO_ARGS).collective not in (None, "")]
         if talks:
             self._apply_communication(np.array(talks) + self.count, [kept[i].args or NO_ARGS for i in talks])
         self.count += len(kept)

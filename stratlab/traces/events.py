@@ -16,6 +16,11 @@ GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
 UNLINKED_CATEGORIES = ("cpu_op", "Operator", "python_function", "user_annotation", "gpu_user_annotation")
 LAUNCH_CATEGORY = re.compile(r"_(runtime|driver)$|^Runtime$")
 RECORD = "record_param_comms"  # torch's operator around a collective; its args say which
+# torch's operators that start collectives; old versions write no record within them
+COLLECTIVE_OPERATORS = (
+    *("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::"),
+    "_dtensor::shard_dim_alltoall",
+)
 
 Number = int | float | str | None
 

@@ -1,5 +1,5 @@
 """The labels of a trace: where a step and its phases begin and end on the host. The trainer writes its own; in traces
-of other programs torch's count."""
+of other programs those of torch and Lightning count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from stratlab.traces.intervals import Intervals, Times
+from stratlab.traces.intervals import Intervals, Times, build_union, is_within
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, Trace
 
 StepsFrom = Literal["labels", "profiler", "recording"]
@@ -22,10 +22,15 @@ PHASES = {
     "backward": re.compile(r"^## ?Backward Pass ?##$", re.IGNORECASE),
     "optimizer": re.compile(r"^## ?Optimizer Step ?##$", re.IGNORECASE),
 }
-OF_TORCH = {  # where the trace has no label of PHASES for that phase
-    "data": re.compile(r"^enumerate\((DataLoader|DataPipe)\)#"),
+OF_OTHERS = {  # where the trace has no label of PHASES for that phase; `[pl]` is Lightning
+    "data": re.compile(
+        r"^enumerate\((DataLoader|DataPipe)\)#"
+        r"|^\[pl\]\[profile\](\[\w+Loop\]\.\w+_next|get_(train|validate|test|predict|sanity_check)_batch)$"
+    ),
     "optimizer": re.compile(r"^Optimizer\.(step|zero_grad)#"),
 }
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+TRAINING = re.compile(r"^Optimizer\.zero_grad#|^\[pl\]\[profile\]\[Strategy\]\w+\.(training_step|backward)$")
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,21 @@ def find_phases(trace: Trace) -> list[str]:
 
 
 def _find_phase(trace: Trace, phase: str) -> Times:
-    """The events that label the phase: the trainer's, else torch's."""
+    """The events that label the phase: the trainer's, else torch's or Lightning's."""
     labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
     found = _matching(trace, labels, PHASES[phase])
-    return found if len(found) or phase not in OF_TORCH else _matching(trace, labels, OF_TORCH[phase])
+    if len(found) or phase not in OF_OTHERS:
+        return found
+    if phase == "optimizer" and _steps_train(trace, labels):
+        return found
+    return _matching(trace, labels, OF_OTHERS[phase])
+
+
+def _steps_train(trace: Trace, labels: Times) -> bool:
+    """Whether `Optimizer.step` runs a closure with forward and backward pass, as Lightning has it."""
+    steps, training = (_matching(trace, labels, pattern) for pattern in (OPTIMIZER_STEP, TRAINING))
+    spans = build_union(trace.ts[steps], trace.end[steps])
+    return bool(is_within(trace.ts[training], spans).any())
 
 
 def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:

@@ -76,7 +76,9 @@ def decode_head(head: bytes) -> dict[str, Any]:
 
 
 def read_base_ns(value: Any) -> int:
-    """`baseTimeNanoseconds`; 0 for what is no time."""
+    """`baseTimeNanoseconds`, also in quotes; 0 for what is no time."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < MOST_DIGITS:
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return 0
     is_time = -LATEST_NS < value < LATEST_NS and value == int(value)

@@ -31,8 +31,8 @@ Source = Literal["gpu", "cpu"]
 # Not computation: entering a collective, and autograd's wrappers, whose own time is hooks that wait for one
 # (FSDP waits inside RegisterPostBackwardFunctionBackward).
 NO_COMPUTE_OP = re.compile(
-    r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$"
-    r"|^(## |ProfilerStep#|enumerate\(|Optimizer\.)"  # labels, which writers of 2021 call operators
+    r"^(_?c10d\w*::|_dtensor::shard_dim_alltoall|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$"
+    r"|^(## |ProfilerStep#|\[pl\]|enumerate\(|Optimizer\.)"  # labels, which writers of 2021 call operators
 )
 OPERATOR_CATEGORIES = ("cpu_op", "Operator")
 
@@ -53,7 +53,7 @@ class Lanes:
     names: list[str]
     name: NDArray[np.int32]
     entry: Times  # what the event, or the record around its launch, says: into `communication`; -1 = nothing
-    label: NDArray[np.int32]  # of a collective around its launch, into `names`; -1 = none
+    label: NDArray[np.int32]  # or operator of a collective around its launch, into `names`; -1 = none
     in_flight: int  # GPU events that were launched before the recording began
     unlaunched: int  # other GPU events without a launch in the trace; they count by their own start
     _order: Times = field(init=False, repr=False)  # by issue

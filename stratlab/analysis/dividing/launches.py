@@ -1,8 +1,8 @@
 """Which host event launched each GPU event, and in which collective it did so.
 
 A launch is any host event with the GPU event's correlation id, whatever device's runtime it belongs to. A collective is
-known by what the GPU event says of itself, else by the label or the record (RECORD) around its launch: NCCL carries out
-an all-to-all with a kernel named SendRecv.
+known by what the GPU event says of itself, else by the record (RECORD), the label or the operator around its launch:
+NCCL carries out an all-to-all with a kernel named SendRecv.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab.analysis.dividing.collective_names import COMMUNICATION_LABEL, is_collective
-from stratlab.traces.events import LAUNCH_CATEGORY, RECORD
+from stratlab.traces.events import COLLECTIVE_OPERATORS, LAUNCH_CATEGORY, RECORD
 from stratlab.traces.intervals import Times
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, UNTOLD, Mask, Trace
 
+AROUND = (*LABEL_CATEGORIES, "cpu_op")
 DEEPEST = 8  # labels around one launch that are looked at, from the innermost
 
 
@@ -76,18 +77,23 @@ def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
 
 
 def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int32]]:
-    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the label of a collective
-    around it, an index into `trace.names`, -1 = none."""
+    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the label or the
+    operator of a collective around it, an index into `trace.names`, -1 = none."""
     records = np.flatnonzero(trace.name == _find_code(trace, RECORD))
     records = records[find_entries(trace, records) >= 0]
-    known = [bool(COMMUNICATION_LABEL.search(name)) and is_collective(name) for name in trace.names]
-    labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES) & np.array(known, bool)[trace.name])
+    known = [_starts_collective(name) for name in trace.names]
+    labels = np.flatnonzero(trace.in_category(AROUND) & np.array(known, bool)[trace.name])
     record, label = (_find_innermost(trace, launches.event, found) for found in (records, labels))
     entry = find_entries(trace, np.maximum(record, 0))
     return (
         np.where(record >= 0, entry, -1),
         np.where(label >= 0, trace.name[np.maximum(label, 0)], -1).astype(np.int32),
     )
+
+
+def _starts_collective(name: str) -> bool:
+    is_label = COMMUNICATION_LABEL.search(name) or name.startswith(COLLECTIVE_OPERATORS)
+    return bool(is_label) and is_collective(name)
 
 
 def _find_code(trace: Trace, name: str) -> int:

@@ -18,6 +18,7 @@ from stratlab.analysis.measuring import measure
 from stratlab.analysis.mlflow_upload import build_numbers, build_tags
 from stratlab.analysis.pages.untraced import say_untraced
 from stratlab.compare.explaining.traced_step import build_traced_step
+from stratlab.run_directory.files import ALIVE_S
 from stratlab.traces.chunks import LIMITS
 from stratlab.traces.packed import PackedFile
 from stratlab.user_error import UserError
@@ -166,6 +167,36 @@ def test_no_traces(tmp_path: Path) -> None:
     with pytest.raises(NoTraces):
         run_analyze(run)
     assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def go_on(run: Path, *, ends: bool = False, quiet_s: float = 0) -> Path:
+    """An attempt has started in the run, which was last written `quiet_s` ago."""
+    events = [{"event": "started", "t": 1.0, "attempt": 1}]
+    if ends:
+        events.append({"event": "ended", "t": 2.0, "attempt": 1, "exit_code": 1})
+    (run / "attempts.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    for path in (run, *run.rglob("*")):
+        os.utime(path, (path.stat().st_mtime - quiet_s,) * 2)
+    return run
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+@pytest.mark.parametrize(
+    ("state", "is_alive"), [({}, True), ({"ends": True}, False), ({"quiet_s": 2 * ALIVE_S}, False)]
+)
+def test_no_traces_of_a_run_that_goes_on(
+    tmp_path: Path, state: dict[str, Any], is_alive: bool, has_folder: bool
+) -> None:
+    run = write_run(tmp_path / "run", {}, manifest=has_folder)
+    with pytest.raises(NoTraces) as missing:
+        run_analyze(go_on(run, **state))
+    assert missing.value.is_alive == is_alive
+
+
+def test_traces_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
+    found = [[row["reason"] for row in run_analyze(go_on(run, ends=e))["quality"]] for e in (False, True)]
+    assert found == [["is missing: the run is still going"], ["is missing: the run did not finish"]]
 
 
 def finish(run: Path, **changes: Any) -> None:

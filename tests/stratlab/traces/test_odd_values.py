@@ -13,7 +13,7 @@ import pytest
 from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.traces.merge import merge_traces
 from stratlab.traces.trace import load_trace
-from tests.stratlab.simulated.small import build_gpu_trace
+from tests.stratlab.simulated.small import build_gpu_trace, quote_numbers
 
 ODD = (
     '{"ph": "X", "cat": "cpu_op", "name": "odd", "pid": 1, "tid": 1, "ts": 5100, "dur": 1, "args": {"x": 1}}'
@@ -77,9 +77,32 @@ def test_odd_value_costs_no_more_than_its_event(
     assert names.count("adamw") == 3
 
 
+def test_numbers_in_quotes_are_numbers(tmp_path: Path) -> None:
+    """The measures, and the times in the merged trace, are those of plain numbers."""
+    plain = build_gpu_trace(0)
+    paths = [t.write(tmp_path / f"{i}.json") for i, t in enumerate((plain, quote_numbers(plain)))]
+    first, second = (measure_traces({0: path}).ranks[0] for path in paths)
+    for part in ("rows", "kernels", "collectives", "copies", "idle"):
+        assert getattr(first, part) == getattr(second, part)
+    times = []
+    for path in paths:
+        merge_traces({0: path}, out := path.with_suffix(".gz"), offsets_ns={})
+        events = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
+        times.append([(e["ts"], e["dur"]) for e in events if e["ph"] == "X"])
+    assert times[0] == times[1]
+
+
 @pytest.mark.parametrize(
     ("base", "base_ns"),
-    [("1.7e18", 1_700_000_000_000_000_000), ("NaN", 0), ('"x"', 0), ("true", 0), ("1e400", 0), ("[1]", 0)],
+    [
+        ('"1700000000000000000"', 1_700_000_000_000_000_000),
+        ("1.7e18", 1_700_000_000_000_000_000),
+        ("NaN", 0),
+        ('"x"', 0),
+        ("true", 0),
+        ("1e400", 0),
+        ("[1]", 0),
+    ],
 )
 @pytest.mark.parametrize("behind", [False, True])
 def test_odd_base_time(tmp_path: Path, base: str, base_ns: int, behind: bool) -> None:

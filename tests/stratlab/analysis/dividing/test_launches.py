@@ -20,6 +20,7 @@ COPY = "Memcpy DtoD (Device -> Device)"
 def write(*labels: tuple[str, str, dict[str, Any]], name: str = SEND_RECV, **said: Any) -> TraceWriter:
     """A step with one GPU event, launched at 1100 us within labels of (category, name, args); it says `said`."""
     trace = TraceWriter(0)
+    trace.head["deviceProperties"] = [{"id": 0}]  # as of every real GPU: most operators are not kept
     trace.label("ProfilerStep#1", 1000, 2000)
     for depth, (category, label, args) in enumerate(labels):
         trace.add(category, label, 1050 + depth, 1150 - depth, HOST, HOST, **args)
@@ -37,6 +38,8 @@ def analyse(trace: TraceWriter, folder: Path) -> RankAnalysis:
 LABEL = ("user_annotation", "nccl:all_to_all", {})
 RECORD = ("cpu_op", "record_param_comms", {"Collective name": "all_to_allv", "Process Group Name": "3"})
 GATHER = {"Collective name": "_allgather_base", "Process Group Name": "5"}
+
+RECORD_OF_GATHER = ("cpu_op", "record_param_comms", GATHER)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +71,58 @@ def test_collective(
     assert [k.type for k in rank.kernels] == [
         "comm" if collective else "copy" if name.startswith("Memcpy") else "compute"
     ]
+
+
+@pytest.mark.parametrize("category", ["cpu_op", "Operator", "user_annotation"])
+@pytest.mark.parametrize(
+    ("operator", "collective"),
+    [
+        ("c10d::alltoall_base_", "all_to_all"),
+        ("c10d::alltoall_", "all_to_all"),
+        ("c10d::allgather_", "all_gather"),
+        ("c10d::_allgather_base_", "all_gather"),
+        ("c10d::allgather_into_tensor_coalesced_", "all_gather"),
+        ("c10d::reduce_scatter_", "reduce_scatter"),
+        ("c10d::_reduce_scatter_base_", "reduce_scatter"),
+        ("c10d::allreduce_coalesced_", "all_reduce"),
+        ("c10d::reduce_", "reduce"),
+        ("c10d::broadcast_", "broadcast"),
+        ("c10d::gather_", "gather"),
+        ("c10d::scatter_", "scatter"),
+        ("c10d::barrier", "barrier"),
+        ("c10d::send", "send_recv"),
+        ("c10d::recv_", "send_recv"),
+        ("c10d::recv_any_source_", "send_recv"),
+        ("_c10d_functional::all_to_all_single", "all_to_all"),
+        ("_c10d_functional::all_gather_into_tensor", "all_gather"),
+        ("_c10d_functional::wait_tensor", "send_recv"),  # no collective: the kernel's name counts
+        ("_c10d_functional_autograd::all_to_all_single", "all_to_all"),
+        ("c10d_functional::all_to_all_single", "all_to_all"),
+        ("_dtensor::shard_dim_alltoall", "all_to_all"),
+        ("mylib::all_to_all", "send_recv"),
+    ],
+)
+def test_operator_around_the_launch(tmp_path: Path, operator: str, collective: str, category: str) -> None:
+    """Also where the record within it says nothing."""
+    for record in ([], [("cpu_op", "record_param_comms", {})]):
+        rank = analyse(write((category, operator, {}), *record), tmp_path)
+        assert [row.collective for row in rank.collectives] == [collective]
+
+
+def test_an_operator_counts_less_than_a_collective_s_name(tmp_path: Path) -> None:
+    around = [("cpu_op", "c10d::alltoall_base_", {})]
+    own, record = (
+        analyse(write(*around, **GATHER), tmp_path),
+        analyse(write(*around, RECORD_OF_GATHER), tmp_path),
+    )
+    unnamed = analyse(write(*around, **{"Collective name": ""}), tmp_path)
+    found = [[row.collective for row in rank.collectives] for rank in (own, record, unnamed)]
+    assert found == [["all_gather"], ["all_gather"], ["all_to_all"]]
+
+
+def test_of_two_operators_around_a_launch_the_inner_one_counts(tmp_path: Path) -> None:
+    trace = write(("cpu_op", "_c10d_functional::all_reduce", {}), ("cpu_op", "c10d::alltoall_", {}))
+    assert [row.collective for row in analyse(trace, tmp_path).collectives] == ["all_to_all"]
 
 
 def test_label_on_another_thread_or_before_the_launch_is_none(tmp_path: Path) -> None:

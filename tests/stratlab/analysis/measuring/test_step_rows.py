@@ -256,6 +256,66 @@ def test_torch_s_own_labels_are_phases(tmp_path: Path) -> None:
         assert row.forward_ms is None and row.backward_ms is None
 
 
+LIGHTNING = "[pl][profile]"
+
+
+@pytest.mark.parametrize(
+    ("label", "data_ms"),
+    [
+        ("enumerate(DataPipe)#MyPipe", 0.3),
+        (f"{LIGHTNING}[_TrainingEpochLoop].train_dataloader_next", 0.3),
+        (f"{LIGHTNING}[TrainingEpochLoop].train_dataloader_next", 0.3),
+        (f"{LIGHTNING}[_EvaluationLoop].val_next", 0.3),
+        (f"{LIGHTNING}[_EvaluationLoop].test_next", 0.3),
+        (f"{LIGHTNING}[_PredictionLoop].predict_next", 0.3),
+        (f"{LIGHTNING}[EvaluationEpochLoop].val_dataloader_idx_0_next", 0.3),
+        (f"{LIGHTNING}get_train_batch", 0.3),
+        (f"{LIGHTNING}[LightningModule]Net.optimizer_step", None),
+        (f"{LIGHTNING}[LightningDataModule]Data.train_dataloader", None),
+        (f"{LIGHTNING}[Strategy]SingleDeviceStrategy.batch_to_device", None),
+        (f"{LIGHTNING}run_training_batch", None),
+        ("[_TrainingEpochLoop].train_dataloader_next", None),
+    ],
+)
+def test_labels_of_data_loading(tmp_path: Path, label: str, data_ms: float | None) -> None:
+    trace = TraceWriter(0)
+    trace.label("ProfilerStep#1", 1000, 2000)
+    trace.label(label, 1000, 1300)
+    trace.kernel("gemm", 1310, 1320, 1900)
+    (row,) = analyse(trace, tmp_path).rows
+    assert (row.data_ms, row.data_wait_ms) == (data_ms, data_ms)
+
+
+def test_torch_s_label_inside_lightning_s_counts_once(tmp_path: Path) -> None:
+    trace = TraceWriter(0)
+    trace.label("ProfilerStep#1", 1000, 2000)
+    trace.label(f"{LIGHTNING}[_TrainingEpochLoop].train_dataloader_next", 1000, 1300)
+    trace.label("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1050, 1250)
+    trace.kernel("gemm", 1310, 1320, 1900)
+    (row,) = analyse(trace, tmp_path).rows
+    assert (row.data_ms, row.data_wait_ms) == (0.3, 0.3)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "Optimizer.zero_grad#SGD.zero_grad",
+        f"{LIGHTNING}[Strategy]DDPStrategy.training_step",
+        f"{LIGHTNING}[Strategy]DDPStrategy.backward",
+    ],
+)
+def test_an_optimizer_step_around_forward_and_backward_tells_no_phase(tmp_path: Path, inner: str) -> None:
+    """Lightning gives `Optimizer.step` a closure that trains."""
+    trace = TraceWriter(0)
+    trace.label("ProfilerStep#1", 1000, 2000)
+    trace.label("Optimizer.step#SGD.step", 1100, 1950)
+    trace.label(inner, 1110, 1400)
+    trace.kernel("gemm", 1310, 1320, 1900)
+    found = analyse(trace, tmp_path)
+    assert "optimizer" not in found.phases
+    assert [row.optimizer_ms for row in found.rows] == [None]
+
+
 def test_waiting_for_data_is_unknown_without_a_label(tmp_path: Path) -> None:
     found = analyse(build_gpu_trace(0, without="data"), tmp_path)
     assert (
