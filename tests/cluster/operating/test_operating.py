@@ -133,7 +133,7 @@ def test_a_volume_that_was_lost_comes_back_whole(lab: Lab, steps: Steps, tmp_pat
         lab.kubectl("wait", "--for=condition=Ready", "pod/data", "--timeout=300s")
         lab.kubectl("cp", str(tmp_path / "operating" / "kept"), f"data:{MOUNT}/operating/kept")
         lab.kubectl("delete", "pod", "data")
-        train(lab, "on", SHORT | {"run.config.resume_from": "operating/kept", "run.config.epochs": 6})
+        train(lab, "on", SHORT | {"run.config.resume_from": "operating/kept", "run.config.epochs": 20})
         assert steps_of(lab, "on")[0] > 1
         assert "kept" in stratlab(lab, "list", "--on-cluster").stdout
 
