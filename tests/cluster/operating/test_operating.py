@@ -192,7 +192,14 @@ def test_a_private_authority_reaches_every_pod(lab: Lab, steps: Steps, tmp_path:
             assert "report in MLflow" in stratlab(lab, "compare", "trusted", "--on-cluster").stderr
             stratlab(lab, "metrics", "replay", "trusted/trusting", "--on-cluster")
             lab.uninstall("trusting")
-            stratlab(lab, "remove", "trusted/trusting", "--with-mlflow", "--on-cluster", "--yes")
+            options = [
+                "--with-mlflow",
+                "--on-cluster",
+                "--yes",
+                "--certificates",
+                "configMap/company-ca/ca.crt",
+            ]
+            stratlab(lab, "remove", "trusted/trusting", *options)
 
 
 @contextmanager
