@@ -133,7 +133,7 @@ def test_a_volume_that_was_lost_comes_back_whole(lab: Lab, steps: Steps, tmp_pat
         lab.kubectl("wait", "--for=condition=Ready", "pod/data", "--timeout=300s")
         lab.kubectl("cp", str(tmp_path / "operating" / "kept"), f"data:{MOUNT}/operating/kept")
         lab.kubectl("delete", "pod", "data")
-        train(lab, "on", SHORT | {"run.config.resume_from": "operating/kept", "run.config.epochs": 6})
+        train(lab, "on", SHORT | {"run.config.resume_from": "operating/kept", "run.config.epochs": 20})
         assert steps_of(lab, "on")[0] > 1
         assert "kept" in stratlab(lab, "list", "--on-cluster").stdout
 
@@ -192,7 +192,14 @@ def test_a_private_authority_reaches_every_pod(lab: Lab, steps: Steps, tmp_path:
             assert "report in MLflow" in stratlab(lab, "compare", "trusted", "--on-cluster").stderr
             stratlab(lab, "metrics", "replay", "trusted/trusting", "--on-cluster")
             lab.uninstall("trusting")
-            stratlab(lab, "remove", "trusted/trusting", "--with-mlflow", "--on-cluster", "--yes")
+            options = [
+                "--with-mlflow",
+                "--on-cluster",
+                "--yes",
+                "--certificates",
+                "configMap/company-ca/ca.crt",
+            ]
+            stratlab(lab, "remove", "trusted/trusting", *options)
 
 
 @contextmanager
