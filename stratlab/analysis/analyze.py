@@ -26,7 +26,7 @@ from stratlab.analysis.pages.untraced import (
     build_untraced_markdown,
     build_untraced_report,
 )
-from stratlab.analysis.reporting.quality import find_gaps, keep_one_source
+from stratlab.analysis.reporting.quality import RUNNING, find_gaps, keep_one_source
 from stratlab.analysis.reporting.report import build_report
 from stratlab.analysis.reporting.run_facts import RunFacts, read_facts
 from stratlab.analysis.reporting.tables import write_tables
@@ -42,15 +42,7 @@ OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp",
 
 
 class NoTraces(Exception):
-    """No rank has a trace that can be analysed. The text says why for every file.
-
-    Attributes:
-        is_alive: the run is still going, so that traces may come.
-    """
-
-    def __init__(self, text: str, *, is_alive: bool = False) -> None:
-        super().__init__(text)
-        self.is_alive = is_alive
+    """No rank has a trace that can be analysed. The text says why for every file."""
 
 
 def analyze_run(
@@ -140,13 +132,7 @@ def analyze_found(
     findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]
     if not ranks:
         if not facts.summary or any(finding.action == "skipped" for finding in findings):
-            going = is_alive(run_dir)
-            hint = (
-                [f"  the run is still going: analyze it after its end, stratlab wait {run_dir}"]
-                if going
-                else []
-            )
-            raise NoTraces("\n".join([_explain(place, findings), *hint]), is_alive=going)
+            raise NoTraces(_explain(place, findings, is_alive(run_dir)))
         report = build_untraced_report(facts, findings)
         _write_untraced(run_dir, scratch or run_dir, report, facts)
         return _log(run_dir, report, tracking_uri, progress)
@@ -218,8 +204,12 @@ def _log(
     return report
 
 
-def _explain(place: str, findings: list[Finding]) -> str:
+def _explain(place: str, findings: list[Finding], at_work: bool) -> str:
     lines = [f"{place}: no trace can be analysed", *(f"  {_sentence(finding)}" for finding in findings)]
+    if at_work:
+        lines.append(
+            f"  {RUNNING}: traces come after step profile_first_step + profile_steps; analyze it again then"
+        )
     return "\n".join(lines)
 
 

@@ -1,5 +1,5 @@
 """The labels of a trace: where a step and its phases begin and end on the host. The trainer writes its own; in traces
-of other programs those of torch and Lightning count."""
+of other programs torch's count, else those of their training loops."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ PHASES = {
     "backward": re.compile(r"^## ?Backward Pass ?##$", re.IGNORECASE),
     "optimizer": re.compile(r"^## ?Optimizer Step ?##$", re.IGNORECASE),
 }
-OF_OTHERS = {  # where the trace has no label of PHASES for that phase; `[pl]` is Lightning
-    "data": re.compile(
-        r"^enumerate\((DataLoader|DataPipe)\)#"
-        r"|^\[pl\]\[profile\](\[\w+Loop\]\.\w+_next|get_(train|validate|test|predict|sanity_check)_batch)$"
+OTHER_LABELS = {  # the first that the trace has, where it has no label of PHASES for that phase
+    "data": (
+        re.compile(r"^enumerate\((DataLoader|DataPipe)\)#"),  # torch
+        re.compile(r"^\[pl\]\[profile\].*(_next|get_train_batch)$"),  # Lightning's PyTorchProfiler
+        re.compile(r"(^|\.)next\(data_iter\)$"),  # TorchTNT
     ),
-    "optimizer": re.compile(r"^Optimizer\.(step|zero_grad)#"),
+    "optimizer": (
+        re.compile(r"^Optimizer\.(step|zero_grad)#"),
+    ),  # Lightning's optimizer_step holds forward too
 }
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
-TRAINING = re.compile(r"^Optimizer\.zero_grad#|^\[pl\]\[profile\]\[Strategy\]\w+\.(training_step|backward)$")
+IN_CLOSURE = re.compile(
+    r"^Optimizer\.zero_grad#|^\[pl\]\[profile\]\[Strategy\]\w+\.(training_step|backward)$"
+)
 
 
 @dataclass(frozen=True)
@@ -66,21 +71,19 @@ def find_phases(trace: Trace) -> list[str]:
 
 
 def _find_phase(trace: Trace, phase: str) -> Times:
-    """The events that label the phase: the trainer's, else torch's or Lightning's."""
+    """The events that label the phase: the trainer's, else torch's, else those of another training loop."""
     labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
-    found = _matching(trace, labels, PHASES[phase])
-    if len(found) or phase not in OF_OTHERS:
-        return found
-    if phase == "optimizer" and _steps_train(trace, labels):
-        return found
-    return _matching(trace, labels, OF_OTHERS[phase])
+    for pattern in (PHASES[phase], *OTHER_LABELS.get(phase, ())):
+        if len(found := _matching(trace, labels, pattern)):
+            is_closed = phase == "optimizer" and _run_closures(trace, labels)
+            return labels[:0] if is_closed and pattern is not PHASES[phase] else found
+    return labels[:0]
 
 
-def _steps_train(trace: Trace, labels: Times) -> bool:
-    """Whether `Optimizer.step` runs a closure with forward and backward pass, as Lightning has it."""
-    steps, training = (_matching(trace, labels, pattern) for pattern in (OPTIMIZER_STEP, TRAINING))
-    spans = build_union(trace.ts[steps], trace.end[steps])
-    return bool(is_within(trace.ts[training], spans).any())
+def _run_closures(trace: Trace, labels: Times) -> bool:
+    """Whether `Optimizer.step` runs forward and backward pass too, as Lightning calls it."""
+    steps, inner = (_matching(trace, labels, pattern) for pattern in (OPTIMIZER_STEP, IN_CLOSURE))
+    return bool(is_within(trace.ts[inner], build_union(trace.ts[steps], trace.end[steps])).any())
 
 
 def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:

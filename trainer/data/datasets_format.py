@@ -17,7 +17,7 @@ from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
 from trainer.data.labels import describe_classes, read_labels
 from trainer.data.opening import AT_ONCE, find_unreadable
-from trainer.data.picture_folder import read_picture_folder
+from trainer.data.picture_folder import describe_unlisted, read_picture_folder
 from trainer.data.pixel_modes import FULL, Opened
 from trainer.data.split_names import choose_splits, describe_unused, find_unused, load_with_own_names
 from trainer.data.stored_pictures import StoredPictures, Unreadable, name_all
@@ -83,6 +83,7 @@ def load_images(config: Config, image_size: int) -> ImageData:
     shorter = int(np.median([min(size) for size in sizes]))
     notes = (
         *describe_unused(data, find_unused(source, splits)),
+        *(describe_unlisted(Path(config.dataset_path), data, source) if config.dataset_path else ()),
         *describe_classes(data, names, train.labels, test.labels),
         *_describe_pixels(data, probes),
     )

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from trainer.data.data_files import MOST_NAMED
 from trainer.data.split_names import usual_name
 from trainer.failures import DataMissing
+from trainer.settings.spelling import name_first
 
 ONE_FOLDER_PER_CLASS = "put the images into one folder per class, two classes at least"
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -50,26 +52,62 @@ class _Unclear(Exception):
     """Pictures whose class is not clear, as a sentence."""
 
 
+def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line where the metadata of a folder lists fewer pictures than lie in it.
+
+    Args:
+        data: the name of the data set in sentences.
+        tables: of `datasets`, read from `path`.
+    """
+    if not any(True for name in METADATA for where in ("", "*/") for _ in path.glob(where + name)):
+        return
+    listed = {
+        os.path.abspath(name)
+        for table in tables.values()
+        for column, feature in table.features.items()
+        if type(feature).__name__ == "Image"
+        for chunk in table.data.column(column).chunks
+        for name in chunk.field("path").to_pylist()
+        if name
+    }
+    known = _list_extensions()
+    pictures = sorted(file for file in _list_files(path) if file.suffix.lower() in known)
+    unlisted = [file for file in pictures if os.path.abspath(path / file) not in listed]
+    if listed and unlisted:
+        yield (
+            f"{data}: {len(unlisted)} of {len(pictures)} pictures are left out, because no line of the metadata names "
+            f"them: {name_first([str(file) for file in unlisted], MOST_NAMED)}"
+        )
+
+
 def _find_pictures(path: Path) -> list[PurePath]:
     """Sorted, relative to `path`; none where other files are the data."""
+    known, pictures, others = _list_extensions(), [], 0
+    for file in _list_files(path):
+        extension = file.suffix.lower()
+        if file.name in METADATA or extension in TABLES:
+            return []
+        if extension in known and not file.name.startswith("."):
+            pictures.append(file)
+        others += extension in DATA_FILES
+    return sorted(pictures) if len(pictures) > others else []
+
+
+def _list_extensions() -> set[str]:
     from PIL import Image
 
-    known, pictures, others = {*Image.registered_extensions(), ".jpg"}, [], 0
+    return {*Image.registered_extensions(), ".jpg"}
+
+
+def _list_files(path: Path) -> Iterator[PurePath]:
+    """Every file relative to `path`, but for hidden folders; a folder that links lead to twice is read once."""
     seen: set[str] = set()
     for parent, folders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(parent)
         folders[:] = [name for name in folders if not name.startswith((".", "__")) and real not in seen]
-        if real in seen:
-            continue
-        seen.add(real)
-        for name in names:
-            extension = os.path.splitext(name)[1].lower()
-            if name in METADATA or extension in TABLES:
-                return []
-            if extension in known and not name.startswith("."):
-                pictures.append(PurePath(parent, name).relative_to(path))
-            others += extension in DATA_FILES
-    return sorted(pictures) if len(pictures) > others else []
+        if real not in seen:
+            seen.add(real)
+            yield from (PurePath(parent, name).relative_to(path) for name in names)
 
 
 def _divide(pictures: list[PurePath]) -> Iterator[tuple[str, str, list[PurePath]]]:

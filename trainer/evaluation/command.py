@@ -17,6 +17,7 @@ from trainer.failures import DataMissing
 from trainer.record.run_directory import RunDirectory, write_json
 from trainer.settings.certificates import trust_given
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.spelling import spell_options
 from trainer.shapes.model_shapes import default_image_size
 
 EXAMPLE = """example:
@@ -25,6 +26,9 @@ EXAMPLE = """example:
 
 In a pod, and with several processes: TRAINER_MODE=evaluate python -m trainer.
 Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 10 accelerator out of memory, 13 storage full."""
+
+OPTIONS = {"model_path": "--weights", "dataset_path": "--dataset-path"}
+"""Settings and the options that set them here."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         code = failures.exit_code(failure)
         if code == failures.CRASHED:
             raise
-        print(f"{failures.reason(code)}: {failure}", file=sys.stderr)
+        print(f"{failures.reason(code)}: {spell_options(str(failure), OPTIONS)}", file=sys.stderr)
         return code
     return failures.DONE
 
@@ -92,7 +96,7 @@ def _look_at_images(config: Config) -> None:
     data = open_data(config, config.image_size or default_image_size(config))
     check_classes(config, data)
     for note in (*data.notes, *check_held_out(data, test_alone=True)):
-        print(note, file=sys.stderr)
+        print(spell_options(note, OPTIONS), file=sys.stderr)
 
 
 def read_config(path: Path) -> Config:
@@ -126,7 +130,7 @@ def choose_weights(path: Path, weights: str) -> Path:
         folder = Path(weights)
         if not weights or not folder.is_dir():
             raise ConfigError(
-                [f"weights={weights!r}: expected final, best or a folder in Hugging Face format"]
+                [f"TRAINER_MODEL_PATH={weights!r}: expected final, best or a folder in Hugging Face format"]
             )
     else:
         folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model

@@ -15,6 +15,14 @@ from trainer.prepare.request import read_request
 from trainer.prepare.work import prepare
 from trainer.settings.certificates import explain_untrusted, trust_given
 from trainer.settings.config import ConfigError
+from trainer.settings.spelling import spell_options
+
+OPTIONS = {
+    **dict.fromkeys(("dataset", "dataset_path"), "--dataset"),
+    **dict.fromkeys(("model", "model_path", "tokenizer"), "--tokenize"),
+    "seq_len": "--seq-len",
+}
+"""Settings of a run and the options that set them here."""
 
 
 class Stopped(BaseException):
@@ -47,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             if isinstance(failure, ConfigError | DataMissing)
             else f"{type(failure).__name__}: {_with_cure(failure)}"
         )
-    print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
+    print(f"{failures.reason(code)} (exit code {code}):\n{_spell(text)}", file=sys.stderr, flush=True)
     return code
 
 
@@ -56,7 +64,12 @@ def _with_cure(failure: Exception) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(_spell(text), flush=True)
+
+
+def _spell(text: str) -> str:
+    """With the options of this command; one of them names the model or the tokenizer."""
+    return spell_options(text.replace(", TRAINER_TOKENIZER=''", ""), OPTIONS)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

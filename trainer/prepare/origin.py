@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.datasets_format import open_folder
+from trainer.data.picture_folder import describe_unlisted
 from trainer.failures import DataMissing
 from trainer.prepare.pictures import check_images
 from trainer.prepare.published import write_weights
@@ -103,6 +104,9 @@ def _write_dataset(
     source = _open_local(request.source) if request.is_local else _open_hub(request, revision)
     source = datasets.DatasetDict(source if isinstance(source, dict) else {"train": source})
     check_images(request.source, source, note, say)
+    if request.is_local:
+        for line in describe_unlisted(Path(request.source), f"--dataset {request.source!r}", source):
+            say(line)
     source.save_to_disk(str(folder))
     samples = {split: len(table) for split, table in source.items()}
     _verify_dataset(folder, samples)

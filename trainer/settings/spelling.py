@@ -49,6 +49,15 @@ def spell(text: str, env: Mapping[str, str], *, elsewhere: bool = False) -> str:
     return VARIABLE.sub(lambda found: others.get(found[1], f"run.config.{found[1].lower()}"), text)
 
 
+def spell_options(text: str, options: Mapping[str, str]) -> str:
+    """Return `text` with the options of a command in place of the settings that they set.
+
+    Args:
+        options: setting -> option, {"dataset_path": "--dataset-path"}; other settings stay.
+    """
+    return VARIABLE.sub(lambda found: options.get(found[1].lower(), found[0]), text)
+
+
 def name_removal(folder: Path, env: Mapping[str, str]) -> str:
     """The command that removes a run's folder.
 

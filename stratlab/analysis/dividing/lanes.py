@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from stratlab.analysis.dividing.collective_names import COMMUNICATION_KERNEL, COMMUNICATION_LABEL
 from stratlab.analysis.dividing.launches import find_around, find_entries, find_launches
-from stratlab.traces.events import COPY_CATEGORIES
+from stratlab.traces.events import COPY_CATEGORIES, OPERATOR_CATEGORIES
 from stratlab.traces.intervals import Intervals, Times, build_union, is_within
 from stratlab.traces.labels import PROFILER_STEP, STEP
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, UNTOLD, Mask, Trace
@@ -31,10 +31,10 @@ Source = Literal["gpu", "cpu"]
 # Not computation: entering a collective, and autograd's wrappers, whose own time is hooks that wait for one
 # (FSDP waits inside RegisterPostBackwardFunctionBackward).
 NO_COMPUTE_OP = re.compile(
-    r"^(_?c10d\w*::|_dtensor::shard_dim_alltoall|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$"
-    r"|^(## |ProfilerStep#|\[pl\]|enumerate\(|Optimizer\.)"  # labels, which writers of 2021 call operators
+    r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$"
+    # of old writers: torch 2.1's operators of collectives, and labels, which writers of 2021 call operators
+    r"|^(## |ProfilerStep#|c10d_functional::|\[pl\]|enumerate\(|Optimizer\.)"
 )
-OPERATOR_CATEGORIES = ("cpu_op", "Operator")
 
 
 @dataclass(frozen=True)

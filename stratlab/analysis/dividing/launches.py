@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab.analysis.dividing.collective_names import COMMUNICATION_LABEL, is_collective
-from stratlab.traces.events import COLLECTIVE_OPERATORS, LAUNCH_CATEGORY, RECORD
+from stratlab.traces.events import COLLECTIVE_OPERATORS, LAUNCH_CATEGORY, OPERATOR_CATEGORIES, RECORD
 from stratlab.traces.intervals import Times
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, UNTOLD, Mask, Trace
 
-AROUND = (*LABEL_CATEGORIES, "cpu_op")
+AROUND = (*LABEL_CATEGORIES, *OPERATOR_CATEGORIES)
 DEEPEST = 8  # labels around one launch that are looked at, from the innermost
 
 
@@ -77,8 +77,8 @@ def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
 
 
 def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int32]]:
-    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the label or the
-    operator of a collective around it, an index into `trace.names`, -1 = none."""
+    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the innermost label
+    or operator of a collective around it, an index into `trace.names`, -1 = none."""
     records = np.flatnonzero(trace.name == _find_code(trace, RECORD))
     records = records[find_entries(trace, records) >= 0]
     known = [_starts_collective(name) for name in trace.names]

@@ -34,7 +34,10 @@ def apply_slim_reading() -> None:
 
 
 def read_slim(path: Path, wanted: Mapping[str, bool]) -> dict[str, Any]:
-    """The trace as `json.loads` would give it, reduced; `wanted`: names of arguments, and whether each is a number.
+    """Return the trace as `json.loads` would give it, reduced, with numbers where a writer put them into quotes.
+
+    Args:
+        wanted: arguments by name; the value says whether it is a number.
 
     Raises:
         TraceError: as `load_trace`.
@@ -68,6 +71,11 @@ def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str
         if (number := _read_number(slim.get(key))) is None:
             return None
         slim[key] = number
+    for key in ("pid", "tid"):
+        if isinstance(event["ts"], str) and isinstance(
+            slim.get(key), str
+        ):  # in 2021 ids were texts, times not
+            slim[key] = _read_text(slim[key])
     for key in ("cat", "name"):
         if not isinstance(text := slim.get(key, ""), str):
             return None
@@ -75,27 +83,27 @@ def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str
     args = event.get("args")
     if isinstance(args, dict):
         every = event["cat"] == COUNTERS
-        kept = {k: _read_argument(v, every or wanted[k]) for k, v in args.items() if every or k in wanted}
+        kept = {k: v for k, v in args.items() if every or k in wanted}
+        kept = {
+            k: _read_text(v) if isinstance(v, str) and (every or wanted[k]) else v for k, v in kept.items()
+        }
         # without any `args` HTA's data frame lacks columns
         slim["args"] = {k: once(v, v) if isinstance(v, str) else v for k, v in kept.items()} if kept else NONE
     return None if args is not None and not isinstance(args, dict) else slim
 
 
-def _read_argument(value: Any, is_number: bool) -> Any:
-    """A text that should be a number as one, where it can be."""
-    number = _read_number(value) if is_number and isinstance(value, str) else None
-    return value if number is None else number
+def _read_text(text: str) -> Any:
+    """The number in a text; any other text as it is."""
+    number = _read_number(text)
+    return text if number is None else number
 
 
 def _read_number(value: Any) -> int | float | None:
     """Also of a text; None for what is no finite number."""
-    if type(value) is int:
-        return value
     if isinstance(value, str):
         try:
             value = msgspec.convert(value, int | float, strict=False)
         except msgspec.ValidationError:
             return None
-    return (
-        value if isinstance(value, int | float) and type(value) is not bool and math.isfinite(value) else None
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and math.isfinite(value) else None

@@ -9,6 +9,7 @@ from stratlab.analysis.reporting.run_facts import RunFacts
 from stratlab.run_directory.files import is_alive
 from stratlab.traces.discover import Finding, Manifest
 
+RUNNING = "the run has not ended"
 MOST_NAMED = 8  # missing ranks with a line of their own
 
 
@@ -47,7 +48,7 @@ def find_gaps(
         why = f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others"
         findings.append(Finding("noted", why))
     if facts.origin["finished"] is False:  # None: foreign traces do not tell
-        why = "the run is still going" if is_alive(facts.folder) else "the run did not finish"
+        why = RUNNING if is_alive(facts.folder) else "the run did not finish"
         findings.append(Finding("noted", f"is missing: {why}", "summary.json"))
     if ranks[0].source == "cpu" and facts.origin["device_type"] not in (None, "cpu"):
         device = facts.origin["device_type"]

@@ -12,6 +12,8 @@ from PIL import Image
 from trainer.data import open_data
 from trainer.data.images import ImageData
 from trainer.failures import DataMissing
+from trainer.prepare.request import read_request
+from trainer.prepare.work import prepare
 from trainer.settings.config import Config
 
 COLOURS = {"ape": (250, 0, 0), "bee": (0, 250, 0), "cow": (0, 0, 250)}
@@ -146,6 +148,22 @@ def test_a_saved_split_val_validates_and_others_are_named(tmp_path):
     data = opened(tmp_path / "d")
     assert [len(part) for part in (data.train, data.validation, data.test)] == [12, 12, 12]
     assert [note for note in data.notes if "extra" in note]
+
+
+def test_pictures_that_metadata_does_not_list_are_counted(tmp_path):
+    folder, rows = tmp_path / "d", table(TRAIN, None)
+    metadata(folder, {"train": rows, "test": rows})
+    assert not [note for note in opened(folder).notes if "left out" in note]
+    for name in ("x.png", "y.JPG"):
+        picture("ape").save(folder / "test" / name)
+    said: list[str] = []
+    for notes in (opened(folder).notes, said):
+        if notes is said:
+            (tmp_path / "results").mkdir()
+            words = ["--dataset", str(folder), "--name", "d", "--to", str(tmp_path / "results")]
+            prepare(read_request(words), said.append)
+        (note,) = [each for each in notes if "left out" in each]
+        assert " 2 of 26 " in note and "test/x.png" in note and "test/y.JPG" in note
 
 
 def test_a_test_split_alone_is_not_trained_and_tested_with_the_same_samples(tmp_path):

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trainer.settings.spelling import SpellingFormatter, name_again, name_first, name_removal, spell
+from trainer.settings.spelling import (
+    SpellingFormatter,
+    name_again,
+    name_first,
+    name_removal,
+    spell,
+    spell_options,
+)
 
 POD = {"STRATLAB_NAMESPACE": "lab", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 REHEARSAL = {"STRATLAB_NAMESPACE": "lab"}
@@ -27,6 +34,12 @@ RESULTS = "TRAINER_RESULTS='/r' TRAINER_DATASET_PATH=x run.config.lr=1 (TRAINER_
 )
 def test_a_setting_is_called_as_it_was_typed(env: dict[str, str], said: str) -> None:
     assert spell(RESULTS, env) == said
+
+
+def test_a_command_names_its_options() -> None:
+    text = "TRAINER_MODEL_PATH='x' TRAINER_MODEL_VOCAB=4 MY_TRAINER_MODEL_PATH"
+    said = "--weights='x' TRAINER_MODEL_VOCAB=4 MY_TRAINER_MODEL_PATH"
+    assert spell_options(text, {"model_path": "--weights"}) == said
 
 
 def test_of_a_cluster_elsewhere_its_values_are_named() -> None:
