@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -46,30 +46,70 @@ def read_picture_folder(path: Path, data: str) -> dict[str, Any] | None:
     return {split: _build_table(path, classes, names) for split, classes in splits.items()}
 
 
+def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Iterator[str]:
+    """One line where pictures lie in a folder with metadata that does not list them, for `datasets` leaves them out.
+
+    Args:
+        data: what the data set is called in sentences.
+        tables: all of the folder.
+    """
+    files = [PurePath(parent, name) for parent, _, names in _walk(path) for name in names]
+    if not any(file.name in METADATA for file in files):
+        return
+    listed = {file for table in tables.values() for file in _list_files(table)}
+    pictures = sorted(file for file in files if _is_picture(file))
+    if unlisted := [file for file in pictures if os.path.realpath(file) not in listed]:
+        yield (
+            f"{data}: {len(unlisted):,} of {len(pictures):,} pictures are left out, for no metadata file lists them; "
+            f"the first is {unlisted[0].relative_to(path)}"
+        )
+
+
+def _list_files(table: Any) -> Iterator[str]:
+    """The files of all pictures of a table."""
+    import datasets
+
+    for column, kind in table.features.items():
+        if isinstance(kind, datasets.Image):
+            for chunk in table.data.column(column).chunks:
+                yield from (os.path.realpath(file) for file in chunk.field("path").to_pylist() if file)
+
+
 class _Unclear(Exception):
     """Pictures whose class is not clear, as a sentence."""
 
 
 def _find_pictures(path: Path) -> list[PurePath]:
     """Sorted, relative to `path`; none where other files are the data."""
-    from PIL import Image
+    pictures, others = [], 0
+    for parent, _, names in _walk(path):
+        for name in names:
+            file = PurePath(parent, name)
+            if name in METADATA or file.suffix.lower() in TABLES:
+                return []
+            if _is_picture(file):
+                pictures.append(file.relative_to(path))
+            others += file.suffix.lower() in DATA_FILES
+    return sorted(pictures) if len(pictures) > others else []
 
-    known, pictures, others = {*Image.registered_extensions(), ".jpg"}, [], 0
+
+def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As os.walk, through links, each folder once; without hidden ones."""
     seen: set[str] = set()
     for parent, folders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(parent)
         folders[:] = [name for name in folders if not name.startswith((".", "__")) and real not in seen]
-        if real in seen:
-            continue
-        seen.add(real)
-        for name in names:
-            extension = os.path.splitext(name)[1].lower()
-            if name in METADATA or extension in TABLES:
-                return []
-            if extension in known and not name.startswith("."):
-                pictures.append(PurePath(parent, name).relative_to(path))
-            others += extension in DATA_FILES
-    return sorted(pictures) if len(pictures) > others else []
+        if real not in seen:
+            seen.add(real)
+            yield parent, folders, names
+
+
+def _is_picture(file: PurePath) -> bool:
+    """By its name."""
+    from PIL import Image
+
+    suffix = file.suffix.lower()
+    return (suffix == ".jpg" or suffix in Image.registered_extensions()) and not file.name.startswith(".")
 
 
 def _divide(pictures: list[PurePath]) -> Iterator[tuple[str, str, list[PurePath]]]:

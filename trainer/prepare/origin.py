@@ -100,7 +100,7 @@ def _write_dataset(
 
     datasets.disable_progress_bars()
     revision = None if request.is_local else _resolve(request)
-    source = _open_local(request.source) if request.is_local else _open_hub(request, revision)
+    source = _open_local(request.source, say) if request.is_local else _open_hub(request, revision)
     source = datasets.DatasetDict(source if isinstance(source, dict) else {"train": source})
     check_images(request.source, source, note, say)
     source.save_to_disk(str(folder))
@@ -109,9 +109,9 @@ def _write_dataset(
     return Written(revision, samples, None)
 
 
-def _open_local(source: str) -> dict[str, Any]:
+def _open_local(source: str, say: Callable[[str], None]) -> dict[str, Any]:
     try:
-        return open_folder(Path(source), f"--dataset {source!r}")
+        return open_folder(Path(source), f"--dataset {source!r}", say)
     except DataMissing:
         raise
     except Exception as failure:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 
 from trainer.data import open_data
+from trainer.data.datasets_format import open_folder
 from trainer.data.images import ImageData
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
@@ -212,3 +214,22 @@ def test_hidden_files_are_no_pictures(tmp_path):
         (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "d" / name).write_bytes(b"no picture")
     assert_right(opened(tmp_path / "d"))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.parametrize("unlisted", [0, 3])
+def test_pictures_that_metadata_does_not_list_are_counted(tmp_path, form, unlisted):
+    folder = tmp_path / "d"
+    write_pictures(folder, *["train/ape", "train/bee"], count=8)
+    files = sorted((folder / "train").rglob("*.png"))
+    rows = [{"file_name": str(f.relative_to(folder / "train")), "label": f.parent.name} for f in files]
+    table = pandas.DataFrame(rows[unlisted:])
+    if form == "csv":
+        table.to_csv(folder / "train/metadata.csv", index=False)
+    else:
+        table.to_json(folder / "train/metadata.jsonl", orient="records", lines=True)
+    told = [note for note in opened(folder).notes if str(files[0].relative_to(folder)) in note]
+    assert [f" {unlisted} of {len(files)} " in note for note in told] == [True] * bool(unlisted)
+    said: list[str] = []
+    tables = open_folder(folder, "d", said.append)
+    assert len(said) == bool(unlisted) and len(tables["train"]) == len(files) - unlisted
