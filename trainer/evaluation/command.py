@@ -17,7 +17,10 @@ from trainer.failures import DataMissing
 from trainer.record.run_directory import RunDirectory, write_json
 from trainer.settings.certificates import trust_given
 from trainer.settings.config import Config, ConfigError
+from trainer.settings.spelling import spell_options
 from trainer.shapes.model_shapes import default_image_size
+
+OPTIONS = {"DATASET_PATH": "--dataset-path", "MODEL_PATH": "--weights"}
 
 EXAMPLE = """example:
   python -m trainer.evaluate results/runs/default/ddp
@@ -43,9 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
         code = failures.exit_code(failure)
         if code == failures.CRASHED:
             raise
-        print(f"{failures.reason(code)}: {failure}", file=sys.stderr)
+        print(f"{failures.reason(code)}: {spell_options(str(failure), OPTIONS)}", file=sys.stderr)
         return code
     return failures.DONE
+
+
+def _say(text: str) -> None:
+    print(spell_options(text, OPTIONS), file=sys.stderr)
 
 
 def evaluate_run_directory(
@@ -63,13 +70,18 @@ def evaluate_run_directory(
         DataMissing: no weights or no data.
     """
     config = read_config(path)
+    folder = choose_weights(path, weights, "--weights ")
     if dataset_path:
         config = config.model_copy(update={"dataset_path": dataset_path})
-    config = evaluated(config, choose_weights(path, weights))
+    elif config.dataset_path and not Path(config.dataset_path).exists():
+        raise DataMissing(
+            f"the run's data set is not there: {config.dataset_path}; --dataset-path names where it lies here"
+        )
+    config = evaluated(config, folder)
     if config.is_text:
         from trainer.prepare.before_ranks import ensure_cache
 
-        ensure_cache(config, print)
+        ensure_cache(config, _say)
     else:
         _look_at_images(config)
 
@@ -92,7 +104,7 @@ def _look_at_images(config: Config) -> None:
     data = open_data(config, config.image_size or default_image_size(config))
     check_classes(config, data)
     for note in (*data.notes, *check_held_out(data, test_alone=True)):
-        print(note, file=sys.stderr)
+        _say(note)
 
 
 def read_config(path: Path) -> Config:
@@ -114,8 +126,11 @@ def read_config(path: Path) -> Config:
     return Config.model_validate(chosen)
 
 
-def choose_weights(path: Path, weights: str) -> Path:
-    """The folder that `--weights` means.
+def choose_weights(path: Path, weights: str, named: str = "weights=") -> Path:
+    """The folder that `weights` means.
+
+    Args:
+        named: what they are given with, for sentences.
 
     Raises:
         ConfigError: neither `final` nor `best` nor a folder.
@@ -126,7 +141,7 @@ def choose_weights(path: Path, weights: str) -> Path:
         folder = Path(weights)
         if not weights or not folder.is_dir():
             raise ConfigError(
-                [f"weights={weights!r}: expected final, best or a folder in Hugging Face format"]
+                [f"{named}{weights!r}: expected final, best or a folder in Hugging Face format"]
             )
     else:
         folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model

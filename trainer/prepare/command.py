@@ -11,10 +11,20 @@ from types import FrameType
 from trainer import failures
 from trainer.failures import DataMissing
 from trainer.prepare.origin import HubAway, check_local, find_os_error
-from trainer.prepare.request import read_request
+from trainer.prepare.request import TOKEN_OPTIONS, read_request
 from trainer.prepare.work import prepare
 from trainer.settings.certificates import explain_untrusted, trust_given
 from trainer.settings.config import ConfigError
+from trainer.settings.spelling import spell_options
+
+OPTIONS = {
+    "DATASET": "--dataset",
+    "DATASET_PATH": "--dataset",
+    "TOKENIZER": "--tokenize",
+    "MODEL": "--tokenize",
+    **{setting.upper(): f"--{option.replace('_', '-')}" for option, setting in TOKEN_OPTIONS.items()},
+}
+"""Of the settings of a run that a token cache depends on, what they are called here."""
 
 
 class Stopped(BaseException):
@@ -47,8 +57,13 @@ def main(arguments: Sequence[str]) -> int:
             if isinstance(failure, ConfigError | DataMissing)
             else f"{type(failure).__name__}: {_with_cure(failure)}"
         )
-    print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
+    print(f"{failures.reason(code)} (exit code {code}):\n{_spell(text)}", file=sys.stderr, flush=True)
     return code
+
+
+def _spell(text: str) -> str:
+    """A model of the trainer is given as the tokenizer here."""
+    return spell_options(text.replace(", TRAINER_TOKENIZER=''", ""), OPTIONS)
 
 
 def _with_cure(failure: Exception) -> str:

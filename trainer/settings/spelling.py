@@ -49,6 +49,18 @@ def spell(text: str, env: Mapping[str, str], *, elsewhere: bool = False) -> str:
     return VARIABLE.sub(lambda found: others.get(found[1], f"run.config.{found[1].lower()}"), text)
 
 
+def spell_options(text: str, options: Mapping[str, str]) -> str:
+    """`text` for the reader of a command: its options, and the other settings by their names.
+
+    Args:
+        options: by the variable's name behind TRAINER_, `{"DATASET_PATH": "--dataset"}`.
+    """
+    for name, option in options.items():
+        text = re.sub(rf"\bTRAINER_{name}=", f"{option} ", text)
+        text = re.sub(rf"\bTRAINER_{name}(?![A-Za-z0-9_])", option, text)
+    return VARIABLE.sub(lambda found: found[1].lower(), text)
+
+
 def name_removal(folder: Path, env: Mapping[str, str]) -> str:
     """The command that removes a run's folder.
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trainer.settings.spelling import SpellingFormatter, name_again, name_first, name_removal, spell
+from trainer.settings.spelling import (
+    SpellingFormatter,
+    name_again,
+    name_first,
+    name_removal,
+    spell,
+    spell_options,
+)
 
 POD = {"STRATLAB_NAMESPACE": "lab", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 REHEARSAL = {"STRATLAB_NAMESPACE": "lab"}
@@ -34,6 +41,12 @@ def test_of_a_cluster_elsewhere_its_values_are_named() -> None:
         "TRAINER_RUN TRAINER_RESULTS", POD
     )
     assert spell("TRAINER_RUN", REHEARSAL) == "--name"
+
+
+def test_a_command_names_its_options_and_other_settings_without_their_prefix() -> None:
+    text = "TRAINER_DATASET_PATH='/d': none; give TRAINER_DATASET_PATH or TRAINER_LR=1, not MY_TRAINER_LR"
+    said = "--dataset '/d': none; give --dataset or lr=1, not MY_TRAINER_LR"
+    assert spell_options(text, {"DATASET_PATH": "--dataset"}) == said
 
 
 def test_other_words_stay() -> None:

@@ -79,7 +79,7 @@ def load_questions(
         if not len(split):
             raise DataMissing(
                 f"{named(config)}: no documents for the {name} split: {train_name!r} has {len(groups)} documents of "
-                f"{len(np.unique(groups))} different questions, and those of one question stay together; add documents or "
+                f"{len(np.unique(groups))} different questions, those of one question stay together; add documents, "
                 "the splits test and validation, or raise TRAINER_VALIDATION_FRACTION"
             )
     return splits
