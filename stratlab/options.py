@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stratlab.cluster.pod_resources import check_pod_resources
+from stratlab.cluster.pod_template import check_certificates
 from stratlab.tracking.address import check_tracking_uri
 
 RunDirectory = Annotated[
@@ -47,6 +48,17 @@ PodResources = Annotated[
         metavar="NAME=AMOUNT,...",
         callback=check_pod_resources,
         help="On the cluster: of pods that stratlab starts, as limits.cpu=500m,requests.memory=64Mi.",
+    ),
+]
+Certificates = Annotated[
+    str,
+    typer.Option(
+        "--certificates",
+        envvar="STRATLAB_CERTIFICATES",
+        metavar="KIND/NAME/KEY",
+        callback=check_certificates,
+        help="On the cluster: of MLflow's authority, configMap/NAME/ca.crt or secret/NAME/ca.crt; as the runs say if "
+        "left out.",
     ),
 ]
 LabImage = Annotated[

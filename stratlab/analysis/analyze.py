@@ -30,6 +30,7 @@ from stratlab.analysis.reporting.quality import find_gaps, keep_one_source
 from stratlab.analysis.reporting.report import build_report
 from stratlab.analysis.reporting.run_facts import RunFacts, read_facts
 from stratlab.analysis.reporting.tables import write_tables
+from stratlab.run_directory.files import is_alive
 from stratlab.run_directory.places import MERGED, PAGE
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.clocks import find_offsets
@@ -38,6 +39,7 @@ from stratlab.traces.merge import build_unmerged, merge_traces
 from stratlab.user_error import UserError
 
 OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp", f".{PAGE}.tmp")
+RUNNING = "the run has not ended"
 
 
 class NoTraces(Exception):
@@ -131,7 +133,7 @@ def analyze_found(
     findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]
     if not ranks:
         if not facts.summary or any(finding.action == "skipped" for finding in findings):
-            raise NoTraces(_explain(place, findings))
+            raise NoTraces(_explain(place, findings, is_alive(run_dir)))
         report = build_untraced_report(facts, findings)
         _write_untraced(run_dir, scratch or run_dir, report, facts)
         return _log(run_dir, report, tracking_uri, progress)
@@ -203,8 +205,12 @@ def _log(
     return report
 
 
-def _explain(place: str, findings: list[Finding]) -> str:
+def _explain(place: str, findings: list[Finding], at_work: bool) -> str:
     lines = [f"{place}: no trace can be analysed", *(f"  {_sentence(finding)}" for finding in findings)]
+    if at_work:
+        lines.append(
+            f"  {RUNNING}: traces come after step profile_first_step + profile_steps; analyze it again then"
+        )
     return "\n".join(lines)
 
 

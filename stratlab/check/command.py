@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from stratlab.cluster.pod_template import check_certificates
 from stratlab.number import format_count
-from stratlab.options import Context, Namespace, PodResources
+from stratlab.options import Certificates, Context, Namespace, PodResources
 from stratlab.tracking.address import check_tracking_uri
 
 
@@ -27,14 +26,7 @@ def check(
         str,
         typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: there is none."),
     ] = "http://mlflow:5000",
-    certificates: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND/NAME/KEY",
-            callback=check_certificates,
-            help="Of MLflow's authority: configMap/NAME/ca.crt or secret/NAME/ca.crt, as run.certificates.",
-        ),
-    ] = "",
+    certificates: Certificates = "",
     pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of findings, at the end.")] = False,
 ) -> None:

@@ -32,6 +32,7 @@ def find_place(
     claim: str = "",
     mount: str = "",
     image: str = "",
+    certificates: str = "",
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Place:
     """The place of a comparison's runs.
@@ -41,11 +42,11 @@ def find_place(
     that most runs of the namespace have.
 
     Args:
-        claim, mount, image: what the user gave; "" = left out.
+        claim, mount, image, certificates: what the user gave; "" = left out.
         say: hears where the rest comes from, unless it is the charts' defaults.
     """
     if claim and mount and image:
-        return Place(claim, mount, image)
+        return Place(claim, mount, image, certificates)
     try:
         workloads = list_workloads(connection, namespace)
     except ClusterError:  # no right to look: what is left are the defaults
@@ -60,7 +61,7 @@ def find_place(
         claim or facts.results_claim or CLAIM,
         mount or facts.results_mount or MOUNT,
         image or _choose_image(images, facts.lab_image),
-        facts.certificates,
+        certificates or facts.certificates,
     )
     if found:
         say(

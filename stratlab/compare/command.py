@@ -10,7 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from stratlab.compare.json_option import PRINTED
-from stratlab.options import Claim, Context, LabImage, Mount, Namespace, PodResources, TrackingUri
+from stratlab.options import (
+    Certificates,
+    Claim,
+    Context,
+    LabImage,
+    Mount,
+    Namespace,
+    PodResources,
+    TrackingUri,
+)
+from stratlab.tracking.address import is_of_this_machine
 from stratlab.user_error import UserError
 
 
@@ -62,6 +72,7 @@ def compare(
     claim: Claim = "",
     mount: Mount = "",
     image: LabImage = "",
+    certificates: Certificates = "",
     tuning: Annotated[
         str,
         typer.Option(metavar="JSON", help="How a sweep has tuned; kept as DIR/tuning.json.", hidden=True),
@@ -100,7 +111,8 @@ def compare(
     if on_cluster:
         if experiment:
             raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
-        place = {"claim": claim, "mount": mount, "image": image}
+        place = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
+        asked["tracking_uri"] = None if is_of_this_machine(tracking_uri) else tracking_uri or None
         output = output or Path(f"{folders[0]}-report")
         report = _compare_there(str(folders[0]), namespace, context, pod_resources, place, output, asked)
         _show(report, output / "report.html", as_json)

@@ -45,7 +45,7 @@ def log_for_user(
     tracking_uri: str,
     store: Path | None,
 ) -> str:
-    """What `stratlab compare` does after its report; the sentence to print, empty where no server is known.
+    """Log the report to the server of the runs; return the sentence to print, empty where no server is known.
 
     Args:
         experiment: its name; None = that of the comparison.
@@ -61,8 +61,10 @@ def log_for_user(
             raise UserError(f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
         with run_server(store, progress=lambda text: print(text, file=sys.stderr, flush=True)) as uri:
             return log_to_store(report, folder, uri, store, name)
-    known = {run.tracking_uri for run in runs if run.tracking_uri}
-    uri = tracking_uri or (known.pop() if len(known) == 1 else "")
+    known = sorted({run.tracking_uri for run in runs if run.tracking_uri})
+    if len(known) > 1 and not tracking_uri:
+        return f"{NOT_THERE}: the runs were sent to {' and '.join(known)}; --tracking-uri names one of them"
+    uri = tracking_uri or "".join(known)
     if not uri:
         return ""
     places = _try(report, folder, uri, name)

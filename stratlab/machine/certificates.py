@@ -56,6 +56,6 @@ def explain_untrusted(failure: BaseException | str) -> str:
     if UNTRUSTED not in str(failure).lower():
         return ""
     return (
-        "its certificate is not trusted here: name the authority, in the charts as run.certificates, elsewhere as "
-        f"{GIVEN}=/path/ca.crt"
+        "its certificate is not trusted here: name the authority, in the charts as run.certificates, with --on-cluster "
+        f"as --certificates configMap/NAME/ca.crt, elsewhere as {GIVEN}=/path/ca.crt"
     )

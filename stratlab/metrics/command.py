@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.options import Claim, Context, Mount, Namespace, PodResources, TrackingUri
+from stratlab.options import Certificates, Claim, Context, Mount, Namespace, PodResources, TrackingUri
 from stratlab.user_error import UserError
 
 metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
@@ -33,6 +33,7 @@ def replay(
     pod_resources: PodResources = "",
     claim: Claim = "",
     mount: Mount = "",
+    certificates: Certificates = "",
     image: Annotated[
         str, typer.Option(help="With --on-cluster: image of the trainer; the run's own if left out.")
     ] = "",
@@ -50,9 +51,8 @@ def replay(
     from stratlab.metrics.replay import replay_here
 
     if on_cluster:
-        said = _replay_there(
-            run, tracking_uri, namespace, context, pod_resources, {"claim": claim, "mount": mount}, image
-        )
+        given = {"claim": claim, "mount": mount, "certificates": certificates}
+        said = _replay_there(run, tracking_uri, namespace, context, pod_resources, given, image)
     else:
         said = replay_here(Path(run), tracking_uri, os.environ)
     print(json.dumps({"run": run, "said": said}) if as_json else said, flush=True)

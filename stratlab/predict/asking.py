@@ -200,6 +200,8 @@ def _read_settings(settings: Sequence[str], known: set[str], place: str) -> dict
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set {text}: expected name=value")
+        if name not in known and name in SETTINGS:
+            raise UserError(f"--set {text}: memory does not depend on {name}; leave it out")
         if name not in known:
             raise UserError(f"--set {text}: {name_allowed(name, sorted(known), 'memory depends on', place)}")
         if problem := find_problem(name, value):

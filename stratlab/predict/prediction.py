@@ -55,8 +55,12 @@ class Prediction:
     def say_needs(self, rows: int = 0) -> str:
         """`18.21 of 24 GiB`, on the device, with micro-batches of `rows`; 0 = those of the run."""
         peak = self.file.peak(rows, self.question.ranks, self.question.layers) if rows else self.peak
-        most = "at most " if self.is_upper_bound else ""
-        return f"{most}{self.device.needs_gib(peak.total):.2f} of {self.device.gib:g} GiB"
+        return f"{self.most}{self.device.needs_gib(peak.total):.2f} of {self.device.gib:g} GiB"
+
+    @property
+    def most(self) -> str:
+        """Words before a number of GiB: "at most " where it is an upper bound."""
+        return "at most " if self.is_upper_bound else ""
 
     def say_largest(self) -> str:
         """`6`, `167 (5.2 x counted)` beyond what was counted, `65536 or more (...)` where nobody has looked further."""

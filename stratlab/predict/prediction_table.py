@@ -12,6 +12,7 @@ from stratlab.predict.count_command import group_by_command, name_count
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.question import Question
+from stratlab.predict.runs_to_try import find_idle
 from stratlab.tables.image_sizes import say_image_size
 
 COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
@@ -98,6 +99,17 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         others = ", ".join(one.settings["strategy"] for one in alike)
         more = f" (likewise with strategy={others}, into a file of its own)" if others else ""
         yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
+
+
+def explain_idle(answers: Sequence[Prediction | Unknown], allowed: Sequence[str]) -> Iterator[str]:
+    """Yield a line for what was allowed and changes nothing of the runs that do not fit."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in answers:
+        if isinstance(one, Prediction) and one.verdict is not Verdict.FITS:
+            for found in find_idle(one.question, one.file.settings, allowed):
+                groups.setdefault(found, []).append(one.question.name)
+    for (name, reason), names in groups.items():
+        yield f"--allow {name} changes nothing of {', '.join(names)}: {reason}"
 
 
 def count_unknown(answers: Sequence[Prediction | Unknown]) -> int:

@@ -92,6 +92,21 @@ def list_allowed_changes(
             yield {"offload": place}
 
 
+def find_idle(
+    question: Question, settings: Mapping[str, Any], allowed: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield (name, reason) for each of `allowed` that changes nothing of this run."""
+    for name in allowed:
+        if any(True for _ in list_allowed_changes(question, settings, [name])):
+            continue
+        if name == "offload":
+            yield name, "the strategy has no offload that it does not use yet"
+        elif settings["lora_rank"]:
+            yield name, "the run trains adapters already"
+        else:
+            yield name, "adapters need weights, and none of this model are published; --set model_path=FOLDER"
+
+
 def _list_strategies(question: Question, settings: Mapping[str, Any]) -> Iterator[Question]:
     """The same run under the others, and under nd with other numbers of dimensions."""
     for strategy in WHY:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratlab.options import Claim, Context, LabImage, Mount, Namespace, PodResources
+from stratlab.options import Certificates, Claim, Context, LabImage, Mount, Namespace, PodResources
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def remove(
     claim: Claim = "",
     mount: Mount = "",
     image: LabImage = "",
+    certificates: Certificates = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with removed.")] = False,
 ) -> None:
@@ -69,7 +70,7 @@ def remove(
         from stratlab.cluster.connection import connect
 
         connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
-        given = {"claim": claim, "mount": mount, "image": image}
+        given = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
         removed = _remove_there(connection, asked, older_than, with_mlflow, given, yes)
     else:
         removed = _remove_here(asked, older_than, with_mlflow, yes)

@@ -13,7 +13,8 @@ COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
 GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
 # Labels, operators and Python's stack, which are most of a trace and launch nothing themselves. Every other host event
 # may be a launch: `cuda_runtime`, `hip_driver`, `xpu_runtime`, `privateuse1_runtime`, and those of devices to come.
-UNLINKED_CATEGORIES = ("cpu_op", "Operator", "python_function", "user_annotation", "gpu_user_annotation")
+OPERATOR_CATEGORIES = ("cpu_op", "Operator")
+UNLINKED_CATEGORIES = (*OPERATOR_CATEGORIES, "python_function", "user_annotation", "gpu_user_annotation")
 LAUNCH_CATEGORY = re.compile(r"_(runtime|driver)$|^Runtime$")
 RECORD = "record_param_comms"  # torch's operator around a collective; its args say which
 

@@ -1,5 +1,5 @@
 """The labels of a trace: where a step and its phases begin and end on the host. The trainer writes its own; in traces
-of other programs torch's count."""
+of other programs torch's count, else those of their training loops."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ PHASES = {
     "backward": re.compile(r"^## ?Backward Pass ?##$", re.IGNORECASE),
     "optimizer": re.compile(r"^## ?Optimizer Step ?##$", re.IGNORECASE),
 }
-OF_TORCH = {  # where the trace has no label of PHASES for that phase
-    "data": re.compile(r"^enumerate\((DataLoader|DataPipe)\)#"),
-    "optimizer": re.compile(r"^Optimizer\.(step|zero_grad)#"),
+OTHER_LABELS = {  # the first that the trace has, where it has no label of PHASES for that phase
+    "data": (
+        re.compile(r"^enumerate\((DataLoader|DataPipe)\)#"),  # torch
+        re.compile(r"^\[pl\]\[profile\].*(_next|get_train_batch)$"),  # Lightning's PyTorchProfiler
+        re.compile(r"(^|\.)next\(data_iter\)$"),  # TorchTNT
+    ),
+    "optimizer": (
+        re.compile(r"^Optimizer\.(step|zero_grad)#"),
+    ),  # Lightning's optimizer_step holds forward too
 }
 
 
@@ -61,10 +67,12 @@ def find_phases(trace: Trace) -> list[str]:
 
 
 def _find_phase(trace: Trace, phase: str) -> Times:
-    """The events that label the phase: the trainer's, else torch's."""
+    """The events that label the phase: the trainer's, else torch's, else those of another training loop."""
     labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
-    found = _matching(trace, labels, PHASES[phase])
-    return found if len(found) or phase not in OF_TORCH else _matching(trace, labels, OF_TORCH[phase])
+    for pattern in (PHASES[phase], *OTHER_LABELS.get(phase, ())):
+        if len(found := _matching(trace, labels, pattern)):
+            return found
+    return labels[:0]
 
 
 def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:

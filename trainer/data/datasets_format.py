@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from trainer.data.data_files import check_unread
 from trainer.data.fingerprint import hash_splits
 from trainer.data.images import ImageData, Images, first_samples, hold_out
 from trainer.data.labels import describe_classes, read_labels
-from trainer.data.opening import AT_ONCE, find_unreadable, say_nothing
+from trainer.data.opening import AT_ONCE, find_unreadable
 from trainer.data.picture_folder import describe_unlisted, read_picture_folder
 from trainer.data.pixel_modes import FULL, Opened
 from trainer.data.split_names import choose_splits, describe_unused, find_unused, load_with_own_names
@@ -59,8 +59,7 @@ def load_images(config: Config, image_size: int) -> ImageData:
         ConfigError: columns that are not there, or not to be told.
         DataMissing: no such data set, images that cannot be decoded, or samples without a class.
     """
-    data, unlisted = name_data(config), list[str]()
-    source = _open_source(config, unlisted.append)
+    source, data = _open_source(config), name_data(config)
     splits = choose_splits(source, data)
     known = KNOWN.get(config.dataset) if not config.dataset_path else None
     columns = pick_columns(
@@ -83,20 +82,19 @@ def load_images(config: Config, image_size: int) -> ImageData:
     digest = _hash(train, validation, test, broken)
     shorter = int(np.median([min(size) for size in sizes]))
     notes = (
-        *unlisted,
         *describe_unused(data, find_unused(source, splits)),
+        *(describe_unlisted(Path(config.dataset_path), data, source) if config.dataset_path else ()),
         *describe_classes(data, names, train.labels, test.labels),
         *_describe_pixels(data, probes),
     )
     return ImageData(train, validation, test, names, digest, shorter, notes)
 
 
-def open_folder(path: Path, data: str, say: Callable[[str], None] = say_nothing) -> dict[str, Any]:
+def open_folder(path: Path, data: str) -> dict[str, Any]:
     """The tables of a folder: saved by `datasets`, one folder of pictures per class, or files that `datasets` reads.
 
     Args:
         data: what the data set is called in sentences.
-        say: a line for pictures that are left out.
 
     Raises:
         DataMissing: pictures whose classes are not clear, or data files that would be left out.
@@ -110,13 +108,11 @@ def open_folder(path: Path, data: str, say: Callable[[str], None] = say_nothing)
     found = read_picture_folder(path, data)
     if found is None:
         check_unread(data, path)
-        found = load_with_own_names(path, data)
-        for line in describe_unlisted(path, data, found):
-            say(line)
+        return load_with_own_names(path, data)
     return found
 
 
-def _open_source(config: Config, say: Callable[[str], None]) -> dict[str, Any]:
+def _open_source(config: Config) -> dict[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
@@ -132,7 +128,7 @@ def _open_source(config: Config, say: Callable[[str], None]) -> dict[str, Any]:
     if not path.is_dir():
         raise DataMissing(f"{data}: no such folder")
     try:
-        return open_folder(path, data, say)
+        return open_folder(path, data)
     except DataMissing:
         raise
     except Exception as failure:  # as above

@@ -15,8 +15,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from trainer.data.data_files import MOST_NAMED
 from trainer.data.split_names import usual_name
 from trainer.failures import DataMissing
+from trainer.settings.spelling import name_first
 
 ONE_FOLDER_PER_CLASS = "put the images into one folder per class, two classes at least"
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -46,70 +48,66 @@ def read_picture_folder(path: Path, data: str) -> dict[str, Any] | None:
     return {split: _build_table(path, classes, names) for split, classes in splits.items()}
 
 
-def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Iterator[str]:
-    """One line where pictures lie in a folder with metadata that does not list them, for `datasets` leaves them out.
-
-    Args:
-        data: what the data set is called in sentences.
-        tables: all of the folder.
-    """
-    files = [PurePath(parent, name) for parent, _, names in _walk(path) for name in names]
-    if not any(file.name in METADATA for file in files):
-        return
-    listed = {file for table in tables.values() for file in _list_files(table)}
-    pictures = sorted(file for file in files if _is_picture(file))
-    if unlisted := [file for file in pictures if os.path.realpath(file) not in listed]:
-        yield (
-            f"{data}: {len(unlisted):,} of {len(pictures):,} pictures are left out, for no metadata file lists them; "
-            f"the first is {unlisted[0].relative_to(path)}"
-        )
-
-
-def _list_files(table: Any) -> Iterator[str]:
-    """The files of all pictures of a table."""
-    import datasets
-
-    for column, kind in table.features.items():
-        if isinstance(kind, datasets.Image):
-            for chunk in table.data.column(column).chunks:
-                yield from (os.path.realpath(file) for file in chunk.field("path").to_pylist() if file)
-
-
 class _Unclear(Exception):
     """Pictures whose class is not clear, as a sentence."""
 
 
+def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line where the metadata of a folder lists fewer pictures than lie in it.
+
+    Args:
+        data: the name of the data set in sentences.
+        tables: of `datasets`, read from `path`.
+    """
+    if not any(True for name in METADATA for where in ("", "*/") for _ in path.glob(where + name)):
+        return
+    listed = {
+        os.path.abspath(name)
+        for table in tables.values()
+        for column, feature in table.features.items()
+        if type(feature).__name__ == "Image"
+        for chunk in table.data.column(column).chunks
+        for name in chunk.field("path").to_pylist()
+        if name
+    }
+    known = _list_extensions()
+    pictures = sorted(file for file in _list_files(path) if file.suffix.lower() in known)
+    unlisted = [file for file in pictures if os.path.abspath(path / file) not in listed]
+    if listed and unlisted:
+        yield (
+            f"{data}: {len(unlisted)} of {len(pictures)} pictures are left out, because no line of the metadata names "
+            f"them: {name_first([str(file) for file in unlisted], MOST_NAMED)}"
+        )
+
+
 def _find_pictures(path: Path) -> list[PurePath]:
     """Sorted, relative to `path`; none where other files are the data."""
-    pictures, others = [], 0
-    for parent, _, names in _walk(path):
-        for name in names:
-            file = PurePath(parent, name)
-            if name in METADATA or file.suffix.lower() in TABLES:
-                return []
-            if _is_picture(file):
-                pictures.append(file.relative_to(path))
-            others += file.suffix.lower() in DATA_FILES
+    known, pictures, others = _list_extensions(), [], 0
+    for file in _list_files(path):
+        extension = file.suffix.lower()
+        if file.name in METADATA or extension in TABLES:
+            return []
+        if extension in known and not file.name.startswith("."):
+            pictures.append(file)
+        others += extension in DATA_FILES
     return sorted(pictures) if len(pictures) > others else []
 
 
-def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As os.walk, through links, each folder once; without hidden ones."""
+def _list_extensions() -> set[str]:
+    from PIL import Image
+
+    return {*Image.registered_extensions(), ".jpg"}
+
+
+def _list_files(path: Path) -> Iterator[PurePath]:
+    """Every file relative to `path`, but for hidden folders; a folder that links lead to twice is read once."""
     seen: set[str] = set()
     for parent, folders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(parent)
         folders[:] = [name for name in folders if not name.startswith((".", "__")) and real not in seen]
         if real not in seen:
             seen.add(real)
-            yield parent, folders, names
-
-
-def _is_picture(file: PurePath) -> bool:
-    """By its name."""
-    from PIL import Image
-
-    suffix = file.suffix.lower()
-    return (suffix == ".jpg" or suffix in Image.registered_extensions()) and not file.name.startswith(".")
+            yield from (PurePath(parent, name).relative_to(path) for name in names)
 
 
 def _divide(pictures: list[PurePath]) -> Iterator[tuple[str, str, list[PurePath]]]:

@@ -20,14 +20,15 @@ from trainer.settings.config import Config, ConfigError
 from trainer.settings.spelling import spell_options
 from trainer.shapes.model_shapes import default_image_size
 
-OPTIONS = {"DATASET_PATH": "--dataset-path", "MODEL_PATH": "--weights"}
-
 EXAMPLE = """example:
   python -m trainer.evaluate results/runs/default/ddp
   python -m trainer.evaluate results/runs/default/ddp --weights best --output best.json
 
 In a pod, and with several processes: TRAINER_MODE=evaluate python -m trainer.
 Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 10 accelerator out of memory, 13 storage full."""
+
+OPTIONS = {"model_path": "--weights", "dataset_path": "--dataset-path"}
+"""Settings and the options that set them here."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,10 +52,6 @@ def main(arguments: list[str] | None = None) -> int:
     return failures.DONE
 
 
-def _say(text: str) -> None:
-    print(spell_options(text, OPTIONS), file=sys.stderr)
-
-
 def evaluate_run_directory(
     path: Path, weights: str = "final", dataset_path: str = "", device: str = ""
 ) -> dict[str, Any]:
@@ -70,7 +67,7 @@ def evaluate_run_directory(
         DataMissing: no weights or no data.
     """
     config = read_config(path)
-    folder = choose_weights(path, weights, "--weights ")
+    folder = choose_weights(path, weights, "--weights")
     if dataset_path:
         config = config.model_copy(update={"dataset_path": dataset_path})
     elif config.dataset_path and not Path(config.dataset_path).exists():
@@ -81,7 +78,7 @@ def evaluate_run_directory(
     if config.is_text:
         from trainer.prepare.before_ranks import ensure_cache
 
-        ensure_cache(config, _say)
+        ensure_cache(config, lambda text: print(spell_options(text, OPTIONS)))
     else:
         _look_at_images(config)
 
@@ -104,7 +101,7 @@ def _look_at_images(config: Config) -> None:
     data = open_data(config, config.image_size or default_image_size(config))
     check_classes(config, data)
     for note in (*data.notes, *check_held_out(data, test_alone=True)):
-        _say(note)
+        print(spell_options(note, OPTIONS), file=sys.stderr)
 
 
 def read_config(path: Path) -> Config:
@@ -126,8 +123,8 @@ def read_config(path: Path) -> Config:
     return Config.model_validate(chosen)
 
 
-def choose_weights(path: Path, weights: str, named: str = "weights=") -> Path:
-    """The folder that `weights` means.
+def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
+    """Return the folder that `weights` means.
 
     Args:
         named: what they are given with, for sentences.
@@ -141,7 +138,7 @@ def choose_weights(path: Path, weights: str, named: str = "weights=") -> Path:
         folder = Path(weights)
         if not weights or not folder.is_dir():
             raise ConfigError(
-                [f"{named}{weights!r}: expected final, best or a folder in Hugging Face format"]
+                [f"{named}={weights!r}: expected final, best or a folder in Hugging Face format"]
             )
     else:
         folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model

@@ -18,13 +18,11 @@ from trainer.settings.config import ConfigError
 from trainer.settings.spelling import spell_options
 
 OPTIONS = {
-    "DATASET": "--dataset",
-    "DATASET_PATH": "--dataset",
-    "TOKENIZER": "--tokenize",
-    "MODEL": "--tokenize",
-    **{setting.upper(): f"--{option.replace('_', '-')}" for option, setting in TOKEN_OPTIONS.items()},
+    **dict.fromkeys(("dataset", "dataset_path"), "--dataset"),
+    **dict.fromkeys(("model", "model_path", "tokenizer"), "--tokenize"),
+    **{setting: f"--{option.replace('_', '-')}" for option, setting in TOKEN_OPTIONS.items()},
 }
-"""Of the settings of a run that a token cache depends on, what they are called here."""
+"""Settings of a run and the options that set them here."""
 
 
 class Stopped(BaseException):
@@ -61,17 +59,17 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def _spell(text: str) -> str:
-    """A model of the trainer is given as the tokenizer here."""
-    return spell_options(text.replace(", TRAINER_TOKENIZER=''", ""), OPTIONS)
-
-
 def _with_cure(failure: Exception) -> str:
     return "; ".join(filter(None, (str(failure), explain_untrusted(failure))))
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(_spell(text), flush=True)
+
+
+def _spell(text: str) -> str:
+    """With the options of this command; one of them names the model or the tokenizer."""
+    return spell_options(text.replace(", TRAINER_TOKENIZER=''", ""), OPTIONS)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

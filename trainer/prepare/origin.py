@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.datasets_format import open_folder
+from trainer.data.picture_folder import describe_unlisted
 from trainer.failures import DataMissing
 from trainer.prepare.pictures import check_images
 from trainer.prepare.published import write_weights
@@ -100,18 +101,21 @@ def _write_dataset(
 
     datasets.disable_progress_bars()
     revision = None if request.is_local else _resolve(request)
-    source = _open_local(request.source, say) if request.is_local else _open_hub(request, revision)
+    source = _open_local(request.source) if request.is_local else _open_hub(request, revision)
     source = datasets.DatasetDict(source if isinstance(source, dict) else {"train": source})
     check_images(request.source, source, note, say)
+    if request.is_local:
+        for line in describe_unlisted(Path(request.source), f"--dataset {request.source!r}", source):
+            say(line)
     source.save_to_disk(str(folder))
     samples = {split: len(table) for split, table in source.items()}
     _verify_dataset(folder, samples)
     return Written(revision, samples, None)
 
 
-def _open_local(source: str, say: Callable[[str], None]) -> dict[str, Any]:
+def _open_local(source: str) -> dict[str, Any]:
     try:
-        return open_folder(Path(source), f"--dataset {source!r}", say)
+        return open_folder(Path(source), f"--dataset {source!r}")
     except DataMissing:
         raise
     except Exception as failure:

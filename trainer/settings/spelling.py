@@ -50,15 +50,12 @@ def spell(text: str, env: Mapping[str, str], *, elsewhere: bool = False) -> str:
 
 
 def spell_options(text: str, options: Mapping[str, str]) -> str:
-    """`text` for the reader of a command: its options, and the other settings by their names.
+    """Return `text` with the options of a command in place of the settings that they set.
 
     Args:
-        options: by the variable's name behind TRAINER_, `{"DATASET_PATH": "--dataset"}`.
+        options: setting -> option, {"dataset_path": "--dataset-path"}; other settings stay.
     """
-    for name, option in options.items():
-        text = re.sub(rf"\bTRAINER_{name}=", f"{option} ", text)
-        text = re.sub(rf"\bTRAINER_{name}(?![A-Za-z0-9_])", option, text)
-    return VARIABLE.sub(lambda found: found[1].lower(), text)
+    return VARIABLE.sub(lambda found: options.get(found[1].lower(), found[0]), text)
 
 
 def name_removal(folder: Path, env: Mapping[str, str]) -> str:

@@ -30,6 +30,7 @@ COMMUNICATION_KERNEL = re.compile(
     r"|^(Memcpy|Copy) ?(PtoP|PeerToPeer)"
 )
 COMMUNICATION_LABEL = re.compile(r"^(gloo|mpi|ucc|cncl|[a-z]*ccl):")
+COMMUNICATION_OPERATOR = re.compile(r"^_?c10d(_functional)?::")  # of torch, around the call of the backend
 
 
 def name_collective(text: str) -> str:

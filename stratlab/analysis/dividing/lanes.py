@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from stratlab.analysis.dividing.collective_names import COMMUNICATION_KERNEL, COMMUNICATION_LABEL
 from stratlab.analysis.dividing.launches import find_around, find_entries, find_launches
-from stratlab.traces.events import COPY_CATEGORIES
+from stratlab.traces.events import COPY_CATEGORIES, OPERATOR_CATEGORIES
 from stratlab.traces.intervals import Intervals, Times, build_union, is_within
 from stratlab.traces.labels import PROFILER_STEP, STEP
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, UNTOLD, Mask, Trace
@@ -34,7 +34,6 @@ NO_COMPUTE_OP = re.compile(
     r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$"
     r"|^(## |ProfilerStep#|enumerate\(|Optimizer\.)"  # labels, which writers of 2021 call operators
 )
-OPERATOR_CATEGORIES = ("cpu_op", "Operator")
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,24 @@
 """Which host event launched each GPU event, and in which collective it did so.
 
 A launch is any host event with the GPU event's correlation id, whatever device's runtime it belongs to. A collective is
-known by what the GPU event says of itself, else by the label or the record (RECORD) around its launch: NCCL carries out
-an all-to-all with a kernel named SendRecv.
+known by what the GPU event says of itself, else by the record (RECORD), label or operator of torch around its launch:
+NCCL carries out an all-to-all with a kernel named SendRecv.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.analysis.dividing.collective_names import COMMUNICATION_LABEL, is_collective
-from stratlab.traces.events import LAUNCH_CATEGORY, RECORD
+from stratlab.analysis.dividing.collective_names import (
+    COMMUNICATION_LABEL,
+    COMMUNICATION_OPERATOR,
+    is_collective,
+)
+from stratlab.traces.events import LAUNCH_CATEGORY, OPERATOR_CATEGORIES, RECORD
 from stratlab.traces.intervals import Times
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, UNTOLD, Mask, Trace
 
@@ -76,18 +81,26 @@ def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
 
 
 def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int32]]:
-    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the label of a collective
-    around it, an index into `trace.names`, -1 = none."""
+    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the innermost label or
+    operator of a collective around it, an index into `trace.names`, -1 = none."""
     records = np.flatnonzero(trace.name == _find_code(trace, RECORD))
     records = records[find_entries(trace, records) >= 0]
-    known = [bool(COMMUNICATION_LABEL.search(name)) and is_collective(name) for name in trace.names]
-    labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES) & np.array(known, bool)[trace.name])
+    labels = np.flatnonzero(
+        _name_collectives(trace, COMMUNICATION_LABEL, LABEL_CATEGORIES)
+        | _name_collectives(trace, COMMUNICATION_OPERATOR, OPERATOR_CATEGORIES)
+    )
     record, label = (_find_innermost(trace, launches.event, found) for found in (records, labels))
     entry = find_entries(trace, np.maximum(record, 0))
     return (
         np.where(record >= 0, entry, -1),
         np.where(label >= 0, trace.name[np.maximum(label, 0)], -1).astype(np.int32),
     )
+
+
+def _name_collectives(trace: Trace, pattern: re.Pattern[str], categories: tuple[str, ...]) -> Mask:
+    """Which events of these categories have a name of the pattern that tells which collective it is."""
+    known = [bool(pattern.search(name)) and is_collective(name) for name in trace.names]
+    return trace.in_category(categories) & np.array(known, bool)[trace.name]
 
 
 def _find_code(trace: Trace, name: str) -> int:

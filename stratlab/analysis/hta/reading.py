@@ -7,7 +7,7 @@ frame, and with it every number, is the same (tests/stratlab/analysis/hta/test_r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,18 @@ COUNTERS = "cuda_profiler_range"  # its arguments are counters with any name
 def apply_slim_reading() -> None:
     """From now on HTA reads in this process as `read_slim` does."""
     from hta.common import trace_parser
-    from hta.configs.parser_config import ParserConfig
+    from hta.configs.parser_config import ParserConfig, ValueType
 
-    wanted = frozenset(arg.raw_name for arg in ParserConfig.get_default_args())
+    numeric = (ValueType.Int, ValueType.Float)
+    wanted = {arg.raw_name: arg.value_type in numeric for arg in ParserConfig.get_default_args()}
     trace_parser.parse_trace_dict = lambda path: read_slim(Path(path), wanted)
 
 
-def read_slim(path: Path, wanted: frozenset[str]) -> dict[str, Any]:
-    """The trace as `json.loads` would give it, reduced; `wanted`: names of arguments.
+def read_slim(path: Path, wanted: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the trace as `json.loads` would give it, reduced, with numbers where a writer put them into quotes.
+
+    Args:
+        wanted: arguments by name; the value says whether it is a number.
 
     Raises:
         TraceError: as `load_trace`.
@@ -62,7 +66,9 @@ def _is_kept(event: Any) -> bool:
     )
 
 
-def _slim(event: dict[str, Any], wanted: frozenset[str], once: Callable[[str, str], str]) -> dict[str, Any]:
+def _slim(
+    event: dict[str, Any], wanted: Mapping[str, bool], once: Callable[[str, str], str]
+) -> dict[str, Any]:
     slim = {key: event[key] for key in FIELDS if key in event}
     for key in ("cat", "name"):
         if isinstance(text := slim.get(key), str):
@@ -72,4 +78,19 @@ def _slim(event: dict[str, Any], wanted: frozenset[str], once: Callable[[str, st
         kept = args if event["cat"] == COUNTERS else {k: v for k, v in args.items() if k in wanted}
         # without any `args` HTA's data frame lacks columns
         slim["args"] = {k: once(v, v) if isinstance(v, str) else v for k, v in kept.items()} if kept else NONE
-    return slim
+    return _drop_quotes(slim, wanted) if isinstance(slim.get("ts"), str) else slim
+
+
+def _drop_quotes(slim: dict[str, Any], wanted: Mapping[str, bool]) -> dict[str, Any]:
+    """HTA calculates with times, ids and arguments, and ends with a TypeError where they are texts."""
+    args = {k: _read_number(v) if wanted.get(k) else v for k, v in slim.get("args", NONE).items()}
+    numbers = {k: _read_number(slim[k]) for k in ("ts", "dur", "pid", "tid") if k in slim}
+    return slim | numbers | ({"args": args} if args else {})
+
+
+def _read_number(value: Any) -> Any:
+    """The number that stands in a text; any other value as it is."""
+    try:
+        return msgspec.json.decode(value, type=int | float) if isinstance(value, str) else value
+    except msgspec.DecodeError:
+        return value

@@ -17,7 +17,11 @@ from tests.cluster.steps import Steps
 
 pytestmark = pytest.mark.cluster
 
-SHORT: dict[str, Any] = {"run.config.comparison": "operating", "run.config.checkpoint_every": 50}
+SHORT: dict[str, Any] = {
+    "run.config.comparison": "operating",
+    "run.config.checkpoint_every": 50,
+    "run.config.lr_schedule": "constant",  # a cosine follows the length of the run, which then cannot be extended
+}
 LIMITED = SHORT | {
     "run.nodes": 2,
     "run.resources.limits.cpu": "500m",
@@ -129,7 +133,7 @@ def test_a_volume_that_was_lost_comes_back_whole(lab: Lab, steps: Steps, tmp_pat
         lab.kubectl("wait", "--for=condition=Ready", "pod/data", "--timeout=300s")
         lab.kubectl("cp", str(tmp_path / "operating" / "kept"), f"data:{MOUNT}/operating/kept")
         lab.kubectl("delete", "pod", "data")
-        train(lab, "on", SHORT | {"run.config.resume_from": "operating/kept", "run.config.epochs": 6})
+        train(lab, "on", SHORT | {"run.config.resume_from": "operating/kept", "run.config.epochs": 20})
         assert steps_of(lab, "on")[0] > 1
         assert "kept" in stratlab(lab, "list", "--on-cluster").stdout
 
@@ -183,12 +187,19 @@ def test_a_private_authority_reaches_every_pod(lab: Lab, steps: Steps, tmp_path:
             assert finding["state"] == "ok"
         with steps.step("operating: a run, its analysis, its test, a comparison and a replay reach MLflow"):
             values = {"run.mlflow.trackingUri": uri, "run.certificates.configMap": "company-ca"}
-            train(lab, "trusting", SHORT | values)
+            train(lab, "trusting", SHORT | values | {"run.config.comparison": "trusted"})
             lab.test("trusting")
-            assert "report in MLflow" in stratlab(lab, "compare", "operating", "--on-cluster").stderr
-            stratlab(lab, "metrics", "replay", "operating/trusting", "--on-cluster")
-            stratlab(lab, "remove", "operating/trusting", "--with-mlflow", "--on-cluster", "--yes")
+            assert "report in MLflow" in stratlab(lab, "compare", "trusted", "--on-cluster").stderr
+            stratlab(lab, "metrics", "replay", "trusted/trusting", "--on-cluster")
             lab.uninstall("trusting")
+            options = [
+                "--with-mlflow",
+                "--on-cluster",
+                "--yes",
+                "--certificates",
+                "configMap/company-ca/ca.crt",
+            ]
+            stratlab(lab, "remove", "trusted/trusting", *options)
 
 
 @contextmanager

@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratlab.analysis import analyze
-from stratlab.analysis.analyze import NoTraces, analyze_run
+from stratlab.analysis.analyze import RUNNING, NoTraces, analyze_run
 from stratlab.analysis.hta.bridge import HtaLimits
 from stratlab.analysis.measuring import measure
 from stratlab.analysis.mlflow_upload import build_numbers, build_tags
@@ -166,6 +167,16 @@ def test_no_traces(tmp_path: Path) -> None:
     with pytest.raises(NoTraces):
         run_analyze(run)
     assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def test_no_traces_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {})
+    attempts = run / "attempts.jsonl"
+    for event, running in (("started", True), ("ended", False)):
+        attempts.write_text(json.dumps({"attempt": 1, "event": event, "t": time.time()}) + "\n")
+        with pytest.raises(NoTraces) as refusal:
+            run_analyze(run)
+        assert (RUNNING in str(refusal.value)) is running
 
 
 def finish(run: Path, **changes: Any) -> None:

@@ -43,6 +43,16 @@ def test_the_newest_run_of_the_comparison_decides(api: FakeApi, connection: Conn
     assert find_place(connection, "lab", "vit", image="mine:3") == Place("big", "/data", "mine:3")
 
 
+def test_the_authority_is_the_run_s_unless_given(api: FakeApi, connection: Connection) -> None:
+    api.served.add(RUNS)
+    put(api, "a", "vit", "2026-11-01T00:00:00Z", certificates="configMap/company/ca.crt")
+    assert find_place(connection, "lab", "vit").certificates == "configMap/company/ca.crt"
+    given = {"claim": "big", "mount": "/data", "image": "mine:3"}
+    own = "secret/own/ca.crt"
+    assert find_place(connection, "lab", "vit", certificates=own).certificates == own
+    assert find_place(connection, "lab", "vit", **given, certificates=own).certificates == own
+
+
 def test_an_image_that_one_run_alone_has_is_not_taken_for_all(api: FakeApi, connection: Connection) -> None:
     """It may be one that nobody can pull."""
     api.served.add(RUNS)

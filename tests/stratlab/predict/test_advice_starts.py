@@ -13,7 +13,13 @@ from stratlab.predict.count_command import fill_question
 from stratlab.predict.operations_file import SHIPPED, read_operations
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.question import Question
-from stratlab.predict.runs_to_try import ALLOWED, UNPUBLISHED, change_question, list_allowed_changes
+from stratlab.predict.runs_to_try import (
+    ALLOWED,
+    UNPUBLISHED,
+    change_question,
+    find_idle,
+    list_allowed_changes,
+)
 from stratlab.tables.strategies import STRATEGIES
 from trainer.launch.questions import check_run
 from trainer.settings.config import Config, ConfigError
@@ -122,6 +128,24 @@ def test_another_strategy_leaves_its_own_settings_behind(strategy: str, other: s
     changed = change_question(asked, {"strategy": other})
     given = {f"TRAINER_{name.upper()}": text for name, text in changed.settings.items()}
     Config.from_env({"TRAINER_RUN": "x", **given})
+
+
+@pytest.mark.parametrize(
+    ("settings", "strategy", "rank", "idle"),
+    [
+        ({"model": "vit_huge"}, "single", 0, ["offload"]),
+        ({"model": "vit_tiny"}, "fsdp", 0, ["lora"]),
+        ({"model": "vit_huge"}, "fsdp", 8, ["lora"]),
+        ({"model": "vit_huge"}, "fsdp", 0, []),
+    ],
+)
+def test_what_is_allowed_in_vain_is_named(
+    settings: dict[str, str], strategy: str, rank: int, idle: list[str]
+) -> None:
+    asked = Question("x", settings, 1, 1, 1, 0, whole=False)
+    file = {"strategy": strategy, "lora_rank": rank}
+    assert [name for name, _ in find_idle(asked, file, ALLOWED)] == idle
+    assert not [*find_idle(asked, file, [])]
 
 
 def test_adapters_are_proposed_where_weights_are_published() -> None:

@@ -113,6 +113,14 @@ def test_what_may_be_proposed_besides_is_said_by_the_user(call: Call) -> None:
     code, _, err = call(*QWEN, "--allow", "lora,magic")
     assert code == 2 and "--allow magic: expected of lora, offload" in err
     assert call(*QWEN, "--gpus", "4", "--device-gib", "24", "--allow", "lora,offload")[0] == 10
+    _, out, _ = call("--model", "vit_huge", "--gpus", "1", "--device-gib", "8", "--allow", "offload")
+    assert "--allow offload changes nothing of single: " in out
+
+
+def test_a_setting_that_holds_no_memory_is_not_called_unknown(call: Call) -> None:
+    for name, known in (("lr", True), ("epochs", True), ("lrr", False)):
+        code, _, err = call(*QWEN, "--set", f"{name}=1")
+        assert code == 2 and (f"does not depend on {name}" in err) is known
 
 
 def test_what_is_not_known_is_not_said(tmp_path: Path, call: Call) -> None:

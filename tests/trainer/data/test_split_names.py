@@ -6,14 +6,14 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-import pandas
 import pytest
 from PIL import Image
 
 from trainer.data import open_data
-from trainer.data.datasets_format import open_folder
 from trainer.data.images import ImageData
 from trainer.failures import DataMissing
+from trainer.prepare.request import read_request
+from trainer.prepare.work import prepare
 from trainer.settings.config import Config
 
 COLOURS = {"ape": (250, 0, 0), "bee": (0, 250, 0), "cow": (0, 0, 250)}
@@ -150,6 +150,22 @@ def test_a_saved_split_val_validates_and_others_are_named(tmp_path):
     assert [note for note in data.notes if "extra" in note]
 
 
+def test_pictures_that_metadata_does_not_list_are_counted(tmp_path):
+    folder, rows = tmp_path / "d", table(TRAIN, None)
+    metadata(folder, {"train": rows, "test": rows})
+    assert not [note for note in opened(folder).notes if "left out" in note]
+    for name in ("x.png", "y.JPG"):
+        picture("ape").save(folder / "test" / name)
+    said: list[str] = []
+    for notes in (opened(folder).notes, said):
+        if notes is said:
+            (tmp_path / "results").mkdir()
+            words = ["--dataset", str(folder), "--name", "d", "--to", str(tmp_path / "results")]
+            prepare(read_request(words), said.append)
+        (note,) = [each for each in notes if "left out" in each]
+        assert " 2 of 26 " in note and "test/x.png" in note and "test/y.JPG" in note
+
+
 def test_a_test_split_alone_is_not_trained_and_tested_with_the_same_samples(tmp_path):
     saved(tmp_path / "d", {"test": table(TRAIN, ["ape", "bee", "cow"])})
     data = opened(tmp_path / "d")
@@ -214,22 +230,3 @@ def test_hidden_files_are_no_pictures(tmp_path):
         (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "d" / name).write_bytes(b"no picture")
     assert_right(opened(tmp_path / "d"))
-
-
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
-@pytest.mark.parametrize("unlisted", [0, 3])
-def test_pictures_that_metadata_does_not_list_are_counted(tmp_path, form, unlisted):
-    folder = tmp_path / "d"
-    write_pictures(folder, *["train/ape", "train/bee"], count=8)
-    files = sorted((folder / "train").rglob("*.png"))
-    rows = [{"file_name": str(f.relative_to(folder / "train")), "label": f.parent.name} for f in files]
-    table = pandas.DataFrame(rows[unlisted:])
-    if form == "csv":
-        table.to_csv(folder / "train/metadata.csv", index=False)
-    else:
-        table.to_json(folder / "train/metadata.jsonl", orient="records", lines=True)
-    told = [note for note in opened(folder).notes if str(files[0].relative_to(folder)) in note]
-    assert [f" {unlisted} of {len(files)} " in note for note in told] == [True] * bool(unlisted)
-    said: list[str] = []
-    tables = open_folder(folder, "d", said.append)
-    assert len(said) == bool(unlisted) and len(tables["train"]) == len(files) - unlisted

@@ -106,7 +106,7 @@ def test_a_run_without_weights_ends_with_3(tmp_path, uninterrupted):
     run.mkdir(parents=True)
     shutil.copy(uninterrupted("single", 1) / "config.json", run)
     done = command(str(run))
-    assert done.returncode == 3 and "checkpoint_every above 0" in done.stderr
+    assert done.returncode == 3 and "TRAINER_CHECKPOINT_EVERY above 0" in done.stderr
     assert not Path("evaluation.json").exists()
 
 

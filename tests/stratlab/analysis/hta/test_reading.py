@@ -67,6 +67,23 @@ def test_cpu_trace_on_one_line_and_packed(tmp_path: Path, monkeypatch: pytest.Mo
     assert [int(step) for step in load_hta({0: path}).get_profiler_steps()] == []
 
 
+def test_numbers_in_quotes_are_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hta.common import trace_parser
+
+    plain = build_gpu_trace(0).write(tmp_path / "plain.json")
+    content = json.loads(plain.read_text())
+    for event in content["traceEvents"]:
+        event |= {key: str(event[key]) for key in ("ts", "dur", "pid", "tid") if key in event}
+        if "args" in event:
+            event["args"] = {key: str(value) for key, value in event["args"].items()}
+    quoted = tmp_path / "quoted.json"
+    quoted.write_text(json.dumps(content))
+    monkeypatch.setattr(trace_parser, "parse_trace_dict", None)
+    apply_slim_reading()
+    ours, theirs = (load_hta({0: path}).get_temporal_breakdown(visualize=False) for path in (quoted, plain))
+    assert ours.to_dict() == theirs.to_dict()
+
+
 def test_damaged_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hta.common import trace_parser
 

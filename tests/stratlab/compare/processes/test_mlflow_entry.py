@@ -105,6 +105,17 @@ def test_without_a_server_nothing_is_said(tmp_path: Path) -> None:
     assert log_for_user(compare(runs), runs, tmp_path, None, "", None) == ""
 
 
+def test_runs_of_two_servers_are_said_to_be_in_neither(tmp_path: Path) -> None:
+    uris = ("http://mlflow:5000", "https://mlflow:5000")
+    for strategy, uri in zip(("ddp", "fsdp"), uris, strict=True):
+        write_json(
+            build_run_dir(tmp_path / "demo", strategy, strategy) / "mlflow.json", {"tracking_uri": uri}
+        )
+    runs = load_runs(tmp_path / "demo")
+    said = log_for_user(compare(runs), runs, tmp_path, None, "", None)
+    assert said.startswith(NOT_THERE) and all(uri in said for uri in uris)
+
+
 def test_an_experiment_that_is_not_there_is_named(mlflow_server: str, tmp_path: Path) -> None:
     with pytest.raises(NotLogged, match="has no experiment nobody"):
         log_comparison({}, tmp_path, mlflow_server, "nobody")
