@@ -14,7 +14,7 @@ from stratlab.predict.device_memory import Verdict
 from stratlab.predict.operations_file import OperationsFile, find_operations
 from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.question import Question
-from stratlab.predict.remedies import Look, advise, advise_room
+from stratlab.predict.remedies import Look, advise, advise_room, find_idle
 from stratlab.progress.run_progress import format_seconds
 from stratlab.tables.settings import SETTINGS
 from stratlab.tables.size_rules import find_size_refusal
@@ -67,8 +67,11 @@ def answer(
 def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Prediction:
     """With what to change first, where it does not fit, or leaves no room for more than one row."""
     if one.verdict is not Verdict.FITS:
-        return replace(one, advice=advise(one, look, allowed))
-    return one if one.largest > 1 else replace(one, advice=advise_room(one, look, allowed))
+        advice = advise(one, look, allowed)
+    else:
+        advice = "" if one.largest > 1 else advise_room(one, look, allowed)
+    one = replace(one, advice=advice)
+    return replace(one, idle=tuple(find_idle(one, look, allowed)))
 
 
 def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:

@@ -22,6 +22,8 @@ PREFIX = "TRAINER_"
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
 OF_THE_HUB = "a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len"
 ALL = "that `python -m trainer.settings --schema` lists"
+OF_DATA = ("data_residence", "dataset_path", "train_samples")
+"""Settings that say how much data a device keeps, which no count knows."""
 OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
 """Layouts of several dimensions are for models that can be divided by them: asked for by name."""
 REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
@@ -200,7 +202,7 @@ def _read_settings(settings: Sequence[str], known: set[str], place: str) -> dict
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set {text}: expected name=value")
-        if name not in known and name in SETTINGS:
+        if name not in known and name in SETTINGS and name not in (*COUNTED, *OF_DATA):
             raise UserError(f"--set {text}: memory does not depend on {name}; leave it out")
         if name not in known:
             raise UserError(f"--set {text}: {name_allowed(name, sorted(known), 'memory depends on', place)}")

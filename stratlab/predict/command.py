@@ -131,7 +131,7 @@ def predict(
         ]
         print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
     else:
-        _show(answers, device_gib, allowed, offer=bool(model) and not counting)
+        _show(answers, device_gib, offer=bool(model) and not counting)
     if page:
         from stratlab.predict.prediction_page import build_prediction_page
 
@@ -145,18 +145,12 @@ def predict(
         raise typer.Exit(NOTHING_FITS)
 
 
-def _show(answers: list, device_gib: float, allowed: list[str], *, offer: bool) -> None:  # type: ignore[type-arg]
+def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ignore[type-arg]
     from rich.console import Console
 
     from stratlab.predict.conclusion import conclude
     from stratlab.predict.prediction import Prediction
-    from stratlab.predict.prediction_table import (
-        build_causes,
-        build_table,
-        count_unknown,
-        explain_idle,
-        explain_lines,
-    )
+    from stratlab.predict.prediction_table import build_causes, build_table, count_unknown, explain_lines
 
     console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
     console.print(build_table(answers))
@@ -164,7 +158,7 @@ def _show(answers: list, device_gib: float, allowed: list[str], *, offer: bool) 
     if any(isinstance(one, Prediction) for one in answers):
         console.print(build_causes(answers))
         console.print()
-    for line in (*explain_lines(answers, device_gib), *explain_idle(answers, allowed)):
+    for line in explain_lines(answers, device_gib):
         print(line)
     if offer and (uncounted := count_unknown(answers)):
         print(

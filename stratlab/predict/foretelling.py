@@ -45,8 +45,8 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
         return ""
     found = complete(predict(question, file, DEVICE_GIB), look_up(files, DEVICE_GIB))
     most = max(found.peak.causes, key=lambda cause: found.peak.causes[cause])
-    needs = f"{found.most}{found.needs_gib:.2f} GiB"
-    told = f"{name}: foreseen for GPUs of {DEVICE_GIB:g} GiB: {found.verdict}, {needs} each"
+    needs = found.show(found.needs_gib)
+    told = f"{name}: foreseen for GPUs of {DEVICE_GIB:g} GiB: {found.verdict}, {needs} GiB each"
     if found.verdict is Verdict.FITS:
         return told
     return f"{told}, most of it {most} ({found.peak.causes[most] / GIB:.2f}); {found.advice}"

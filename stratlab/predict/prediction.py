@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stratlab.predict.device_memory import GIB, Device, Verdict
@@ -25,6 +25,7 @@ class Prediction:
         smallest: what one row holds.
         largest: micro-batch that fits below the gate, up to MOST_ROWS; 0 = not even one row does.
         advice: what to change first; "" = nothing, or nobody has asked yet.
+        idle: (name, reason) of what advice was allowed to propose, and does not.
     """
 
     question: Question
@@ -36,6 +37,7 @@ class Prediction:
     verdict: Verdict
     largest: int
     advice: str = ""
+    idle: tuple[tuple[str, str], ...] = ()
 
     @property
     def counted_rows(self) -> int:
@@ -54,13 +56,14 @@ class Prediction:
 
     def say_needs(self, rows: int = 0) -> str:
         """`18.21 of 24 GiB`, on the device, with micro-batches of `rows`; 0 = those of the run."""
-        peak = self.file.peak(rows, self.question.ranks, self.question.layers) if rows else self.peak
-        return f"{self.most}{self.device.needs_gib(peak.total):.2f} of {self.device.gib:g} GiB"
+        if rows and rows != self.question.rows:
+            peak = self.file.peak(rows, self.question.ranks, self.question.layers)
+            return replace(self, question=replace(self.question, rows=rows), peak=peak).say_needs()
+        return f"{self.show(self.needs_gib)} of {self.device.gib:g} GiB"
 
-    @property
-    def most(self) -> str:
-        """Words before a number of GiB: "at most " where it is an upper bound."""
-        return "at most " if self.is_upper_bound else ""
+    def show(self, gib: float) -> str:
+        """Return `9.80`, or `<= 9.80` where it is an upper bound."""
+        return f"{'<= ' if self.is_upper_bound else ''}{gib:.{2 if gib >= 0.1 else 4}f}"
 
     def say_largest(self) -> str:
         """`6`, `167 (5.2 x counted)` beyond what was counted, `65536 or more (...)` where nobody has looked further."""

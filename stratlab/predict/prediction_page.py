@@ -14,7 +14,7 @@ from stratlab.predict.answering import Unknown
 from stratlab.predict.conclusion import conclude
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
-from stratlab.predict.prediction_table import explain_lines, show_gib
+from stratlab.predict.prediction_table import explain_lines
 from stratlab.tables.settings import name_model
 
 KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}
@@ -69,5 +69,5 @@ def _row(one: Prediction | Unknown) -> dict[str, Any]:
     if isinstance(one, Unknown):
         return {**row, "verdict": badge(one.verdict, "plain"), "first": one.reason}
     verdict: Markup = badge(str(one.verdict), KINDS[one.verdict])
-    sizes = {"needs": show_gib(one, one.needs_gib), "peak": show_gib(one, one.peak.total / GIB)}
+    sizes = {"needs": one.show(one.needs_gib), "peak": one.show(one.peak.total / GIB)}
     return {**row, "verdict": verdict, **sizes, "largest": one.say_largest(), "first": one.advice}

@@ -12,7 +12,6 @@ from stratlab.predict.count_command import group_by_command, name_count
 from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.question import Question
-from stratlab.predict.runs_to_try import find_idle
 from stratlab.tables.image_sizes import say_image_size
 
 COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
@@ -39,15 +38,10 @@ def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
         if isinstance(one, Unknown):
             table.add_row(*asked, Text(one.verdict, style="bold"), "", "", "", one.reason)
             continue
-        sizes = (show_gib(one, one.needs_gib), show_gib(one, one.peak.total / GIB), one.say_largest())
+        sizes = (one.show(one.needs_gib), one.show(one.peak.total / GIB), one.say_largest())
         advice = (one.advice,) if told else ()
         table.add_row(*asked, Text(str(one.verdict), style=COLOURS[one.verdict]), *sizes, *advice)
     return table
-
-
-def show_gib(one: Prediction, gib: float) -> str:
-    """`<= 9.80` where it is an upper bound."""
-    return f"{'<= ' if one.is_upper_bound else ''}{gib:.{2 if gib >= 0.1 else 4}f}"
 
 
 def build_causes(answers: Sequence[Prediction | Unknown]) -> Table:
@@ -66,7 +60,8 @@ def build_causes(answers: Sequence[Prediction | Unknown]) -> Table:
         table.add_column(name, justify="left" if name == "run" else "right")
     for one in known:
         cells = [f"{one.peak.causes.get(cause, 0) / GIB:.{digits}f}" for cause in causes]
-        table.add_row(one.question.name, *cells, f"{one.peak.total / GIB:.{digits}f}")
+        bound = "<= " if one.is_upper_bound else ""
+        table.add_row(one.question.name, *cells, f"{bound}{one.peak.total / GIB:.{digits}f}")
     return table
 
 
@@ -94,6 +89,7 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     yield from _explain_beyond(known)
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
+    yield from _explain_idle(known)
     groups = group_by_command(_list_unknown(answers))
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)
@@ -101,13 +97,12 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
 
 
-def explain_idle(answers: Sequence[Prediction | Unknown], allowed: Sequence[str]) -> Iterator[str]:
-    """Yield a line for what was allowed and changes nothing of the runs that do not fit."""
+def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
+    """What advice was allowed to propose in vain, a line for each reason."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in answers:
-        if isinstance(one, Prediction) and one.verdict is not Verdict.FITS:
-            for found in find_idle(one.question, one.file.settings, allowed):
-                groups.setdefault(found, []).append(one.question.name)
+    for one in known:
+        for found in one.idle:
+            groups.setdefault(found, []).append(one.question.name)
     for (name, reason), names in groups.items():
         yield f"--allow {name} changes nothing of {', '.join(names)}: {reason}"
 

@@ -10,6 +10,7 @@ from stratlab.predict.question import Question
 from stratlab.predict.runs_to_try import (
     Settings,
     change_question,
+    explain_no_change,
     list_allowed_changes,
     list_candidates,
     list_light_changes,
@@ -63,6 +64,34 @@ def advise_room(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str
                 f"{changes} leaves room ({found.say_needs()}), for a micro-batch up to {found.say_largest()}"
             )
     return ""
+
+
+def find_idle(one: Prediction, look: Look, allowed: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (name, reason) for each of `allowed` that the advice on a run does not propose."""
+    settings = one.file.settings
+    for name in allowed:
+        changes = [*list_allowed_changes(one.question, settings, [name])]
+        if any(f"{key}={text}" in one.advice for change in changes for key, text in change.items()):
+            continue
+        runs = [
+            change_question(one.question, {**light, **change})
+            for light in ({}, *list_light_changes(settings))
+            for change in changes
+        ]
+        found = [known for known in map(look, runs) if known]
+        fits = one.verdict is Verdict.FITS
+        if not runs:
+            yield name, explain_no_change(name, settings)
+        elif fits and one.largest > 1:
+            yield name, "no advice is needed where a run fits with room"
+        elif any(known.largest > 1 if fits else _find_rows(known) for known in found):
+            yield name, "a run fits that changes less"
+        elif found:
+            yield name, "no run with it does better"
+        else:
+            place, count = ("run.config.", "") if one.question.whole else ("", " --count")
+            given = " ".join(f"--set {place}{key}={text}" for key, text in changes[0].items())
+            yield name, f"it was not counted; {given}{count} says whether it fits"
 
 
 def _find_rows(found: Prediction) -> int:

@@ -92,19 +92,13 @@ def list_allowed_changes(
             yield {"offload": place}
 
 
-def find_idle(
-    question: Question, settings: Mapping[str, Any], allowed: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield (name, reason) for each of `allowed` that changes nothing of this run."""
-    for name in allowed:
-        if any(True for _ in list_allowed_changes(question, settings, [name])):
-            continue
-        if name == "offload":
-            yield name, "the strategy has no offload that it does not use yet"
-        elif settings["lora_rank"]:
-            yield name, "the run trains adapters already"
-        else:
-            yield name, "adapters need weights, and none of this model are published; --set model_path=FOLDER"
+def explain_no_change(name: str, settings: Mapping[str, Any]) -> str:
+    """Say why `list_allowed_changes` finds nothing of this name to change."""
+    if name == "offload":
+        return "the strategy has no offload that it does not use yet"
+    if settings["lora_rank"]:
+        return "the run trains adapters already"
+    return "adapters need weights, and none of this model are published; --set model_path=FOLDER"
 
 
 def _list_strategies(question: Question, settings: Mapping[str, Any]) -> Iterator[Question]:

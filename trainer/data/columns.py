@@ -59,8 +59,11 @@ def store_pictures(table: Any, column: str, split: str, data: str) -> StoredPict
     return StoredPictures(cells.with_format(None), column, split, data)
 
 
-def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = None) -> Columns:
+def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = None, data: str = "") -> Columns:
     """The columns that were asked for, else those known for this data set, else those of the right type.
+
+    Args:
+        data: what the data set is called in sentences; "" = by its setting.
 
     Raises:
         ConfigError: a column that is not there, or none or several that could be meant; names all columns.
@@ -69,7 +72,7 @@ def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = Non
     import datasets
 
     image, label = known or ("", "")
-    data = name_data(config)
+    data = data or name_data(config)
     if not (config.image_column or config.label_column or known):
         if has_images_alone(table):
             raise DataMissing(f"{data}: {NO_CLASSES}")

@@ -67,13 +67,18 @@ def evaluate_run_directory(
         DataMissing: no weights or no data.
     """
     config = read_config(path)
+    folder = choose_weights(path, weights, "--weights")
     if dataset_path:
         config = config.model_copy(update={"dataset_path": dataset_path})
-    config = evaluated(config, choose_weights(path, weights))
+    elif config.dataset_path and not Path(config.dataset_path).exists():
+        raise DataMissing(
+            f"the run's data set is not there: {config.dataset_path}; --dataset-path names where it lies here"
+        )
+    config = evaluated(config, folder)
     if config.is_text:
         from trainer.prepare.before_ranks import ensure_cache
 
-        ensure_cache(config, print)
+        ensure_cache(config, lambda text: print(spell_options(text, OPTIONS)))
     else:
         _look_at_images(config)
 
@@ -118,8 +123,11 @@ def read_config(path: Path) -> Config:
     return Config.model_validate(chosen)
 
 
-def choose_weights(path: Path, weights: str) -> Path:
-    """The folder that `--weights` means.
+def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
+    """Return the folder that `weights` means.
+
+    Args:
+        named: what they are given with, for sentences.
 
     Raises:
         ConfigError: neither `final` nor `best` nor a folder.
@@ -130,7 +138,7 @@ def choose_weights(path: Path, weights: str) -> Path:
         folder = Path(weights)
         if not weights or not folder.is_dir():
             raise ConfigError(
-                [f"TRAINER_MODEL_PATH={weights!r}: expected final, best or a folder in Hugging Face format"]
+                [f"{named}={weights!r}: expected final, best or a folder in Hugging Face format"]
             )
     else:
         folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model

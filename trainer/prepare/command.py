@@ -11,7 +11,7 @@ from types import FrameType
 from trainer import failures
 from trainer.failures import DataMissing
 from trainer.prepare.origin import HubAway, check_local, find_os_error
-from trainer.prepare.request import read_request
+from trainer.prepare.request import TOKEN_OPTIONS, read_request
 from trainer.prepare.work import prepare
 from trainer.settings.certificates import explain_untrusted, trust_given
 from trainer.settings.config import ConfigError
@@ -20,7 +20,7 @@ from trainer.settings.spelling import spell_options
 OPTIONS = {
     **dict.fromkeys(("dataset", "dataset_path"), "--dataset"),
     **dict.fromkeys(("model", "model_path", "tokenizer"), "--tokenize"),
-    "seq_len": "--seq-len",
+    **{setting: f"--{option.replace('_', '-')}" for option, setting in TOKEN_OPTIONS.items()},
 }
 """Settings of a run and the options that set them here."""
 

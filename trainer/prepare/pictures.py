@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,7 +58,7 @@ def _check_labels(data: str, tables: Mapping[str, Any], say: Callable[[str], Non
     """The columns that hold pictures and classes; None: a setting of the runs says which."""
     splits = choose_splits(tables, data)
     try:
-        columns = dataclasses.replace(pick_columns(Config(run="prepare"), splits["train"]), data=data)
+        columns = pick_columns(Config(run="prepare"), splits["train"], data=data)
     except ConfigError:
         return None
     names, codes = read_labels(splits, columns)

@@ -17,7 +17,7 @@ from stratlab.predict.runs_to_try import (
     ALLOWED,
     UNPUBLISHED,
     change_question,
-    find_idle,
+    explain_no_change,
     list_allowed_changes,
 )
 from stratlab.tables.strategies import STRATEGIES
@@ -144,8 +144,9 @@ def test_what_is_allowed_in_vain_is_named(
 ) -> None:
     asked = Question("x", settings, 1, 1, 1, 0, whole=False)
     file = {"strategy": strategy, "lora_rank": rank}
-    assert [name for name, _ in find_idle(asked, file, ALLOWED)] == idle
-    assert not [*find_idle(asked, file, [])]
+    assert [name for name in ALLOWED if not [*list_allowed_changes(asked, file, [name])]] == idle
+    reasons = {explain_no_change(name, file) for name in idle}
+    assert len(reasons) == len(idle)
 
 
 def test_adapters_are_proposed_where_weights_are_published() -> None:

@@ -117,10 +117,24 @@ def test_what_may_be_proposed_besides_is_said_by_the_user(call: Call) -> None:
     assert "--allow offload changes nothing of single: " in out
 
 
+@pytest.mark.parametrize("device_gib", ["40", "79.2", "139.8"])
+def test_on_one_gpu_what_was_allowed_is_not_passed_over_in_silence(device_gib: str, call: Call) -> None:
+    _, out, _ = call(*QWEN, "--gpus", "1", "--device-gib", device_gib, "--allow", "lora,offload")
+    told = [line.split()[1] for line in out.splitlines() if line.startswith("--allow ")]
+    assert sorted(told) == ["lora", "offload"]
+
+
+def test_a_bound_has_one_form_in_tables_and_sentences(call: Call) -> None:
+    _, out, _ = call(*QWEN, "--set", "strategy=zero2", "--set", "global_batch_size=8", "--device-gib", "40")
+    needs = re.findall(r"(<= |at most |)(29\.33|26\.54)\b", out)
+    assert len(needs) >= 4 and {before for before, _ in needs} == {"<= "}
+
+
 def test_a_setting_that_holds_no_memory_is_not_called_unknown(call: Call) -> None:
-    for name, known in (("lr", True), ("epochs", True), ("lrr", False)):
+    held = ("lr", "epochs", "seed", "weight_decay", "warmup_steps", "steps", "checkpoint_every")
+    for name in (*held, "lrr", "image_size", "data_residence"):
         code, _, err = call(*QWEN, "--set", f"{name}=1")
-        assert code == 2 and (f"does not depend on {name}" in err) is known
+        assert code == 2 and (f"does not depend on {name}" in err) is (name in held)
 
 
 def test_what_is_not_known_is_not_said(tmp_path: Path, call: Call) -> None:

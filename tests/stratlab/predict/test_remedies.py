@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.predict.answering import look_up
+from stratlab.predict.answering import complete, look_up
 from stratlab.predict.device_memory import Device, Verdict
 from stratlab.predict.extrapolation import Peak
 from stratlab.predict.operations_file import SHIPPED, OperationsFile, read_operations, read_operations_file
@@ -45,9 +45,14 @@ def ask(
     global_batch: int = 64,
     at_one_row: str = "",
     allowed: Sequence[str] = (),
+    idle: list[str] | None = None,
     **settings: Any,
 ) -> str:
-    """Advice on 8 ranks where one cause holds nearly everything, with one row maybe another one."""
+    """Advice on 8 ranks where one cause holds nearly everything, with one row maybe another one.
+
+    Args:
+        idle: takes the names of what was allowed in vain.
+    """
     causes = {"parameters": GIB, "activations": GIB, "logits and loss": GIB} | {mostly: 50 * GIB}
     given = {"model": "qwen2.5-3b", "strategy": settings.get("strategy", "ddp")}
     asked = Question("x", given, 8, 8, rows, global_batch, whole=False)
@@ -65,6 +70,10 @@ def ask(
             return None
         return build(question, {}, Peak("forward", 0, {"parameters": 10 * GIB}), known[key], device_gib)
 
+    if idle is not None:
+        one = complete(one, look, allowed)
+        idle += [name for name, _ in one.idle]
+        return one.advice
     return advise(one, look, allowed)
 
 
@@ -97,6 +106,36 @@ def test_what_changes_the_result_or_costs_time_is_proposed_where_the_user_allows
     assert ask("optimizer state", known, strategy="fsdp", allowed=["offload"]).startswith("offload=all fits")
     assert "lora" not in ask("optimizer state", strategy="fsdp") and "offload" not in ask("optimizer state")
     assert "offload" not in ask("optimizer state", {"offload=all": 8}, allowed=ALLOWED), "not of ddp"
+
+
+@pytest.mark.parametrize(
+    ("known", "largest", "idle"),
+    [
+        ({"lora_rank=16 init=pretrained": 8}, 0, ["offload"]),
+        ({BLOCKS: 8, "lora_rank=16 init=pretrained": 8}, 0, ["lora", "offload"]),
+        ({"lora_rank=16 init=pretrained": 0, "offload=all": 0}, 0, ["lora", "offload"]),
+        ({"offload=all": 8}, 0, ["lora"]),
+        ({"strategy=zero3": 8}, 0, ["lora", "offload"]),
+        ({}, 8, ["lora", "offload"]),
+    ],
+    ids=["proposed", "less is enough", "does not fit", "not counted", "neither is counted", "fits as it is"],
+)
+def test_what_is_allowed_in_vain_is_named(known: Known, largest: int, idle: list[str]) -> None:
+    said: list[str] = []
+    ask("optimizer state", known, largest=largest, strategy="fsdp", allowed=ALLOWED, idle=said)
+    assert said == idle
+    assert ask("optimizer state", known, largest=largest, strategy="fsdp", idle=said) is not None
+    assert said == idle, "nothing was allowed"
+
+
+def test_an_upper_bound_is_one_in_every_sentence() -> None:
+    """A step of one micro-batch holds no more than was counted with several; of smaller ones it has several."""
+    (file,) = [one for one in FILES if one.path.stem == "qwen2.5-3b-zero2-8"]
+    settings = {name: str(file.settings[name]) for name in ("model", "strategy")}
+    found = predict(Question("x", settings, 8, 0, 4, 32, whole=False), file, 80)
+    assert found.is_upper_bound
+    assert found.say_needs().startswith("<= ") and not found.say_needs(2).startswith("<= ")
+    assert found.say_needs(4) == found.say_needs()
 
 
 def test_a_smaller_micro_batch_goes_first_with_what_it_takes() -> None:

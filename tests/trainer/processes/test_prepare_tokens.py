@@ -174,7 +174,7 @@ def test_what_cannot_be_tokenised_leaves_nothing(results: Path, tmp_path: Path) 
     assert code == 3 and "no such folder" in output
     good = write_jsonl(tmp_path / "good" / "train.jsonl", questions(99)).parent
     code, output = run("--dataset", good, "--tokenize", "qwen_tiny", "--seq-len", "8", "--to", results)
-    assert code == 2 and "TRAINER_SEQ_LEN=8: no document" in output, output
+    assert code == 2 and "--seq-len=8: no document" in output, output
     code, output = run("--dataset", good, "--tokenize", tmp_path, "--seq-len", "64", "--to", results)
     assert code == 3 and "no tokenizer.json" in output
     assert list((results / "_prepared").iterdir()) == []

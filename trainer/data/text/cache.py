@@ -34,7 +34,7 @@ from trainer.data.text.tokenizer import (
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 
-VERSION = 2  # raise it when the same settings give other files
+VERSION = 3  # raise it when the same settings give other files
 PREPARED = "_prepared"
 INDEX = "index.json"
 TOKENIZER = "tokenizer"

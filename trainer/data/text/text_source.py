@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.data_files import check_unread
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text.arithmetic import generate_arithmetic
-from trainer.data.text.text_files import TO_UTF_8, check_folder, find_reader
+from trainer.data.text.local_files import ORIGINAL, QUERY, RESPONSE, describe_cast, open_local
+from trainer.data.text.text_files import TO_UTF_8
 from trainer.failures import DataMissing
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.names_elsewhere import hint_of_dataset
 
 HUB_IDS = {"metamathqa": "meta-math/MetaMathQA"}
-QUERY, RESPONSE, ORIGINAL = "query", "response", "original_question"
 TEST_FRACTION = 0.05
 SPLITS = ("train", "validation", "test")
 
@@ -78,7 +77,11 @@ def load_questions(
     splits = dict(zip(SPLITS, (train, validation, test), strict=True))
     for name, split in splits.items():
         if not len(split):
-            raise DataMissing(f"{named(config)}: no documents for the {name} split")
+            raise DataMissing(
+                f"{named(config)}: no documents for the {name} split: {train_name!r} has {len(groups)} documents of "
+                f"{len(np.unique(groups))} different questions, those of one question stay together; add documents, "
+                "the splits test and validation, or raise TRAINER_VALIDATION_FRACTION"
+            )
     return splits
 
 
@@ -117,10 +120,9 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         raise DataMissing(f"{named(config)}: no such folder or file")
     try:
         if config.dataset_path:
-            source = _open_local(named(config), Path(config.dataset_path))
-        else:
-            source = datasets.load_dataset(hub_id(config), revision=revision)
-    except DataMissing:
+            return open_local(named(config), Path(config.dataset_path))
+        source = datasets.load_dataset(hub_id(config), revision=revision)
+    except (ConfigError, DataMissing):
         raise
     except Exception as failure:  # a dozen classes of the hub's client and of the readers: "not to be had"
         if isinstance(failure, OSError) and failure.errno is not None:
@@ -133,21 +135,9 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
     return dict(source) if isinstance(source, dict) else {"train": source}
 
 
-def _open_local(name: str, path: Path) -> Any:
-    import datasets
-
-    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-        return datasets.load_from_disk(str(path))
-    if path.is_file():
-        return datasets.load_dataset(find_reader(name, path), data_files=str(path))
-    check_folder(name, path)
-    check_unread(name, path)
-    return datasets.load_dataset(str(path))
-
-
 def _explain(failure: Exception) -> str:
     cause = failure.__cause__ or failure
-    return str(cause) or type(cause).__name__
+    return describe_cast(failure) or str(cause) or type(cause).__name__
 
 
 def _check_columns(config: Config, tables: dict[str, Any]) -> None:
@@ -166,10 +156,19 @@ def _check_columns(config: Config, tables: dict[str, Any]) -> None:
             kind = getattr(features[column], "dtype", type(features[column]).__name__)
             if kind not in ("string", "large_string"):
                 problems.append(
-                    f"{named(config)}: split {split!r}: column {column} holds {kind}, expected string"
+                    f"{named(config)}: split {split!r}: column {column} holds {kind}, expected string; "
+                    f"{_find_cure(kind)}"
                 )
     if problems:
         raise ConfigError(problems)
+
+
+def _find_cure(kind: str) -> str:
+    """Of a column that holds no text."""
+    if kind in ("List", "LargeList", "dict"):
+        return "write one text per row: docs/text_data.md converts other forms"
+    change = "str.decode('utf-8')" if "binary" in kind else "astype(str)"
+    return f"write it as text; in pandas, rows[column] = rows[column].{change}"
 
 
 def _name_columns(names: Iterable[str]) -> str:

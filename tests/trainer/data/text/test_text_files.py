@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import shlex
 from pathlib import Path
 
 import datasets
@@ -177,3 +179,107 @@ def test_a_file_of_another_kind_is_no_traceback_before_a_start(tmp_path):
         opened=set(),
     )
     assert found["code"] == 3 and "rename it to a.jsonl" in found["problems"][0]
+
+
+DAYS = [f"20{i:02}-01-02" for i in range(40)]
+MOMENTS = [f"{day}T03:04:05Z" for day in DAYS]
+WORDS = [f"a{i}" for i in range(40)]
+
+
+def lines(answers: list[str], first: int = 0) -> str:
+    rows = [{"query": f"q{first + i}", "response": answer, "n": i} for i, answer in enumerate(answers)]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.jsonl": lines(DAYS)},
+        {"train.jsonl": BOM + lines(MOMENTS).encode()},
+        {"train.json": json.dumps([json.loads(line) for line in lines(DAYS).splitlines()], indent=1)},
+        {"f/train.jsonl": lines(DAYS), "f/test.jsonl": lines(WORDS, 40)},
+        {"f/train.jsonl": lines(WORDS), "f/test.jsonl": lines(DAYS, 40)},
+        {"f/train-a.jsonl": lines(WORDS), "f/train-b.jsonl": lines(DAYS, 40)},
+        {"f/train-a.jsonl": lines(DAYS), "f/train-b.jsonl": lines(WORDS, 40)},
+    ],
+    ids=["days", "moments", "array", "train", "test", "second file", "first file"],
+)
+def test_answers_that_look_like_dates_are_the_text_that_stands_in_the_file(files, tmp_path):
+    said: list[str] = []
+    config = text_config(tmp_path, dataset_path=str(place(tmp_path, files)))
+    found = load_questions(config, tell=said.append)
+    texts = [text for split in found.values() for text in split.read(split.indices)[1]]
+    written = json.dumps(
+        [content if isinstance(content, str) else content.decode() for content in files.values()]
+    )
+    assert len(texts) in (40, 80) and all(text in written for text in texts)
+    assert [line for line in said if line.endswith(": n")]
+    check_given(config)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"question": "q", "answer": "a"}, {"'test'", "question", "answer", "query", "response"}),
+        ({"query": "q"}, {"'test'", "query", "response"}),
+    ],
+    ids=["other names", "one lacks"],
+)
+def test_a_split_with_other_columns_is_named_with_them(other, named, tmp_path):
+    path = place(tmp_path, {"f/train.jsonl": LINES, "f/test.jsonl": json.dumps(other) + "\n"})
+    with pytest.raises(ConfigError) as failure:
+        load_questions(text_config(tmp_path, dataset_path=str(path)))
+    (said,) = failure.value.problems
+    assert named <= {*re.sub("[,;:]", "", said).split()}, said
+
+
+def test_files_of_one_split_with_other_columns_are_both_named(tmp_path):
+    other = json.dumps({"question": "q", "answer": "a"}) + "\n"
+    path = place(tmp_path, {"f/train-a.jsonl": LINES, "f/train-b.jsonl": other})
+    with pytest.raises(DataMissing) as failure:
+        load_questions(text_config(tmp_path, dataset_path=str(path)))
+    said = {*re.sub("[,;:]", "", str(failure.value)).split()}
+    assert {"'train'", "question", "answer", "query", "response"} <= said, failure.value
+
+
+def test_a_split_may_have_a_column_more(tmp_path):
+    path = place(tmp_path, {"f/train.jsonl": LINES, "f/test.jsonl": lines(WORDS)})
+    assert len(load_questions(text_config(tmp_path, dataset_path=str(path)))["test"]) == 40
+
+
+COLUMNS = {name: [row[name] for row in ROWS] for name in ("query", "response")}
+OBJECTS = {
+    "columns": COLUMNS,
+    "numbered columns": {name: dict(enumerate(texts)) for name, texts in COLUMNS.items()},
+    "rows in a field": {"data": ROWS},
+    "rows in several fields": {"train": ROWS, "test": ROWS[:3], "version": 1},
+}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("form", OBJECTS)
+def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, indent, tmp_path, monkeypatch):
+    path = place(tmp_path, {"f/train.json": json.dumps(OBJECTS[form], indent=indent, ensure_ascii=False)})
+    config = text_config(tmp_path, dataset_path=str(path))
+    with pytest.raises(ConfigError) as failure:
+        load_questions(config)
+    cure = shlex.split("python -c " + failure.value.problems[-1].split("python -c ", 1)[1])
+    monkeypatch.chdir(path)
+    exec(cure[2], {})
+    (path / "train.json").unlink()
+    found = load_questions(config)
+    texts = [pair for split in found.values() for pair in zip(*split.read(split.indices), strict=True)]
+    assert {*texts} == {(row["query"], row["response"]) for row in ROWS}
+
+
+@pytest.mark.parametrize(
+    ("rows", "numbers"),
+    [(ROWS[:2], {"2"}), ([ROWS[0]] * 50, {"50", "1"})],
+    ids=["too few", "one question"],
+)
+def test_a_split_without_documents_says_how_many_there_are_and_of_how_many_questions(rows, numbers, tmp_path):
+    path = place(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+    with pytest.raises(DataMissing) as failure:
+        load_questions(text_config(tmp_path, dataset_path=str(path)))
+    assert numbers <= {*str(failure.value).split()}
+    assert "TRAINER_VALIDATION_FRACTION" in str(failure.value)
