@@ -80,7 +80,9 @@ class Forecast:
         told = ", ".join(f"{name} {size / GIB:.2f}" for name, size in causes if size >= SMALLEST_GIB * GIB)
         kept = self.host.total / GIB
         beside = f"; at least {kept:.2f} GiB of each rank in host memory" if kept else ""
-        return f"{self.on_device_gib:.2f} GiB on the device, {self.peak_gib:.2f} of them the engine's: {told}{beside}"
+        most = "<= " if self.at_most else ""
+        engine = f"{most}{self.peak_gib:.2f} of them the engine's"
+        return f"{most}{self.on_device_gib:.2f} GiB on the device, {engine}: {told}{beside}"
 
 
 def forecast_memory(

@@ -46,7 +46,7 @@ class Need:
 
     def describe(self) -> str:
         """`pp2.dp4 needs 92.10 GiB (most of it activations 60.20; nd-2d.json)`."""
-        least = "at least " if self.source == STATE else ""
+        least = "at least " if self.source == STATE else "<= " if self.at_most else ""
         return (
             f"{self.layout.name} needs {least}{self.gib:.2f} GiB (most of it {self.largest}; {self.source})"
         )

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,8 @@ def test_both_programs_know_the_same_of_a_device(results: Path):
     theirs = predict(question, read_operations_file(SHIPPED / "vit_huge-ddp-8.json"), 80.0)
     assert ours and ours.on_device_gib == pytest.approx(theirs.needs_gib)
     assert ours.peak.causes == theirs.peak.causes
+    for bound in (False, True):
+        assert replace(ours, at_most=bound).describe().count("<= ") == 2 * bound
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,9 @@ def test_without_a_file_the_state_decides(tmp_path: Path):
 
 def test_an_upper_bound_leaves_nothing_out(results: Path):
     need = measure_need(config(results), 8, SHAPES[DENSE], resolve_layout(config(results), 8, SHAPES[DENSE]))
-    assert need.exceeds(1.0) and not replace(need, at_most=True).exceeds(1.0)
+    bound, exact = replace(need, at_most=True), replace(need, at_most=False)
+    assert exact.exceeds(1.0) and not bound.exceeds(1.0)
+    assert f"<= {need.gib:.2f} GiB" in bound.describe() and "<=" not in exact.describe()
 
 
 def test_a_run_s_ranks_are_placed_by_the_memory_that_they_agreed_on(results: Path):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from trainer.failures import DataMissing
 from trainer.settings.config import ConfigError
 
 QUERY, RESPONSE, ORIGINAL = "query", "response", "original_question"
-DATE = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
-"""How a text looks after it was taken for a date."""
+DATE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+"""How a text begins after it was taken for a date."""
 
 
 def open_local(name: str, path: Path) -> dict[str, Any]:
@@ -103,18 +104,13 @@ def _find_cure(file: Path, features: Any) -> str:
 
 
 def _has_dates(table: Any) -> bool:
-    import pyarrow
-    import pyarrow.compute as pc
-
     for column in {QUERY, RESPONSE} & {*table.features}:
-        values = table.data.column(column)
-        if pyarrow.types.is_timestamp(values.type):
+        kind = getattr(table.features[column], "dtype", "")
+        if kind.startswith("timestamp"):
             return True
-        if (
-            pyarrow.types.is_string(values.type)
-            and pc.any(pc.match_substring_regex(values, pattern=DATE)).as_py()
-        ):
-            return True
+        for chunk in table.data.column(column).chunks if kind == "string" else ():
+            if any(text and DATE.match(text) for text in chunk.cast("binary").to_pylist()):
+                return True
     return False
 
 
