@@ -57,8 +57,7 @@ Certificates = Annotated[
         envvar="STRATLAB_CERTIFICATES",
         metavar="KIND/NAME/KEY",
         callback=check_certificates,
-        help="On the cluster: of MLflow's authority, configMap/NAME/ca.crt or secret/NAME/ca.crt; as the runs say if "
-        "left out.",
+        help="On the cluster: of MLflow's authority, as run.certificates: configMap/NAME/ca.crt or secret/NAME/ca.crt.",
     ),
 ]
 LabImage = Annotated[

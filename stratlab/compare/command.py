@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,6 @@ from stratlab.options import (
     PodResources,
     TrackingUri,
 )
-from stratlab.tracking.address import is_of_this_machine
 from stratlab.user_error import UserError
 
 
@@ -112,7 +112,10 @@ def compare(
         if experiment:
             raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
         place = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
-        asked["tracking_uri"] = None if is_of_this_machine(tracking_uri) else tracking_uri or None
+        if tracking_uri != os.environ.get(
+            "MLFLOW_TRACKING_URI", ""
+        ):  # which this machine reaches, and pods may not
+            asked["tracking_uri"] = tracking_uri
         output = output or Path(f"{folders[0]}-report")
         report = _compare_there(str(folders[0]), namespace, context, pod_resources, place, output, asked)
         _show(report, output / "report.html", as_json)

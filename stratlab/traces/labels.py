@@ -28,9 +28,8 @@ OTHER_LABELS = {  # the first that the trace has, where it has no label of PHASE
         re.compile(r"^\[pl\]\[profile\].*(_next|get_train_batch)$"),  # Lightning's PyTorchProfiler
         re.compile(r"(^|\.)next\(data_iter\)$"),  # TorchTNT
     ),
-    "optimizer": (
-        re.compile(r"^Optimizer\.(step|zero_grad)#"),
-    ),  # Lightning's optimizer_step holds forward too
+    # of torch; Lightning's own optimizer_step holds the forward pass too
+    "optimizer": (re.compile(r"^Optimizer\.(step|zero_grad)#"),),
 }
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 IN_CLOSURE = re.compile(

@@ -128,11 +128,9 @@ class Renamed:
             self.left_out += 1
             return False
         event.ts = Raw(b"%d.%03d" % divmod(ns + self.shift_ns, 1000))
-        if (
-            (dur := bytes(event.dur)).startswith(b'"')
-            and (dur_ns := read_ns(dur)) is not None
-            and dur_ns >= 0
-        ):
+        dur = bytes(event.dur)
+        dur_ns = read_ns(dur) if dur.startswith(b'"') else None
+        if dur_ns is not None and dur_ns >= 0:
             event.dur = Raw(b"%d.%03d" % divmod(dur_ns, 1000))
         old = event.pid
         event.pid = self.processes.get(old) or self._add_process(old)

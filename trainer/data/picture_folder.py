@@ -71,7 +71,9 @@ def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Itera
         if name
     }
     known = _list_extensions()
-    pictures = sorted(file for file in _list_files(path) if file.suffix.lower() in known)
+    pictures = sorted(
+        file for file in _list_files(path) if file.suffix.lower() in known and not file.name.startswith(".")
+    )
     unlisted = [file for file in pictures if os.path.abspath(path / file) not in listed]
     if listed and unlisted:
         yield (

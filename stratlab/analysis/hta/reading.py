@@ -71,11 +71,8 @@ def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str
         if (number := _read_number(slim.get(key))) is None:
             return None
         slim[key] = number
-    for key in ("pid", "tid"):
-        if isinstance(event["ts"], str) and isinstance(
-            slim.get(key), str
-        ):  # in 2021 ids were texts, times not
-            slim[key] = _read_text(slim[key])
+    if isinstance(event["ts"], str):  # in traces of 2021 ids are texts, and times are not
+        slim |= {key: _read_text(slim[key]) for key in ("pid", "tid") if key in slim}
     for key in ("cat", "name"):
         if not isinstance(text := slim.get(key, ""), str):
             return None
@@ -84,18 +81,16 @@ def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str
     if isinstance(args, dict):
         every = event["cat"] == COUNTERS
         kept = {k: v for k, v in args.items() if every or k in wanted}
-        kept = {
-            k: _read_text(v) if isinstance(v, str) and (every or wanted[k]) else v for k, v in kept.items()
-        }
+        kept = {k: _read_text(v) if every or wanted[k] else v for k, v in kept.items()}
         # without any `args` HTA's data frame lacks columns
         slim["args"] = {k: once(v, v) if isinstance(v, str) else v for k, v in kept.items()} if kept else NONE
     return None if args is not None and not isinstance(args, dict) else slim
 
 
-def _read_text(text: str) -> Any:
-    """The number in a text; any other text as it is."""
-    number = _read_number(text)
-    return text if number is None else number
+def _read_text(value: Any) -> Any:
+    """The number in a text; any other value as it is."""
+    number = _read_number(value) if isinstance(value, str) else None
+    return value if number is None else number
 
 
 def _read_number(value: Any) -> int | float | None:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,6 +176,13 @@ def test_the_verb_prints_the_table(
     )
     report = json.loads(capsys.readouterr().out)
     assert report["attribution"]["baseline"] == "fsdp" and report["goals"]["memory_limit_gib"] == 4.0
+    passed: list[dict[str, Any]] = []
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://here:5000")
+    monkeypatch.setattr(comparison_pod, "build_options", lambda asked: passed.append(dict(asked)) or [])
+    for given in ([], ["--tracking-uri", "http://mlflow:5000"]):
+        assert call("demo", "--on-cluster", *mount, *given) == 0
+    assert [asked.get("tracking_uri") for asked in passed] == [None, "http://mlflow:5000"]
+    monkeypatch.setattr(comparison_pod, "build_options", build_options)
     assert call("demo", "--on-cluster", *mount, "--baseline", "zero3") == 2
     assert "--baseline zero3: expected a finished run of this comparison" in capsys.readouterr().err
     assert call("--experiment", "demo", "--on-cluster", "--tracking-uri", "http://m") == 2
