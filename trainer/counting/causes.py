@@ -75,7 +75,10 @@ def _deepspeed(watch: StorageWatch) -> dict[Any, dict[str, Any]]:
     coordinator = PartitionedParameterCoordinator
     return {
         coordinator: {"fetch_sub_module": gathered(coordinator.fetch_sub_module)},
-        Init: {"_all_gather": gathered(Init._all_gather)},  # of small ones that stay, after the update
+        Init: {
+            "_all_gather": gathered(Init._all_gather),  # of small ones that stay, after the update
+            "_partition_param_sec": _inside(watch, "parameters", True, Init._partition_param_sec),  # hpZ's shards
+        },
         **{
             kind: {reduce: _reducing(watch, getattr(kind, reduce), gradient)}
             for kind in (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3)
@@ -160,9 +163,7 @@ def attribute_teacher(watch: StorageWatch, teacher: Any) -> None:
 
 
 def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
-    """What the backward pass has left, before the update takes it; and hpZ's shards, which the forward pass makes."""
-    for shard in list_shards(engine.module.parameters()):
-        watch.attribute(shard, "parameters", final=True)
+    """What the backward pass has left, before the update takes it."""
     for tensor in (*engine.module.parameters(), *list_masters(engine)):
         watch.attribute(tensor.grad, "gradients")
     optimizer = optimizer_of_deepspeed(engine)
