@@ -39,6 +39,9 @@ test: setup .tools/scan/ready lint ## what proves a change, without GPU and clus
 test-fast: setup ## what to run after each edit: no ranks, no rehearsals, no browser (3 minutes)
 	$(PYTEST) --tier fast --numprocesses $(WORKERS) --dist loadfile
 
+test-slow: setup ## slower kinds of proof that a change rarely touches; CI runs them after `make test`
+	$(PYTEST) --tier slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 nightly: setup .tools/scan/ready ## all the rest, one result file per suite in reports/; can be stopped and started again: make nightly SUITES="parity memory"
 	@$(BIN)/python -m tests.suites run $(SUITES) --cluster "$(CLUSTER)"
 

@@ -35,11 +35,13 @@ FAST = Tier("fast", "make test-fast", "rules, formats, figures and pages, in one
 CHANGE = Tier(
     "change", "make test", "every kind of proof once: ranks, parity, rehearsals, browser, both helms"
 )
+SLOW = Tier("slow", "make test-slow", "slower kinds of proof that a change rarely touches; CI runs them")
 E2E = Tier("e2e", "make e2e", "the images from inside and on a cluster: path and resume of ddp, zero2 and nd")
 NIGHTLY = Tier("nightly", "make nightly", "the full tables and every cluster test; results in reports/")
-TIERS = (FAST, CHANGE, E2E, NIGHTLY)
+TIERS = (FAST, CHANGE, SLOW, E2E, NIGHTLY)
 
 FOLDERS: dict[str, Tier] = {
+    "longer": CHANGE,  # takes more than half a CPU-second, in one process
     "ranks": CHANGE,  # starts rank processes
     "processes": CHANGE,  # starts programs that load torch or take long: an MLflow server, a preparation
     "rehearsals": CHANGE,  # renders charts and runs them as local processes
@@ -48,6 +50,7 @@ FOLDERS: dict[str, Tier] = {
     "hta": CHANGE,  # calls Holistic Trace Analysis
     "parity": CHANGE,
     "parity_llm": CHANGE,
+    "slow": SLOW,
     "e2e": E2E,
     "inside": E2E,  # look at an image from inside; brought there by tests/cluster/e2e
     "nightly": NIGHTLY,
