@@ -50,6 +50,8 @@ def unpack(wheels: Path, target: Path) -> subprocess.CompletedProcess[str]:
 
 def test_three_programs(wheels: Path, tmp_path: Path) -> None:
     target = tmp_path / "new" / ".tools"
+    target.mkdir(parents=True)
+    (target / "helm").write_bytes(b"older and longer")
     done = unpack(wheels, target)
     assert done.returncode == 0, done.stderr
     programs = {path.name: path.read_bytes() for path in target.iterdir()}
@@ -57,39 +59,18 @@ def test_three_programs(wheels: Path, tmp_path: Path) -> None:
     assert all(os.access(path, os.X_OK) for path in target.iterdir())
 
 
-def test_a_program_that_is_there_is_replaced(wheels: Path, tmp_path: Path) -> None:
-    (tmp_path / "helm").write_bytes(b"older and longer")
-    assert unpack(wheels, tmp_path).returncode == 0
-    assert (tmp_path / "helm").read_bytes() == b"#!4"
-
-
 @pytest.mark.parametrize(
-    ("name", "programs", "layer", "complaint"),
+    ("name", "layer"),
     [
-        (f"{V37}-3.0.0-py3-none-any.whl", {}, "package/lib/layer.zip", "found 2"),
-        (f"{V37}-2.0.0-py3-none-any.whl", {}, "package/lib/layer.zip", "no helm/helm inside"),
-        (f"{V32}-2.1.0-py3-none-any.whl", {}, "elsewhere.zip", "no package/lib/layer.zip inside"),
+        (f"{V37}-3.0.0-py3-none-any.whl", "package/lib/layer.zip"),  # a second one
+        (f"{V37}-2.0.0-py3-none-any.whl", "package/lib/layer.zip"),  # without helm
+        (f"{V32}-2.1.0-py3-none-any.whl", "elsewhere.zip"),
     ],
 )
-def test_a_wheel_that_is_not_what_it_should_be(
-    wheels: Path, tmp_path: Path, name: str, programs: dict[str, bytes], layer: str, complaint: str
-) -> None:
-    write_wheel(wheels / name, programs, layer_path=layer)
+def test_a_wheel_that_is_not_what_it_should_be(wheels: Path, tmp_path: Path, name: str, layer: str) -> None:
+    write_wheel(wheels / name, {}, layer_path=layer)
     done = unpack(wheels, tmp_path / "target")
-    assert done.returncode == 2 and complaint in done.stderr
-
-
-def test_a_missing_wheel(wheels: Path, tmp_path: Path) -> None:
-    (wheels / f"{V32}-2.1.0-py3-none-any.whl").unlink()
-    done = unpack(wheels, tmp_path / "target")
-    assert done.returncode == 2 and f"expected one wheel {V32}-*.whl, found 0" in done.stderr
-    assert not (tmp_path / "target").exists()
-
-
-def test_a_wheel_that_is_no_archive(wheels: Path, tmp_path: Path) -> None:
-    (wheels / f"{V37}-2.0.0-py3-none-any.whl").write_text("<html>not found</html>")
-    done = unpack(wheels, tmp_path / "target")
-    assert done.returncode == 2 and "zip" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and V37[:30] in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_pins_are_the_wheels_that_are_unpacked() -> None:
@@ -103,9 +84,7 @@ def test_the_pins_are_the_wheels_that_are_unpacked() -> None:
     assert sum("--hash=sha256:" in line for line in lines) == len(pinned)
 
 
-@pytest.mark.parametrize(("name", "version"), [("helm", "v4."), ("helm3", "v3.")])
-def test_which_helm_is_which(name: str, version: str) -> None:
-    done = subprocess.run(
-        [find_program(name), "version", "--short"], capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.startswith(version)
+def test_which_helm_is_which() -> None:
+    for name, version in (("helm", "v4."), ("helm3", "v3.")):
+        done = subprocess.run([find_program(name), "version", "--short"], capture_output=True, text=True)
+        assert done.stdout.startswith(version)

@@ -1,169 +1,136 @@
-"""Everything that a chart renders, the cluster accepts; with the values it is shipped with and with all others set."""
+"""Everything that a chart renders, the cluster accepts; its pods keep to Pod Security, and reserve what they need."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.charts.core_object import core_object_problems
-from tests.charts.custom_resource import custom_resource_problems
-from tests.charts.rendering import CHARTS, NAMESPACE, Document, helm_template, render
-from tests.charts.unwrapping import WORKLOADS, workload_values
+from tests.charts.golden_file import BASE, FULL, read_full
+from tests.charts.pod_security import find_level, restricted_problems
+from tests.charts.rendering import CHARTS, Document, container, pick, render, training_pod
+from tests.charts.unwrapping import RUNNING, unwrap_pods
+from tests.charts.valid_objects import problems
 
-EVERYTHING = {
-    "image": {
-        "repository": "host:5000/trainer",
-        "tag": "1",
-        "pullPolicy": "Always",
-        "pullSecrets": ["registry.login"],
-    },
-    "nodes": 1000,
-    "processesPerNode": 8,
-    "resources": {
-        "requests": {"cpu": 0.5, "memory": 68719476736},
-        "limits": {"vendor.com/card": 1, "memory": "64Gi"},
-    },
-    "rdma": {"enabled": True, "resource": "rdma/hca", "count": 2},
-    "suspend": True,
-    "tmp": {"sizeLimit": "9Gi"},
-    "pod": {
-        "labels": {"team": "vision", "sidecar.istio.io/inject": "false"},
-        "annotations": {"k8s.v1.cni.cncf.io/networks": "ib,ib", "long": '[\n  {"a": "b"}\n]\n'},
-        "serviceAccount": "trainer",
-        "runtimeClass": "nvidia",
-        "hostNetwork": True,
-        "hostIPC": True,
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]
-                },
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "weight": 1,
-                        "preference": {
-                            "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]
-                        },
-                    }
-                ],
-            },
-            "podAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {"weight": 100, "podAffinityTerm": {"topologyKey": "rack"}}
-                ]
-            },
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "topologyKey": "kubernetes.io/hostname",
-                        "labelSelector": {"matchLabels": {"app": "noisy"}},
-                    }
-                ]
-            },
-        },
-        "topologySpread": [
-            {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
-        ],
-        "volumes": [
-            {"name": "scratch", "mountPath": "/scratch", "emptyDir": {"sizeLimit": "99Gi", "medium": ""}},
-            {
-                "name": "data",
-                "mountPath": "/data/sets",
-                "subPath": "a/b",
-                "readOnly": True,
-                "persistentVolumeClaim": {"claimName": "sets"},
-            },
-            {"name": "topology", "mountPath": "/etc/nccl", "configMap": {"name": "topology"}},
-            {"name": "login", "mountPath": "/login", "secret": {"secretName": "login", "optional": True}},
-            {
-                "name": "bucket",
-                "mountPath": "/bucket",
-                "csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "b"}},
-            },
-            {
-                "name": "gib",
-                "mountPath": "/usr/local/gib",
-                "readOnly": True,
-                "hostPath": {"path": "/home/kubernetes/bin/gib", "type": "Directory"},
-            },
-        ],
-        "initContainers": [
-            {
-                "name": "unpack",
-                "image": "host:5000/tools@sha256:" + "c" * 64,
-                "pullPolicy": "Always",
-                "command": ["cp", "-r", "/opt/x", "/scratch"],
-                "env": [{"name": "A", "value": "$(B)"}],
-                "resources": {"limits": {"memory": "1Gi"}},
-            },
-            {"name": "second", "image": "tools:1", "command": ["true"]},
-        ],
-        "securityContext": {
-            "runAsGroup": "",
-            "fsGroup": 2000,
-            "supplementalGroups": [44, 1000650000],
-            "seLinuxType": "container_t",
-            "readOnlyRootFilesystem": False,
-            "capabilities": ["SYS_PTRACE"],
-        },
-    },
-    "podSecurity": {"level": "privileged", "hostPaths": ["/home/kubernetes/bin/"]},
-    "scheduling": {
-        "gang": "volcano",
-        "queue": "team-a",
-        "priorityClass": "high",
-        "nodeSelector": {"node.kubernetes.io/gpu": "a100"},
-        "tolerations": [
-            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
-            {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60},
-            {"key": "team", "operator": "Equal", "value": "a"},
-        ],
-        "waitSeconds": 0,
-    },
-    "sharedMemory": {"sizeLimit": "16Gi"},
-    "results": {"claim": "fast.claim", "mountPath": "/data/my results"},
-    "mlflow": {"trackingUri": "http://mlflow.lab.svc:5000", "existingSecret": "mlflow-login"},
-    "analysis": {
-        "resources": {"requests": {}, "limits": {}},
-        "ttlSecondsAfterFinished": 0,
-        "serviceAccount": "waiter",
-        "queue": "team-a",
-    },
-    "config": {"lr": 1e-5, "comparison": "vit.1"},
-    "env": [{"name": "NCCL_DEBUG", "value": "INFO"}],
-    "secrets": [{"name": "HF_TOKEN", "secret": "hub", "key": "token"}],
-}
+ON_THE_NODE = {"pod: hostNetwork", "pod: hostIPC", "pod: volume type"}
 
 
-def problems(documents: list[Document]) -> list[str]:
-    found = []
-    for document in documents:
-        own = document["apiVersion"].split("/")[0].endswith("kubeflow.org")
-        check = custom_resource_problems if own else core_object_problems
-        found += [f"{document['kind']}: {text}" for text in check(document)]
-        if document["metadata"]["namespace"] != NAMESPACE:
-            found.append(f"{document['kind']}: not in the namespace of the release")
-    return found
-
-
-def test_as_shipped(documents: list[Document]) -> None:
-    assert {document["kind"] for document in documents} == {"PyTorchJob", "Job", "Pod"}
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_render(helm: Path, name: str) -> None:
+    documents = read_full(helm, name)
     assert problems(documents) == []
+    pods = unwrap_pods(documents)
+    assert len(pods) >= (1 if name == "prepare" else 4)
+    for role, pod in pods.items():
+        spec = pod["spec"]
+        if name.startswith("everything") and role in RUNNING:
+            own = f"{spec['containers'][0]['name']}: capabilities.add"
+            assert {*restricted_problems(spec)} == ON_THE_NODE | {own}
+        else:  # operators add what is not in here
+            assert restricted_problems(spec) == []
+        assert spec["enableServiceLinks"] is False, "a Service `trainer` would set TRAINER_..._PORT"
+        assert spec["automountServiceAccountToken"] is (role == "MPIJob.Launcher" and name.endswith("v1"))
+        assert all("sizeLimit" in volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume)
+        for each in [*spec.get("initContainers", []), *spec["containers"]]:
+            amounts = each["resources"].get("requests", {}) | each["resources"].get("limits", {})
+            assert amounts.keys() >= {"cpu", "memory"} or "everything" in name, "no pod is BestEffort"
 
 
-@pytest.mark.parametrize(("api", "topology"), WORKLOADS)
-def test_with_every_value_and_the_longest_name(helm: Path, api: str, topology: str) -> None:
-    longest = 46 if api == "trainjob" else 52
-    arguments = workload_values(api, topology)
-    rendered = render(helm, CHARTS / "ddp", arguments, values={"run": EVERYTHING}, release="r" * longest)
-    assert problems(rendered) == []
-    done = helm_template(helm, CHARTS / "ddp", arguments, release="r" * (longest + 1))
-    assert done.returncode and f"at most {longest} characters" in done.stderr
+def broken_deep(pod: Document) -> None:
+    pod["containers"][0]["comand"] = ["x"]
 
 
-@pytest.mark.parametrize("gang", ["none", "kueue", "scheduler-plugins"])
-@pytest.mark.parametrize("api", ["pytorchjob", "mpijob-v2beta1", "trainjob"])
-def test_with_every_scheduler(helm: Path, api: str, gang: str) -> None:
-    values = {"run": {"scheduling": {"gang": gang}, "workload": {"api": api}}}
-    assert problems(render(helm, CHARTS / "fsdp", values=values)) == []
+def mount_twice(pod: Document) -> None:
+    pod["containers"][0]["volumeMounts"].append(pod["containers"][0]["volumeMounts"][0])
+
+
+@pytest.mark.parametrize("name", [*FULL][:4])
+@pytest.mark.parametrize("plant", [broken_deep, mount_twice])
+def test_the_check_is_not_blind(helm: Path, name: str, plant: Callable[[Document], None]) -> None:
+    documents = copy.deepcopy(read_full(helm, name))
+    pods = unwrap_pods(documents)
+    plant(next(pod for role, pod in pods.items() if role in RUNNING)["spec"])
+    assert len(problems(documents)) == 1
+
+
+@pytest.mark.parametrize(
+    ("plant", "problem"),
+    [
+        ({"hostNetwork": True}, "pod: hostNetwork"),
+        ({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, "pod: volume type"),
+        ({"securityContext": {"runAsUser": 0}}, "pytorch: runAsNonRoot"),
+    ],
+)
+def test_the_check_of_pod_security_is_not_blind(helm: Path, plant: Document, problem: str) -> None:
+    pod = copy.deepcopy(training_pod(read_full(helm, BASE)))
+    assert find_level(pod) == "restricted"
+    assert problem in restricted_problems(pod | plant) and find_level(pod | plant) != "restricted"
+
+
+@pytest.mark.parametrize("gang", ["kueue", "scheduler-plugins"])
+def test_with_other_schedulers(helm: Path, gang: str) -> None:
+    for api in ("pytorchjob", "trainjob"):
+        values = {"run": {"scheduling": {"gang": gang}, "workload": {"api": api}}}
+        assert problems(render(helm, CHARTS / "fsdp", values=values)) == []
+
+
+def test_the_longest_names(helm: Path) -> None:
+    """63 characters: the names of Jobs are labels of their pods too, and of an Indexed Job's last pod a host name."""
+    jobs = {
+        (shares, end): [
+            each["metadata"]["name"]
+            for each in render(
+                helm,
+                CHARTS / "ddp",
+                ["--set", f"run.nodes=1000,run.analysis.shares={shares}"],
+                release="r" * 51 + end,
+            )
+            if each["kind"] == "Job"
+        ]
+        for shares in (1, 1000)
+        for end in "ab"
+    }
+    assert {len(name) for end in "ab" for name in jobs[1, end]} == {63}
+    assert {len(f"{jobs[1000, end][0]}-999") for end in "ab"} == {63}
+    assert len({name for names in jobs.values() for name in names}) == 8
+    assert len("r" * 52 + "-worker-999") == 63 and pick(
+        render(helm, CHARTS / "ddp", release="r" * 52), "PyTorchJob"
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "requests"),
+    [
+        ({"processesPerNode": 8}, {"cpu": "16", "memory": "64Gi"}),
+        # of a limit alone Kubernetes makes a request of the same amount; a larger one would be refused
+        ({"resources": {"limits": {"memory": "4Gi"}}}, {"cpu": "4"}),
+        (
+            {"resources": {"requests": {"ephemeral-storage": "9Gi"}}},
+            {"cpu": "4", "ephemeral-storage": "9Gi", "memory": "16Gi"},
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_pod_requests(helm: Path, run: Document, requests: dict[str, str]) -> None:
+    rendered = render(helm, CHARTS / "ddp", values={"run": run})
+    resources = container(training_pod(rendered), "pytorch")["resources"]
+    assert resources["requests"] == requests
+    assert resources["limits"]["nvidia.com/gpu"] == str(run.get("processesPerNode", 2))
+
+
+SAME_OR_MORE = [
+    ("501m", 2),
+    ("1M", "1000k"),
+    (1073741824, "1Gi"),
+    ("100m", 0.1),
+    ("1G", "1Gi"),
+    ("1E", "2Ei"),
+]
+
+
+def test_a_request_may_be_its_limit_whatever_its_unit(helm: Path) -> None:
+    requests = {f"a.b/c{i}": pair[0] for i, pair in enumerate(SAME_OR_MORE)}
+    limits = {f"a.b/c{i}": pair[1] for i, pair in enumerate(SAME_OR_MORE)}
+    render(helm, CHARTS / "ddp", values={"run": {"resources": {"requests": requests, "limits": limits}}})
