@@ -15,19 +15,13 @@ import pytest
 from tests.documents.commands import ROOT
 from trainer.settings.strategy_table import STRATEGIES
 
-TEST_ID = re.compile(r"`(tests/[^`:]+\.py)::([^`]+)`")
-
-
-def build_site(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder), *options]
-    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    done = build_site(folder)
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -77,30 +71,3 @@ def test_each_strategy_command_and_setting_is_there(site: Path) -> None:
     assert "--on-cluster" in commands
     settings = (site / "docs/reference/settings.html").read_text()
     assert "collective_timeout_s" in settings and "run.scheduling.gang" in settings
-
-
-def test_a_dead_link_fails_the_build(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "zz_planted.md"
-    page.write_text("# Planted\n\n[gone](nowhere.md)\n")
-    try:
-        done = build_site(tmp_path / "site")
-    finally:
-        page.unlink()
-    assert done.returncode == 1 and "nowhere.md" in done.stderr and "zz_planted.md" in done.stderr
-
-
-def read_entries() -> dict[str, str]:
-    text = (ROOT / "docs" / "troubleshooting.md").read_text()
-    return {
-        part.split("\n", 1)[0]: part.split("\n", 1)[1]
-        for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-    }
-
-
-@pytest.mark.parametrize("title", read_entries())
-def test_each_symptom_really_happens_in_a_test(title: str) -> None:
-    found = TEST_ID.findall(read_entries()[title])
-    assert found, f"{title}: names no test in which it happens"
-    for file, name in found:
-        text = (ROOT / file).read_text()
-        assert name == "*" or f"def {name}(" in text, f"{title}: {file} has no {name}"
