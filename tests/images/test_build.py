@@ -72,7 +72,8 @@ def test_the_first_tool_that_works_is_used(machine: Path) -> None:
 
 def test_the_build_command(machine: Path) -> None:
     fake(machine, "podman")
-    build(machine, *["--variant", "cpu", "--base", "debian:12", "--tag", "1.2", "--prefix", "r.test/t/"])
+    where = ("--base", "debian:12", "--tag", "1.2", "--prefix", "r.test/t/")
+    build(machine, "--variant", "cpu", *where)
     trainer, lab = calls(machine, "podman")[1:]
     name = "r.test/t/stratlab-trainer:1.2"
     assert trainer[:5] == ["build", "--file", "images/trainer/Dockerfile", "--tag", name]

@@ -24,7 +24,7 @@ MPI_VARIABLES = {
     "PET_MAX_RESTARTS": "0",
 }
 WAITING = ["python", "-m", "trainer.program", "worker_pod", str(86400 + 600)]
-SSHD_CONFIG = Path(__file__).parents[2] / "images/trainer/ssh/sshd_config"
+SSHD_CONFIG = Path(__file__).parents[3] / "images/trainer/ssh/sshd_config"
 # sshd takes the first SetEnv alone, and the command line before its file (tried with OpenSSH 9.2)
 (SET_BY_SSHD,) = (line for line in SSHD_CONFIG.read_text().splitlines() if line.startswith("SetEnv "))
 WORKER_COMMANDS = {
