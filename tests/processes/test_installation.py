@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ALONE = ("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
 
 
