@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from stratlab.cluster.connection import connect
-from tests.charts.longer.test_clouds import FILES, LEVEL, MANY_NODES, name_of
 from tests.charts.pod_security import LEVELS
 from tests.charts.rendering import CHARTS, ROOT, Document, pick, render
+from tests.charts.slow.test_clouds import FILES, LEVEL, MANY_NODES, name_of
 from tests.charts.unwrapping import RUNNING, unwrap_pods
 from tests.cluster.parts.real_cluster import find_image
 from tests.cluster.parts.test_charts import kubectl, read, wait_for
