@@ -1,4 +1,4 @@
-"""What a user did wrong, and nothing else: it ends a command with its exit code and one sentence, without a traceback."""
+"""What a user did wrong, and nothing else: it ends a command with an exit code and a sentence, without a traceback."""
 
 from __future__ import annotations
 
