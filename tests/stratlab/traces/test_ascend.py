@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.foreign_traces import analyze_foreign
 from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.traces.merge import merge_traces
@@ -81,16 +80,6 @@ def test_what_an_ascend_device_did_is_read(tmp_path: Path, wrapped: bool) -> Non
     assert {row.name for row in found.kernels if row.type == "comm"} == {"hcom_allReduce__721_0_1"}
     assert (found.backend, found.device_name, found.device_memory_gib) == (None, None, None)
     assert load_trace(path).origin_ns == (SINCE_1970_US * 1000) + 5_000_500
-
-
-def test_the_whole_analysis_of_one(tmp_path: Path) -> None:
-    (tmp_path / "npu").mkdir()
-    (tmp_path / "npu" / "trace_view.json").write_text(json.dumps(build_events()))
-    (done,) = analyze_foreign(tmp_path / "npu", tmp_path / "out")
-    assert done.report is not None
-    assert {row["status"] for row in done.report["hta"]} == {"unsupported"}
-    assert (done.report["source"], done.report["steps_from"]) == ("gpu", "labels")
-    assert done.report["merged"]["ranks"] == [0]
 
 
 def test_a_merged_trace_holds_the_device_too(tmp_path: Path) -> None:

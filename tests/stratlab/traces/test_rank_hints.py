@@ -8,6 +8,7 @@ import pytest
 from stratlab.traces.experiments import sort_experiments
 from stratlab.traces.rank_hints import find_hints
 from stratlab.traces.trace_files import collect_files
+from tests.codes import find_codes
 
 
 def hint(folder: Path, names: list[str], **info: int) -> list[str]:
@@ -33,7 +34,6 @@ def hint(folder: Path, names: list[str], **info: int) -> list[str]:
             r"gpu(\d+)",
         ),
         (["c/dev0/step100.json", "c/dev1/step100.json", "c/dev2/step100.json"], r"dev(\d+)"),
-        (["resnet.json", "bert.json"], r"gpu(\d+)"),
         (["a/x.0.json", "a/x.1.json"], r"x\.(\d+)"),
         (["gpu8/gpu0.json", "gpu8/gpu1.json"], r"/gpu(\d+)"),
     ),
@@ -43,21 +43,16 @@ def test_traces_that_may_be_ranks_of_one_run_are_named(
 ) -> None:
     (sentence,) = hint(tmp_path, names)
     assert all(name in sentence for name in sorted(names)[:2])
-    assert sentence.endswith(f'--rank-pattern "{pattern}"')
+    assert f'--rank-pattern "{pattern}"' in sentence and find_codes(sentence) == ["SL-rank-hint"]
 
 
-@pytest.mark.parametrize(
-    "names",
-    (
+def test_what_is_no_such_thing_has_no_hint(tmp_path: Path) -> None:
+    cases = (
         ["ddp/t.json", "fsdp/t.json"],
         ["a/rank0.json", "b/rank0.json"],
         ["a.json"],
         ["rank0.json", "rank1.json"],
-    ),
-)
-def test_what_is_no_such_thing_has_no_hint(names: list[str], tmp_path: Path) -> None:
-    assert hint(tmp_path, names) == []
-
-
-def test_runs_of_one_process_are_experiments(tmp_path: Path) -> None:
-    assert hint(tmp_path, ["resnet.json", "bert.json"], world_size=1) == []
+    )
+    for number, names in enumerate(cases):
+        assert hint(tmp_path / str(number), names) == []
+    assert hint(tmp_path / "alone", ["resnet.json", "bert.json"], world_size=1) == [], "each one's only rank"
