@@ -8,7 +8,7 @@ import pytest
 
 from stratlab.analysis.measuring.idle import IdleRow, build_idle
 from stratlab.traces.trace import load_trace
-from tests.stratlab.simulated.small import GPU, TraceWriter, build_cpu_trace
+from tests.stratlab.simulated.small import GPU, TraceWriter
 
 
 def read(trace: TraceWriter, folder: Path) -> list[IdleRow]:
@@ -47,7 +47,3 @@ def test_streams_of_two_devices_with_one_number_are_apart(tmp_path: Path) -> Non
         trace.add("kernel", "gemm", start, start + 90, 7, device, device=device, stream=7)
     rows = read(trace, tmp_path)
     assert [(row.device, row.stream, row.other_ms) for row in rows] == [(0, 7, 0.4), (1, 7, 0.4)]
-
-
-def test_cpu_traces_have_none(tmp_path: Path) -> None:
-    assert read(build_cpu_trace(0), tmp_path) == []

@@ -1,4 +1,4 @@
-"""What was launched before the recording began: it is in the trace, its launch is not, and it belongs to no step."""
+"""What was launched before the recording began belongs to no step; and other traces that are not what they seem."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ import pytest
 from stratlab.analysis.measuring.idle import IdleRow, build_idle
 from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.analysis.reporting.totals import build_mean_row
 from stratlab.traces.trace import load_trace
-from tests.stratlab.simulated.small import GPU, TraceWriter
+from tests.codes import find_codes
+from tests.stratlab.real_traces import unpack
+from tests.stratlab.simulated.small import GPU, TraceWriter, build_cpu_trace, build_gpu_trace
 from tests.stratlab.simulated.team import Scene, simulate
 
-NAMED = "GPU events were launched before the recording began, they count in no step"
+IN_FLIGHT = "SL-events-in-flight"
 
 
 def analyse(trace: TraceWriter, folder: Path) -> RankAnalysis:
     (rank,) = measure_traces({0: trace.write(folder / "rank0_trace.json")}).ranks
     return rank
+
+
+def told(rank: RankAnalysis) -> dict[str, str]:
+    return {code: finding.reason for finding in rank.findings for code in find_codes(finding.reason)}
 
 
 def build_two_steps(in_flight_us: float, numbered: bool) -> TraceWriter:
@@ -42,7 +49,7 @@ def build_two_steps(in_flight_us: float, numbered: bool) -> TraceWriter:
 def test_first_step_begins_when_what_was_in_flight_has_ended(tmp_path: Path, numbered: bool) -> None:
     found = analyse(build_two_steps(400, numbered), tmp_path)
     assert [(row.step, row.step_ms, row.compute_ms) for row in found.rows] == [(5, 0.4, 0.4), (6, 0.4, 0.4)]
-    assert f"1 of 5 {NAMED}" in [finding.reason for finding in found.findings]
+    assert "1 of 5 " in told(found)[IN_FLIGHT]
     assert found.durations.in_steps == 4
 
 
@@ -59,20 +66,8 @@ def test_lost_launch_in_the_middle_counts_by_its_start(tmp_path: Path) -> None:
     trace.events = [
         e for e in trace.events if not (e["cat"] == "cuda_runtime" and e["args"]["correlation"] == 12)
     ]
-    reasons = [finding.reason for finding in analyse(trace, tmp_path).findings]
-    assert f"1 of 6 {NAMED}" in reasons
-    assert "2 of 6 GPU events have no launch in it, they count by their start" in reasons
-
-
-def test_synchronising_would_not_make_the_step_truer(tmp_path: Path) -> None:
-    """Why the trainer's profiler does not: after it a step waits for the data and the launches that the others hide."""
-    idle_ms = {}
-    for sync in (True, False):
-        scene = Scene(ranks=2, steps=4, sync=sync, copy_exposed=False, loss_copy=False, layers=12)
-        rank = measure_traces(simulate(tmp_path / str(sync), scene).files, dict(scene.mesh)).ranks[0]
-        idle_ms[sync] = [row.idle_ms for row in rank.rows[1:]]
-    waits_ms = [synced - steady for synced, steady in zip(idle_ms[True], idle_ms[False], strict=True)]
-    assert min(waits_ms) > Scene().data_ns / 1e6
+    found = told(analyse(trace, tmp_path))
+    assert "1 of 6 " in found[IN_FLIGHT] and "2 of 6 " in found["SL-events-unlaunched"]
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -96,5 +91,35 @@ def test_recording_that_begins_while_the_gpu_works(tmp_path: Path, steps: int) -
         cut[rank].write_text(json.dumps(content))
     measures = measure_traces(cut, dict(scene.mesh))
     for rank, before in zip(measures.ranks, whole, strict=True):
-        assert any(NAMED in finding.reason for finding in rank.findings)
+        assert IN_FLIGHT in told(rank)
         assert [asdict(row) for row in rank.rows] == [asdict(row) for row in before.rows[3:]]
+
+
+def test_launches_without_kernels_of_a_real_trace(tmp_path: Path) -> None:
+    (rank,) = measure_traces(unpack("launches_without_kernels", tmp_path)).ranks
+    assert build_mean_row([rank], {}, 1)["unrecorded_launches"] == 77  # by hand
+    assert " 77 " in told(rank)["SL-launches-unrecorded"]
+
+
+@pytest.mark.parametrize("category", ["mtia_runtime", "xpu_runtime", "sycl_driver"])
+def test_launches_of_any_device_count(tmp_path: Path, category: str) -> None:
+    trace = build_cpu_trace(0)
+    assert analyse(trace, tmp_path).unrecorded == 0
+    trace.add(category, "urEnqueueKernelLaunch", 1001, 1002, correlation=5)
+    assert analyse(trace, tmp_path).unrecorded == 1
+
+
+def test_overlapping_steps_of_one_number_are_refused(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    trace.add("user_annotation", "## Training Step 11 ##", 6100, 7100, 9, 9)
+    found = measure_traces({0: trace.write(tmp_path / "rank0_trace.json")})
+    assert not found.ranks and find_codes(found.findings[0].reason) == ["SL-step-at-once"]
+
+
+def test_doubled_events_are_told(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    whole = analyse(trace, tmp_path)
+    trace.events += [event for event in trace.events if event["cat"] == "kernel"][:2]
+    found = analyse(trace, tmp_path)
+    assert [row.step_ms for row in found.rows] == [row.step_ms for row in whole.rows]
+    assert told(found)["SL-events-doubled"].startswith("2 ")

@@ -54,14 +54,6 @@ def test_rows(tmp_path: Path) -> None:
     assert [row.pct for row in rows] == pytest.approx([100 * x / 363.75 for x in (200, 162.75, 1)])
 
 
-def test_same_name_of_two_types_is_two_rows(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0, steps=0)
-    trace.kernel("fill", 10, 20, 30)
-    trace.add("gpu_memset", "fill", 40, 45, 7, 0, stream=7)
-    rows, _ = build(trace, tmp_path)
-    assert [(row.type, row.sum_ms) for row in rows] == [("compute", 0.01), ("copy", 0.005)]
-
-
 def test_durations_count_by_length(tmp_path: Path) -> None:
     trace = build_gpu_trace(0, steps=0)
     trace.label("## Training Step 1 ##", 1, 500)
@@ -81,12 +73,6 @@ def test_durations_count_by_length(tmp_path: Path) -> None:
     both = build_sum([durations, durations])
     assert both.kernels == [2 * n for n in durations.kernels]
     assert (both.short, both.in_steps, sum(both.copy), both.edges_us) == (6, 12, 2, EDGES_US)
-
-
-def test_edges() -> None:
-    assert EDGES_US[0] == 0.1 and EDGES_US[-1] == 1e7
-    assert {1.0, 10.0, 100.0} < set(EDGES_US)
-    assert np.diff(np.log10(EDGES_US)) == pytest.approx(0.05, abs=1e-5)
 
 
 def test_median_is_within_a_bin() -> None:

@@ -11,6 +11,7 @@ import pytest
 from stratlab.analysis.measuring import measure
 from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.analysis.reporting.report import build_parts
+from tests.codes import find_codes
 from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace
 from tests.stratlab.simulated.team import Scene, simulate
 
@@ -51,15 +52,6 @@ def test_the_number_of_processes_changes_nothing(files: dict[int, Path]) -> None
     ]
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    good = build_gpu_trace(0).write(tmp_path / "rank0_trace.json")
-    cut = tmp_path / "rank1_trace.json"
-    cut.write_bytes(good.read_bytes()[:2000])
-    measures = measure_traces({0: good, 1: cut, 2: tmp_path / "absent.json"}, AXES)
-    assert [rank.rank for rank in measures.ranks] == [0]
-    assert [(f.rank, f.action) for f in measures.findings] == [(1, "skipped"), (2, "skipped")]
-
-
 def _read_or_die(item: measure.Work) -> Path | str:
     """Stands in for a process that the kernel kills for its memory."""
     if item[1].name == MURDERER.name:
@@ -74,22 +66,21 @@ def test_a_killed_process_costs_its_own_rank_only(tmp_path: Path, monkeypatch: p
     measures = measure_traces(files, AXES, processes=2)
     assert [rank.rank for rank in measures.ranks] == [0, 2]
     (finding,) = measures.findings
-    assert (finding.rank, finding.file) == (1, "murderer.json") and "was killed" in finding.reason
+    assert (finding.rank, finding.file) == (1, "murderer.json")
+    assert find_codes(finding.reason) == ["SL-rank-process-killed"]
 
 
-def test_small_traces_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("started"))
-    files = {rank: build_cpu_trace(rank).write(tmp_path / f"{rank}.json") for rank in range(2)}
-    assert len(measure_traces(files, AXES).ranks) == 2
-
-
-def test_without_semaphores_one_process_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("processes", [None, 2])
+def test_small_traces_and_a_pod_without_semaphores_start_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int | None
+) -> None:
     def refuse(*_: object, **__: object) -> None:
+        assert processes
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(measure, "ProcessPoolExecutor", refuse)
     files = {rank: build_cpu_trace(rank).write(tmp_path / f"{rank}.json") for rank in range(2)}
-    assert len(measure_traces(files, AXES, processes=2).ranks) == 2
+    assert len(measure_traces(files, AXES, processes=processes).ranks) == 2
 
 
 def test_a_gpu_in_sight_that_nothing_used(tmp_path: Path) -> None:

@@ -40,7 +40,3 @@ def test_memory_curve_keeps_the_peak_per_device(tmp_path: Path) -> None:
     assert {point.reserved_mib for point in cuda} == {8192}
     assert [point.t_ms for point in cuda] == sorted(point.t_ms for point in cuda)
     assert [(p.allocated_mib, p.reserved_mib) for p in points if p.device == "cpu"] == [(7, None)]
-
-
-def test_no_memory_events_no_curve(tmp_path: Path) -> None:
-    assert read_rank_trace(0, build_gpu_trace(0).write(tmp_path / "0.json")).memory == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
@@ -11,14 +10,8 @@ from stratlab.analysis.pages.markdown import build_markdown
 from stratlab.drawing import escape_markdown as escape
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example
 
-RECOMMENDATION = {
-    "rule": "R3",
-    "severity": "high",
-    "title": "The GPU waits 45 % of the step.",
-    "advice": "Compile.",
-    "settings": {"run.config.compile": "true"},
-    "evidence": {"host_wait_pct": 45.0},
-}
+RULE = {"rule": "R3", "severity": "high", "title": "Slow.", "advice": "Compile."}
+RULE |= {"settings": {"run.config.compile": "true"}, "evidence": {"host_wait_pct": 45.0}}
 
 
 def tables(text: str) -> list[list[list[str]]]:
@@ -33,16 +26,10 @@ def tables(text: str) -> list[list[list[str]]]:
 
 
 def test_the_answer_the_advice_and_the_tables() -> None:
-    report = build_example() | {"recommendations": [RECOMMENDATION]}
-    text = build_markdown(report)
-    assert text.startswith("# Trace analysis of ddp\n")
-    assert "**A recorded step takes 100.0 ms: compute 60.0 ms (60 %)," in text
-    assert (
-        "- **The GPU waits 45 % of the step.** (high, R3) Compile. Set: run.config.compile=true. "
-        "Because: host\\_wait\\_pct 45.0."
-    ) in text
-    assert re.findall(r"^## (.*)$", text, re.M) == [
-        "Recommendations",
+    text = build_markdown(build_example() | {"recommendations": [RULE]})
+    for part in ("100.0 ms", "60.0 ms (60 %)", "R3", "run.config.compile=true", "host\\_wait\\_pct 45.0"):
+        assert part in text
+    titles = [
         "Where the time of a step goes",
         "Communication",
         "Kernels",
@@ -50,23 +37,21 @@ def test_the_answer_the_advice_and_the_tables() -> None:
         "Quality of the traces",
         "Files",
     ]
+    assert re.findall(r"^## (.*)$", text, re.M) == ["Recommendations", *titles]
     phases, ranks, communication, kernels, copies = tables(text)
-    assert phases[0][:3] == ["phase", "compute (ms)", "communication (ms)"]
     assert phases[1][:2] == ["---", "---:"] and phases[3][:3] == ["forward", "18.0", "3.6"]
     assert [line[0] for line in ranks[2:]] == ["0", "1", "all"]
-    assert (
-        communication[2][0] == "all-reduce over dp\\_replicate"
-        and communication[2][-1] == "rank 1 in 20 of 30"
-    )
+    assert communication[2][0] == "all-reduce over dp\\_replicate"
+    assert communication[2][-1] == "rank 1 in 20 of 30"
     assert kernels[2][1] == "comm" and copies[2][-1] == "20.0" and copies[3][-1] == "-"
-    assert "merged\\_trace.json.gz: one trace of 2 ranks" in text and "2 ok" in text
+    assert "merged\\_trace.json.gz" in text
 
 
 def test_a_cpu_run_says_so_first() -> None:
-    text = build_markdown(build_example("cpu"))
-    assert text.index("CPU trace: host operator time, not GPU utilisation") < text.index("Strategy")
-    assert "compute" in text and "## Kernels" not in text and "## Copies" not in text
-    assert "1 ok, 1 unsupported" in text
+    report = build_example("cpu")
+    text = build_markdown(report)
+    assert text.index(report["note"]) < text.index("ddp", 30)
+    assert "## Kernels" not in text and "## Copies" not in text
 
 
 def test_nothing_from_outside_is_markup() -> None:
@@ -75,12 +60,11 @@ def test_nothing_from_outside_is_markup() -> None:
     report["run"]["run"] = report["device"] = evil
     report["kernels"][0]["name"] = report["collectives"][0]["axis"] = evil
     report["quality"] = [{"action": "noted", "reason": evil, "file": evil, "rank": 0}]
-    report["recommendations"] = [RECOMMENDATION | {"title": evil, "settings": {"x": evil}}]
+    report["recommendations"] = [RULE | {"title": evil, "settings": {"x": evil}}]
     text = build_markdown(report)
     assert not re.findall(r"(?<!\\)<", text) and not re.findall(r"(?<!\\)\]", text)
-    assert [line for line in text.splitlines() if line.startswith("# ")] == [
-        f"# Trace analysis of {escape(evil)}"
-    ]
+    (title,) = [line for line in text.splitlines() if line.startswith("# ")]
+    assert title.endswith(escape(evil))
     for table in tables(text):
         assert len({len(line) for line in table}) == 1
     assert escape("a|b_*\n<") == "a\\|b\\_\\* \\<"
@@ -91,30 +75,23 @@ def test_large_runs_are_cut_and_say_so() -> None:
     report["quality"] = [{"action": "noted", "reason": "x", "file": "f", "rank": r} for r in range(512)]
     text = build_markdown(report)
     assert len(text) < 20_000
-    assert "496 ranks are left out here" in text and "482 more are in tables/quality.csv." in text
+    assert "496 ranks" in text and "482" in text and "tables/quality.csv" in text
     assert any(line[0] == "17" for line in tables(text)[1])
 
 
-def test_what_was_recorded_beside_the_traces_is_named() -> None:
-    report = build_example()
-    assert "Recorded beside" not in build_markdown(report)
+def test_what_is_only_sometimes_there() -> None:
+    report = build_example(pp=4, ranks=4)
+    assert "ideal" in tables(build_markdown(report))[1][0][-1]
+    assert "bubble" not in build_markdown(build_example()) and "Recorded" not in build_markdown(report)
     files = {f"traces/memory_snapshots/rank{rank}.pickle": 1 for rank in range(9)}
     report["recordings"] = [{"recording": "memory snapshot", "what": "allocations", "files": files}]
     text = build_markdown(report)
-    assert "## Recorded beside the traces" in text
-    assert "rank7.pickle and more): allocations." in text and "rank8" not in text
-
-
-def test_the_bubble_has_its_columns() -> None:
-    assert tables(build_markdown(build_example(pp=4, ranks=4)))[1][0][-1] == "bubble ideal (%)"
-    assert "bubble" not in build_markdown(build_example())
+    assert "## Recorded beside the traces" in text and "rank7.pickle" in text and "rank8" not in text
 
 
 @pytest.mark.parametrize("source", ["gpu", "cpu"])
 def test_unknown_numbers_are_dashes(source: str) -> None:
-    report: dict[str, Any] = blank(build_example(source))
-    text = build_markdown(report)
-    assert "How long a step takes is not known." in text
-    assert not re.search(r"\bNone\b(?! of the rules)", text)
-    report |= {"parts": [], "phases": [], "collectives": [], "hta": [], "merged": {}}
-    assert "No communication was recorded." in build_markdown(report) and "not run" in build_markdown(report)
+    report = blank(build_example(source))
+    empty: dict[str, object] = {"parts": [], "phases": [], "collectives": [], "hta": [], "merged": {}}
+    for text in (build_markdown(report), build_markdown(report | empty)):
+        assert not re.search(r"\bNone\b(?! of the rules)", text)

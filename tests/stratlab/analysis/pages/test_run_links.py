@@ -23,16 +23,12 @@ def test_what_lies_in_the_run_directory_is_linked(tmp_path: Path) -> None:
     assert '<p class="back"></p>' in head, "no comparison yet: a place for the way back"
 
 
-def test_the_comparison_is_linked_where_it_is_there(tmp_path: Path) -> None:
+def test_what_is_not_there_is_not_linked(tmp_path: Path) -> None:
     run = build_run_dir(tmp_path / "demo", "ddp", "ddp")
     (tmp_path / "demo" / "report").mkdir()
     (tmp_path / "demo" / "report" / "report.html").touch()
     assert '<p class="back"><a class="file" href="../../report/report.html">' in draw(run)
-
-
-def test_what_is_not_there_is_not_linked(tmp_path: Path) -> None:
-    run = tmp_path / "demo" / "ddp"
-    run.mkdir(parents=True)
+    (run := tmp_path / "other" / "ddp").mkdir(parents=True)
     (run / "config.json").write_text('{"run": "run"}')
     head = draw(run).partition("<nav")[0]
     assert "Logs" not in head and "MLflow" not in head and "rank 0</a>" not in head
