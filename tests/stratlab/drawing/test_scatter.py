@@ -44,14 +44,9 @@ def test_names_do_not_cover_each_other_and_stay_inside() -> None:
 
 
 def test_what_is_not_known_is_left_out_and_named() -> None:
-    points = {**POINTS, "cpu": (None, 3.0), "broken": (1.0, math.nan)}
-    chart = scatter(points, "GiB", "samples per s")
-    assert set(_dots(chart)) == set(POINTS) and "Left out, a value is not known: cpu, broken." in chart
-    assert not list(
-        ET.fromstring(chart[chart.index("<svg ") : chart.index("</svg>") + 6]).iter("path")
-    )  # no front, no line
-    assert "No values to draw for y against x" in scatter({"a": (None, 1.0)}, "x", "y")
-
-
-def test_one_point_is_drawn() -> None:
+    chart = scatter({**POINTS, "cpu": (None, 3.0), "broken": (1.0, math.nan)}, "GiB", "samples per s")
+    assert set(_dots(chart)) == set(POINTS) and "cpu, broken" in chart and "<path" not in chart, (
+        "no front, no line"
+    )
+    assert "<svg" not in scatter({"a": (None, 1.0)}, "x", "y")
     assert set(_dots(scatter({"only": (5.0, 5.0)}, "x", "y", front=("only",)))) == {"only"}

@@ -8,7 +8,7 @@ import pytest
 from markupsafe import Markup
 
 from stratlab.drawing import heat_map, histogram, line_chart, scatter, stacked_bars, strips
-from stratlab.drawing.canvas import LETTER, NARROW, WIDTH
+from stratlab.drawing.canvas import WIDTH
 from stratlab.drawing.svg import MOST_POINTS
 
 HOSTILE = "\"><script>alert('x')</script>&"
@@ -37,13 +37,12 @@ def _charts(name: str) -> dict[str, Markup]:
     }
 
 
-@pytest.mark.parametrize("chart", _charts("ddp"))
-def test_every_chart_escapes_names_and_says_what_it_is(chart: str) -> None:
-    drawn = _charts(HOSTILE)[chart]
-    assert "<script" not in drawn
-    root = _svg(drawn)  # is well-formed
-    assert root.get("role") == "img" and root.get("aria-label")
-    assert any(HOSTILE in title for title in _titles(drawn))
+def test_every_chart_escapes_names_and_says_what_it_is() -> None:
+    for chart, drawn in _charts(HOSTILE).items():
+        assert "<script" not in drawn, chart
+        root = _svg(drawn)  # is well-formed
+        assert root.get("role") == "img" and root.get("aria-label")
+        assert any(HOSTILE in title for title in _titles(drawn))
 
 
 def test_a_name_keeps_the_colour_that_it_is_given() -> None:
@@ -65,51 +64,27 @@ def test_a_name_keeps_the_colour_that_it_is_given() -> None:
 
 
 def test_bars_are_in_proportion_and_labelled() -> None:
-    chart = stacked_bars(
-        {"ddp": {"forward": 3.0, "backward": 6.0}, "fsdp": {"forward": 4.5, "backward": None}}, "ms"
-    )
+    parts = {"ddp": {"forward": 3.0, "backward": 6.0}, "fsdp": {"forward": 4.5, "backward": None}}
+    chart = stacked_bars(parts, "ms")
     bars = {e.find("title").text: e for e in _svg(chart).iter("rect") if e.find("title") is not None}  # type: ignore[union-attr]
     assert list(bars) == [
         "ddp, forward: 3.0 ms (33.3 %)",
         "ddp, backward: 6.0 ms (66.7 %)",
         "fsdp, forward: 4.5 ms (100.0 %)",
     ]
-    widths = [float(bar.get("width", 0)) for bar in bars.values()]
-    assert widths[1] == pytest.approx(2 * widths[0], abs=0.02)
-    assert widths[2] == pytest.approx(1.5 * widths[0], abs=0.02)
-    first, second = list(bars.values())[:2]
+    first, second, other = bars.values()
+    widths = [float(bar.get("width", 0)) for bar in (first, second, other)]
+    assert widths == pytest.approx([widths[0], 2 * widths[0], 1.5 * widths[0]], abs=0.02)
     assert float(second.get("x", 0)) == pytest.approx(float(first.get("x", 0)) + widths[0], abs=0.02)
-    assert bars["ddp, forward: 3.0 ms (33.3 %)"].get("class") == bars["fsdp, forward: 4.5 ms (100.0 %)"].get(
-        "class"
-    )
+    assert first.get("class") == other.get("class")
     assert {"ddp", "fsdp", "forward", "backward", "9.0", "4.5", "ms"} <= set(_texts(chart))
 
 
-def test_bars_have_a_drawing_for_narrow_screens_with_every_part_inside() -> None:
-    """Labels above the bars, as long as the drawing is wide; the keys in as many lines as they need."""
-    name = "a-comparison-with-a-long-name-zero3-with-seed-3"
-    parts = {f"a part with a long name {i}": float(i + 1) for i in range(6)}
-    parts |= {"a part whose name is far too long for a screen of a telephone": 0.0001}
-    chart = stacked_bars({name: parts, "ddp": {"a part with a long name 0": 2.0}}, "ms")
-    narrow = Markup(chart.partition('<div class="narrow">')[2])
-    root = _svg(narrow)
-    assert root.get("viewBox", "").startswith(f"0 0 {NARROW:g} ")
-    for shape in root.iter("rect"):
-        assert (
-            float(shape.get("x", 0)) >= 0
-            and float(shape.get("x", 0)) + float(shape.get("width", 0)) <= NARROW
-        )
-    for text in root.iter("text"):
-        if text.get("text-anchor") == "start":
-            assert float(text.get("x", 0)) + LETTER * len(text.text or "") <= NARROW, text.text
-    assert name in _texts(narrow) and {title.partition(",")[0] for title in _titles(narrow)} == {name, "ddp"}
-    assert _titles(narrow).count(f"{name}, a part with a long name 5: 6.0 ms (28.6 %)") == 1
-
-
-def test_a_row_without_values_says_so() -> None:
+def test_where_nothing_is_known_nothing_is_drawn() -> None:
     assert "not known" in stacked_bars({"ddp": {"a": 1.0}, "fsdp": {"a": None}}, "ms")
-    assert stacked_bars({"ddp": {"a": None}}, "ms") == '<p class="note">No values to draw in ms.</p>'
-    assert "No values" in stacked_bars({}, "ms")
+    charts = (stacked_bars({"ddp": {"a": None}}, "ms"), stacked_bars({}, "ms"), strips({}))
+    charts += (line_chart({"a": [(1, None)]}, "x", "loss"), heat_map([], [], []))
+    assert not any("<svg" in chart for chart in charts) and all(charts)
 
 
 def test_a_line_has_its_points_in_place() -> None:
@@ -123,9 +98,7 @@ def test_a_line_has_its_points_in_place() -> None:
 
 def test_what_cannot_be_drawn_is_counted_not_hidden() -> None:
     chart = line_chart({"a": [(1, 1.0), (2, None), (3, math.nan), (4, 0.0)]}, "x", "y", log_y=True)
-    assert len(list(_svg(chart).iter("circle"))) == 1
-    assert "Left out: 3 points" in chart
-    assert line_chart({"a": [(1, None)]}, "x", "loss") == '<p class="note">No values to draw for loss.</p>'
+    assert len(list(_svg(chart).iter("circle"))) == 1 and "3 points" in chart
 
 
 def test_a_long_line_is_thinned_and_keeps_its_peaks() -> None:
@@ -161,27 +134,13 @@ def test_logarithmic_axis_is_logarithmic() -> None:
 
 def test_strips_have_one_lane_per_class() -> None:
     full, empty = np.ones(10), np.zeros(10)
-    chart = strips(
-        {"rank 0": {"compute": full, "comm": empty}, "rank 1": {"compute": full / 2}}, "time (ms)", (0, 5)
-    )
-    assert [t for t in _titles(chart) if "%" in t] == [
-        "rank 0, compute: 100.0 % of the time",
-        "rank 0, compute: 100.0 % of the time",
-        "rank 0, comm: 0.0 % of the time",
-        "rank 0, comm: 0.0 % of the time",
-        "rank 1, compute: 50.0 % of the time",
-        "rank 1, compute: 50.0 % of the time",
-    ]
+    lanes = {"rank 0": {"compute": full, "comm": empty}, "rank 1": {"compute": full / 2}}
+    chart = strips(lanes, "time (ms)", (0, 5))
+    shares = dict.fromkeys(title.removesuffix(" of the time") for title in _titles(chart) if "%" in title)
+    assert list(shares) == ["rank 0, compute: 100.0 %", "rank 0, comm: 0.0 %", "rank 1, compute: 50.0 %"]
     paths = [e.get("d", "") for e in _svg(chart).iter("path")]
     assert [path.count("M") for path in paths] == [10, 0, 10]
     assert {"rank 0", "rank 1", "time (ms)", "5"} <= set(_texts(chart))
-    assert "No activity" in strips({})
-
-
-def test_600_bins_of_8_ranks_are_small() -> None:
-    bins = np.random.default_rng(0).random(600)
-    chart = strips({f"rank {i}": {"compute": bins, "exposed": bins} for i in range(8)}, "time (ms)", (0, 9))
-    assert len(chart) < 400_000
 
 
 def test_a_heat_map_shows_every_cell() -> None:
@@ -194,24 +153,16 @@ def test_a_heat_map_shows_every_cell() -> None:
     assert all(float(e.get("x", 0)) < WIDTH for e in _svg(chart).iter("rect"))
 
 
-def test_the_zeros_of_many_classes_are_one_surface() -> None:
+def test_the_zeros_of_many_classes_are_one_surface_and_too_many_are_not_drawn() -> None:
     """Food-101's classes: a page with a matrix for each of some runs stays one that can be sent and kept."""
-    names = [f"food {i}" for i in range(101)]
+    names = [f"food {i}" for i in range(129)]
     matrix = np.eye(101)
     matrix[3, 7] = 2.0
-    chart = heat_map(matrix, names, names, by_row=True)
+    chart = heat_map(matrix, names[:101], names[:101], by_row=True)
     kinds = [e.get("class") for e in _svg(chart).iter("rect")]
     assert kinds[0] == "h0" and kinds.count("h10") == 100 and kinds[1:].count("h0") == 0 and len(kinds) == 103
-    assert "food 3 / food 7: 2.0 (66.7 %)" in _titles(chart)
-    assert len(chart) < 50_000
-    ends = [float(e.get("x", 0)) + float(e.get("width", 0)) for e in _svg(chart).iter("rect")]
-    assert max(ends) == ends[0] <= WIDTH
-
-
-def test_a_heat_map_without_or_with_too_many_cells_is_a_sentence() -> None:
-    names = [str(i) for i in range(129)]
-    assert "129 x 129 is not drawn" in heat_map(np.zeros((129, 129)), names, names)
-    assert "0 x 0 is not drawn" in heat_map([], [], [])
+    assert "food 3 / food 7: 2.0 (66.7 %)" in _titles(chart) and len(chart) < 50_000
+    assert "<svg" not in heat_map(np.zeros((129, 129)), names, names)
     assert "h0" in heat_map([[0.0]], ["a"], ["a"])  # an empty row divides by nothing
 
 

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from stratlab.run_directory.places import find_rank_logs, find_rank_traces, is_beside
 
 
@@ -19,14 +17,9 @@ def test_files_of_ranks_go_by_their_number(tmp_path: Path) -> None:
     assert find_rank_traces(tmp_path / "absent") == {}
 
 
-@pytest.mark.parametrize(
-    ("page", "beside"),
-    [("out/runs/demo/report", True), ("out/report", True), ("out", True), ("elsewhere", False), (".", False)],
-)
-def test_a_page_lies_beside_a_run_in_its_results(tmp_path: Path, page: str, beside: bool) -> None:
-    assert is_beside(tmp_path / "out" / "runs" / "demo" / "ddp", tmp_path / page) is beside
-
-
-def test_the_root_of_the_files_is_no_place_that_holds_results() -> None:
-    assert not is_beside(Path("/results/demo/ddp"), Path("/tmp/report"))
+def test_a_page_lies_beside_a_run_in_its_results(tmp_path: Path) -> None:
+    run = tmp_path / "out" / "runs" / "demo" / "ddp"
+    pages = {"out/runs/demo/report": True, "out/report": True, "out": True, "elsewhere": False, ".": False}
+    assert {page: is_beside(run, tmp_path / page) for page in pages} == pages
+    assert not is_beside(Path("/results/demo/ddp"), Path("/tmp/report")), "the root holds no results"
     assert is_beside(Path("/results/demo/ddp"), Path("/results/demo/report"))
