@@ -97,20 +97,6 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     assert "R12" in [row["rule"] for row in report(done["told"])["recommendations"]]
 
 
-def test_what_may_be_ranks_of_one_run_is_said(tmp_path: Path) -> None:
-    for pod in (0, 1):
-        write_silent(
-            tmp_path / "in" / f"pod-{pod}_71.{1694128201540 + pod}.pt.trace.json", comm_start=600 + pod
-        )
-    told: list[str] = []
-    done = run(tmp_path / "in", tmp_path / "out", progress=told.append)
-    assert len(done) == 2 and all("SL-rank-hint" in said(one) for one in done.values())
-    (hint,) = [sentence for sentence in told if "SL-rank-hint" in sentence]
-    assert r'--rank-pattern "pod-(\d+)"' in hint
-    again = run(tmp_path / "in", tmp_path / "by-pod", pattern=parse_pattern(r"pod-(\d+)"))
-    assert [report(one)["mean"]["ranks"] for one in again.values()] == [2]
-
-
 def test_one_that_cannot_be_analysed_leaves_the_others(tmp_path: Path) -> None:
     build_gpu_trace(0).write(tmp_path / "in" / "good" / "rank0.json")
     (tmp_path / "in" / "good" / "rank1.json").write_text('{"traceEvents": [{"ph": "X", "ts"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.analysis.measuring.rank import RankAnalysis
-from stratlab.traces.merge import merge_traces
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import ALL_REDUCE, STEP_MS, build_gpu_trace
 
@@ -80,15 +78,6 @@ def test_what_an_ascend_device_did_is_read(tmp_path: Path, wrapped: bool) -> Non
     assert {row.name for row in found.kernels if row.type == "comm"} == {"hcom_allReduce__721_0_1"}
     assert (found.backend, found.device_name, found.device_memory_gib) == (None, None, None)
     assert load_trace(path).origin_ns == (SINCE_1970_US * 1000) + 5_000_500
-
-
-def test_a_merged_trace_holds_the_device_too(tmp_path: Path) -> None:
-    path = tmp_path / "trace_view.json"
-    path.write_text(json.dumps(build_events()))
-    merged = merge_traces({0: path}, tmp_path / "merged.json.gz", offsets_ns={})
-    assert merged.ranks == [0] and merged.reason == ""
-    content = json.loads(gzip.decompress((tmp_path / "merged.json.gz").read_bytes()))["traceEvents"]
-    assert [e["name"] for e in content].count("adamw") == 3
 
 
 def test_tasks_of_an_unknown_kind_and_events_of_other_processes_are_no_work(tmp_path: Path) -> None:

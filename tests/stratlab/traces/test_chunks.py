@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stratlab.traces import chunks
-from stratlab.traces.chunks import Limits, TraceError, read_head, split_events
+from stratlab.traces.chunks import Limits, TraceError, split_events
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import build_gpu_trace
 
@@ -126,12 +126,6 @@ def test_white_space_alone_may_stand_behind_the_end(tmp_path: Path) -> None:
         path.write_text(as_kineto(build_events(3)) + tail)
         with pytest.raises(ValueError):
             read_all(path)
-
-
-def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_bytes(as_kineto(build_events(3)).encode("utf-8-sig"))
-    assert json.loads(read_head(path)) == {"rank": 3}
 
 
 HEAD, BLOCK = b'{"traceEvents": [', 1 << 16

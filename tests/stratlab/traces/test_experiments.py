@@ -3,16 +3,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stratlab.traces import identity
 from stratlab.traces.archives import Unpacked
-from stratlab.traces.chunks import Limits, split_events
 from stratlab.traces.experiment_names import name_experiments
 from stratlab.traces.experiments import Experiment, Sorted, sort_experiments
+from stratlab.traces.rank_hints import find_hints
 from stratlab.traces.trace_files import collect_files
 from tests.codes import find_codes
 
@@ -73,10 +71,7 @@ DIVISIONS: dict[str, tuple[str, dict[str, list[int]]]] = {
         {"a-large": [0], "a-small": [0], "b-small": [0]},
     ),
     "folders of ranks": ("ddp/rank0/t.json ddp/rank1/t.json", {"ddp": [0, 1]}),
-    "folders of nodes": (
-        "x/node0/a.json=0/2 x/node1/a.json=1/2 y/worker-3/z.json",
-        {"x": [0, 1], "y": [3]},
-    ),
+    "folders of nodes": ("x/node0/a.json=0/2 x/node1/a.json=1/2 y/worker-3/z.json", {"x": [0, 1], "y": [3]}),
     "experiments called as nodes": (
         "node1/rank0.json node1/rank1.json node2/rank0.json",
         {"node1": [0, 1], "node2": [0]},
@@ -110,21 +105,6 @@ def test_what_the_end_of_a_trace_tells_comes_before_its_name(ending: str, tmp_pa
     assert list(found.traces) == [1, 3] and found.world_size == 4
     assert {trace.rank_from for trace in found.traces.values()} == {"distributedInfo"}
     assert said(found) == [(f"x/rank0.{ending}", ["SL-rank-other-name"])]
-
-
-def test_an_end_that_tells_nothing_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large trace that names no rank is looked at, not scanned."""
-    content = behind(0, 1).replace(b"distributedInfo", b"somethingElse__")
-    read: list[bytes] = []
-
-    def count(path: Path, limits: Limits) -> Iterator[bytes]:
-        for piece in split_events(path, limits):
-            read.append(piece)
-            yield piece
-
-    monkeypatch.setattr(identity, "split_events", count)
-    found = only(sort(tmp_path, {"x/rank2.json": content, "x/rank1.json.gz": gzip.compress(content)}))
-    assert list(found.traces) == [1, 2] and not read
 
 
 def parse(text: str) -> dict[str, Told | bytes]:
@@ -235,3 +215,50 @@ NAMES: list[tuple[list[tuple[str, ...]], list[str]]] = [
 
 def test_names() -> None:
     assert [name_experiments(paths, "all") for paths, _ in NAMES] == [names for _, names in NAMES]
+
+
+def hint(folder: Path, names: list[str], **info: int) -> list[str]:
+    for number, name in enumerate(names):
+        path = folder / "all" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        events = [{"ph": "X", "name": "x", "ts": number, "dur": 1}]
+        path.write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    (folder / "scratch").mkdir()
+    found = sort_experiments(collect_files(folder / "all", folder / "scratch"), "all")
+    hints = find_hints(found.experiments)
+    reasons = [finding.reason for each in found.experiments for finding in each.findings]
+    assert all(sentence in reasons for sentence in hints)
+    return hints
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    (
+        (["a/pod-0_71.1700000000000.pt.trace.json", "a/pod-1_68.1700000000009.pt.trace.json"], r"pod-(\d+)"),
+        (
+            ["a/left_4711.1700000000000.pt.trace.json", "a/right_4712.1700000000000.pt.trace.json"],
+            r"gpu(\d+)",
+        ),
+        (["c/dev0/step100.json", "c/dev1/step100.json", "c/dev2/step100.json"], r"dev(\d+)"),
+        (["a/x.0.json", "a/x.1.json"], r"x\.(\d+)"),
+        (["gpu8/gpu0.json", "gpu8/gpu1.json"], r"/gpu(\d+)"),
+    ),
+)
+def test_traces_that_may_be_ranks_of_one_run_are_named(
+    names: list[str], pattern: str, tmp_path: Path
+) -> None:
+    (sentence,) = hint(tmp_path, names)
+    assert all(name in sentence for name in sorted(names)[:2])
+    assert f'--rank-pattern "{pattern}"' in sentence and find_codes(sentence) == ["SL-rank-hint"]
+
+
+def test_what_is_no_such_thing_has_no_hint(tmp_path: Path) -> None:
+    cases = (
+        ["ddp/t.json", "fsdp/t.json"],
+        ["a/rank0.json", "b/rank0.json"],
+        ["a.json"],
+        ["rank0.json", "rank1.json"],
+    )
+    for number, names in enumerate(cases):
+        assert hint(tmp_path / str(number), names) == []
+    assert hint(tmp_path / "alone", ["resnet.json", "bert.json"], world_size=1) == [], "each one's only rank"

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import tracemalloc
+import zlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stratlab.traces import chunks
-from stratlab.traces.chunks import Limits
+from stratlab.traces.clocks import find_offsets
 from stratlab.traces.merge import HOUR_NS, Merged, merge_traces
+from stratlab.traces.packed import PackedFile
 from stratlab.traces.renamed import PYTHON_TRACK, read_ns
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import HOST, TraceWriter, build_gpu_trace
@@ -96,46 +101,6 @@ def test_every_event_comes_through_once(tmp_path: Path) -> None:
     assert origin % HOUR_NS == 0 and all(0 < e["ts"] < 2 * 3_600_000_000 for e in found)
 
 
-def test_processes_and_threads_are_named(tmp_path: Path) -> None:
-    files = write_ranks(tmp_path, [build_rank(0), build_gpu_trace(1)])
-    content = read_merged(merge_traces(files, tmp_path / "merged.json.gz", offsets_ns={}))
-    names = name_processes(content)
-    # GPU 1 of rank 0 has names but no event; rank 1 has no names at all
-    assert sorted(names.values()) == sorted(
-        ["rank 0 CPU", "rank 0 GPU 0", "rank 0 Spans", "rank 0 profiler", "rank 1 CPU", "rank 1 GPU 0"]
-    )
-    kept = {
-        (names[e["pid"]], e["tid"]): e["args"]["name"]
-        for e in content["traceEvents"]
-        if e["name"] == "thread_name"
-    }
-    assert kept == {
-        ("rank 0 CPU", 7): "stream 7 of CPU",
-        ("rank 0 GPU 0", 7): "stream 7 of GPU 0",
-        ("rank 0 CPU", HOST + PYTHON_TRACK): f"Python stack of {HOST}",
-    }
-    order = {
-        names[e["pid"]]: e["args"]["sort_index"]
-        for e in content["traceEvents"]
-        if e["name"] == "process_sort_index"
-    }
-    assert sorted(order, key=lambda name: order[name])[:2] == ["rank 0 CPU", "rank 0 GPU 0"]
-    assert max(v for k, v in order.items() if "rank 0" in k) < min(
-        v for k, v in order.items() if "rank 1" in k
-    )
-
-
-def test_formatting_of_the_input_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "BLOCK_BYTES", 1000)
-    trace, compact = build_rank(0), tmp_path / "compact.json"
-    compact.write_text(json.dumps(json.loads(trace.text()), separators=(",", ":")))
-    contents = [
-        read_merged(merge_traces({0: path}, tmp_path / "merged.json.gz", offsets_ns={}))
-        for path in (trace.write(tmp_path / "a.json"), trace.write(tmp_path / "a.json.gz"), compact)
-    ]
-    assert contents[0] == contents[1] == contents[2]
-
-
 def test_odd_fields_and_texts(tmp_path: Path) -> None:
     trace = build_gpu_trace(1, steps=1)
     trace.events[0] |= {"cname": "good", "tts": 1.5, "bind_id": 5, "id": "0x1f"}
@@ -155,17 +120,6 @@ def test_odd_fields_and_texts(tmp_path: Path) -> None:
     }
     assert 1 << 32 <= events[0]["id"] < 2 << 32
     assert events[1]["name"] == "tab in a text" and "aten::�" in {e["name"] for e in events}
-
-
-def test_events_without_a_usable_time_are_left_out(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0, steps=1)
-    count = len(trace.events)
-    for ts in (0.0, -5, "seven", None, 1e300, 10**40, [1]):
-        trace.events.append({"ph": "X", "cat": "cpu_op", "name": "x", "pid": 1, "tid": 1, "ts": ts, "dur": 1})
-    files = {0: trace.write(tmp_path / "a.json")}
-    merged = merge_traces(files, tmp_path / "merged.json.gz", offsets_ns={})
-    assert merged.events == count
-    assert find_codes(merged.reason) == ["SL-merge-untimed"] and " 7 " in merged.reason
 
 
 def test_times_are_read_exactly() -> None:
@@ -211,18 +165,6 @@ def test_damaged_rank_is_left_out_whole(
     assert (merged.events, merged.flows) == (without.events, without.flows)
 
 
-def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
-    (tmp_path / "folder.json").mkdir()
-    files = {
-        0: tmp_path / "none.json",
-        1: tmp_path / "folder.json",
-        2: build_rank(2).write(tmp_path / "a.json"),
-    }
-    merged = merge_traces(files, tmp_path / "merged.json.gz", offsets_ns={})
-    assert merged.ranks == [2]
-    assert find_codes(merged.reason) == ["SL-file-unreadable"] * 2
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_limit_on_all_ranks_takes_the_lowest_whole_ones(tmp_path: Path, suffix: str) -> None:
     files = write_ranks(tmp_path, [build_rank(rank) for rank in range(4)], suffix)
@@ -253,13 +195,6 @@ def test_clocks_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
     assert find_codes(merged.reason) == ["SL-merge-apart"] and "9.0 h" in merged.reason
 
 
-@pytest.mark.parametrize("base", [10**40, -(2**62), "x", 1.5])
-def test_base_time_that_is_none(tmp_path: Path, base: int) -> None:
-    files = write_ranks(tmp_path, [build_rank(0), build_rank(1, base)])
-    merged = merge_traces(files, tmp_path / "merged.json.gz", offsets_ns={})
-    assert merged.ranks == [0] and find_codes(merged.reason) == ["SL-trace-base-time"]
-
-
 def test_older_file_is_replaced_in_one_step(tmp_path: Path) -> None:
     out = tmp_path / "merged.json.gz"
     out.write_text("older")
@@ -283,7 +218,65 @@ def test_memory_does_not_grow_with_the_traces(tmp_path: Path, monkeypatch: pytes
     assert peaks[2] < 1.2 * peaks[1]
 
 
-def test_limits_hold_for_a_rank(tmp_path: Path) -> None:
-    path = build_rank(0).write(tmp_path / "a.json.gz")
-    merged = merge_traces({0: path}, tmp_path / "m.json.gz", offsets_ns={}, limits=Limits(raw_bytes=3000))
-    assert merged.file is None and find_codes(merged.reason) == ["SL-trace-unpacked-large"]
+def test_what_is_taken_back_is_gone(tmp_path: Path) -> None:
+    noise = random.Random(0).randbytes(1 << 20)  # does not stay in the packer's buffer
+    path = tmp_path / "a.gz"
+    with open(path, "wb") as file:
+        packed = PackedFile(file)
+        packed.write(b"begin ")
+        first = packed.mark()
+        packed.write(noise)
+        packed.take_back(first)
+        packed.write(b"middle " * 1000)
+        second = packed.mark()
+        packed.write(noise)
+        packed.mark()
+        packed.take_back(second)
+        packed.write(b"end")
+        packed.finish()
+    assert gzip.decompress(path.read_bytes()) == b"begin " + b"middle " * 1000 + b"end"
+    assert path.stat().st_size < 1000
+    one = zlib.decompressobj(31)
+    assert one.decompress(path.read_bytes()).endswith(b"end") and one.eof and not one.unused_data
+
+
+MS = 1_000_000
+ORIGIN = 1_790_857_026_000_000_001  # float64 has steps of 256 ns here
+
+
+def build_ends(count: int, offset_ns: int = 0, noise_ns: int = 0, seed: int = 0) -> NDArray[np.int64]:
+    """Ends of collectives that come every 7 ms."""
+    noise = np.random.default_rng(seed).integers(-noise_ns, noise_ns + 1, count)
+    return ORIGIN + offset_ns + np.arange(count, dtype=np.int64) * 7 * MS + noise
+
+
+def test_offsets_are_exact_to_the_nanosecond() -> None:
+    planted = {0: 0, 1: 1_234_567_891, 2: -5 * MS - 3, 5: 3_600_000 * MS + 1}
+    clocks = find_offsets({rank: build_ends(8, offset) for rank, offset in planted.items()})
+    assert clocks.offsets_ns == planted
+    assert (clocks.aligned, clocks.residual_ns, clocks.matched) == (True, 0, 8)
+    assert "+1234.568 ms" in clocks.reason and "-5.000 ms" in clocks.reason
+
+
+@pytest.mark.parametrize("offset_ns", [0, 152_000, -999_999])
+def test_below_a_millisecond_nothing_is_corrected(offset_ns: int) -> None:
+    clocks = find_offsets({0: build_ends(9), 1: build_ends(9, offset_ns)})
+    assert clocks.offsets_ns == {0: 0, 1: 0} and not clocks.aligned
+    assert f"{abs(offset_ns) / 1e6:.3f} ms" in clocks.reason
+    assert find_offsets({0: build_ends(9), 1: build_ends(9, -MS)}).offsets_ns == {0: 0, 1: -MS}
+
+
+def test_collectives_that_disagree_correct_nothing() -> None:
+    clocks = find_offsets(
+        {0: build_ends(50), 1: build_ends(50, 4 * MS, noise_ns=12 * MS), 2: build_ends(50, 3 * MS)}
+    )
+    assert clocks.offsets_ns == {0: 0, 1: 0, 2: 3 * MS}
+    assert "rank 1 " in clocks.reason and clocks.aligned
+    assert clocks.residual_ns is not None and clocks.residual_ns > 3 * MS
+
+
+@pytest.mark.parametrize("counts", [(), (9,), (2, 2), (0, 0)])
+def test_too_little_to_compare(counts: tuple[int, ...]) -> None:
+    clocks = find_offsets({rank: build_ends(count, 9 * MS * rank) for rank, count in enumerate(counts)})
+    assert clocks.offsets_ns == dict.fromkeys(range(len(counts)), 0)
+    assert (clocks.aligned, clocks.residual_ns, clocks.matched) == (False, None, counts[0] if counts else 0)

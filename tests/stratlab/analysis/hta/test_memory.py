@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
+from stratlab.analysis.hta.analyses import ANALYSES
 from stratlab.analysis.hta.bridge import HtaLimits, HtaStatus, run_hta
 from stratlab.analysis.hta.memory import (
     choose_ranks,
@@ -17,7 +17,6 @@ from stratlab.analysis.hta.memory import (
     find_free_bytes,
     lacked_memory,
 )
-from stratlab.analysis.hta.worker import run_analysis
 from tests.codes import find_codes
 from tests.stratlab.simulated import team
 
@@ -122,12 +121,3 @@ def test_too_little_memory_is_named(
     assert [s.analysis for s in statuses] == [a.name for a in ANALYSES]
     assert {s.status for s in statuses} == {"failed"}
     assert "SL-hta-memory" in find_codes(statuses[0].reason), statuses[0]
-
-
-def test_one_analysis_without_memory_does_not_stop_the_others(tmp_path: Path) -> None:
-    def crash(scene: Scene) -> None:
-        raise MemoryError("Unable to allocate 3.1 GiB")
-
-    scene = Scene(hta=None, ranks=[0], has_gpu=True, names=[], scratch="", memory_bytes=2 << 30)
-    outcome = run_analysis(Analysis("greedy", crash), scene, tmp_path)
-    assert outcome["status"] == "failed" and find_codes(outcome["reason"]) == ["SL-hta-memory"]

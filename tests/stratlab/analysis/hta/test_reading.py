@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from stratlab.analysis.hta.reading import apply_slim_reading, read_slim
-from stratlab.traces.chunks import TraceError
-from tests.codes import find_codes
 from tests.stratlab.analysis.hta.loading import load_hta
 from tests.stratlab.real_traces import unpack
-from tests.stratlab.simulated.small import build_gpu_trace, quote_numbers
 from tests.stratlab.simulated.team import Scene, simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # HTA on pandas 2
@@ -63,20 +60,3 @@ def test_numbers_in_quotes_are_numbers_and_odd_events_are_left_out(tmp_path: Pat
     first, second = read_slim(path, dict.fromkeys(args, True) | {"Collective name": False})["traceEvents"]
     assert first == second
     assert [type(second[key]) for key in ("ts", "dur")] == [float, int]
-
-
-@pytest.mark.usefixtures("slim")
-def test_a_whole_trace_with_numbers_in_quotes_and_a_damaged_one(tmp_path: Path) -> None:
-    import pandas as pd
-
-    plain = build_gpu_trace(0)
-    traces = (plain, quote_numbers(plain))
-    files = [{0: trace.write(tmp_path / f"{i}" / "rank0.json")} for i, trace in enumerate(traces)]
-    apply_slim_reading()
-    frames = [load_hta(file).get_temporal_breakdown(visualize=False) for file in files]
-    pd.testing.assert_frame_equal(*frames)
-    path = tmp_path / "rank0.json"
-    path.write_text(plain.text()[:-100])
-    with pytest.raises(TraceError) as refusal:
-        load_hta({0: path})
-    assert find_codes(refusal.value) == ["SL-trace-not-json"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -161,22 +160,3 @@ def test_process_that_dies_says_so_and_keeps_what_was_done(tmp_path: Path) -> No
     first, second = hta_bridge._read_statuses(tmp_path / "status.jsonl", "killed")[:2]
     assert (first.status, first.tables, first.seconds) == ("ok", ("a.csv",), 1.5)
     assert (second.status, second.reason) == ("failed", "killed")
-
-
-def test_environment_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this variable HTA cuts up to 2 us off every kernel."""
-    seen: dict[str, Any] = {}
-
-    class Process:
-        def __init__(self, command: list[str], env: dict[str, str], **options: Any) -> None:
-            seen.update(env=env, **options)
-
-        def wait(self, timeout: float) -> int:
-            return 0
-
-    monkeypatch.setattr(hta_bridge.subprocess, "Popen", Process)
-    assert hta_bridge._run(tmp_path, 1) == ""
-    assert seen["env"]["HTA_DISABLE_NS_ROUNDING"] == "1"
-    assert seen["env"]["OMP_NUM_THREADS"] == seen["env"]["OPENBLAS_NUM_THREADS"] == "1"
-    assert seen["cwd"] == tmp_path and seen["start_new_session"]
-    assert "HTA_DISABLE_NS_ROUNDING" not in os.environ

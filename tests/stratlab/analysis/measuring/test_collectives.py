@@ -34,39 +34,6 @@ def test_late_rank_waits_for_nobody_and_the_others_for_it(tmp_path: Path) -> Non
     assert (early.exposed_ms, early.exposed_wait_ms) == (0.3, 0.0)
 
 
-def test_waiting_that_nothing_covers_is_the_straggler_s(tmp_path: Path) -> None:
-    files = {
-        rank: build_gpu_trace(rank, comm_start=start).write(tmp_path / f"{rank}.json")
-        for rank, start in ((0, 820), (1, 880))
-    }
-    first, second = measure_traces(files, AXES).ranks
-    assert [row.straggler_ms for row in first.rows] == [0.06] * 3
-    assert [row.straggler_ms for row in second.rows] == [0.0] * 3
-    assert first.parts_ns["straggler", "", ""] == 180_000
-    assert first.parts_ns["comm", "all_reduce", "dp_replicate"] == 60_000
-    assert sum(first.parts_ns.values()) == sum(round(row.step_ms * 1e6) for row in first.rows)
-
-
-def test_time_of_collectives_that_overlap_counts_once(tmp_path: Path) -> None:
-    """us of the step: compute 0-100; all-gather 50-300, all-reduce 200-400, reduce-scatter 250-450. Where several run
-    at once the first in alphabetical order has the time, so that the three sum to what is exposed."""
-    trace = TraceWriter(0)
-    trace.label("## Training Step 1 ##", 1000, 1500)
-    trace.kernel("gemm", 1000, 1000, 1100)
-    for stream, (name, start, end) in enumerate(
-        [("ReduceScatter_Sum", 1250, 1450), ("AllReduce_Sum", 1200, 1400), ("AllGather", 1050, 1300)]
-    ):
-        trace.kernel(f"ncclDevKernel_{name}_f32_RING_LL(x)", 1010 + stream, start, end, COMM_STREAM + stream)
-    (rank,) = measure_traces({0: trace.write(tmp_path / "rank0_trace.json")}, AXES).ranks
-    (row,) = rank.rows
-    assert (row.comm_ms, row.comm_overlap_ms, row.comm_exposed_ms) == (0.4, 0.05, 0.35)
-    rows = {r.collective: (r.total_ms, r.exposed_ms) for r in rank.collectives}
-    assert rows == {"all_gather": (0.25, 0.2), "all_reduce": (0.2, 0.1), "reduce_scatter": (0.2, 0.05)}
-    parts = {collective: ns for (part, collective, _), ns in rank.parts_ns.items() if part == "comm"}
-    assert parts == {"all_gather": 200_000, "all_reduce": 100_000, "reduce_scatter": 50_000}
-    assert sum(rank.parts_ns.values()) == 500_000
-
-
 def grouped(rank: int, groups: dict[str, tuple[list[int], float]], told: bool = True) -> TraceWriter:
     """One step in which the rank calls an all-gather per axis; values: ranks of its group, start of the call."""
     trace = TraceWriter(rank)
@@ -149,13 +116,6 @@ def test_sends_are_not_matched() -> None:
     for rank in (0, 1):
         matching.apply(calls(rank, "gloo:send", 1, 2))
     assert matching.take() == {}
-
-
-def test_nothing_outside_the_steps_counts(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    trace.kernel("ncclDevKernel_AllGather(x)", 9000, 9010, 9500)
-    (found,) = measure(tmp_path, [trace])
-    assert found.name == "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 def test_one_name_per_collective() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +68,6 @@ def test_a_reading_comes_back_bit_by_bit(name: str, tmp_path: Path) -> None:
     assert again.measured.calls.ends.dtype == np.int64 and again.measured.calls.ends.flags.writeable
     assert again.kernels == reading.kernels and again.memory == reading.memory
     np.testing.assert_array_equal(again.measured.calls.ends, reading.measured.calls.ends)
-
-
-def test_traces_may_lie_elsewhere_for_who_merges(run: Path) -> None:
-    expected = analyze_run(run, tracking_uri=None)
-    for index in (0, 1):
-        analyze_share(run, Share(index, 2))
-    moved = run.parent / "moved"
-    shutil.copytree(run, moved, copy_function=shutil.copy2)
-    shutil.rmtree(run)
-    merged = analyze_run(moved, tracking_uri=None, shares=2)
-    assert merged["parts"] == expected["parts"] and merged["merged"] == expected["merged"]
 
 
 def test_what_is_missing_or_of_other_traces_is_named(run: Path) -> None:

@@ -104,15 +104,6 @@ def test_phase_without_a_label_is_unknown_and_named(tmp_path: Path) -> None:
     assert build_means(found.rows)["forward_ms"] == pytest.approx(0.3)
 
 
-def test_profiler_steps_stand_in_for_missing_step_labels(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    trace.events = [event for event in trace.events if "Training Step" not in event["name"]]
-    found = analyse(trace, tmp_path)
-    assert [row.step for row in found.rows] == [0, 1, 2]
-    assert times(found.rows[1]) == pytest.approx(STEP_MS)
-    assert codes(found) == ["SL-steps-of-profiler"]
-
-
 def test_trace_without_any_step_counts_as_one(tmp_path: Path) -> None:
     """From the first GPU event to the end of the last one, with what was in flight when the recording began."""
     trace = build_gpu_trace(0)
@@ -125,32 +116,6 @@ def test_trace_without_any_step_counts_as_one(tmp_path: Path) -> None:
     assert (row.comm_exposed_ms, row.copy_exposed_ms) == pytest.approx((0.3, 0.06))
     assert parts(row) == pytest.approx(row.step_ms, abs=1e-9)
     assert "SL-steps-of-recording" in codes(found)
-
-
-def test_steps_of_old_writers(tmp_path: Path) -> None:
-    """Until 2021 labels and operators had one category, and GPU events capital letters."""
-    old = {"user_annotation": "Operator", "cpu_op": "Operator", "kernel": "Kernel", "gpu_memcpy": "Memcpy"}
-    old |= {"cuda_runtime": "Runtime"}
-    trace = build_gpu_trace(0)
-    for event in trace.events:
-        event["cat"] = old.get(event["cat"], event["cat"])
-    for row in analyse(trace, tmp_path).rows:
-        assert times(row) == pytest.approx(STEP_MS)
-    trace = build_cpu_trace(0)
-    for event in trace.events:
-        event["cat"] = old.get(event["cat"], event["cat"]) if event["name"][:4] != "gloo" else event["cat"]
-    for row in analyse(trace, tmp_path).rows:
-        assert (row.step_ms, row.compute_ms, row.comm_ms) == pytest.approx((0.1, 0.07, 0.04))
-
-
-def test_gpu_event_without_a_launch_counts_by_its_start_and_is_named(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    trace.events = [
-        event for event in trace.events if event["args"].get("correlation") != 2 or event["pid"] == 0
-    ]
-    found = analyse(trace, tmp_path)
-    assert found.rows[0].compute_ms == pytest.approx(0.65)
-    assert codes(found) == ["SL-events-unlaunched"] and "1 of 15 " in found.findings[0].reason
 
 
 def test_step_without_gpu_work_is_left_out_and_named(tmp_path: Path) -> None:
@@ -188,36 +153,6 @@ def test_means_are_weighted_by_time(tmp_path: Path) -> None:
     assert means["comm_overlap_pct"] == pytest.approx(100 * 0.4 / 0.6)
 
 
-def test_a_label_of_the_backend_removes_no_operator_of_autograd_s_thread(tmp_path: Path) -> None:
-    """Only a thread most of whose operators lie in such labels is the backend's own."""
-    trace = build_cpu_trace(0)
-    for i in range(3):
-        at = 1000.0 + 100 * i
-        trace.add("user_annotation", "nccl:all_reduce", at + 41, at + 42, tid=78)
-        trace.add("cpu_op", "aten::view", at + 41, at + 42, tid=78)
-        for start in (43, 47):
-            trace.add("cpu_op", "aten::mm", at + start, at + start + 4, tid=78)
-    for row in analyse(trace, tmp_path).rows:
-        assert row.compute_ms == pytest.approx(0.07 + 0.009)
-
-
-def test_torch_s_own_labels_are_phases(tmp_path: Path) -> None:
-    trace = TraceWriter(0)
-    for step in (1, 2):
-        at = 1000.0 * step
-        trace.label(f"ProfilerStep#{step}", at, at + 1000)
-        trace.label("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 300)
-        trace.label("Optimizer.zero_grad#SGD.zero_grad", at + 300, at + 350)
-        trace.label("Optimizer.step#SGD.step", at + 800, at + 900)
-        trace.kernel("fill", at + 310, at + 320, at + 330)
-        trace.kernel("sgd", at + 810, at + 820, at + 850)
-    found = analyse(trace, tmp_path)
-    assert found.phases == ["data", "optimizer"]
-    for row in found.rows:
-        assert (row.data_ms, row.optimizer_ms, row.data_wait_ms) == pytest.approx((0.3, 0.04, 0.3))
-        assert row.forward_ms is None and row.backward_ms is None
-
-
 LIGHTNING = "[pl][profile]"
 
 
@@ -239,16 +174,6 @@ def test_labels_of_data_loading(tmp_path: Path, label: str, data_ms: float | Non
     trace.kernel("gemm", 1310, 1320, 1900)
     (row,) = analyse(trace, tmp_path).rows
     assert (row.data_ms, row.data_wait_ms) == (data_ms, data_ms)
-
-
-@pytest.mark.parametrize("name", ["c10d_functional::all_reduce", f"{LIGHTNING}run_training_batch"])
-def test_collectives_and_labels_of_old_writers_do_not_compute(tmp_path: Path, name: str) -> None:
-    trace = TraceWriter(0, "gloo")
-    trace.label("ProfilerStep#1", 1000, 2000)
-    trace.add("Operator", name, 1000, 1900)
-    trace.add("Operator", "aten::mm", 1100, 1200)
-    (row,) = analyse(trace, tmp_path).rows
-    assert row.compute_ms == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from stratlab.analysis.pages.html import build_html
 from stratlab.analysis.pages.markdown import build_markdown
-from stratlab.analysis.pages.part_names import say_headline, split_row
+from stratlab.analysis.pages.part_names import split_row
 from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts, choose_ranks
 from stratlab.analysis.reporting.run_facts import read_facts
 from stratlab.run_directory.step_parts import COLOURS
@@ -103,14 +103,6 @@ def test_what_the_run_wrote_is_drawn_when_it_is_there(tmp_path: Path) -> None:
     assert found["GPUs over the run"].count("<svg") == 2, "what nobody told is not drawn"
 
 
-def test_headline_is_about_what_is_largest() -> None:
-    report = build_example()
-    report["parts"][0]["ms"], report["parts"][5]["ms"] = 9.0, 60.0  # compute and host change places
-    assert say_headline(report).index("60.0 ms (60 %)") < say_headline(report).index("12.0 ms")
-    report["mean"]["step_ms"] = None
-    assert "ms" not in say_headline(report)
-
-
 def test_a_recommendation_shows_its_numbers_and_its_settings(tmp_path: Path) -> None:
     report = build_example()
     rule = {"rule": "R3", "severity": "high", "title": f"t {HOSTILE}.", "advice": "Compile."}
@@ -169,12 +161,6 @@ def test_bars_sum_to_the_step() -> None:
     assert split_row({"compute_ms": 1.0})["communication"] is None
 
 
-def test_bubble_is_drawn_against_its_ideal(tmp_path: Path) -> None:
-    ranks = find_sections(write_page(build_example(pp=4, ranks=4), tmp_path))["Ranks"]
-    assert "pipeline bubble: 20.0 %" in ranks and "pipeline bubble: 60.0 %" in ranks
-    assert "bubble" not in find_sections(write_page(build_example(), tmp_path))["Ranks"].lower()
-
-
 def test_large_runs_are_drawn_in_part_and_say_which(tmp_path: Path) -> None:
     report = build_example(ranks=130, slow={17: 1.2, 100: 0.8})
     report["quality"] = [
@@ -230,16 +216,6 @@ def test_tables_of_hta_are_shown_folded(tmp_path: Path) -> None:
     body = shown.split("<details>")[1]
     assert body.count("<tr>") == 31 and ">29<" in body and ">30<" not in body
     assert "1.235" in body and "…" in body and "not_named" not in shown
-
-
-def test_analyses_of_hta_that_are_all_unsupported_are_no_section(tmp_path: Path) -> None:
-    report = build_example()
-    for row in report["hta"]:
-        row |= {"status": "unsupported", "reason": "no GPU events", "tables": []}
-    html = write_page(report, tmp_path)
-    assert "Holistic Trace Analysis" not in find_sections(html) and html.count("no GPU events") == 1
-    report["hta"][0] |= {"status": "failed", "reason": "it broke"}
-    assert "it broke" in find_sections(write_page(report, tmp_path))["Holistic Trace Analysis"]
 
 
 def test_the_layout_of_a_language_model_and_its_test(tmp_path: Path) -> None:
@@ -322,10 +298,3 @@ def find_keys(content: Any, path: str = "") -> set[str]:
     if isinstance(content, list) and content and "/quality" not in path and "/recommendations" not in path:
         return find_keys(content[0], f"{path}[]")
     return set()
-
-
-def test_a_single_recorded_step_is_said_loudly(tmp_path: Path) -> None:
-    report = build_example()
-    assert 'class="loud"' not in write_page(report, tmp_path)
-    report["steps"] = [row for row in report["steps"] if row["step"] == report["steps"][0]["step"]]
-    assert 'class="loud"' in write_page(report, tmp_path).partition("<nav")[0]

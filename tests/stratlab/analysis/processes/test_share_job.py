@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stratlab.analysis import analyze
-from stratlab.analysis.analyze import NoTraces, analyze_run, analyze_share
+from stratlab.analysis.analyze import analyze_run, analyze_share
 from stratlab.analysis.hta.bridge import HtaRun
 from stratlab.analysis.measuring.merger import choose_merger
 from stratlab.analysis.measuring.shares import SHARES, Share
@@ -189,25 +189,6 @@ def test_another_job_reads_anew_and_takes_the_place(run: Path) -> None:
     for index in (0, 1):
         analyze_in_job(run, Share(index, 2), "other", tracking_uri=None)
     assert left(run) == merged("other") and (run / "analysis" / "report.json").is_file()
-
-
-def test_traces_that_change_between_the_shares_are_read_again(run: Path) -> None:
-    analyze_in_job(run, Share(0, 2), JOB, tracking_uri=None)
-    os.utime(run / "traces" / "rank0_trace.json", (0, 0))
-    said: list[str] = []
-    report = analyze_in_job(run, Share(1, 2), JOB, tracking_uri=None, progress=said.append)
-    assert report and report["mean"]["ranks"] == 2
-    assert "SL-share-other-trace" in find_codes(said)
-
-
-def test_nothing_to_analyse_is_said_by_the_one_that_merges(run: Path) -> None:
-    (run / "summary.json").unlink(missing_ok=True)
-    for trace in (run / "traces").glob("rank*"):
-        trace.write_text("{")
-    assert analyze_in_job(run, Share(0, 2), JOB, tracking_uri=None) is None
-    for _ in range(2):
-        with pytest.raises(NoTraces):
-            analyze_in_job(run, Share(1, 2), JOB, tracking_uri=None)
 
 
 def test_a_name_that_is_none(run: Path) -> None:

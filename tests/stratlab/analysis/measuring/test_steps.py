@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+import signal
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.measuring.idle import IdleRow, build_idle
+from stratlab.analysis.measuring import measure
 from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.analysis.reporting.report import build_parts
 from stratlab.analysis.reporting.totals import build_mean_row
-from stratlab.traces.trace import load_trace
 from tests.codes import find_codes
 from tests.stratlab.real_traces import unpack
-from tests.stratlab.simulated.small import GPU, TraceWriter, build_cpu_trace, build_gpu_trace
+from tests.stratlab.simulated.small import COMM_STREAM, GPU, TraceWriter, build_cpu_trace, build_gpu_trace
 from tests.stratlab.simulated.team import Scene, simulate
 
 IN_FLIGHT = "SL-events-in-flight"
@@ -51,12 +53,6 @@ def test_first_step_begins_when_what_was_in_flight_has_ended(tmp_path: Path, num
     assert [(row.step, row.step_ms, row.compute_ms) for row in found.rows] == [(5, 0.4, 0.4), (6, 0.4, 0.4)]
     assert "1 of 5 " in told(found)[IN_FLIGHT]
     assert found.durations.in_steps == 4
-
-
-def test_it_never_waited_for_the_host(tmp_path: Path) -> None:
-    trace = build_two_steps(400, numbered=True)
-    trace.add("kernel", "gemm", 1000.2, 1000.5, 7, GPU, device=0, stream=7, correlation=2)
-    assert build_idle(0, load_trace(trace.write(tmp_path / "trace.json"))) == [IdleRow(0, 0, 7, 0, 0.0005, 0)]
 
 
 def test_lost_launch_in_the_middle_counts_by_its_start(tmp_path: Path) -> None:
@@ -123,3 +119,116 @@ def test_doubled_events_are_told(tmp_path: Path) -> None:
     found = analyse(trace, tmp_path)
     assert [row.step_ms for row in found.rows] == [row.step_ms for row in whole.rows]
     assert told(found)["SL-events-doubled"].startswith("2 ")
+
+
+START = 1_000.0  # us
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Times in us since START."""
+
+    launch: float
+    start: float
+    end: float
+
+
+def analyse_kernels(folder: Path, kernels: list[Kernel], name: str = "gemm") -> RankAnalysis:
+    """Steps of 100 us each on the host, one after the other."""
+    trace = TraceWriter(0)
+    for step in range(3):
+        trace.label(f"## Training Step {step + 1} ##", START + 100 * step, START + 100 * step + 100)
+        trace.label("## Data Loading ##", START + 100 * step, START + 100 * step + 10)
+    for k in kernels:
+        trace.kernel(
+            name, START + k.launch, START + k.start, START + k.end, COMM_STREAM if name != "gemm" else 7
+        )
+    (rank,) = measure_traces({0: trace.write(folder / "rank0_trace.json")}, {"dp_replicate": 2}).ranks
+    return rank
+
+
+# each begins when the one before it ends: the GPU is behind, as in most runs
+QUEUE = [
+    Kernel(5, 20, 70),
+    Kernel(99.999, 70, 150),  # the last of step 1
+    Kernel(100, 150, 260),  # the first of step 2, launched as it begins
+    Kernel(130, 260, 261),
+    Kernel(199.999, 261, 333),
+    Kernel(200, 333, 334),
+    Kernel(299.999, 334, 400),
+    Kernel(300, 400, 777),  # of no step
+]
+
+
+def test_events_of_a_step_are_those_launched_in_it(tmp_path: Path) -> None:
+    found = analyse_kernels(tmp_path, QUEUE)
+    rows = [(row.step, row.step_ms, row.compute_ms, row.idle_ms) for row in found.rows]
+    assert rows == [(1, 0.15, 0.13, 0.02), (2, 0.183, 0.183, 0), (3, 0.067, 0.067, 0)]
+    assert found.durations.in_steps == len(QUEUE) - 1
+
+
+AXES = {"dp_replicate": 2, "dp_shard": 1}
+MURDERER = Path("murderer.json")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Four simulated ranks, the last of them slow."""
+    return simulate(tmp_path_factory.mktemp("team"), Scene(ranks=4, strategy="fsdp", slow=1.3)).files
+
+
+def test_parts_sum_to_the_steps(files: dict[int, Path]) -> None:
+    ranks = measure_traces(files, {"dp_shard": 4}).ranks
+    for rank in ranks:
+        assert sum(rank.parts_ns.values()) == sum(round(row.step_ms * 1e6) for row in rank.rows)
+        for row in rank.rows:
+            phases = [p for p in rank.phase_rows if p.step == row.step]
+            for name in ("compute_ms", "comm_exposed_ms", "straggler_ms", "idle_ms", "copy_exposed_ms"):
+                whole = round(getattr(row, name) * 1e6)
+                assert sum(round(getattr(phase, name) * 1e6) for phase in phases) == whole, name
+            assert sum(round(phase.span_ms * 1e6) for phase in phases) == round(row.step_ms * 1e6)
+    steps = [row.step_ms for rank in ranks for row in rank.rows]
+    parts = build_parts(ranks)
+    assert sum(part["ms"] for part in parts) == pytest.approx(sum(steps) / len(steps), rel=1e-12)
+    assert {p["collective"] for p in parts if p["part"] == "comm"} == {"all_gather", "reduce_scatter"}
+    assert {p["axis"] for p in parts if p["part"] == "comm"} == {"dp_shard"}
+    assert next(p["ms"] for p in parts if p["part"] == "straggler") > 0
+
+
+def _read_or_die(item: measure.Work) -> Path | str:
+    """Stands in for a process that the kernel kills for its memory."""
+    if item[1].name == MURDERER.name:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return measure._read_rank(item)
+
+
+def test_a_killed_process_costs_its_own_rank_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {rank: build_gpu_trace(rank).write(tmp_path / f"rank{rank}_trace.json") for rank in range(3)}
+    files[1] = files[1].rename(tmp_path / MURDERER)
+    monkeypatch.setattr(measure, "READ", _read_or_die)
+    measures = measure_traces(files, AXES, processes=2)
+    assert [rank.rank for rank in measures.ranks] == [0, 2]
+    (finding,) = measures.findings
+    assert (finding.rank, finding.file) == (1, "murderer.json")
+    assert find_codes(finding.reason) == ["SL-rank-process-killed"]
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_small_traces_and_a_pod_without_semaphores_start_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int | None
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        assert processes
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(measure, "ProcessPoolExecutor", refuse)
+    files = {rank: build_cpu_trace(rank).write(tmp_path / f"{rank}.json") for rank in range(2)}
+    assert len(measure_traces(files, AXES, processes=processes).ranks) == 2
+
+
+def test_a_gpu_in_sight_that_nothing_used(tmp_path: Path) -> None:
+    """Operators are left out of GPU traces; without a GPU event they are all there is."""
+    trace = build_cpu_trace(0)
+    trace.head["deviceProperties"] = [{"id": 0, "name": "idle GPU"}]
+    (rank,) = measure_traces({0: trace.write(tmp_path / "0.json")}, AXES).ranks
+    assert rank.source == "cpu" and rank.rows[0].compute_ms == 0.07

@@ -5,10 +5,12 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markupsafe import Markup
 
 from stratlab.drawing import heat_map, histogram, line_chart, scatter, stacked_bars, strips
-from stratlab.drawing.canvas import WIDTH
+from stratlab.drawing.canvas import WIDTH, Scale, format_tick, log_ticks, row_label, ticks
 from stratlab.drawing.svg import MOST_POINTS
 
 HOSTILE = "\"><script>alert('x')</script>&"
@@ -125,13 +127,6 @@ def test_the_axis_holds_every_value_and_begins_at_0_where_that_is_near(
     assert border - first == pytest.approx(260 * (low - bottom) / (top - bottom), abs=0.1)
 
 
-def test_logarithmic_axis_is_logarithmic() -> None:
-    chart = line_chart({"a": [(1, 0.1), (2, 1.0), (3, 10.0)]}, "x", "y", log_y=True)
-    low, middle, high = (float(e.get("cy", 0)) for e in _svg(chart).iter("circle"))
-    assert middle == pytest.approx((low + high) / 2, abs=0.1)
-    assert "y (logarithmic)" in _texts(chart)
-
-
 def test_strips_have_one_lane_per_class() -> None:
     full, empty = np.ones(10), np.zeros(10)
     lanes = {"rank 0": {"compute": full, "comm": empty}, "rank 1": {"compute": full / 2}}
@@ -171,3 +166,104 @@ def test_small_sizes_get_the_unit_that_suits_them() -> None:
     assert "MiB per rank" in bars and "a, p: 0.512 MiB per rank" in bars and "GiB" not in bars
     assert "GiB per rank" in stacked_bars({"a": {"p": 0.5}}, "GiB per rank")
     assert "MiB" in scatter({"a": (0.001, 5.0)}, "GiB per rank", "samples per s")
+
+
+def test_ticks_are_round() -> None:
+    known = {
+        (0, 10): [0, 2, 4, 6, 8, 10],
+        (97, 103): [98, 100, 102],
+        (-1, 1): [-1, -0.5, 0, 0.5, 1],
+        (5, 5): [5],
+    }
+    for (low, high), expected in known.items():
+        assert ticks(low, high) == pytest.approx(expected)
+    assert log_ticks(0.5, 2000) == pytest.approx([1, 10, 100, 1000])
+    assert log_ticks(0.3, 4) == pytest.approx([0.5, 1, 2])
+    shown = {0: "0", 0.2: "0.2", 1500: "1,500", 100: "100", 2e7: "2e+07", 2e-5: "2e-05"}
+    assert {value: format_tick(value) for value in shown} == shown
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks_are_inside_and_neither_few_nor_many(low: float, span: float) -> None:
+    found = ticks(low, low + span)
+    assert 2 <= len(found) <= 8
+    assert low - 1e-9 * abs(low) - 1e-6 * span <= found[0] and found[-1] <= low + span * (1 + 1e-6) + 1e-9
+
+
+def test_a_scale_is_linear_or_logarithmic() -> None:
+    assert Scale(0, 10, 100, 200)(5) == 150
+    assert Scale(1, 100, 100, 200, log=True)(10) == pytest.approx(150)
+    assert Scale(3, 3, 100, 200)(3) == 150
+
+
+def test_a_long_label_is_cut_and_whole_in_the_tooltip() -> None:
+    name = "n" * 100
+    label = row_label(name, 10, 100)
+    assert f"<title>{name}</title>" in label
+    assert "nn…</text>" in label
+
+
+EDGES = [1.0, 10.0, 100.0, 1000.0, 10000.0]
+
+
+def _bars(chart: Markup) -> dict[str, ET.Element]:
+    root = ET.fromstring(chart)
+    return {
+        t.text or "": bar for bar in root.iter("rect") for t in bar.iter("title")
+    }  # the keys have no title
+
+
+def test_a_decade_is_as_wide_as_any_other_and_classes_stand_on_each_other() -> None:
+    chart = histogram(EDGES, {"compute": [0, 40, 20, 0], "copy": [0, 10, 0, 0]}, "duration (us)")
+    bars = _bars(chart)
+    assert list(bars) == [
+        "compute, 10.0 to 100.0: 40",
+        "copy, 10.0 to 100.0: 10",
+        "compute, 100.0 to 1,000: 20",
+    ]
+    first, copy, second = bars.values()
+    assert float(first.get("width", 0)) == pytest.approx(float(second.get("width", 0)), abs=0.02)
+    assert float(first.get("height", 0)) == pytest.approx(2 * float(second.get("height", 0)), abs=0.05)
+    end = float(copy.get("y", 0)) + float(copy.get("height", 0))
+    assert end == pytest.approx(float(first.get("y", 0)), abs=0.05)
+    assert (first.get("class"), copy.get("class")) == ("f0", "f1")
+    numbers = {element.text for element in ET.fromstring(chart).iter("text")}
+    assert {"10", "100", "1,000"} <= numbers and "10,000" not in numbers  # empty ends are cut off
+
+
+def test_nothing_to_draw_is_said() -> None:
+    for chart in (histogram(EDGES, {"k": [0, 0, 0, 0]}, "us"), histogram([], {}, "us")):
+        assert "<svg" not in chart and "us" in chart
+
+
+POINTS = {"ddp": (40.0, 900.0), "zero2": (20.0, 800.0), "zero3": (12.0, 500.0), "slow": (30.0, 400.0)}
+
+
+def _dots(chart: Markup) -> dict[str, ET.Element]:
+    root = ET.fromstring(chart[chart.index("<svg ") : chart.index("</svg>") + 6])
+    return {(t.text or "").split(":")[0]: c for c in root.iter("circle") for t in c.iter("title")}
+
+
+def test_dots_lie_where_their_numbers_say_and_the_front_is_joined_in_order() -> None:
+    chart = scatter(POINTS, "GiB", "samples per s", front=("ddp", "zero3", "zero2"))
+    dots = _dots(chart)
+    at = {name: (float(dot.get("cx", 0)), float(dot.get("cy", 0))) for name, dot in dots.items()}
+    assert at["zero3"][0] < at["zero2"][0] < at["slow"][0] < at["ddp"][0]
+    assert at["ddp"][1] < at["zero2"][1] < at["zero3"][1] < at["slow"][1]  # up is more
+    assert {name: dot.get("class") for name, dot in dots.items()} == {
+        **dict.fromkeys(("ddp", "zero2", "zero3"), "f0"),
+        "slow": "f7",
+    }
+    (path, _) = ET.fromstring(chart).iter("path")
+    corners = [tuple(map(float, piece.split())) for piece in path.get("d", "")[1:].split("L")]
+    assert corners == [at["zero3"], at["zero2"], at["ddp"]]
+    assert "ddp: 900.0 samples per s at 40.0 GiB" in chart
+
+
+def test_what_is_not_known_is_left_out_and_named() -> None:
+    chart = scatter({**POINTS, "cpu": (None, 3.0), "broken": (1.0, math.nan)}, "GiB", "samples per s")
+    assert set(_dots(chart)) == set(POINTS) and "cpu, broken" in chart and "<path" not in chart, (
+        "no front, no line"
+    )
+    assert "<svg" not in scatter({"a": (None, 1.0)}, "x", "y")
+    assert set(_dots(scatter({"only": (5.0, 5.0)}, "x", "y", front=("only",)))) == {"only"}

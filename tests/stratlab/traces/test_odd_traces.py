@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+import re
+import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 
 from stratlab.analysis.measuring.measure import measure_traces
+from stratlab.traces.discover import find_traces
 from stratlab.traces.merge import merge_traces
 from stratlab.traces.trace import load_trace
 from tests.codes import find_codes
@@ -107,18 +112,91 @@ def test_a_category_per_event(tmp_path: Path, whole: list[dict[str, Any]]) -> No
     assert [asdict(row) for row in found.rows] == whole
 
 
-def test_memory_without_totals_is_no_point(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    trace.memory(5100, 3 << 20, 8 << 20)
-    event: dict[str, Any] = {
-        "ph": "i",
-        "cat": "cpu_instant_event",
-        "s": "t",
-        "name": "[memory]",
-        "pid": 1,
-        "tid": 1,
-    }
-    trace.events.append(event | {"ts": 5200, "args": {"Bytes": 512, "Device Type": 1, "Device Id": 0}})
-    (found,) = measure_traces({0: trace.write(tmp_path / "rank0_trace.json")}).ranks
-    assert [point.allocated_mib for point in found.memory] == [3.0]
-    assert found.allocations == 2
+VICTIM = 1
+NAME = f"rank{VICTIM}_trace.json"
+Change = Callable[[bytes], bytes]
+
+
+def sub(pattern: str, replacement: str, count: int = 1) -> Change:
+    return lambda data: re.sub(pattern.encode(), replacement.encode(), data, count=count)
+
+
+def flip(seed: int, data: bytes) -> bytes:
+    draw = random.Random(seed)
+    at, bit = draw.randrange(10, len(data)), draw.randrange(8)
+    return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+NAMED: dict[str, Change] = {
+    "truncated": cut,
+    "without its last 3 bytes": lambda data: data[:-3],
+    "a picture": lambda data: b"\x89PNG\r\n\x1a\n" + random.Random(1).randbytes(3000),
+    "a million brackets": lambda data: b"[" * 1_000_000,
+    "every time a text": sub(r'"ts": [\d.]+', '"ts": "soon"', 0),
+    "every time in the year 30000": sub(r'"ts": [\d.]+', '"ts": 1e18', 0),
+    "an event of 12 MB": sub(r'"args": \{', '"args": {"x": "' + "x" * 12_000_000 + '", '),
+    "a nested end": sub('"traceName": "synthetic"', f'"x": {"[" * 100_000}{"]" * 100_000}'),
+    "twice in one file": lambda data: data + data,
+    "the rank of another": sub('"rank": 1', '"rank": 2'),
+    "packed and cut off": lambda data: cut(gzip.compress(data)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder_of_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("folder_of_three")
+    for rank in range(3):
+        build_gpu_trace(rank).write(folder / f"rank{rank}_trace.json")
+    return folder
+
+
+def measure(folder: Path) -> tuple[dict[int, list[Any]], dict[str | None, list[str]]]:
+    """Rows per rank, and the codes of what is said of each file."""
+    found = find_traces(folder, 3)
+    measures = measure_traces(found.files, processes=1)
+    findings = [*found.findings, *measures.findings]
+    findings += [finding for rank in measures.ranks for finding in rank.findings]
+    said: dict[str | None, list[str]] = {}
+    for finding in findings:
+        assert finding.reason.isprintable()
+        said.setdefault(finding.file, []).extend(find_codes(finding.reason))
+    return {rank.rank: [vars(row) for row in rank.rows] for rank in measures.ranks}, said
+
+
+@pytest.fixture(scope="module")
+def expected(folder_of_three: Path) -> tuple[dict[int, list[Any]], dict[str | None, list[str]]]:
+    return measure(folder_of_three)
+
+
+def corrupt(folder_of_three: Path, folder: Path, change: Change) -> Path:
+    shutil.copytree(folder_of_three, folder)
+    before = (folder / NAME).read_bytes()
+    (folder / NAME).write_bytes(change(before))
+    assert (folder / NAME).read_bytes() != before
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_corrupt_file_is_named_and_costs_no_other(
+    name: str, folder_of_three: Path, expected: Any, tmp_path: Path
+) -> None:
+    rows, said = measure(corrupt(folder_of_three, tmp_path / "run", NAMED[name]))
+    assert said[NAME] and NAME not in expected[1]
+    assert all(rows[rank] == expected[0][rank] for rank in (0, 2))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_flipped_bit_ends_nothing(
+    packed: bool, folder_of_three: Path, expected: Any, tmp_path: Path
+) -> None:
+    for seed in range(3):
+        shutil.copytree(folder_of_three, folder := tmp_path / str(seed))
+        data = (folder / NAME).read_bytes()
+        (folder / NAME).write_bytes(flip(seed, gzip.compress(data) if packed else data))
+        rows, said = measure(folder)
+        assert rows[0] == expected[0][0]
+        assert not packed or said[NAME]
