@@ -5,12 +5,10 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from markupsafe import Markup
 
 from stratlab.drawing import heat_map, histogram, line_chart, scatter, stacked_bars, strips
-from stratlab.drawing.canvas import WIDTH, Scale, format_tick, log_ticks, row_label, ticks
+from stratlab.drawing.canvas import WIDTH, format_tick, log_ticks, ticks
 from stratlab.drawing.svg import MOST_POINTS
 
 HOSTILE = "\"><script>alert('x')</script>&"
@@ -47,24 +45,6 @@ def test_every_chart_escapes_names_and_says_what_it_is() -> None:
         assert any(HOSTILE in title for title in _titles(drawn))
 
 
-def test_a_name_keeps_the_colour_that_it_is_given() -> None:
-    bars = stacked_bars({"a": {"idle": 1.0, "compute": 2.0}}, "ms", colours={"idle": 7, "compute": 0})
-    lanes = strips(
-        {"a": {"idle": np.array([1.0]), "compute": np.array([1.0])}}, colours={"idle": 7, "compute": 0}
-    )
-    for chart, shape in ((bars, "rect"), (lanes, "path")):
-        fills = {
-            title.text.partition(":")[0]: element.get("class")
-            for element in _svg(chart).iter(shape)
-            for title in element.iter("title")
-            if title.text and element.get("class") != "lane"
-        }
-        assert fills == {"a, idle": "f7", "a, compute": "f0"}
-        assert [r.get("class") for r in _svg(chart).iter("rect")][:2] == ["f7", "f0"]  # the keys
-    by_place = stacked_bars({"a": {"idle": 1.0, "compute": 2.0}}, "ms")
-    assert [r.get("class") for r in _svg(by_place).iter("rect")][:2] == ["f0", "f1"]
-
-
 def test_bars_are_in_proportion_and_labelled() -> None:
     parts = {"ddp": {"forward": 3.0, "backward": 6.0}, "fsdp": {"forward": 4.5, "backward": None}}
     chart = stacked_bars(parts, "ms")
@@ -96,11 +76,6 @@ def test_a_line_has_its_points_in_place() -> None:
     assert dots[1][1] < dots[2][1] < dots[0][1]  # y grows downwards
     assert dots[2][1] == pytest.approx((dots[0][1] + dots[1][1]) / 2, abs=0.1)
     assert "a: 10.0 at 5" in _titles(chart)
-
-
-def test_what_cannot_be_drawn_is_counted_not_hidden() -> None:
-    chart = line_chart({"a": [(1, 1.0), (2, None), (3, math.nan), (4, 0.0)]}, "x", "y", log_y=True)
-    assert len(list(_svg(chart).iter("circle"))) == 1 and "3 points" in chart
 
 
 def test_a_long_line_is_thinned_and_keeps_its_peaks() -> None:
@@ -161,13 +136,6 @@ def test_the_zeros_of_many_classes_are_one_surface_and_too_many_are_not_drawn() 
     assert "h0" in heat_map([[0.0]], ["a"], ["a"])  # an empty row divides by nothing
 
 
-def test_small_sizes_get_the_unit_that_suits_them() -> None:
-    bars = stacked_bars({"a": {"p": 0.0005, "g": 0.0002}, "b": {"p": 0.001, "g": None}}, "GiB per rank")
-    assert "MiB per rank" in bars and "a, p: 0.512 MiB per rank" in bars and "GiB" not in bars
-    assert "GiB per rank" in stacked_bars({"a": {"p": 0.5}}, "GiB per rank")
-    assert "MiB" in scatter({"a": (0.001, 5.0)}, "GiB per rank", "samples per s")
-
-
 def test_ticks_are_round() -> None:
     known = {
         (0, 10): [0, 2, 4, 6, 8, 10],
@@ -181,26 +149,6 @@ def test_ticks_are_round() -> None:
     assert log_ticks(0.3, 4) == pytest.approx([0.5, 1, 2])
     shown = {0: "0", 0.2: "0.2", 1500: "1,500", 100: "100", 2e7: "2e+07", 2e-5: "2e-05"}
     assert {value: format_tick(value) for value in shown} == shown
-
-
-@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
-def test_ticks_are_inside_and_neither_few_nor_many(low: float, span: float) -> None:
-    found = ticks(low, low + span)
-    assert 2 <= len(found) <= 8
-    assert low - 1e-9 * abs(low) - 1e-6 * span <= found[0] and found[-1] <= low + span * (1 + 1e-6) + 1e-9
-
-
-def test_a_scale_is_linear_or_logarithmic() -> None:
-    assert Scale(0, 10, 100, 200)(5) == 150
-    assert Scale(1, 100, 100, 200, log=True)(10) == pytest.approx(150)
-    assert Scale(3, 3, 100, 200)(3) == 150
-
-
-def test_a_long_label_is_cut_and_whole_in_the_tooltip() -> None:
-    name = "n" * 100
-    label = row_label(name, 10, 100)
-    assert f"<title>{name}</title>" in label
-    assert "nn…</text>" in label
 
 
 EDGES = [1.0, 10.0, 100.0, 1000.0, 10000.0]
@@ -229,11 +177,6 @@ def test_a_decade_is_as_wide_as_any_other_and_classes_stand_on_each_other() -> N
     assert (first.get("class"), copy.get("class")) == ("f0", "f1")
     numbers = {element.text for element in ET.fromstring(chart).iter("text")}
     assert {"10", "100", "1,000"} <= numbers and "10,000" not in numbers  # empty ends are cut off
-
-
-def test_nothing_to_draw_is_said() -> None:
-    for chart in (histogram(EDGES, {"k": [0, 0, 0, 0]}, "us"), histogram([], {}, "us")):
-        assert "<svg" not in chart and "us" in chart
 
 
 POINTS = {"ddp": (40.0, 900.0), "zero2": (20.0, 800.0), "zero3": (12.0, 500.0), "slow": (30.0, 400.0)}

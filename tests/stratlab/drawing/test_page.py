@@ -11,15 +11,11 @@ from markupsafe import Markup
 from stratlab.drawing import (
     Column,
     Section,
-    Tile,
     badge,
     build_page,
     html_table,
     line_chart,
     link_file,
-    set_way_back,
-    tile_row,
-    way_back,
 )
 
 
@@ -56,13 +52,6 @@ def test_contents_lead_to_sections_and_what_has_nothing_to_show_is_one_line() ->
     assert page.index("none (no GPU)") > page.index("<h2>two</h2>")
     assert "<p>Measured on a &lt;CPU&gt;.</p>" in page.partition('class="banner"')[2]
     assert 'class="banner"' not in build_page("T", "o", sections)
-
-
-def test_a_tile_says_who_or_that_it_is_nobody() -> None:
-    tiles = tile_row([Tile("fastest", "<ddp>", "by 3 %"), Tile("smallest", None, "by <3 %", "so <b>")])
-    assert '<div class="answer">&lt;ddp&gt;</div><div>by 3 %</div>' in tiles
-    assert 'class="tile open"><div class="asked">smallest</div>' in tiles
-    assert '<div>by &lt;3 %</div><div class="means">so &lt;b&gt;</div>' in tiles
 
 
 def _cells(table: str, tag: str) -> list[tuple[str, str | None]]:
@@ -127,15 +116,3 @@ def test_a_file_is_linked_as_the_page_sees_it(tmp_path: Path) -> None:
     )
     assert 'href="../a%20b%231%3F%3Ci%3E/"' in link_file("<all>", strange, page)
     assert "&lt;all&gt;" in link_file("<all>", strange, page)
-
-
-def test_a_page_leads_back_once_there_is_where_to(tmp_path: Path) -> None:
-    page, folder = tmp_path / "report" / "report.html", tmp_path / "ddp" / "analysis"
-    empty = str(way_back(page, folder))
-    assert empty == '<p class="back"></p>' == way_back(None, folder)
-    page.parent.mkdir()
-    page.touch()
-    filled = set_way_back(f"<h1>ddp</h1>{empty}<p>{empty}</p>", page, folder)
-    assert filled.startswith('<h1>ddp</h1><p class="back"><a class="file" href="../../report/report.html">')
-    assert filled.endswith(f"<p>{empty}</p>"), "the first place alone"
-    assert set_way_back(filled, page, folder) == filled

@@ -109,15 +109,6 @@ def test_a_cut_off_file_never_passes_as_whole(
             read_all(path)
 
 
-@pytest.mark.parametrize("events", ['[,{"a":1}]', '[{"a":1},]', '[{"a":1}{"b":1}]', '[{"a":1}],{"b":1}]'])
-def test_what_is_not_json_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str) -> None:
-    (tmp_path / "trace.json").write_text(f'{{"traceEvents": {events}}}')
-    for block_bytes in (1, 1 << 20):
-        monkeypatch.setattr(chunks, "BLOCK_BYTES", block_bytes)
-        with pytest.raises((TraceError, ValueError)):
-            read_all(tmp_path / "trace.json")
-
-
 def test_white_space_alone_may_stand_behind_the_end(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(as_kineto(build_events(3)) + " \r\n\n")

@@ -250,15 +250,3 @@ def test_traces_that_may_be_ranks_of_one_run_are_named(
     (sentence,) = hint(tmp_path, names)
     assert all(name in sentence for name in sorted(names)[:2])
     assert f'--rank-pattern "{pattern}"' in sentence and find_codes(sentence) == ["SL-rank-hint"]
-
-
-def test_what_is_no_such_thing_has_no_hint(tmp_path: Path) -> None:
-    cases = (
-        ["ddp/t.json", "fsdp/t.json"],
-        ["a/rank0.json", "b/rank0.json"],
-        ["a.json"],
-        ["rank0.json", "rank1.json"],
-    )
-    for number, names in enumerate(cases):
-        assert hint(tmp_path / str(number), names) == []
-    assert hint(tmp_path / "alone", ["resnet.json", "bert.json"], world_size=1) == [], "each one's only rank"

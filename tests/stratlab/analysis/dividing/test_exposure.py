@@ -103,9 +103,3 @@ def test_in_a_pipeline_what_is_exposed_between_stages_is_bubble_and_nothing_else
     assert found.transfer == {REDUCE: ns(15)}
     whole = found.times["bubble"] + found.times["straggler"] + sum(found.transfer.values())
     assert whole == measured.times["comm_exposed"]
-
-
-def test_without_a_pipeline_sends_are_transfer_and_waiting() -> None:
-    found = build_partition(*measure(), is_pipeline=False)
-    assert (found.times["bubble"], found.times["straggler"]) == (ns(0), ns(25))
-    assert found.transfer == {SEND: ns(10), REDUCE: ns(15)}

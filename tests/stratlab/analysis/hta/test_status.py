@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from stratlab import cli
-from stratlab.analysis.analyze import analyze_run
 from stratlab.analysis.hta import bridge as hta_bridge
 from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
 from stratlab.analysis.hta.bridge import HtaLimits, HtaRun, HtaStatus, run_hta
@@ -100,15 +99,6 @@ def test_status_of_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     status, reason = run(Analysis("big", lambda scene: pd.DataFrame({"a": [1, 2, 3]})))
     assert status == "ok" and find_codes(reason) == ["SL-hta-rows-cut"]
     assert len(read_table(tmp_path / "big.csv")) == 2
-
-
-def test_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `stratlab analyze results/runs/demo/ddp`: HTA's process runs in another folder."""
-    run = write_run(tmp_path / "demo" / "ddp", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
-    monkeypatch.chdir(tmp_path)
-    statuses = [row["status"] for row in analyze_run(Path("demo/ddp"), tracking_uri=None)["hta"]]
-    assert "failed" not in statuses and statuses.count("ok") >= 12
-    assert read_table(run / "analysis" / "tables" / "hta" / "temporal_breakdown.csv")
 
 
 ONE_OF_THREE = [

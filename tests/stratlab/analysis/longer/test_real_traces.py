@@ -4,17 +4,21 @@ tests/data/traces), a naive second computation, a rank's own count, and their ta
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from stratlab.analysis.dividing import collective_names, lanes
+from stratlab.analysis.measuring import measure
 from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.traces.events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 from tests.codes import find_codes
 from tests.stratlab.by_hand import Step, take_apart
 from tests.stratlab.real_traces import EVERY, TEAM, unpack
+from tests.stratlab.simulated.small import build_gpu_trace
 from trainer.measuring import exposed
 from trainer.measuring.exposed import Event, measure_exposed_pct
 
@@ -160,3 +164,24 @@ def read_profile(file: Path) -> list[Event]:
             )
         )
     return found
+
+
+MURDERER = Path("murderer.json")
+
+
+def _read_or_die(item: measure.Work) -> Path | str:
+    """Stands in for a process that the kernel kills for its memory."""
+    if item[1].name == MURDERER.name:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return measure._read_rank(item)
+
+
+def test_a_killed_process_costs_its_own_rank_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {rank: build_gpu_trace(rank).write(tmp_path / f"rank{rank}_trace.json") for rank in range(3)}
+    files[1] = files[1].rename(tmp_path / MURDERER)
+    monkeypatch.setattr(measure, "READ", _read_or_die)
+    measures = measure_traces(files, {}, processes=2)
+    assert [rank.rank for rank in measures.ranks] == [0, 2]
+    (finding,) = measures.findings
+    assert (finding.rank, finding.file) == (1, "murderer.json")
+    assert find_codes(finding.reason) == ["SL-rank-process-killed"]

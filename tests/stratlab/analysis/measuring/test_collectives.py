@@ -111,13 +111,6 @@ def test_calls_that_cannot_be_matched(second: list[Calls], one_group: bool) -> N
     assert matching.take() == {}
 
 
-def test_sends_are_not_matched() -> None:
-    matching = Matching(one_group=True)
-    for rank in (0, 1):
-        matching.apply(calls(rank, "gloo:send", 1, 2))
-    assert matching.take() == {}
-
-
 def test_one_name_per_collective() -> None:
     names = {
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_reduce",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,26 +33,6 @@ def run(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "demo" / "run", traces, manifest=False)
     (folder / "traces" / "rank5_trace.json").write_text('{"traceEvents": [{"ph": "X"')
     return folder
-
-
-def read_all(run: Path) -> dict[str, Any]:
-    """Every file of the analysis, byte by byte."""
-    analysis = run / "analysis"
-    return {
-        str(path.relative_to(analysis)): path.read_bytes() for path in analysis.rglob("*") if path.is_file()
-    }
-
-
-@pytest.mark.parametrize("count", (2, 11))
-def test_shares_merge_to_what_one_process_says(run: Path, count: int) -> None:
-    alone = analyze_run(run, tracking_uri=None)
-    expected = read_all(run)
-    for index in reversed(range(count)):
-        analyze_share(run, Share(index, count))
-    merged = analyze_run(run, tracking_uri=None, shares=count)
-    assert json.dumps(merged) == json.dumps(alone) and merged["mean"]["ranks"] == 7
-    assert read_all(run) == expected
-    assert not (run / SHARES).exists()
 
 
 @pytest.mark.parametrize("name", ["nccl_a100", "mi250_rocm62"])
@@ -90,18 +68,6 @@ def test_what_is_missing_or_of_other_traces_is_named(run: Path) -> None:
     (run / SHARES / "1-of-2" / "rank3").write_bytes(b"\x80")
     assert merge() == ["SL-reading-other-version"]
     assert not (run / "analysis").exists() and (run / SHARES).is_dir()
-
-
-def test_a_share_that_is_killed_leaves_nothing_that_counts(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("stratlab.analysis.measuring.shares.os.rename", stop)
-    with pytest.raises(KeyboardInterrupt):
-        analyze_share(run, Share(0, 1))
-    assert list((run / SHARES).iterdir()) == []
 
 
 def test_a_share_that_cannot_be_is_refused() -> None:

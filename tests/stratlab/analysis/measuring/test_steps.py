@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from stratlab.analysis.reporting.report import build_parts
 from stratlab.analysis.reporting.totals import build_mean_row
 from tests.codes import find_codes
 from tests.stratlab.real_traces import unpack
-from tests.stratlab.simulated.small import COMM_STREAM, GPU, TraceWriter, build_cpu_trace, build_gpu_trace
+from tests.stratlab.simulated.small import GPU, TraceWriter, build_cpu_trace, build_gpu_trace
 from tests.stratlab.simulated.team import Scene, simulate
 
 IN_FLIGHT = "SL-events-in-flight"
@@ -121,63 +119,32 @@ def test_doubled_events_are_told(tmp_path: Path) -> None:
     assert told(found)["SL-events-doubled"].startswith("2 ")
 
 
-START = 1_000.0  # us
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Times in us since START."""
-
-    launch: float
-    start: float
-    end: float
-
-
-def analyse_kernels(folder: Path, kernels: list[Kernel], name: str = "gemm") -> RankAnalysis:
-    """Steps of 100 us each on the host, one after the other."""
+def test_events_of_a_step_are_those_launched_in_it(tmp_path: Path) -> None:
+    """Steps of 100 us on the host. Each kernel begins when the one before it ends: the GPU is behind, as mostly."""
     trace = TraceWriter(0)
     for step in range(3):
-        trace.label(f"## Training Step {step + 1} ##", START + 100 * step, START + 100 * step + 100)
-        trace.label("## Data Loading ##", START + 100 * step, START + 100 * step + 10)
-    for k in kernels:
-        trace.kernel(
-            name, START + k.launch, START + k.start, START + k.end, COMM_STREAM if name != "gemm" else 7
-        )
-    (rank,) = measure_traces({0: trace.write(folder / "rank0_trace.json")}, {"dp_replicate": 2}).ranks
-    return rank
-
-
-# each begins when the one before it ends: the GPU is behind, as in most runs
-QUEUE = [
-    Kernel(5, 20, 70),
-    Kernel(99.999, 70, 150),  # the last of step 1
-    Kernel(100, 150, 260),  # the first of step 2, launched as it begins
-    Kernel(130, 260, 261),
-    Kernel(199.999, 261, 333),
-    Kernel(200, 333, 334),
-    Kernel(299.999, 334, 400),
-    Kernel(300, 400, 777),  # of no step
-]
-
-
-def test_events_of_a_step_are_those_launched_in_it(tmp_path: Path) -> None:
-    found = analyse_kernels(tmp_path, QUEUE)
+        trace.label(f"## Training Step {step + 1} ##", 1000 + 100 * step, 1100 + 100 * step)
+    first, second = [(5, 20, 70), (99.999, 70, 150)], [(100, 150, 260), (130, 260, 261), (199.999, 261, 333)]
+    for times in [
+        *first,
+        *second,
+        (200, 333, 334),
+        (299.999, 334, 400),
+        (300, 400, 777),
+    ]:  # the last of no step
+        trace.kernel("gemm", *(1000 + at for at in times))
+    found = analyse(trace, tmp_path)
     rows = [(row.step, row.step_ms, row.compute_ms, row.idle_ms) for row in found.rows]
     assert rows == [(1, 0.15, 0.13, 0.02), (2, 0.183, 0.183, 0), (3, 0.067, 0.067, 0)]
-    assert found.durations.in_steps == len(QUEUE) - 1
+    assert found.durations.in_steps == 7
 
 
 AXES = {"dp_replicate": 2, "dp_shard": 1}
-MURDERER = Path("murderer.json")
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Four simulated ranks, the last of them slow."""
-    return simulate(tmp_path_factory.mktemp("team"), Scene(ranks=4, strategy="fsdp", slow=1.3)).files
-
-
-def test_parts_sum_to_the_steps(files: dict[int, Path]) -> None:
+def test_parts_sum_to_the_steps(tmp_path: Path) -> None:
+    """Of four simulated ranks, the last of them slow."""
+    files = simulate(tmp_path, Scene(ranks=4, strategy="fsdp", slow=1.3)).files
     ranks = measure_traces(files, {"dp_shard": 4}).ranks
     for rank in ranks:
         assert sum(rank.parts_ns.values()) == sum(round(row.step_ms * 1e6) for row in rank.rows)
@@ -193,24 +160,6 @@ def test_parts_sum_to_the_steps(files: dict[int, Path]) -> None:
     assert {p["collective"] for p in parts if p["part"] == "comm"} == {"all_gather", "reduce_scatter"}
     assert {p["axis"] for p in parts if p["part"] == "comm"} == {"dp_shard"}
     assert next(p["ms"] for p in parts if p["part"] == "straggler") > 0
-
-
-def _read_or_die(item: measure.Work) -> Path | str:
-    """Stands in for a process that the kernel kills for its memory."""
-    if item[1].name == MURDERER.name:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return measure._read_rank(item)
-
-
-def test_a_killed_process_costs_its_own_rank_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {rank: build_gpu_trace(rank).write(tmp_path / f"rank{rank}_trace.json") for rank in range(3)}
-    files[1] = files[1].rename(tmp_path / MURDERER)
-    monkeypatch.setattr(measure, "READ", _read_or_die)
-    measures = measure_traces(files, AXES, processes=2)
-    assert [rank.rank for rank in measures.ranks] == [0, 2]
-    (finding,) = measures.findings
-    assert (finding.rank, finding.file) == (1, "murderer.json")
-    assert find_codes(finding.reason) == ["SL-rank-process-killed"]
 
 
 @pytest.mark.parametrize("processes", [None, 2])

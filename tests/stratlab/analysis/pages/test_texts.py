@@ -10,7 +10,7 @@ import pytest
 
 from stratlab.analysis.pages.html import OF_SETTINGS, build_html
 from stratlab.analysis.pages.markdown import build_markdown
-from stratlab.analysis.pages.origin import build_answer, build_origin, build_short_origin
+from stratlab.analysis.pages.origin import build_answer, build_origin
 from stratlab.analysis.reporting.run_facts import build_foreign_facts, read_facts
 from stratlab.drawing import escape_markdown as escape
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
@@ -69,15 +69,6 @@ def test_nothing_from_outside_is_markup() -> None:
     assert escape("a|b_*\n<") == "a\\|b\\_\\* \\<"
 
 
-def test_large_runs_are_cut_and_say_so() -> None:
-    report = build_example(ranks=512, slow={17: 1.2})
-    report["quality"] = [{"action": "noted", "reason": "x", "file": "f", "rank": r} for r in range(512)]
-    text = build_markdown(report)
-    assert len(text) < 20_000
-    assert "496 ranks" in text and "482" in text and "tables/quality.csv" in text
-    assert any(line[0] == "17" for line in tables(text)[1])
-
-
 @pytest.mark.parametrize("source", ["gpu", "cpu"])
 def test_unknown_numbers_are_dashes(source: str) -> None:
     report = blank(build_example(source))
@@ -95,18 +86,6 @@ def build_foreign(source: str = "gpu", **known: Any) -> dict[str, Any]:
     told = {"finished": None, "run": "d", "axes": {}, **known}
     report["run"] = {**dict.fromkeys(report["run"]), **told}
     return {**report, "backend": None, "device": None}
-
-
-def test_what_is_known_is_told() -> None:
-    known = build_foreign(world_size=8, torch="2.9", strategy="ddp", nodes=1, steps=100, device_type="cuda")
-    text = build_origin({**known, "backend": "nccl", "device": "A100"})
-    assert all(
-        word in text for word in ("ddp", "8 processes", "A100 (cuda)", "nccl", "2.9", "10 to 12 of 100")
-    )
-    assert "2 pods on 1 node" in build_origin(build_foreign(world_size=8, nodes=2, machines=1))
-    weights = build_foreign(initial_weights="random weights")
-    assert "random weights" in build_origin(weights) and "random weights" in build_short_origin(weights)
-    assert "1 process," in build_short_origin(build_foreign(world_size=1))
 
 
 def test_the_terminal_counts_as_one_does_and_says_what_is_not_in_it() -> None:

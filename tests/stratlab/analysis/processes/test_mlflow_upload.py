@@ -16,7 +16,6 @@ from stratlab.analysis.analyze import analyze_run
 from stratlab.analysis.reporting.table_schema import SCHEMA
 from stratlab.machine.processes import free_port
 from tests.codes import find_codes
-from tests.redirecting_server import run_redirect
 from tests.stratlab.analysis.conftest import NO_HTA
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
@@ -77,18 +76,6 @@ def test_analysis_is_logged_once(mlflow_server: str, tmp_path: Path) -> None:
     for name in data.metrics:
         (point,) = client.get_metric_history(run_id, name)
         assert (point.timestamp, point.step) == (client.get_run(run_id).info.start_time, 0)
-
-
-def test_a_redirect_is_not_followed_and_the_right_address_is_named(
-    mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_ALLOW_HTTP_REDIRECTS", raising=False)
-    client, run_id = start(mlflow_server)
-    with run_redirect(mlflow_server) as uri:
-        report, warnings = log(build_run(tmp_path, run_id), uri)
-    assert report["mlflow"]["status"] == "unreachable" and len(warnings) == 1
-    assert f"run.mlflow.trackingUri to {mlflow_server}" in report["mlflow"]["reason"]
-    assert client.get_run(run_id).data.metrics == {}
 
 
 def test_unknown_run_is_a_failure_with_its_reason(mlflow_server: str, tmp_path: Path) -> None:

@@ -153,16 +153,6 @@ def test_the_first_one_is_killed_and_another_one_merges(whole: Path, tmp_path: P
     assert number > 3
 
 
-@pytest.mark.usefixtures("short")
-def test_of_many_at_once_one_merges(whole: Path, tmp_path: Path) -> None:
-    expected = expect(whole, tmp_path / "alone")
-    for _ in range(2):
-        run = copy(whole, tmp_path)
-        started = [start(run, index, count=4) for index in range(4)]
-        assert sorted(map(end, started)) == [0, 0, 0, 10]
-        assert read_all(run) == expected and left(run) == merged()
-
-
 def test_two_that_find_all_there_agree_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one chooses in the moment in which the first one has looked and not chosen yet."""
     for name in ("0-of-2", "1-of-2"):
