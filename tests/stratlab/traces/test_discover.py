@@ -88,7 +88,7 @@ def test_every_unusable_file_is_named(tmp_path: Path) -> None:
     found = find_traces(tmp_path, 2)
     assert used(found) == {0: "rank0_trace.json"}
     assert said(found) == {
-        **dict.fromkeys(("rank7_trace.json", "huge.json", "negative.json"), ["SL-rank-outside"]),
+        **{name: ["SL-rank-outside"] for name in ("rank7_trace.json", "huge.json", "negative.json")},
         ".rank1_trace.tmp.json": ["SL-file-temporary"],
         "rank1_trace.json.tmp": ["SL-file-temporary"],
         "none.json": ["SL-rank-untold"],
