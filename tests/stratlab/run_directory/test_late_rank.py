@@ -30,21 +30,20 @@ TEAMS = ((2, 3), (4, 3), (8, 10), (2, 24))
 def simulate(seed: int, ranks: int, steps: int, noise: Noise, late: dict[int, float] | None = None) -> Rows:
     """Steps of about 100 ms, equally long on all ranks: each waits, exposed, for the last one. `late`: rank -> ms."""
     draw = random.Random(seed)
-    rows: Rows = []
-    for step in range(steps):
-        own = [100 + noise(draw) + (late or {}).get(rank, 0) for rank in range(ranks)]
-        for rank, ms in enumerate(own):
-            whole = max(own) + 5
-            rows.append(
-                {
-                    "rank": rank,
-                    "step": step,
-                    "step_ms": whole,
-                    "comm_exposed_ms": whole - ms,
-                    "bubble_ms": 0.0,
-                }
-            )
-    return rows
+    own: dict[int, list[float]] = {rank: [] for rank in range(ranks)}
+    for _ in range(steps):
+        for rank, times in own.items():
+            times.append(100 + noise(draw) + (late or {}).get(rank, 0))
+    return build_rows(own)
+
+
+def build_rows(own: dict[int, list[float]]) -> Rows:
+    longest = [max(column) + 5 for column in zip(*own.values(), strict=True)]
+    return [
+        {"rank": rank, "step": i, "step_ms": longest[i], "comm_exposed_ms": longest[i] - ms, "bubble_ms": 0.0}
+        for rank, times in own.items()
+        for i, ms in enumerate(times)
+    ]
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -67,15 +66,6 @@ def test_one_rank_that_is_noisier_than_the_others_is_not_late() -> None:
 
 # ms by which rank 1 took longer than rank 0, a step each: ddp on 2 cores under a load of 8, nothing planted
 ONE_RUN_MS = """67 17 113 60 115 18 63 48 101 62 76 112 16 29 1 -57 40 65 -64 -64 -9 -18 -7 45"""
-
-
-def build_rows(own: dict[int, list[float]]) -> Rows:
-    longest = [max(column) for column in zip(*own.values(), strict=True)]
-    return [
-        {"rank": rank, "step": step, "step_ms": longest[step], "comm_exposed_ms": longest[step] - ms}
-        for rank, times in own.items()
-        for step, ms in enumerate(times)
-    ]
 
 
 def test_other_work_that_lasts_for_some_steps_names_no_rank() -> None:

@@ -46,9 +46,7 @@ def as_json(**style: Any) -> Callable[[list[dict[str, Any]]], str]:
 
 FORMATS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
     "kineto": as_kineto,
-    "kineto, CRLF": lambda events: as_kineto(events).replace("\n", "\r\n"),
     "compact": as_json(separators=(",", ":"), ensure_ascii=False),
-    "indent 0": as_json(indent=0),
     "indent 2": as_json(indent=2),
     "tabs": as_json(indent="\t"),
     "brace behind a comma": lambda events: (
@@ -124,20 +122,13 @@ HOSTILE: dict[str, tuple[list[bytes], str]] = {
     "a second list": ([b'{"traceEvents": [{"ts": 1}], "x": 1, "traceEvents": []}'], "SL-trace-events-twice"),
     "an object of events": ([b'{"traceEvents": {}}'], "SL-trace-events-no-list"),
     "no comma": ([HEAD, b'{"a": "' + b"x" * BLOCK + b'"}\n{"b": 1}', b" " * BLOCK], "SL-trace-not-json"),
-    "white space": ([HEAD, *[b" " * BLOCK] * 20], "SL-event-too-large"),
     "white space before the list": ([b'{"traceEvents":', *[b" " * BLOCK] * 20], "SL-trace-head-large"),
     "an endless string": ([HEAD, b'{"name": "', *[b"x" * BLOCK] * 20], "SL-event-too-large"),
     "brackets": ([HEAD, *[b"[" * BLOCK] * 20], "SL-trace-nested"),
-    "brackets in the head": (
-        [b'{"x": ', b"[" * 500, b"]" * 500, b', "traceEvents": [{}]}'],
-        "SL-trace-nested",
-    ),
-    "backslashes": ([HEAD, b'"', *[b"\\" * BLOCK] * 20], "SL-event-too-large"),
     "Kineto's event without an end": (
         [HEAD, b'\n  {\n    "args": [', *[b"[]," * (BLOCK >> 2)] * 20],
         "SL-event-too-large",
     ),
-    "an endless head": ([b'{"x": [', *[b"[]," * (BLOCK >> 2)] * 20], "SL-trace-head-large"),
     "an endless tail": ([HEAD, b'{}], "x": [', *[b"[]," * (BLOCK >> 2)] * 20], "SL-event-too-large"),
 }
 

@@ -12,22 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratlab.traces import chunks
+from stratlab.traces import chunks, intervals
 from stratlab.traces.chunks import TraceError
 from stratlab.traces.events import UNLINKED_CATEGORIES
-from stratlab.traces.intervals import (
-    Intervals,
-    build_covered_share,
-    build_union,
-    clip,
-    common_length,
-    covered_until,
-    covered_within,
-    intersect,
-    join,
-    length,
-    subtract,
-)
 from stratlab.traces.trace import load_trace
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import TraceWriter, build_cpu_trace, build_gpu_trace
@@ -81,16 +68,14 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
 
 def test_three_months_in_microseconds_are_exact(tmp_path: Path) -> None:
     """Kineto counts from the start of a quarter: 7.8e12 us, of which a float64 has steps of 0.98 ns."""
-    trace = TraceWriter(0)
-    times = [7_800_000_000_000 + Decimal(i) / 1000 for i in (0, 1, 7, 499, 500, 501, 998, 999)]
-    for i, _ in enumerate(times):
+    trace, steps = TraceWriter(0), [0, 1, 7, 499, 500, 501, 998, 999]
+    for i, _ in enumerate(steps):
         trace.add("cpu_op", "a", 1000 + i, 1001 + i)
-    path = trace.write(tmp_path / "trace.json")
-    text = path.read_text()
-    for i, at in enumerate(times):
-        text = text.replace(f'"ts": {1000 + i},', f'"ts": {at},')
-    path.write_text(text)
-    assert load_trace(path).ts.tolist() == [0, 1, 7, 499, 500, 501, 998, 999]
+    text = trace.text()
+    for i, step in enumerate(steps):
+        text = text.replace(f'"ts": {1000 + i},', f'"ts": {7_800_000_000_000 + Decimal(step) / 1000},')
+    (tmp_path / "trace.json").write_text(text)
+    assert load_trace(tmp_path / "trace.json").ts.tolist() == steps
 
 
 def test_odd_values_do_no_harm(tmp_path: Path) -> None:
@@ -101,9 +86,6 @@ def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     trace.add("Trace", "PyTorch Profiler (0)", 5000, 9000)
     trace.add("cpu_op", "no time", 0.0, 4.0)  # pytorch#188481
     trace.events.append({"ph": "X", "cat": "cpu_op", "name": "no duration", "ts": 6000, "pid": 1, "tid": 1})
-    trace.events.append(
-        {"ph": "M", "name": "process_name", "pid": "", "tid": "", "ts": 1, "args": {"name": "x"}}
-    )
     loaded = load_trace(trace.write(tmp_path / "trace.json"))
     assert len(loaded.ts) == count + 2
     assert loaded.left_out == 2
@@ -176,51 +158,42 @@ def test_a_stream_is_not_cut_to_32_bits(tmp_path: Path) -> None:
     assert set(load_trace(trace.write(tmp_path / "rank0_trace.json")).stream.tolist()) >= streams
 
 
+Spans = list[tuple[int, int]]
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=15)
 
 
-def build_spans(spans: list[tuple[int, int]]) -> tuple[Intervals, set[int]]:
+def build_spans(spans: Spans) -> tuple[intervals.Intervals, set[int]]:
     """The set, and the unit cells that it covers."""
     starts = np.array([start for start, _ in spans], np.int64)
     ends = np.array([start + size for start, size in spans], np.int64)
-    return build_union(starts, ends), {cell for start, size in spans for cell in range(start, start + size)}
-
-
-@given(SPANS)
-def test_union_is_sorted_disjoint_and_covers_the_same_cells(spans: list[tuple[int, int]]) -> None:
-    (starts, ends), cells = build_spans(spans)
-    assert length((starts, ends)) == len(cells)
-    assert (starts[1:] > ends[:-1]).all()
+    cells = {cell for start, size in spans for cell in range(start, start + size)}
+    return intervals.build_union(starts, ends), cells
 
 
 @given(SPANS, SPANS)
-def test_common_length_and_join(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+def test_sets_of_intervals_are_those_of_unit_cells(one: Spans, other: Spans) -> None:
     (a, cells_a), (b, cells_b) = build_spans(one), build_spans(other)
-    assert common_length(a, b) == common_length(b, a) == len(cells_a & cells_b)
-    assert length(join(a, b)) == len(cells_a | cells_b)
-
-
-@given(SPANS, SPANS)
-def test_difference_and_intersection(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
-    (a, cells_a), (b, cells_b) = build_spans(one), build_spans(other)
-    for found, cells in ((subtract(a, b), cells_a - cells_b), (intersect(a, b), cells_a & cells_b)):
-        inside = [cell for low, high in zip(*found, strict=True) for cell in range(low, high)]
-        assert sorted(cells) == inside  # sorted, disjoint, the same cells
-    assert covered_within(a, *b).sum() == len(cells_a & cells_b)
+    found = {
+        "union": (a, cells_a),
+        "join": (intervals.join(a, b), cells_a | cells_b),
+        "subtract": (intervals.subtract(a, b), cells_a - cells_b),
+        "intersect": (intervals.intersect(a, b), cells_a & cells_b),
+    }
+    for name, ((starts, ends), cells) in found.items():
+        inside = [cell for low, high in zip(starts, ends, strict=True) for cell in range(low, high)]
+        assert inside == sorted(cells) and intervals.length((starts, ends)) == len(cells), name
+    assert (a[0][1:] > a[1][:-1]).all(), "disjoint"
+    common = len(cells_a & cells_b)
+    assert intervals.common_length(a, b) == intervals.common_length(b, a) == common
+    assert intervals.covered_within(a, *b).sum() == common
 
 
 @given(SPANS, st.integers(0, 30), st.integers(1, 40))
-def test_clip_and_covered_until(spans: list[tuple[int, int]], low: int, size: int) -> None:
+def test_parts_of_a_set_are_those_of_its_unit_cells(spans: Spans, low: int, size: int) -> None:
     a, cells = build_spans(spans)
-    assert length(clip(a, low, low + size)) == len(cells & set(range(low, low + size)))
-    assert covered_until(a, np.array([low + size, low])).tolist() == [
-        len({cell for cell in cells if cell < at}) for at in (low + size, low)
-    ]
-
-
-@given(SPANS)
-def test_covered_share_sums_to_the_length(spans: list[tuple[int, int]]) -> None:
-    a, cells = build_spans(spans)
-    share = build_covered_share(a, 0, 80, 40)
-    assert share.sum() * 80 / 40 == pytest.approx(len(cells))
-    assert ((share >= 0) & (share <= 1)).all()
+    high = low + size
+    assert intervals.length(intervals.clip(a, low, high)) == len(cells & set(range(low, high)))
+    until = intervals.covered_until(a, np.array([high, low])).tolist()
+    assert until == [len({cell for cell in cells if cell < at}) for at in (high, low)]
+    share = intervals.build_covered_share(a, 0, 80, 40)
+    assert share.sum() * 80 / 40 == pytest.approx(len(cells)) and ((share >= 0) & (share <= 1)).all()

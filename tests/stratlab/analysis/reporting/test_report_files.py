@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from stratlab.analysis.measuring.rank import RankAnalysis
 from stratlab.analysis.measuring.step_rows import PARTS, StepRow
 from stratlab.analysis.measuring.timeline import MemoryPoint
 from stratlab.analysis.reporting.recordings import find_recordings
-from stratlab.analysis.reporting.table_schema import SCHEMA
+from stratlab.analysis.reporting.table_schema import SCHEMA, SCHEMA_VERSION
 from stratlab.analysis.reporting.tables import FROM_REPORT, write_tables
 from stratlab.analysis.reporting.totals import build_mean_row, build_rank_row
 from tests.stratlab.analysis.example_report import blank, build_example, build_example_ranks
@@ -118,17 +119,19 @@ def test_every_table_is_written_with_its_columns(tmp_path: Path) -> None:
         name: list(columns) for name, columns in SCHEMA.items()
     }
     rows = {name: len(lines) - 1 for name, lines in found.items()}
-    assert rows == {
+    expected = {
         "rank_metrics": 2,
         "step_metrics": 6,
         "phase_metrics": 30,
         "kernel_stats": 10,
         "collective_stats": 2,
-        "copy_stats": 4,
-        "idle_stats": 2,
-        "memory_curve": 600,
-        "hta_status": 2,
-        "quality": 0,
+    }
+    expected |= {"copy_stats": 4, "idle_stats": 2, "memory_curve": 600, "hta_status": 2, "quality": 0}
+    assert rows == expected
+    schema = json.loads((tmp_path / "schema.json").read_text())
+    assert schema["schema_version"] == SCHEMA_VERSION == 2
+    assert {f"{name}.csv": list(columns) for name, columns in SCHEMA.items()} == {
+        name: list(columns) for name, columns in schema["tables"].items()
     }
     step = dict(zip(*found["step_metrics"][:2], strict=True))
     assert (step["run"], step["rank"], step["step"], step["step_ms"]) == ("ddp", "0", "10", "100.0")
