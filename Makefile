@@ -124,6 +124,7 @@ schema: setup ## regenerate what is made from the trainer's settings: the charts
 	$(BIN)/python -m trainer.shapes.image_sizes stratlab/tables/image_sizes.json
 	$(BIN)/python -m trainer.shapes.size_rules stratlab/tables/size_rules.json
 	$(BIN)/python -m trainer.settings.network_table README.md
+	$(BIN)/python -m docs.building.message_codes docs/codes.md
 	$(BIN)/python -m trainer.settings --schema > stratlab/tables/settings.json.part
 	mv stratlab/tables/settings.json.part stratlab/tables/settings.json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from docs.message_codes import PACKAGES, ROOT, find_messages
+from docs.building.message_codes import PACKAGES, ROOT, find_messages
 from tests.codes import find_codes
 
 ERRORS = {

@@ -1,6 +1,6 @@
 """Writes docs/codes.md: every code of a message, where it is raised and what it says.
 
-python -m docs.message_codes docs/codes.md
+python -m docs.building.message_codes docs/codes.md
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("stratlab", "trainer", "benchmarks")
 CODE = re.compile(r"\s*\[(SL-[a-z0-9]+(?:-[a-z0-9]+)*)\]")
 HEAD = """# Codes of messages
 
 Each error ends with a code in brackets, for example `[SL-run-live]`. A code names one cause.
 It stays when words change.
-`python -m docs.message_codes docs/codes.md` makes this page from the sources. `...` stands for a filled-in value.
+`python -m docs.building.message_codes docs/codes.md` makes this page from the sources. `...` stands for a filled-in value.
 
 | code | message | where |
 |---|---|---|
