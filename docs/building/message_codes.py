@@ -19,7 +19,8 @@ HEAD = """# Codes of messages
 
 Each error ends with a code in brackets, for example `[SL-run-live]`. A code names one cause.
 It stays when words change.
-`python -m docs.building.message_codes docs/codes.md` makes this page from the sources. `...` stands for a filled-in value.
+`python -m docs.building.message_codes docs/codes.md` makes this page from the sources.
+`...` stands for a filled-in value.
 
 | code | message | where |
 |---|---|---|
