@@ -381,7 +381,7 @@ TABLE: dict[str, Row] = {
     ),
     **{
         f"stratlab analyze RUN {rest}": row(
-            "tests/stratlab/analysis/processes/test_shares_document.py::test_the_commands_give_what_one_process_gives"
+            "tests/stratlab/analysis/slow/test_shares_document.py::test_the_commands_give_what_one_process_gives"
         )
         for rest in ("--share 0/2", "--share 1/2", "--shares 2")
     },
