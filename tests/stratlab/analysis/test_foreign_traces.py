@@ -63,6 +63,7 @@ def test_every_experiment_of_a_zip_has_its_report(tmp_path: Path) -> None:
     for rank, trace in traces.items():
         trace.write(source / "ddp" / f"worker{rank}_step_12.{1694128201545 + rank}.pt.trace.json")
     build_cpu_trace(0).write(source / "cpu" / "rank0.json.gz")
+    assert {name_source(tmp_path / name) for name in ("a.zip", "a.tar.gz", "a.pt.trace.json.gz")} == {"a"}
     for name in ("README.md", "a.txt", "b.txt", "ddp/c.txt", "ddp/.hidden", "zz.txt", "zzz.txt"):
         (source / name).write_text("")
     archive = pack(source, tmp_path / "traces.zip")
@@ -177,11 +178,6 @@ def test_an_experiment_called_traces_is_one(other: str, tmp_path: Path) -> None:
     assert not is_foreign(tmp_path / "in")
 
 
-def test_the_name_of_a_source(tmp_path: Path) -> None:
-    names = ("a.zip", "a.tar.gz", "a.json", "a.json.gz", "a.pt.trace.json.gz")
-    assert {name_source(tmp_path / name) for name in names} == {"a"}
-
-
 def test_a_pattern_that_cannot_be_is_refused(tmp_path: Path) -> None:
     for text in ("gpu(", "gpu", r"(a)(\d+)"):
         with pytest.raises(UserError) as refusal:
@@ -216,13 +212,9 @@ def test_options_that_do_not_fit_the_source(tmp_path: Path, name: str, options: 
     assert find_codes(refusal.value) == [code]
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def deny(path: Path, *_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(analyze.Path, "mkdir", deny)
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(analyze.Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(denied))
     with pytest.raises(UserError) as refusal:
         analyze.make_folder(tmp_path / "a" / "b")
     assert find_codes(refusal.value) == ["SL-analysis-unwritable"] and str(tmp_path) in str(refusal.value)

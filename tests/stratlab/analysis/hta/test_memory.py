@@ -57,15 +57,6 @@ def test_what_the_container_may_still_take(tmp_path: Path) -> None:
     assert find_free_bytes() > 100 * MIB
 
 
-def test_as_many_ranks_as_the_memory_allows() -> None:
-    sizes = dict.fromkeys(range(8), 300 * MIB)
-    needed = [estimate_bytes([300 * MIB] * count) for count in range(1, 9)]
-    assert needed == sorted(set(needed)) and needed[0] > 300 * MIB
-    assert choose_ranks(sizes, needed[0] - 1) == []
-    assert choose_ranks(sizes, needed[4]) == [0, 1, 2, 3, 4]
-    assert choose_ranks({5: 9000 * MIB, 3: MIB}, needed[0]) == [3]
-
-
 def test_half_as_many_where_the_estimate_was_too_low(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
@@ -77,6 +68,7 @@ def test_half_as_many_where_the_estimate_was_too_low(tmp_path: Path, monkeypatch
     monkeypatch.setattr("stratlab.analysis.hta.bridge._run_analyses", run_analyses)
     files = {rank: tmp_path / str(rank) for rank in range(8)}
     run = run_hta(files, True, dict.fromkeys(files, MIB), tmp_path)
+    assert choose_ranks({5: 9000 * MIB, 3: MIB}, estimate_bytes([300 * MIB])) == [3]
     assert tried == [list(range(8)), [0, 1, 2, 3], [0, 1]] and run.ranks == [0, 1]
     assert find_codes(run.reason) == ["SL-hta-some-ranks"]
 

@@ -13,7 +13,7 @@ from stratlab.analysis.pages.markdown import build_markdown
 from stratlab.analysis.pages.origin import build_answer, build_origin
 from stratlab.analysis.reporting.run_facts import build_foreign_facts, read_facts
 from stratlab.drawing import escape_markdown as escape
-from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
+from tests.stratlab.analysis.example_report import HOSTILE, build_example, build_example_ranks
 from tests.stratlab.example_run import build_run_dir
 
 RULE = {"rule": "R3", "severity": "high", "title": "Slow.", "advice": "Compile."}
@@ -67,14 +67,6 @@ def test_nothing_from_outside_is_markup() -> None:
     for table in tables(text):
         assert len({len(line) for line in table}) == 1
     assert escape("a|b_*\n<") == "a\\|b\\_\\* \\<"
-
-
-@pytest.mark.parametrize("source", ["gpu", "cpu"])
-def test_unknown_numbers_are_dashes(source: str) -> None:
-    report = blank(build_example(source))
-    empty: dict[str, object] = {"parts": [], "phases": [], "collectives": [], "hta": [], "merged": {}}
-    for text in (build_markdown(report), build_markdown(report | empty)):
-        assert not re.search(r"\bNone\b(?! of the rules)", text)
 
 
 ADVICE = {"rule": "R3", "severity": "high", "title": "t", "advice": "a", "settings": {}, "evidence": {}}
