@@ -181,3 +181,20 @@ def test_a_gpu_in_sight_that_nothing_used(tmp_path: Path) -> None:
     trace.head["deviceProperties"] = [{"id": 0, "name": "idle GPU"}]
     (rank,) = measure_traces({0: trace.write(tmp_path / "0.json")}, AXES).ranks
     assert rank.source == "cpu" and rank.rows[0].compute_ms == 0.07
+
+
+def test_what_is_work_of_the_gpu(tmp_path: Path) -> None:
+    """Kernels on stream 0 (ROCm has a real one); no operator of Triton with a stream, and no wait of cuda_sync. HTA
+    thinks otherwise: rows 4, 6 and 8 of docs/hta.md."""
+    trace = TraceWriter(0)
+    trace.label("ProfilerStep#1", 1000, 2000)
+    trace.kernel("Cijk_gemm", 1095, 1100, 1200, stream=0)
+    trace.kernel("triton_poi_fused_add_0", 1195, 1200, 1300)
+    trace.add("cpu_op", "triton_poi_fused_add_0", 1400, 1490, stream=0, grid="grid(1,)")
+    trace.add("cuda_sync", "Stream Wait Event", 1500, 1600, 7, GPU, stream=7)
+    found = analyse(trace, tmp_path)
+    assert (found.rows[0].compute_ms, found.rows[0].idle_ms, found.durations.in_steps) == (0.2, 0.8, 2)
+    assert [(row.name, row.count) for row in found.kernels] == [
+        ("Cijk_gemm", 1),
+        ("triton_poi_fused_add_0", 1),
+    ]
