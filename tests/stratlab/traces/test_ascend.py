@@ -90,11 +90,3 @@ def test_tasks_of_an_unknown_kind_and_events_of_other_processes_are_no_work(tmp_
         events.append(odd | {"args": {"Task Type": kind, "Stream Id": 7}})
     path.write_text(json.dumps(events))
     assert [asdict(row) for row in analyse(path).rows] == [asdict(row) for row in before.rows]
-
-
-def test_an_ascend_name_in_another_trace_changes_nothing(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    whole = analyse(trace.write(tmp_path / "rank0_trace.json"))
-    trace.label("Ascend Hardware", 5001, 5002)
-    found = analyse(trace.write(tmp_path / "rank0_trace.json"))
-    assert [asdict(row) for row in found.rows] == [asdict(row) for row in whole.rows]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import tracemalloc
-import zlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from numpy.typing import NDArray
 from stratlab.traces import chunks
 from stratlab.traces.clocks import find_offsets
 from stratlab.traces.merge import HOUR_NS, Merged, merge_traces
-from stratlab.traces.packed import PackedFile
 from stratlab.traces.renamed import PYTHON_TRACK, read_ns
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import HOST, TraceWriter, build_gpu_trace
@@ -195,28 +192,6 @@ def test_memory_does_not_grow_with_the_traces(tmp_path: Path, monkeypatch: pytes
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.2 * peaks[1]
-
-
-def test_what_is_taken_back_is_gone(tmp_path: Path) -> None:
-    noise = random.Random(0).randbytes(1 << 20)  # does not stay in the packer's buffer
-    path = tmp_path / "a.gz"
-    with open(path, "wb") as file:
-        packed = PackedFile(file)
-        packed.write(b"begin ")
-        first = packed.mark()
-        packed.write(noise)
-        packed.take_back(first)
-        packed.write(b"middle " * 1000)
-        second = packed.mark()
-        packed.write(noise)
-        packed.mark()
-        packed.take_back(second)
-        packed.write(b"end")
-        packed.finish()
-    assert gzip.decompress(path.read_bytes()) == b"begin " + b"middle " * 1000 + b"end"
-    assert path.stat().st_size < 1000
-    one = zlib.decompressobj(31)
-    assert one.decompress(path.read_bytes()).endswith(b"end") and one.eof and not one.unused_data
 
 
 MS = 1_000_000
