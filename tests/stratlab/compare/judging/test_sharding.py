@@ -31,6 +31,9 @@ PROMISED: dict[
     "zeropp": (1 + 1 + 2, 1, 2),  # and what two ranks of a node share once more
 }
 
+HALF = {"parameters": ["bfloat16", "float32"], "gradients": ["bfloat16"]}
+"""With master copies in the state."""
+
 
 def held(amounts: Amounts) -> dict[str, float]:
     """Of a rank, in bytes per parameter."""
@@ -71,8 +74,7 @@ def test_what_is_promised_by_hand(tmp_path: Path, strategy: str) -> None:
         ("zeropp", (1 + 1, 1, 2), {"zeropp": "qwz,hpz"}, False, 16),
         ("zeropp", (1, 1, 2), {"zeropp": "qwz,hpz"}, False, 16),
         ("hsdp", (2, 2, 4), {"axes": {"dp_replicate": 2, "dp_shard": 2}}, True, 16),  # divided by the shards alone
-        # sixteen bits have their master copies in the state
-        ("zero2", (2 + 1, 0.5, 2), {"dtypes": {"parameters": ["bfloat16", "float32"], "gradients": ["bfloat16"]}}, True, 16),
+        ("zero2", (2 + 1, 0.5, 2), {"dtypes": HALF}, True, 16),
         ("ddp", (4, 0.04, 0.08), {"trainable_parameters": WEIGHTS // 100}, True, 4.12),  # adapters
         ("ddp", (4, 4, 4), {"optimizer": "sgd", "momentum": 0.9}, True, 12),
         ("ddp", (4, 4, 4), {"optimizer": "sgd", "momentum": 0.0}, False, 8),
