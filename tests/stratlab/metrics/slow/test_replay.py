@@ -13,6 +13,7 @@ import mlflow
 
 from stratlab.machine.processes import free_port
 from stratlab.tracking.server import run_server
+from tests.codes import find_codes
 from tests.trainer.processes.test_sender import kill_server, stored, written
 from trainer.record.run_directory import RunDirectory
 
@@ -56,20 +57,20 @@ def test_a_server_that_came_back_too_late_gets_every_point_once(tmp_path):
     assert 0 < confirmed < folder.metrics.stat().st_size, "else there would be nothing to replay"
 
     away = replay(folder.path)
-    assert away.returncode == 1 and "wait on" in away.stderr and int(folder.sent.read_text()) == confirmed
+    assert away.returncode == 1 and int(folder.sent.read_text()) == confirmed
     with run_server(tmp_path / "mlflow", port) as uri:
         client, run_id = mlflow.MlflowClient(uri), json.loads(folder.mlflow.read_text())["run_id"]
         assert client.get_run(run_id).info.status == "RUNNING"
         assert stored(uri, run_id) != written(folder)
         done = replay(folder.path)
         assert done.returncode == 0, done.stderr
-        assert "lines sent to" in done.stdout and "it is FINISHED now" in done.stdout
+        assert uri in done.stdout and "FINISHED" in done.stdout
         assert stored(uri, run_id) == written(folder), "none lost, none doubled"
         ended = client.get_run(run_id).info.end_time
         again = replay(folder.path, "--tracking-uri", uri, "--json")
         assert again.returncode == 0
         told = json.loads(again.stdout)
-        assert told["run"] == str(folder.path) and ": 0 lines sent to" in told["said"]
+        assert told["run"] == str(folder.path) and " 0 " in told["said"]
         assert stored(uri, run_id) == written(folder) and client.get_run(run_id).info.end_time == ended
 
 
@@ -77,4 +78,4 @@ def test_where_no_run_is_it_ends_with_3(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "notes.txt").touch()
     done = replay(tmp_path / "a" / "b", "--tracking-uri", "http://127.0.0.1:1")
-    assert done.returncode == 3 and "not a run" in done.stderr
+    assert done.returncode == 3 and find_codes(done.stderr) == ["SL-replay-no-run"]
