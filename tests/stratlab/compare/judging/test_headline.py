@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +59,6 @@ def test_activations_that_tensor_parallelism_adds_are_implied(tmp_path: Path) ->
     assert sorted(map(sorted, groups)) == [["llm-1d", "llm-2d"], ["llm-3d", "llm-4d"]]
     losses = judge_layouts(tmp_path / "c", shift=1.0)
     assert losses["headline"]["verdict"] == "not comparable" and FIELD in losses["headline"]["reason"]
-
-
-def test_of_context_parallelism_alike_and_where_no_gradient_is_added_up(tmp_path: Path) -> None:
-    axes = {
-        "a": ({"dp_replicate": 8}, FP32),
-        "b": ({"dp_shard": 4, "cp": 2}, BOTH),
-        "c": ({"tp": 8}, ["bfloat16"]),
-    }
-    for name, (sizes, types) in axes.items():
-        add_text_run(tmp_path, f"llm-{name}", TextLayout(name, 2, sizes), types)
-    assert judge(tmp_path)["headline"]["verdict"] == "comparable"
 
 
 @pytest.mark.parametrize(
@@ -130,13 +118,6 @@ def test_groups_that_are_judged_apart_are_answered_each(tmp_path: Path) -> None:
     assert "zero2-odd" in judge(tmp_path, odd)["headline"]["answers"][-1], "left alone, and said"
     meant = judge(tmp_path, asked={"varied": ("micro_batch_size",)})["headline"]
     assert meant["verdict"] == PER_GROUP and "lr" in meant["reason"]
-
-
-def test_one_run_beside_a_degenerate_one_is_alone(tmp_path: Path) -> None:
-    build_text_run(tmp_path, "whole", LAYOUTS["llm-1d"])
-    build_text_run(tmp_path, "lacking", replace(LAYOUTS["llm-2d"], missing=("data",)))
-    headline = judge(tmp_path)["headline"]
-    assert headline["verdict"] == ONE_RUN and "lacking" in headline["reason"]
 
 
 def test_it_is_the_same_everywhere(tmp_path: Path) -> None:

@@ -204,11 +204,6 @@ def test_strategies_at_one_point_must_compute_the_same(tmp_path: Path) -> None:
     assert left_out == {"zero2-0.01", "ddp-0.1", "fsdp-0.1"}, "of two that disagree neither is ranked"
 
 
-def test_a_run_that_failed_is_left_out(tmp_path: Path) -> None:
-    report = search(tmp_path, points((90.0,), (94.0,)) | {"c": {"lr": 10.0, "status": "failed"}}, "lr")
-    assert [entry["run"] for entry in report["search"]["left_out"]] == ["c"]
-
-
 def test_batches_that_see_other_amounts_of_data_are_said(tmp_path: Path) -> None:
     larger = {"global_batch_size": 128, "grad_accum_steps": 2, "data_order_sha256": "other", "bent": 0.1}
     report = search(tmp_path, {"a": {}, "b": larger}, "global_batch_size")
