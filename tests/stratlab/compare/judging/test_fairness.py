@@ -39,6 +39,8 @@ NOT_IN_EXAMPLES = {
     *("teacher_parameters", "teacher_flops_per_sample"),
 }
 
+H200 = Path("tests/data/runs/h200")
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -211,3 +213,14 @@ def test_one_run_is_no_comparison_and_those_of_one_checkpoint_are(root: Path, tm
     assert report(root)["fairness"]["verdict"] == "comparable", "from before a setting, too"
     resolve(root / "fsdp", resumed_from=source | {"manifest_sha256": "b"})
     assert difference(report(root), "resumed_from")["matters"]
+
+
+def test_runs_of_a_real_gpu_are_comparable_and_the_table_knows_every_fact_of_them() -> None:
+    """Whose memory was foreseen, as no CPU's is."""
+    assert compare(load_runs(H200))["fairness"]["verdict"] == "comparable"
+    named = {rule.path[:2] for rule in RULES if rule.source == "config"}
+    configs = [json.loads(file.read_text()) for file in H200.glob("*/config.json")]
+    facts = {
+        (group, name) for config in configs for group in ("config", "resolved") for name in config[group]
+    }
+    assert len(configs) == 5 and {(g, n) for g, n in facts - named if n not in IMPLIED} == set()

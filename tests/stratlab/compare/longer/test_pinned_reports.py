@@ -12,27 +12,50 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratlab.api import compare
+from tests.stratlab.compare.building import build, edit
 from tests.stratlab.compare.sixteen_runs import THREE, build_sixteen
+from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run
 
 DATA = THREE.parents[1]
 PINNED = {
     "of_3": DATA / "comparison_of_3" / "report.json",
     "of_16": DATA / "comparison_of_16" / "report.json.gz",
+    "of_layouts": DATA / "comparison_of_layouts" / "report.json.gz",
 }
+SPEEDS = {"llm-1d": 100.0, "llm-2d": 120.0, "llm-3d": 90.0, "llm-4d": 95.0, "llm-5d": 70.0}
 PLACES = ("run_dir", "folder")
 WORDS = 3
 """A text of more words is a sentence: what it names is compared, and its words are free."""
 
 
+def copy_three(root: Path) -> Path:
+    return Path(shutil.copytree(THREE, root))
+
+
+def build_layouts(root: Path) -> Path:
+    """Of one language model; a name for what is another's layout, one that lacks what its name says, and images."""
+    for name, speed in SPEEDS.items():
+        run = build_text_run(root, name, LAYOUTS[name], device="cuda", samples_per_s=speed)
+        edit(run / "summary.json", lambda summary: summary.update(peak_flops_per_device=1e12))
+    build_text_run(root, "llm-again", replace(LAYOUTS["llm-4d"], dimensions=3), device="cuda", seed=1)
+    smallest: dict[str, Any] = {"parameter_memory_gib": 1e-9, "peak_memory_gib": 0.01, "samples_per_s": 900.0}
+    build_text_run(root, "llm-lacking", LACKING, device="cuda", **smallest)
+    return build(root, ["ddp"])
+
+
+BUILT = {"of_3": copy_three, "of_16": build_sixteen, "of_layouts": build_layouts}
+
+
 def build_report(name: str, root: Path) -> dict[str, Any]:
     """As report.json holds it, without what depends on where the runs lie and on how it is worded."""
-    runs = shutil.copytree(THREE, root / "demo") if name == "of_3" else build_sixteen(root / "demo")
+    runs = BUILT[name](root / "demo")
     compare(runs, memory_limit_gib=1.5, output=root / "report")
     report = json.loads((root / "report" / "report.json").read_text())
     names = {row["run"] for row in report["runs"]}
@@ -81,7 +104,7 @@ def test_a_comparison_says_what_it_said(name: str, tmp_path: Path) -> None:
 
 
 def main() -> None:
-    """Pins both."""
+    """Pins all."""
     for name, path in PINNED.items():
         with tempfile.TemporaryDirectory() as folder:
             report = build_report(name, Path(folder))
