@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-THREE = Path(__file__).parents[2] / "data" / "runs" / "comparison_of_3" / "demo"
+from tests.stratlab.example_numbers import THREE
+
 SECOND_SEED = {"seed": 1, "initial_weights_sha256": "b1" * 32, "data_order_sha256": "c1" * 32}
 
 # name -> (run that it is made of, values by name, step time relative to it, what is added to its losses)

@@ -20,7 +20,8 @@ import pytest
 
 from stratlab.api import compare
 from tests.stratlab.compare.building import build, edit
-from tests.stratlab.compare.sixteen_runs import THREE, build_sixteen
+from tests.stratlab.compare.sixteen_runs import build_sixteen
+from tests.stratlab.example_numbers import THREE
 from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run
 
 DATA = THREE.parents[1]
