@@ -14,7 +14,7 @@ from stratlab.compare.reading.step_times import FROM_SUMMARY
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from tests.codes import find_codes
-from tests.stratlab.compare.building import build, judge
+from tests.stratlab.compare.building import build
 
 
 @pytest.fixture
@@ -56,24 +56,6 @@ def test_a_run_that_is_too_short_to_be_timed_says_so(runs: list[RunRecord]) -> N
     runs[1].summary.update(steps=4, step_time_ms_p50=None, measured_steps=0)
     (said,) = [remark for remark in compare(runs)["remarks"] if remark not in before]
     assert "fsdp (4 steps)" in said
-
-
-def test_the_origin_of_the_numbers_is_there(runs: list[RunRecord], tmp_path: Path) -> None:
-    report = compare(runs)
-    assert report["comparison"] == "demo" and report["schema_version"] == 2
-    versions = {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "numpy": "2.4.6"}
-    assert report["origin"] == {
-        "backend": "gloo",
-        "device": "cpu",
-        "hardware": "Example CPU, 4 cores",
-        "versions": versions,
-        **dict.fromkeys(("nodes", "machines", "repeats"), 1),
-        "world_size": 2,
-        "steps": 60,
-        "measured_steps": 50,
-    }
-    origin = judge(tmp_path / "two", {"ddp": {}, "single": {"torch": "2.12.1"}})["origin"]
-    assert origin["world_size"] == [2, 1] and origin["versions"]["torch"] == ["2.13.0", "2.12.1"]
 
 
 def test_nothing_to_compare_is_an_error(tmp_path: Path) -> None:

@@ -82,17 +82,6 @@ def test_lines_that_are_cut_or_made_again(root: Path) -> None:
     assert len(run.problems) == 1
 
 
-@pytest.mark.parametrize(("status", "told"), [("failed", "10"), ("unfinished", "1")])
-def test_a_run_that_did_not_finish_is_listed_as_such(root: Path, status: str, told: str) -> None:
-    build_run_dir(root, "broken", "zero2", status=status, seed=7)
-    report = compare(load_runs(root))
-    row = rows_of(report)["broken"]
-    assert (row["status"], row["complete"], row["strategy"]) == (status, False, "zero2")
-    assert told in row["ending"] and "summary.json" in row["missing"]
-    assert report["fairness"]["verdict"] == "comparable", "its other seed does not matter"
-    assert any("broken" in remark for remark in report["remarks"])
-
-
 def test_a_run_that_died_before_its_configuration_is_a_failed_run(root: Path) -> None:
     shutil.rmtree(root / "ddp" / "ranks")
     for name in ("config.json", "metrics.jsonl", "summary.json", "evaluation.json"):

@@ -35,12 +35,6 @@ def find_beside(report: Report) -> dict[str, Any]:
     return dict(difference(report, "runs beside it")["values"])
 
 
-def test_one_after_the_other_on_equal_machines_is_fair(root: Path) -> None:
-    same = judge(root)["fairness"]["same"]
-    told = {"runs beside it": "none", "GPU clock reached": "full", "names of the nodes": ["node-1"]}
-    assert {name: same[name] for name in told} == told
-
-
 def test_runs_at_work_on_one_node_at_one_time_are_not_compared(root: Path) -> None:
     move(root / "ddp", 2e9)
     move(root / "fsdp", 2e9)
