@@ -247,10 +247,10 @@ TABLE: dict[str, Row] = {
         "tests/distributions/processes/test_empty_environment.py::test_predict_and_render_on_a_packed_chart",
         instead=PLACEHOLDER,
     ),
-    "stratlab metrics serve": row("tests/stratlab/metrics/processes/test_prometheus.py::*"),
+    "stratlab metrics serve": row("tests/stratlab/metrics/slow/test_prometheus.py::*"),
     "stratlab metrics serve results/runs --port 9464": row(
         PARSES,
-        "tests/stratlab/metrics/processes/test_prometheus.py::*",
+        "tests/stratlab/metrics/slow/test_prometheus.py::*",
         instead="with another folder and port",
     ),
     "pip install dist/*.whl": row(BOTH, instead="takes its packages from an index"),
@@ -488,9 +488,9 @@ TABLE: dict[str, Row] = {
         "tests/images/test_build.py::test_an_archive_carries_the_name_pods_use", instead="needs kind"
     ),
     "python -m trainer.program replay": row("tests/trainer/processes/test_replay.py::*"),
-    "stratlab metrics replay": row("tests/stratlab/metrics/processes/test_replay.py::*"),
+    "stratlab metrics replay": row("tests/stratlab/metrics/slow/test_replay.py::*"),
     "stratlab metrics replay COMPARISON/RUN --on-cluster": row(
-        "tests/stratlab/metrics/processes/test_replay.py::*", instead=PLACEHOLDER
+        "tests/stratlab/metrics/slow/test_replay.py::*", instead=PLACEHOLDER
     ),
     "stratlab predict --model qwen2.5-3b --gpus 8": row(PARSES, f"{HERE}test_stratlab_predicts_as_told"),
     "stratlab predict --model vit_huge --gpus 16 --set micro_batch_size=32": row(
@@ -501,8 +501,8 @@ TABLE: dict[str, Row] = {
         instead="counts for minutes; the test has one strategy of a small model",
     ),
     "stratlab predict --model vit_huge --set strategy=zero3 --set offload=optimizer --count": row(
-        "tests/stratlab/predict/test_predict.py::test_only_what_is_typed_is_asked_of_the_trainer",
-        "tests/stratlab/predict/test_offload.py::test_what_leaves_the_device_is_found_on_the_host",
+        "tests/stratlab/predict/processes/test_trainer_asked.py::test_only_what_is_typed_is_asked_of_the_trainer",
+        "tests/stratlab/predict/test_operations_files.py::test_what_leaves_the_device_is_found_on_the_host",
         instead="counts for minutes",
     ),
     "stratlab predict --model vit_huge --gpus 8 --gpus-per-node 4": row(
@@ -520,7 +520,9 @@ TABLE: dict[str, Row] = {
         "tests/trainer/counting/ranks/test_operations.py::*",
         instead="half a minute; the tests count small models, the shipped file of this name is what it wrote",
     ),
-    "stratlab list --on-cluster -n stratlab": row(PARSES, "tests/stratlab/list/test_list.py::*"),
+    "stratlab list --on-cluster -n stratlab": row(
+        PARSES, "tests/stratlab/list/processes/test_list_on_cluster.py::*"
+    ),
     "stratlab fetch my-comparison -n stratlab --with traces": row(
         PARSES, "tests/stratlab/fetch/test_fetch.py::*", instead=PLACEHOLDER
     ),

@@ -123,7 +123,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F14", "MLflow never comes back", "a run without its server, then `stratlab metrics replay`",
         "every point is there once; a second replay changes nothing",
-        ("stratlab/metrics/processes/test_replay.py", "trainer/processes/test_replay.py"),
+        ("stratlab/metrics/slow/test_replay.py", "trainer/processes/test_replay.py"),
     ),
     Fault(
         "F15", "a loss is not finite", "one rank's, in 20 runs of 2 to 4 ranks; 20 clean runs",
