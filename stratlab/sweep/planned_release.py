@@ -137,6 +137,7 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
             if there
             else f"charts={sweep.charts}: no folder of charts, from {folder} on"
         )
+        + " [SL-chart-missing]"
         for name in wanted
         if not (charts / name / "Chart.yaml").is_file()
     ]
@@ -157,12 +158,14 @@ def _read_values(files: list[Path]) -> tuple[dict[str, Any], list[str]]:
         try:
             content = yaml.safe_load(file.read_text())
         except (OSError, yaml.YAMLError, UnicodeDecodeError) as failure:
-            problems.append(f"values: {file}: {getattr(failure, 'strerror', None) or failure}")
+            problems.append(
+                f"values: {file}: {getattr(failure, 'strerror', None) or failure} [SL-values-unreadable]"
+            )
             continue
         if isinstance(content, dict):
             merged = merge_values(merged, content)
         elif content is not None:
-            problems.append(f"values: {file}: holds no map")
+            problems.append(f"values: {file}: holds no map [SL-values-no-map]")
     return merged, problems
 
 
@@ -179,10 +182,13 @@ def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -
     ]
     if merge_values({"run": {"workload": {"api": ""}}}, values)["run"]["workload"]["api"] == "auto":
         raise UserError(
-            "run.workload.api=auto: a sweep follows its runs by their API, name it (`stratlab check` lists them)"
+            "run.workload.api=auto: a sweep follows its runs by their API, name it (`stratlab check` lists them) "
+            "[SL-sweep-api-auto]"
         )
     if len(workloads) != 1:
-        raise UserError(f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one")
+        raise UserError(
+            f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one [SL-chart-not-one-workload]"
+        )
     component = "app.kubernetes.io/component"
     has_analysis = any(
         each["kind"] == "Job" and (each["metadata"].get("labels") or {}).get(component) == "analysis"

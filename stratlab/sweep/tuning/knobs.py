@@ -56,7 +56,7 @@ def _wrong_knobs(sweep: Sweep, strategies: Mapping[str, str]) -> Iterator[str]:
             if name == ROUNDING:
                 yield (
                     f"tune: {chart}: {name} is not tried: it changes the rounding, and so what is compared; set "
-                    f"run.config.{name} for all of them, or leave it out"
+                    f"run.config.{name} for all of them, or leave it out [SL-tune-rounding]"
                 )
             elif name not in own:
-                yield f"tune: {chart}: {name} is no knob of {strategy}, {allowed}"
+                yield f"tune: {chart}: {name} is no knob of {strategy}, {allowed} [SL-tune-no-knob]"

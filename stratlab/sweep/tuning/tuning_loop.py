@@ -103,7 +103,9 @@ def tune_strategies(
         state, problems = place.bring(plan, state, retry_failed=retry_failed, stop_on_failure=False)
         entries = {release.name: state.releases.get(release.name) for release in releases}
         problems += [
-            f"{name}: has not ended" for name, each in entries.items() if not each or each.stage not in ENDED
+            f"{name}: has not ended [SL-candidate-not-ended]"
+            for name, each in entries.items()
+            if not each or each.stage not in ENDED
         ]
         if problems:
             raise UserError(

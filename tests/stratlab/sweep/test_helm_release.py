@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stratlab.cluster.workloads import APIS, Workload
 from stratlab.sweep import helm_release
 from stratlab.sweep.decision import Seen
 from stratlab.sweep.helm_release import HelmFailed, install, look_at, uninstall
-from stratlab.sweep.matrix import Release
-from stratlab.sweep.planned_release import Planned, hash_asked
+from stratlab.sweep.planned_release import hash_asked
+from tests.codes import find_codes
+from tests.stratlab.sweep.stand_ins import plan
 
 VALUES = {"run": {"config": {"lr": 1.5, "model": "no"}}}
 
@@ -33,38 +33,26 @@ class Helm:
         stream = ">&2" if code else ""
         (self.folder / verb).write_text(f"cat <<'END' {stream}\n{content}\nEND\nexit {code}\n")
 
-    @property
-    def calls(self) -> list[str]:
-        return (self.folder / "calls").read_text().splitlines()
-
 
 @pytest.fixture
 def helm(tmp_path: Path) -> Helm:
     return Helm(tmp_path)
 
 
-def plan() -> Planned:
-    return Planned(
-        Release("a", "ddp", {}, 1, {}), Path("charts/ddp"), VALUES, "", Workload(APIS["pytorchjob"], {}), True
-    )
-
-
-@pytest.mark.parametrize(("context", "more"), [(None, ""), ("east", " --kube-context east")])
-def test_each_call_names_release_namespace_and_context(helm: Helm, context: str | None, more: str) -> None:
+def test_each_call_names_release_namespace_and_context(helm: Helm) -> None:
     helm.answer("status", json.dumps({"info": {"status": "deployed"}, "config": VALUES}))
     helm.answer("get", json.dumps({"chart": "ddp"}))
     helm.answer("install", "")
     helm.answer("uninstall", "")
-    assert look_at(helm.program, "lab", "a", context) == Seen("deployed", hash_asked("ddp", VALUES))
-    install(helm.program, "lab", plan(), context)
+    assert look_at(helm.program, "lab", "a") == Seen("deployed", hash_asked("ddp", VALUES))
+    install(helm.program, "lab", plan("a", values=VALUES), "east")
     assert json.loads((helm.folder / "values").read_text()) == VALUES
-    uninstall(helm.program, "lab", "a", context)
-    status, metadata, installed, removed = helm.calls
-    assert status == f"status a -n lab -o json{more}" and metadata == f"get metadata a -n lab -o json{more}"
-    assert installed.startswith("install a charts/ddp -n lab -f /") and installed.endswith(
-        f"/values.json{more}"
-    )
-    assert removed == f"uninstall a -n lab --ignore-not-found --cascade foreground --wait{more}"
+    uninstall(helm.program, "lab", "a", "east")
+    status, metadata, installed, removed = (helm.folder / "calls").read_text().splitlines()
+    assert status == "status a -n lab -o json" and metadata == "get metadata a -n lab -o json"
+    assert installed.startswith("install a charts/ddp -n lab -f /")
+    assert installed.endswith("/values.json --kube-context east")
+    assert removed == "uninstall a -n lab --ignore-not-found --cascade foreground --wait --kube-context east"
 
 
 def test_a_release_without_values_of_its_own_is_one_too(helm: Helm) -> None:
@@ -79,13 +67,13 @@ def test_only_a_release_that_is_not_found_is_none(helm: Helm) -> None:
     helm.answer("status", "WARNING: old\nlevel=WARN msg=x\nError: secrets is forbidden", code=1)
     with pytest.raises(HelmFailed) as failure:
         look_at(helm.program, "lab", "a")
-    assert str(failure.value).endswith("status: Error: secrets is forbidden") or str(failure.value).endswith(
-        "status: secrets is forbidden"
-    )
+    assert find_codes(failure.value) == ["SL-helm-failed"] and "secrets is forbidden" in str(failure.value)
+    assert "old" not in str(failure.value) and "msg=x" not in str(failure.value), "remarks are no reason"
 
 
 def test_a_helm_that_does_not_end_has_failed(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helm_release, "UNINSTALL_S", 0.2)
     (helm.folder / "uninstall").write_text("exec sleep 5")
-    with pytest.raises(HelmFailed):
+    with pytest.raises(HelmFailed) as failure:
         uninstall(helm.program, "lab", "a")
+    assert find_codes(failure.value) == ["SL-helm-no-end"]
