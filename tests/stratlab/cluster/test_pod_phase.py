@@ -1,3 +1,5 @@
+"""What a pod of our own waits for, how long it is waited for, and how it ended."""
+
 from __future__ import annotations
 
 import time
@@ -8,7 +10,16 @@ from typing import Any
 import pytest
 
 from stratlab.cluster import ClusterError, pod_phase
-from stratlab.cluster.pod_phase import PodEnd, describe, follow_pod, has_started, why_hopeless
+from stratlab.cluster.pod_phase import (
+    PodEnd,
+    build_end,
+    describe,
+    follow_pod,
+    has_started,
+    read_end,
+    why_hopeless,
+)
+from tests.codes import find_codes
 
 
 def unscheduled(message: str) -> dict[str, Any]:
@@ -16,53 +27,42 @@ def unscheduled(message: str) -> dict[str, Any]:
     return {"status": {"phase": "Pending", "conditions": [condition]}}
 
 
+def pod(phase: str, **state: dict[str, Any]) -> dict[str, Any]:
+    status = {"phase": phase, "containerStatuses": [{"state": state}] if state else []}
+    return {"spec": {"nodeName": "n"}, "status": status}
+
+
 @pytest.mark.parametrize(
     ("message", "is_hopeless"),
     [
         ('persistentvolumeclaim "results" not found', True),
         ("pod has unbound immediate PersistentVolumeClaims", False),
-        ('persistentvolumeclaim "results" is being deleted', False),
-        ("0/3 nodes are available: 3 Insufficient cpu", False),
         ('node "gpu-1" not found', False),  # it may come back
     ],
 )
 def test_only_a_claim_that_is_not_there_is_hopeless(message: str, is_hopeless: bool) -> None:
-    pod = unscheduled(message)
-    assert why_hopeless(pod) == (message if is_hopeless else "")
-    assert describe(pod) == f"waits for a node: {message}"
+    assert why_hopeless(unscheduled(message)) == (message if is_hopeless else "")
+    assert message in describe(unscheduled(message))
 
 
-@pytest.mark.parametrize(
-    ("reason", "is_hopeless"), [("ErrImageNeverPull", True), ("ContainerCreating", False)]
-)
-def test_of_a_container_its_reason_tells(reason: str, is_hopeless: bool) -> None:
-    waiting = {"state": {"waiting": {"reason": reason, "message": "said"}}}
-    pod = {"status": {"containerStatuses": [waiting]}}
-    assert why_hopeless(pod) == (f"{reason}: said" if is_hopeless else "")
-    assert describe(pod) == f"waits: {reason}"
+def test_of_a_container_its_reason_tells() -> None:
+    for reason, is_hopeless in (("ErrImageNeverPull", True), ("ContainerCreating", False)):
+        waits = pod("Pending", waiting={"reason": reason, "message": "said"})
+        assert why_hopeless(waits) == (f"{reason}: said" if is_hopeless else "")
+        assert reason in describe(waits)
 
 
 @pytest.mark.parametrize(
     ("phase", "state", "started"),
     [
-        ("Pending", None, False),
         ("Pending", "waiting", False),
         ("Pending", "running", True),  # the phase follows later
-        ("Running", "running", True),
         ("Running", "terminated", True),
-        ("Succeeded", "terminated", True),
-        ("Failed", None, True),  # evicted: it will have no log
+        ("Failed", "", True),  # evicted: it will have no log
     ],
 )
-def test_started_is_what_runs_has_run_or_has_ended(phase: str, state: str | None, started: bool) -> None:
-    statuses = [{"state": {state: {}}}] if state else []
-    assert has_started({"status": {"phase": phase, "containerStatuses": statuses}}) is started
-    assert not has_started({})
-
-
-def pod(phase: str, **state: dict[str, Any]) -> dict[str, Any]:
-    status = {"phase": phase, "containerStatuses": [{"state": state}]}
-    return {"spec": {"nodeName": "n"}, "status": status}
+def test_started_is_what_runs_has_run_or_has_ended(phase: str, state: str, started: bool) -> None:
+    assert has_started(pod(phase, **({state: {}} if state else {}))) is started
 
 
 def test_a_pod_is_waited_for_until_it_runs_and_not_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +102,18 @@ def test_a_node_has_a_minute_and_an_image_ten(
 
     monkeypatch.setattr(pod_phase, "watch", watch)
     began = time.monotonic()
-    with pytest.raises(ClusterError, match="pod volume has not started after 0 s, it waits"):
+    with pytest.raises(ClusterError) as failure:
         list(follow_pod(SimpleNamespace(get=refuse), "lab", "volume", lambda text: None))  # type: ignore[arg-type]
+    assert find_codes(failure.value) == ["SL-pod-not-started"]
     assert given == pytest.approx(limits_s, abs=5)
+
+
+def test_an_end_by_the_deadline_or_by_others_is_told() -> None:
+    late = {"phase": "Failed", "reason": "DeadlineExceeded", "message": "Pod was active too long"}
+    with pytest.raises(ClusterError) as failure:
+        read_end("p", iter([build_end({"status": late})]), 5)
+    assert find_codes(failure.value) == ["SL-pod-too-long"]
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}
+    assert build_end({"status": evicted}) == PodEnd(1, "Evicted: disk pressure")
+    killed = pod("Failed", terminated={"exitCode": 137, "reason": "OOMKilled"})
+    assert build_end(killed) == PodEnd(137, "OOMKilled")

@@ -9,45 +9,42 @@ import pytest
 
 from stratlab.cluster import connection as connecting
 from stratlab.wait import resource as resource_module
+from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi, serve
 from tests.stratlab.wait.waiting import call, enter_pod, write_attempt
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
+ANALYSES = "/apis/batch/v1/namespaces/lab/jobs"
 
 
-def test_in_a_pod_the_resource_ends_it(
+def test_in_a_pod_the_resource_ends_it_and_the_analysis_is_started(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(resource_module, "OTHER_SILENCE_S", 0.2)
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": "it failed."}]}
+    complete = {"conditions": [{"type": "Complete", "status": "True"}]}
     api.put(JOBS, {"metadata": {"name": "demo"}, "status": failed})
+    api.put(ANALYSES, {"metadata": {"name": "analysis"}, "status": complete})
     api.token = "secret"
-    for name, text in (("token", "secret\n"), ("namespace", "lab")):
-        (tmp_path / name).write_text(text)
     with serve(api) as address:
         enter_pod(monkeypatch, tmp_path, address)
-        run_dir = str(tmp_path / "run")
-        assert call(monkeypatch, run_dir, "--resource", "pytorchjob/demo", "--deadline-s", "20") == 0
-        shown = capsys.readouterr().out
-        assert "PyTorchJob demo: Failed, it failed.; " in shown.splitlines()[-1]
-        other = ["--resource", "pytorchjob/demo", "--namespace", "elsewhere", "--deadline-s", "0.5"]
+        waiting = (tmp_path / "run", "--resource", "pytorchjob/demo")
+        assert call(monkeypatch, *waiting, "--deadline-s", 20) == 0
+        assert "it failed." in capsys.readouterr().out.splitlines()[-1]
         api.served.add(JOBS.replace("/lab/", "/elsewhere/"))
-        assert call(monkeypatch, run_dir, *other) == 1
-        assert "PyTorchJob demo: not there yet" in capsys.readouterr().out
+        assert call(monkeypatch, *waiting, "--namespace", "elsewhere", "--deadline-s", 0.5) == 1
+        assert find_codes(capsys.readouterr().err) == ["SL-not-ended"]
+        write_attempt(tmp_path, 10)
+        assert call(monkeypatch, tmp_path, "--then-start", "analysis") == 0
+        assert call(monkeypatch, tmp_path, "--then-start", "other") == 2
+        assert find_codes(capsys.readouterr().err) == ["SL-job-not-started"]
 
 
-def test_without_a_token_the_files_decide(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_token_the_files_decide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setattr(connecting, "SERVICE_ACCOUNT", tmp_path / "none")
-    (tmp_path / "attempts.jsonl").write_text('{"event": "ended", "exit_code": 10}\n')
-    assert call(monkeypatch, str(tmp_path), "--resource", "pytorchjob/demo", "--namespace", "lab") == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith(
-        "no Kubernetes API here (not in a pod, or no token): PyTorchJob demo is not asked"
-    )
-    assert shown[-1].endswith("ended with exit code 10")
+    write_attempt(tmp_path, 10)
+    assert call(monkeypatch, tmp_path, "--resource", "pytorchjob/demo", "--namespace", "lab") == 0
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [(10, 0), (None, 1)])
@@ -59,15 +56,16 @@ def test_as_json_the_end_stands_alone(
     exit_code: int,
 ) -> None:
     write_attempt(tmp_path, code)
-    assert call(monkeypatch, str(tmp_path), "--json", "--deadline-s", "0.2") == exit_code
-    shown = capsys.readouterr()
-    found = json.loads(shown.out)
+    assert call(monkeypatch, tmp_path, "--json", "--deadline-s", "0.2") == exit_code
+    found = json.loads(capsys.readouterr().out)
     assert (found["ended"], found["exit_code"]) == (code is not None, code)
-    assert found["sentence"] in shown.err
 
 
-def test_a_misspelt_resource_is_refused(
+def test_what_is_given_wrongly_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, str(tmp_path), "--resource", "pytorch/demo") == 2
-    assert "error: --resource pytorch/demo: must be API/NAME" in capsys.readouterr().err
+    assert call(monkeypatch, tmp_path, "--resource", "pytorch/demo") == 2
+    assert find_codes(capsys.readouterr().err) == ["SL-resource-form"]
+    (tmp_path / "file").touch()
+    assert call(monkeypatch, tmp_path / "file") == 2
+    assert find_codes(capsys.readouterr().err) == ["SL-wait-no-folder"]
