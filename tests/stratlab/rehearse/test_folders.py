@@ -1,10 +1,14 @@
+"""What a rehearsal makes, and takes away again."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from stratlab.rehearse.folders import make_folder, remove_empty, replaced
+from stratlab.rehearse.folders import check_free, make_folder, remove_empty, replaced
+from stratlab.user_error import UserError
+from tests.codes import find_codes
 
 
 def test_only_what_was_made_and_stayed_empty_is_removed(tmp_path: Path) -> None:
@@ -17,12 +21,28 @@ def test_only_what_was_made_and_stayed_empty_is_removed(tmp_path: Path) -> None:
     (tmp_path / "mine" / "a" / "c" / "file").unlink()
     remove_empty(made)
     assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"file/x: cannot be created \(Not a directory\)"):
+    with pytest.raises(UserError) as failure:
         make_folder(tmp_path / "file" / "x")
+    assert find_codes(failure.value) == ["SL-folder-not-made"]
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
+    def refused(replace: bool) -> list[str]:
+        with pytest.raises(UserError) as failure:
+            check_free(tmp_path, replace=replace)
+        return find_codes(failure.value)
+
+    check_free(tmp_path, replace=False)
+    (tmp_path / "config.json").write_text('{"config": {}, "resolved": {}}')
+    check_free(tmp_path, replace=False)  # an attempt that did not finish may be followed by another
+    (tmp_path / "summary.json").touch()
+    assert refused(replace=False) == ["SL-run-finished"]
+    check_free(tmp_path, replace=True)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    (tmp_path / "thesis.tex").touch()
+    assert refused(replace=True) == ["SL-folder-taken"]
 
 
 @pytest.mark.parametrize("new", [True, False])
