@@ -76,6 +76,6 @@ def find_chart(folder: Path, name: str) -> Path:
     if not packages:
         raise UserError(
             f"--charts {folder}: no chart {name} there; name the repository's folder charts, or one with the packages "
-            f"that `helm pull` brings"
+            "that `helm pull` brings [SL-demo-no-chart]"
         )
     return packages[-1]

@@ -14,6 +14,7 @@ from stratlab.demo.command import SETTINGS, STRATEGIES, demo, find_chart
 from stratlab.rehearse.planned_run import Request
 from stratlab.rehearse.summary import RunEnd
 from stratlab.user_error import UserError
+from tests.codes import find_codes
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,8 +37,9 @@ def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (age, age))
     assert find_chart(tmp_path, "ddp") == tmp_path / "ddp-0.10.0.tgz"
     assert find_chart(ROOT / "charts", "ddp") == ROOT / "charts/ddp"
-    with pytest.raises(UserError, match=r"no chart fsdp there; name the repository's folder charts"):
+    with pytest.raises(UserError) as failure:
         find_chart(tmp_path, "fsdp")
+    assert find_codes(failure.value) == ["SL-demo-no-chart"]
 
 
 def test_it_compares_what_it_has_run_and_nothing_that_failed(
@@ -52,10 +54,7 @@ def test_it_compares_what_it_has_run_and_nothing_that_failed(
     def run_request(request: Request) -> list[RunEnd]:
         called.append([path.name for path in request.charts])
         assert request.replace and request.settings == SETTINGS
-        return [
-            RunEnd("ddp", request.results / "demo/ddp", 0),
-            RunEnd("fsdp", request.results / "demo/fsdp", code),
-        ]
+        return [RunEnd("ddp", request.results / "demo/ddp", code)]
 
     monkeypatch.setattr(rehearsing, "run_request", run_request)
     monkeypatch.setattr(comparing, "compare", lambda folder, **_: called.append(folder))
