@@ -19,9 +19,7 @@ from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import JOBS
-from tests.stratlab.cluster.lab import Lab, lab
-
-__all__ = ["lab"]
+from tests.stratlab.cluster.lab import Lab
 
 POD = 'pods "stratlab-volume-x" is forbidden: '
 EXCEEDED = "exceeded quota: team, requested: limits.cpu=1, used: limits.cpu=4, limited: limits.cpu=4"

@@ -16,10 +16,9 @@ from stratlab.fetch.unpacking import unpack
 from stratlab.user_error import UserError
 from stratlab.verify.checks import verify_run
 from tests.codes import find_codes
-from tests.stratlab.cluster.lab import Lab, lab
+from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
 
-__all__ = ["lab"]
 Call = Callable[..., tuple[int, str]]
 
 

@@ -13,11 +13,10 @@ import pytest
 
 from stratlab import cli
 from tests.codes import find_codes
-from tests.stratlab.cluster.lab import Lab, lab
+from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.watch.objects import RUNS, build_run
 
-__all__ = ["lab"]
 Call = Callable[..., tuple[int, str]]
 
 
