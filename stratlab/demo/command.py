@@ -51,7 +51,8 @@ def demo(
     from stratlab.rendering.installation import explain_trainer
 
     if absence := explain_trainer(TRAINER[0], build_machine_env(os.environ)):
-        raise UserError(f"the demo trains on this machine: {absence}")
+        told = f"the demo trains on this machine: {absence}"
+        raise UserError(told)
     found = [find_chart(charts, name) for name in STRATEGIES]
     places = {name: (results / name).expanduser().resolve() for name in ("runs", "mlflow")}
     ends = run_request(

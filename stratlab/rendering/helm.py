@@ -145,7 +145,8 @@ def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
     )
     if done.returncode:
         words = [line for line in done.stderr.strip().splitlines() if not line.startswith("level=INFO")]
-        raise UserError(f"helm {arguments[0]}: " + "\n".join(words).removeprefix("Error: "))
+        said = "\n".join(words).removeprefix("Error: ")
+        raise UserError(f"helm {arguments[0]}: {said}")
     return done.stdout
 
 

@@ -21,6 +21,7 @@ from stratlab.rendering.checking import ask_trainer, list_refusals
 from stratlab.rendering.helm import read_chart_name, render_chart
 from stratlab.rendering.pod_commands import expand as expand_variables
 from stratlab.rendering.volume import place_value
+from stratlab.sweep.cannot_start import cannot_start
 from stratlab.sweep.definition import STRATEGY, Sweep
 from stratlab.sweep.matrix import Release, expand
 from stratlab.user_error import UserError
@@ -71,7 +72,7 @@ def build_plan(
     base, wrong = _read_values([folder / name for name in sweep.values])
     problems += wrong
     if problems:
-        raise UserError("\n  ".join(["the sweep cannot start:", *problems]))
+        raise cannot_start(problems)
     planned: list[Planned] = []
     refusals: dict[str, list[str]] = {}
     for number, release in enumerate(releases, 1):
@@ -89,7 +90,7 @@ def build_plan(
             refusals.setdefault(str(refusal).replace(release.name, "<release>"), []).append(release.name)
     if refusals:
         lines = [f"{', '.join(names)}: {text}" for text, names in refusals.items()]
-        raise UserError("\n  ".join(["the sweep cannot start:", *lines]))
+        raise cannot_start(lines)
     return planned
 
 
@@ -236,7 +237,7 @@ def check_settings(
         options, environ = ["--replace"], build_machine_env(environ)
     answers = ask_trainer(runs, environ, options, (sys.executable, "-m", "trainer"), waiting)
     if answers.refused:
-        raise UserError("\n  ".join(["the sweep cannot start:", *list_refusals(answers, len(plan))]))
+        raise cannot_start(list_refusals(answers, len(plan)))
     return answers.reason
 
 

@@ -12,6 +12,7 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
 from stratlab.compare.comparison_pod import build_options, check_output, compare_on_cluster
+from stratlab.sweep.cannot_start import cannot_start
 from stratlab.sweep.decision import Decision, Seen, decide
 from stratlab.sweep.helm_release import HelmFailed, look_at, uninstall
 from stratlab.sweep.planned_release import Planned
@@ -64,7 +65,7 @@ def decide_all(
             problems.append(f"{name}: {decision.reason}")
         decisions.append((planned, decision))
     if problems:
-        raise UserError("\n  ".join(["the sweep cannot start:", *dict.fromkeys(problems)]))
+        raise cannot_start(dict.fromkeys(problems))
     return decisions
 
 

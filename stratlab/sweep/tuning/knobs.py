@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from stratlab.sweep.cannot_start import cannot_start
 from stratlab.sweep.definition import STRATEGY, Sweep
 from stratlab.tables.strategies import STRATEGIES
-from stratlab.user_error import UserError
 
 ROUNDING = "reduce_dtype"
 """The one knob that is not tried: another type of the reduction is another rounding, and runs with it are no longer
@@ -41,7 +41,7 @@ def check_knobs(sweep: Sweep, folder: Path) -> None:
     strategies = {name: find_strategy(chart) for name, chart in charts.items() if chart.is_dir()}
     problems = [*_wrong_knobs(sweep, strategies)]
     if problems:
-        raise UserError("\n  ".join(["the sweep cannot start:", *problems]))
+        raise cannot_start(problems)
 
 
 def _wrong_knobs(sweep: Sweep, strategies: Mapping[str, str]) -> Iterator[str]:

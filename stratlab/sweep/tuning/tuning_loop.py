@@ -108,9 +108,8 @@ def tune_strategies(
             if not each or each.stage not in ENDED
         ]
         if problems:
-            raise UserError(
-                "\n  ".join(["the tuning is not at its end, the same command goes on:", *problems])
-            )
+            why = "\n  ".join(["the tuning is not at its end, the same command goes on:", *problems])
+            raise UserError(why)
         if any(entry.stage == "succeeded" for entry in state.releases.values()):
             report = place.compare(plan, name_tuning(comparison), output, None)
         rows = {row["run"]: row for row in report.get("runs", [])}
