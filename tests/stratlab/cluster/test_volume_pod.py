@@ -12,11 +12,11 @@ import pytest
 from stratlab.cluster import ClusterError, pod_phase, volume_pod
 from stratlab.cluster.pod_template import PodRequest, build_pod
 from stratlab.cluster.volume_pod import Finished, read_file, run_on_volume
-from stratlab.user_error import NothingThere, UserError
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import PODS, run_kubelet
 from tests.stratlab.cluster.lab import Lab
+from tests.stratlab.raised import raised
 
 PLACE = {"claim": "stratlab-results", "mount": "/results", "image": "lab"}
 
@@ -89,12 +89,10 @@ def test_a_file_comes_back_byte_by_byte(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_told(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(NothingThere) as missing:
-        read(lab, tmp_path / "nope")
-    assert find_codes(missing.value) == ["SL-file-not-there"] and f"{tmp_path}/nope" in str(missing.value)
-    with pytest.raises(ClusterError) as failure:
-        read(lab, tmp_path)
-    assert find_codes(failure.value) == ["SL-file-unreadable"] and "IsADirectoryError" in str(failure.value)
+    missing = raised(read, lab, tmp_path / "nope")
+    assert find_codes(missing) == ["SL-file-not-there"] and f"{tmp_path}/nope" in str(missing)
+    failure = raised(read, lab, tmp_path)
+    assert find_codes(failure) == ["SL-file-unreadable"] and "IsADirectoryError" in str(failure)
 
 
 def test_who_stops_reading_leaves_no_pod(lab: Lab, tmp_path: Path, api: FakeApi) -> None:
@@ -127,9 +125,7 @@ def test_a_log_connection_that_breaks_is_resumed_where_it_was(
     api.fault = break_twice
     assert read(lab, tmp_path / "file") == content and len(broken) == 2
     api.fault = lambda path, query: {"cut": 1} if path.endswith("/log") else None
-    with pytest.raises(ClusterError) as failure:
-        read(lab, tmp_path / "file")
-    assert find_codes(failure.value) == ["SL-pod-log-broke-off"]
+    assert find_codes(raised(read, lab, tmp_path / "file")) == ["SL-pod-log-broke-off"]
 
 
 def test_a_log_that_was_cut_is_not_taken_for_the_file(
@@ -137,9 +133,7 @@ def test_a_log_that_was_cut_is_not_taken_for_the_file(
 ) -> None:
     (tmp_path / "file").write_bytes(b"a" * 100)
     monkeypatch.setattr(volume_pod, "SEND_FILE", volume_pod.SEND_FILE.replace('print("end"', 'print("ned"'))
-    with pytest.raises(ClusterError) as failure:
-        read(lab, tmp_path / "file")
-    assert find_codes(failure.value) == ["SL-file-cut"]
+    assert find_codes(raised(read, lab, tmp_path / "file")) == ["SL-file-cut"]
 
 
 @pytest.mark.parametrize(
@@ -156,21 +150,18 @@ def test_a_pod_that_will_not_start_is_told_and_removed(
     monkeypatch.setattr(pod_phase, "TICK_S", 0.2)
     lab[1].waits["lab"] = status
     said: list[str] = []
-    with pytest.raises(ClusterError) as failure:
-        run(lab, "print(1)", progress=said.append)
-    assert find_codes(failure.value) == [code]
+    failure = raised(run, lab, "print(1)", progress=said.append)
+    assert find_codes(failure) == [code]
     assert bool(said) is (code == "SL-pod-not-started"), "progress while it waits"
-    assert ("no such host" in str(failure.value)) or "0/1 nodes" in said[0]
+    assert "no such host" in str(failure) or "0/1 nodes" in said[0]
 
 
 def test_no_claim_and_no_right_are_told_before_a_pod_waits(lab: Lab, api: FakeApi) -> None:
-    with pytest.raises(ClusterError) as failure:
-        run(lab, "print(1)", claim="other")
-    assert find_codes(failure.value) == ["SL-claim-unknown"] and "other" in str(failure.value)
+    failure = raised(run, lab, "print(1)", claim="other")
+    assert find_codes(failure) == ["SL-claim-unknown"] and "other" in str(failure)
     api.namespaces.clear()
-    with pytest.raises(UserError) as refused:
-        run(lab, "print(1)", claim="other")
-    assert find_codes(refused.value) == ["SL-namespace-unknown"] and lab[1].created == []
+    refused = raised(run, lab, "print(1)", claim="other")
+    assert find_codes(refused) == ["SL-namespace-unknown"] and lab[1].created == []
     lab[1].deny = (403, "no right")
     with pytest.raises(ClusterError) as failure:
         run(lab, "print(1)")

@@ -34,21 +34,6 @@ def tell(changes: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, str]]:
     return [(kind, thing["metadata"]["name"] if thing else "") for kind, thing in changes]
 
 
-def test_selectors_reach_list_and_watch(api: FakeApi, connection: Connection) -> None:
-    for name in "ab":
-        api.put(JOBS, job(name))
-    for selector in ({"fieldSelector": "metadata.name=a"}, {"labelSelector": "run=a"}):
-        seen = []
-        for change in watch(connection, JOBS, selector, soon()):
-            seen.append(change)
-            if change[0] == SYNCED:
-                api.put(JOBS, job("b", spec=time.time()))
-                api.put(JOBS, job("a", spec=time.time()))
-            if change[0] == MODIFIED:
-                break
-        assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (MODIFIED, "a")]
-
-
 def test_it_is_a_watch_and_no_poll(api: FakeApi, connection: Connection) -> None:
     """And the deadline holds although nothing happens."""
     api.put(JOBS, job("a"))
@@ -258,10 +243,3 @@ def test_what_is_no_change_of_an_object_costs_nothing(
     assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (ADDED, "b")]
     assert faults == {"list": [], "watch": []}
     assert len(said) == 1
-
-
-def test_an_empty_list_may_be_null(api: FakeApi, connection: Connection) -> None:
-    api.served.add(JOBS)
-    empty = b'{"metadata": {"resourceVersion": "100"}, "items": null}'
-    api.fault = lambda path, query: None if "watch" in query else {"garbled": empty}
-    assert tell(list(watch(connection, JOBS, patience=soon(0.4)))) == [(SYNCED, "")]

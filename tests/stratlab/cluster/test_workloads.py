@@ -28,7 +28,6 @@ def nodes_of_trainjob(active: int) -> dict[str, Any]:
     ("status", "state"),
     [
         (None, "no status"),
-        (conditions("Created", "Running", Restarting=False), "Running"),
         (conditions("Created", "Running", "Suspended"), "Suspended"),
         (conditions("Running", "Restarting"), "Restarting"),
         (conditions("Failed", Succeeded=False), "Failed"),
@@ -36,7 +35,6 @@ def nodes_of_trainjob(active: int) -> dict[str, Any]:
         (conditions("Complete") | nodes_of_trainjob(0), "Succeeded"),
         (nodes_of_trainjob(1), "Running"),
         (nodes_of_trainjob(0), "Created"),
-        (conditions("SomethingNew"), "Created"),
     ],
 )
 def test_states(status: dict[str, Any] | None, state: str) -> None:
@@ -91,7 +89,6 @@ def test_annotations_and_what_the_operator_says() -> None:
     [
         ({"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}}, 4, True),
         ({"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2}}}, 2, False),
-        ({"trainer": {"numNodes": 2}}, 2, False),
         ({"pytorchReplicaSpecs": {"Worker": {}}}, 1, False),
     ],
 )

@@ -13,8 +13,8 @@ import yaml
 from stratlab.demo.command import SETTINGS, STRATEGIES, demo, find_chart
 from stratlab.rehearse.planned_run import Request
 from stratlab.rehearse.summary import RunEnd
-from stratlab.user_error import UserError
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,9 +37,7 @@ def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (age, age))
     assert find_chart(tmp_path, "ddp") == tmp_path / "ddp-0.10.0.tgz"
     assert find_chart(ROOT / "charts", "ddp") == ROOT / "charts/ddp"
-    with pytest.raises(UserError) as failure:
-        find_chart(tmp_path, "fsdp")
-    assert find_codes(failure.value) == ["SL-demo-no-chart"]
+    assert find_codes(raised(find_chart, tmp_path, "fsdp")) == ["SL-demo-no-chart"]
 
 
 def test_it_compares_what_it_has_run_and_nothing_that_failed(

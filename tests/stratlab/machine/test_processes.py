@@ -15,8 +15,8 @@ import pytest
 
 from stratlab.machine import processes
 from stratlab.machine.processes import Processes, tail
-from stratlab.user_error import UserError
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 SESSION = f"""
@@ -100,9 +100,7 @@ def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch: pytest
         monkeypatch.setattr(random, "sample", lambda ports, count: [port, port + 1])
         assert processes.free_port() == port + 1
         monkeypatch.setattr(random, "sample", lambda ports, count: [port])
-        with pytest.raises(UserError) as failure:
-            processes.free_port()
-        assert find_codes(failure.value) == ["SL-no-free-port"]
+        assert find_codes(raised(processes.free_port)) == ["SL-no-free-port"]
 
 
 def test_a_killed_parent_takes_its_processes_along(tmp_path: Path) -> None:

@@ -186,7 +186,6 @@ def test_each_host_starts_its_trainer(start: Start, path: Path) -> None:
         (1, {}, ["", "4", "", "-m trainer"]),
         (2, {"NODE_RANK": "1", "MASTER_ADDR": "m"}, ["2", "4", "m:29500", "try-worker-1", "-m trainer"]),
         (2, {"NODE_RANK": "1"}, []),
-        (2, {"MASTER_ADDR": "m"}, []),
     ],
 )
 def test_torchrun_has_the_place_of_its_machine(

@@ -15,6 +15,7 @@ from stratlab.render.script import Wanted, build_script
 from stratlab.render.start import Request, build_start
 from stratlab.user_error import UserError
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 ROOT = Path(__file__).parents[3]
 RESULTS = Path("/shared/my runs")
@@ -155,9 +156,8 @@ UNPACK = f"{FIRST}.name=unpack,{FIRST}.image=tools:1,{FIRST}.command={{tar}}"
 def test_what_is_wrong_is_said(
     starter: str, asked: Request, more: dict[str, object], code: str, named: str
 ) -> None:
-    with pytest.raises(UserError) as refused:
-        script(starter, asked, **more)
-    assert find_codes(refused.value) == [code] and named in str(refused.value)
+    refused = raised(script, starter, asked, **more)
+    assert find_codes(refused) == [code] and named in str(refused)
 
 
 def test_a_hostfile(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_a_hostfile(tmp_path: Path) -> None:
     text = script("hostfile", request(), hostfile=file)
     assert "hosts=(gpu-01 me@10.0.0.2)" in text and "PET_NNODES=2 PET_NPROC_PER_NODE=8" in text
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
-    with pytest.raises(UserError) as refused:
-        script("hostfile", request(nodes=3), hostfile=file)
-    assert find_codes(refused.value) == ["SL-nodes-not-hostfile"]
+    assert find_codes(raised(script, "hostfile", request(nodes=3), hostfile=file)) == [
+        "SL-nodes-not-hostfile"
+    ]
 
 
 @pytest.mark.parametrize(

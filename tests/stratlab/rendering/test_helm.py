@@ -12,6 +12,7 @@ import pytest
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
 from stratlab.user_error import UserError
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 DDP = Path("charts/ddp")
 
@@ -85,9 +86,7 @@ def test_without_helm_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
             monkeypatch.setenv("STRATLAB_HELM", given)
         else:
             monkeypatch.delenv("STRATLAB_HELM", raising=False)
-        with pytest.raises(UserError) as failure:
-            find_helm()
-        assert find_codes(failure.value) == [code]
+        assert find_codes(raised(find_helm)) == [code]
 
 
 def test_an_unknown_name_is_told_with_the_names_there_are() -> None:

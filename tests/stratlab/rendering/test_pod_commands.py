@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stratlab.rendering.pod_commands import build_pod, expand
-from stratlab.user_error import UserError
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 
 def pod(container: dict[str, Any] | None = None, **spec: Any) -> Any:
@@ -43,9 +43,8 @@ def test_claims_are_folders_to_make_and_scratch_must_exist(tmp_path: Path) -> No
     volumes += [{"name": "token", "projected": {"sources": []}}]
     assert pod({"volumeMounts": mounts}, volumes=volumes).claims == (Path("/r/x"),)
     mounts[1]["mountPath"] = str(tmp_path / "missing")
-    with pytest.raises(UserError) as failure:
-        pod({"volumeMounts": mounts}, volumes=volumes)
-    assert find_codes(failure.value) == ["SL-scratch-absent"] and "missing" in str(failure.value)
+    failure = raised(pod, {"volumeMounts": mounts}, volumes=volumes)
+    assert find_codes(failure) == ["SL-scratch-absent"] and "missing" in str(failure)
 
 
 SECRET = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "t"}}}
@@ -65,6 +64,5 @@ SECRET = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "t"}}
 def test_what_only_a_cluster_has_is_refused(
     container: dict[str, Any], spec: dict[str, Any], code: str, named: str
 ) -> None:
-    with pytest.raises(UserError) as failure:
-        pod(container, **spec)
-    assert find_codes(failure.value) == [code] and named in str(failure.value)
+    failure = raised(pod, container, **spec)
+    assert find_codes(failure) == [code] and named in str(failure)

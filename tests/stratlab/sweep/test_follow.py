@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.job_end import read_job_end
 from stratlab.sweep.follow import Outcome, follow_release
@@ -145,13 +144,6 @@ def test_a_pod_that_waits_for_ever_is_shown(api: FakeApi, connection: Connection
     assert not any("waiter" in text for text in following.shown)
     api.delete(JOBS, "a")
     assert following.end()[0] is False, "it was removed before it had ended"
-
-
-def test_a_cluster_that_refuses_is_an_error(api: FakeApi, connection: Connection) -> None:
-    api.fault = lambda path, query: {"status": 403, "message": "no right to see"} if path == JOBS else None
-    with pytest.raises(ClusterError) as failure:
-        follow_release(connection, "lab", plan("a"), lambda text: None)
-    assert failure.value.status == 403
 
 
 def test_end_of_a_job() -> None:

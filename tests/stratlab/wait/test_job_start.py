@@ -7,13 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from stratlab.cluster.connection import Connection
-from stratlab.user_error import UserError
 from stratlab.wait.job_start import QUEUE, start_job
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.raised import raised
 
 JOBS = "/apis/batch/v1/namespaces/lab/jobs"
 
@@ -74,6 +72,5 @@ def test_an_account_without_the_right_is_refused(api: FakeApi, connection: Conne
     api.put(JOBS, job())
     denied = {"status": 403, "message": "jobs.batch is forbidden"}
     api.fault = lambda path, query: denied if path.startswith("PATCH") else None
-    with pytest.raises(UserError) as failure:
-        start_job(connection, "lab", "demo-analysis-1", "", lambda sentence: None, 0.02)
-    assert find_codes(failure.value) == ["SL-job-not-started"] and "forbidden" in str(failure.value)
+    failure = raised(start_job, connection, "lab", "demo-analysis-1", "", lambda sentence: None, 0.02)
+    assert find_codes(failure) == ["SL-job-not-started"] and "forbidden" in str(failure)

@@ -69,18 +69,6 @@ def test_the_files_end_it_first(api: FakeApi, connection: Connection, run_dir: P
         assert run.ends_within(1).exit_code == 0
 
 
-def test_files_still_being_written_are_given_time(
-    api: FakeApi, connection: Connection, run_dir: Path
-) -> None:
-    write_attempt(run_dir, None)
-    api.put(JOBS, job("Failed"))
-    with waiting(run_dir, connection) as run:
-        for number in range(10):
-            (run_dir / "metrics.jsonl").write_text("x" * number)
-            run.goes_on_for(0.1)
-        run.ends_within(2)
-
-
 @pytest.mark.parametrize("state", ["Running", "Restarting"])
 def test_a_code_that_is_tried_again_is_no_end_while_the_resource_lives(
     api: FakeApi, connection: Connection, run_dir: Path, state: str

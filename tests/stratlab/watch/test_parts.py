@@ -77,7 +77,6 @@ UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
     ("pod", "phase", "note"),
     [
         (build_pod(0), "Running", ""),
-        (build_pod(0, "Pending", state=waits("ContainerCreating")), "Pending", ""),
         (
             build_pod(0, "Pending", state=waits("ImagePullBackOff", "none")),
             "Pending",
@@ -86,7 +85,6 @@ UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
         (build_pod(0, "Pending", conditions=[UNSCHEDULABLE]), "Pending", "Unschedulable: 1 cpu"),
         (build_pod(0, "Failed", state=ended(137, reason="OOMKilled")), "Failed", "OOMKilled, exit code 137"),
         (build_pod(0, "Failed", reason="Evicted", message="low on disk"), "Failed", "Evicted: low on disk"),
-        (build_pod(0, initContainerStatuses=[{"state": waits("Wrong")}]), "Running", "Wrong"),
     ],
 )
 def test_a_pod_says_why_it_does_not_run(pod: dict[str, Any], phase: str, note: str) -> None:
@@ -114,7 +112,6 @@ def said(code: int, reason: str = "r", message: str = "m") -> str:
     ("text", "found"),
     [
         ("not json", (10, "Error", "")),
-        ("[1]", (10, "Error", "")),
         ("warning first\n" + said(12), (12, "r", "m")),  # what it says counts, not the code of a shell
         (said(12) + "warning after", (10, "Error", "")),
     ],
@@ -140,7 +137,6 @@ def test_of_a_pod_that_runs_again_the_newest_end_counts() -> None:
     [
         ([134, 10], 10),
         ([137, 134, 143], 137),
-        ([134, 134], 134),
         ([137, 14], 14),  # the one that gave up
         ([0, 0], None),
     ],

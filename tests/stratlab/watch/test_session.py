@@ -13,7 +13,6 @@ import pytest
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import find_workload
-from stratlab.user_error import UserError
 from stratlab.watch import session, sources
 from stratlab.watch.appearance import await_workload
 from stratlab.watch.farewell import build_ending
@@ -22,6 +21,7 @@ from stratlab.watch.picture import Picture
 from stratlab.watch.session import watch_run
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi, Fault
+from tests.stratlab.raised import raised
 from tests.stratlab.watch.objects import (
     ANALYSES,
     EVENTS,
@@ -45,6 +45,7 @@ def all_served(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "TICK_S", 0.05)
     monkeypatch.setattr(session, "LAST_LINES_S", 0.5)
     monkeypatch.setattr(session, "CULPRIT_S", 0.7)
+    monkeypatch.setattr(session, "NO_STATUS_S", 0.3)
     monkeypatch.setattr("stratlab.watch.lines.PROGRESS_EVERY_S", 0.0)
 
 
@@ -83,11 +84,13 @@ class Watching:
 
 
 def test_a_run_that_succeeds(api: FakeApi, connection: Connection) -> None:
-    api.put(RUNS, build_run("Created"))
+    api.put(RUNS, build_run())
     job = api.put(ANALYSES, build_analysis())
     api.put(PODS, build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
+    api.fault = lambda path, query: {"status": 403, "message": f"no {path}"} if path == EVENTS else None
     run = Watching(connection)
-    run.says("PyTorchJob demo: Created")
+    run.says("kubeflow.org/v1 PyTorchJob")  # it has no status: no operator looks after it
+    run.says(f"no {EVENTS}")
     run.says("pod demo-worker-0: Pending")
     run.says("analysis: pending")
     api.log("demo-worker-0", "demo: rank 0 of 4")
@@ -107,13 +110,6 @@ def test_a_run_that_succeeds(api: FakeApi, connection: Connection) -> None:
     assert code == 0 and picture.progress and picture.progress.step == 600
     run.says("analysis: Complete")
     assert json.loads(json.dumps(build_ending(picture, code)))["analysis"] == "Complete"
-
-
-def test_without_the_analysis(api: FakeApi, connection: Connection) -> None:
-    api.put(ANALYSES, build_analysis())
-    api.put(RUNS, build_run("Succeeded"))
-    code, _ = Watching(connection, analysis=False).end()
-    assert code == 0
 
 
 def test_a_run_that_fails_ends_with_the_trainers_code(api: FakeApi, connection: Connection) -> None:
@@ -189,17 +185,6 @@ def test_events_of_this_run_and_of_no_other(api: FakeApi, connection: Connection
     assert not any("not mine" in line or "demo2" in line for line in run.said)
 
 
-def test_events_and_jobs_may_be_forbidden(api: FakeApi, connection: Connection) -> None:
-    api.fault = lambda path, query: (
-        {"status": 403, "message": f"no {path}"} if path in (EVENTS, ANALYSES) else None
-    )
-    api.put(RUNS, build_run("Running"))
-    run = Watching(connection)
-    run.says(f"no {EVENTS}")
-    api.put(RUNS, build_run("Succeeded"))
-    assert run.end()[0] == 0
-
-
 @pytest.mark.parametrize("collection", [PODS, RUNS])
 def test_neither_pods_nor_the_run_may_be_forbidden(
     api: FakeApi, connection: Connection, collection: str
@@ -209,18 +194,6 @@ def test_neither_pods_nor_the_run_may_be_forbidden(
     run = Watching(connection)
     run.thread.join(5)
     assert str(run.failure) == "not for you"
-
-
-def test_no_status_is_explained(
-    api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "NO_STATUS_S", 0.3)
-    api.put(RUNS, build_run())
-    run = Watching(connection)
-    run.says("kubeflow.org/v1 PyTorchJob")
-    assert run.thread.is_alive()
-    api.put(RUNS, build_run("Succeeded"))
-    run.end()
 
 
 def test_broken_connections_change_nothing(api: FakeApi, connection: Connection) -> None:
@@ -256,9 +229,8 @@ def test_a_release_that_comes_a_moment_later(api: FakeApi, connection: Connectio
 
 def test_a_release_that_never_comes_names_those_that_are_there(api: FakeApi, connection: Connection) -> None:
     api.put(RUNS, build_run("Running", name="one"))
-    with pytest.raises(UserError) as failure:
-        await_workload(connection, "lab", "demo", lambda text: None, appear_s=0.3)
-    assert find_codes(failure.value) == ["SL-release-not-found"] and "one (Running)" in str(failure.value)
+    failure = raised(await_workload, connection, "lab", "demo", lambda text: None, appear_s=0.3)
+    assert find_codes(failure) == ["SL-release-not-found"] and "one (Running)" in str(failure)
 
 
 def test_the_log_is_asked_of_the_console_pod(api: FakeApi, connection: Connection) -> None:

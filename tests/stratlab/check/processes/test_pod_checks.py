@@ -70,15 +70,6 @@ def test_volumes_that_are_not_the_same_are_a_problem(
     assert find_codes(finding.seen) == ["SL-volume-not-shared"]
 
 
-def test_an_image_that_cannot_be_pulled_is_the_only_problem(lab: Lab, tmp_path: Path) -> None:
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such host"}}
-    lab[1].waits["trainer"] = {"phase": "Pending", "containerStatuses": [{"state": waiting}]}
-    found = look(lab, tmp_path, "")
-    assert [subject for subject, each in found.items() if each.state == "problem"] == ["image of the trainer"]
-    assert "ImagePullBackOff: no such host" in found["image of the trainer"].seen
-    assert found["MLflow"].state == "ok", "there is none to look at"
-
-
 def test_without_the_right_to_start_pods_nothing_is_claimed(lab: Lab, tmp_path: Path) -> None:
     lab[1].deny = (403, "pods is forbidden")
     found = look(lab, tmp_path, "http://mlflow:5000")

@@ -19,6 +19,7 @@ from stratlab.rehearse.planned_run import (
 from stratlab.rendering.helm import find_helm, render_chart
 from stratlab.user_error import UserError
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 from tests.stratlab.rehearse.conftest import JOB, write_chart
 
 DDP = Path("charts/ddp")
@@ -87,9 +88,8 @@ def test_what_a_rehearsal_does_not_know_is_refused_by_name(
     job = JOB.replace(old, new, 1).replace("apiVersion: v1\napiVersion", "apiVersion")
     settings = [f"run.results.mountPath={tmp_path}"]
     objects = render_chart(find_helm(), write_chart(tmp_path / "tiny", job=job), "tiny", settings=settings)
-    with pytest.raises(UserError) as failure:
-        build_planned_run("tiny", objects, tmp_path)
-    assert find_codes(failure.value) == [code] and named in str(failure.value)
+    failure = raised(build_planned_run, "tiny", objects, tmp_path)
+    assert find_codes(failure) == [code] and named in str(failure)
 
 
 def test_the_default_comparison_is_the_trainers() -> None:

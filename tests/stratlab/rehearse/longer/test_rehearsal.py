@@ -132,9 +132,3 @@ def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(
     assert run(tmp_path, screen, chart, replace=True, analysis=False)[0].code == 0
     assert (run_dir / "summary.json").stat().st_ino != old
     assert [entry.name for entry in run_dir.parent.iterdir() if entry.name != "tiny"] == [".logs"]
-
-
-def test_a_failed_analysis_is_a_failed_run(tmp_path: Path, screen: Screen) -> None:
-    chart = write_chart(tmp_path / "tiny", analyze="raise SystemExit(3)")
-    assert run(tmp_path, screen, chart)[0].code == 3
-    assert "exit code 3" in screen[1]() and "done in" in screen[1]()

@@ -13,8 +13,8 @@ from stratlab.machine.environment import build_machine_env
 from stratlab.machine.processes import Processes
 from stratlab.rehearse.replicas import PodEnd, deciding_end, run_pods
 from stratlab.rendering.pod_commands import Command, Pod
-from stratlab.user_error import UserError
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 
 def pod(name: str, *scripts: str) -> Pod:
@@ -82,6 +82,5 @@ def test_which_exit_code_is_the_runs(codes: list[int], decides: int) -> None:
 
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
     missing = Pod("a", "a", (Command("c", ("no-such-program",), {}, None),), ())
-    with pytest.raises(UserError) as failure:
-        run([pod("first", "import time; time.sleep(60)"), missing], tmp_path)
-    assert find_codes(failure.value) == ["SL-program-not-started"] and "no-such-program" in str(failure.value)
+    failure = raised(run, [pod("first", "import time; time.sleep(60)"), missing], tmp_path)
+    assert find_codes(failure) == ["SL-program-not-started"] and "no-such-program" in str(failure)

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from stratlab.rendering.helm import REPOSITORY, find_helm
 from stratlab.sweep.definition import Sweep
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.tuning.candidates import name_candidate
 from stratlab.sweep.tuning.tuning_loop import Workbench, tune_strategies
-from stratlab.user_error import UserError
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 from tests.stratlab.sweep.stand_ins import Heard
 
 SWEEP: dict[str, Any] = {
@@ -106,25 +104,10 @@ def test_the_best_candidate_goes_into_every_repeat_of_the_comparison(tmp_path: P
     assert tune(place, tmp_path) == found and place.ran == [], "a second start chooses the same"
 
 
-def test_a_candidate_that_fails_is_out_and_the_search_goes_on(tmp_path: Path) -> None:
-    def speed(config: Mapping[str, Any]) -> float:
-        if config.get("reduce_bucket_mib") == 100:
-            raise MemoryError("out of memory on rank 1")
-        return prefer_large_buckets(config)
-
-    buckets, record = tune(StandInPlace(speed), tmp_path)
-    assert buckets["demo-ddp"] == 50
-    out = [each for each in record["searches"][0]["tried"] if each["value"] is None]
-    assert [(each["knobs"], each["why"]) for each in out] == [
-        ({"reduce_bucket_mib": 100}, "out of memory on rank 1")
-    ]
-
-
 def test_what_has_not_ended_stops_the_tuning_and_the_next_start_goes_on(tmp_path: Path) -> None:
     place = StandInPlace(unfinished=SMALL)
-    with pytest.raises(UserError) as failure:
-        tune(place, tmp_path)
-    assert find_codes(failure.value) == ["SL-candidate-not-ended"] and SMALL in str(failure.value)
+    failure = raised(tune, place, tmp_path)
+    assert find_codes(failure) == ["SL-candidate-not-ended"] and SMALL in str(failure)
     place.ran.clear()
     place.unfinished = ""
     buckets, _ = tune(place, tmp_path)

@@ -1,14 +1,17 @@
-"""`stratlab wait` as the init container of the analysis Job calls it."""
+"""`stratlab wait` as the init container of the analysis Job calls it, and by the files alone."""
 
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from stratlab.cluster import connection as connecting
 from stratlab.wait import resource as resource_module
+from stratlab.wait.ended import wait_for_run
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi, serve
 from tests.stratlab.wait.waiting import call, enter_pod, write_attempt
@@ -69,3 +72,45 @@ def test_what_is_given_wrongly_is_refused(
     (tmp_path / "file").touch()
     assert call(monkeypatch, tmp_path / "file") == 2
     assert find_codes(capsys.readouterr().err) == ["SL-wait-no-folder"]
+
+
+def test_it_waits_for_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert not wait_for_run(run_dir, deadline_s=0.1, poll_s=0.05).ended
+    said: list[str] = []
+
+    def train() -> None:
+        for code in (None, 0):
+            time.sleep(0.3)
+            write_attempt(run_dir, code)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert wait_for_run(run_dir, deadline_s=20, poll_s=0.05, say=said.append).ended
+    thread.join()
+    assert len(said) == 2, "a sentence for each change"
+
+
+def test_silence_after_a_code_that_may_be_tried_again_is_an_end(tmp_path: Path) -> None:
+    write_attempt(tmp_path, 143)
+    started = time.monotonic()
+    assert wait_for_run(tmp_path, deadline_s=20, poll_s=0.05, quiet_s=0.5).ended
+    assert time.monotonic() - started >= 0.5
+
+
+def test_anything_that_is_written_breaks_the_silence(tmp_path: Path) -> None:
+    write_attempt(tmp_path, 134)
+    (tmp_path / "ranks").mkdir()
+    stop = threading.Event()
+
+    def log() -> None:
+        while not stop.wait(0.1):
+            with (tmp_path / "ranks" / "rank1.log").open("a") as file:
+                file.write("still here\n")
+
+    thread = threading.Thread(target=log)
+    thread.start()
+    outcome = wait_for_run(tmp_path, deadline_s=1.2, poll_s=0.05, quiet_s=0.5)
+    stop.set()
+    thread.join()
+    assert not outcome.ended
