@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import typer
-import yaml
 
 from stratlab.demo.command import SETTINGS, STRATEGIES, demo, find_chart
 from stratlab.rehearse.planned_run import Request
@@ -17,18 +16,6 @@ from tests.codes import find_codes
 from tests.stratlab.raised import raised
 
 ROOT = Path(__file__).parents[3]
-
-
-def flatten(values: dict[str, Any], above: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in values.items():
-        found |= flatten(value, f"{above}{name}.") if isinstance(value, dict) else {above + name: str(value)}
-    return found
-
-
-def test_its_settings_are_those_of_the_example() -> None:
-    example = yaml.safe_load((ROOT / "examples/digits.yaml").read_text())
-    assert dict(setting.split("=") for setting in SETTINGS) == flatten(example)
 
 
 def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:

@@ -64,12 +64,6 @@ def test_a_machine_has_its_users_folders_and_an_image_its_own() -> None:
     assert here.run_dir == there.run_dir == RESULTS / "default/ddp"
 
 
-def test_every_workload_api_gives_the_same_start() -> None:
-    apis = ("pytorchjob", "trainjob")
-    starts = [build_start(request(f"run.workload.api={api}", "run.nodes=2")) for api in apis]
-    assert starts[0] == starts[1] and starts[0].nodes == 2
-
-
 def test_a_batch_script_asks_for_what_the_values_ask_for() -> None:
     more = (
         "run.nodes=4,run.processesPerNode=8,run.resources.limits.memory=64Gi",

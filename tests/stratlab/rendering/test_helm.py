@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +130,3 @@ def test_a_value_that_is_no_choice_or_no_number_is_told_in_words(tmp_path: Path)
 def test_hooks_are_no_part_of_a_run() -> None:
     objects = render_chart(find_helm(), DDP, "r")
     assert {entry["kind"] for entry in objects} == {"PyTorchJob", "Job"}
-
-
-def test_helm_alone_names_the_models() -> None:
-    arguments = [find_helm(), "template", "r", "charts/ddp", "--set", "run.config.model=resnett"]
-    said = subprocess.run(arguments, capture_output=True, text=True).stderr
-    assert "'vit_tiny', 'vit_small'" in said and "vit_tiny|" not in said

@@ -69,12 +69,11 @@ def test_the_files_end_it_first(api: FakeApi, connection: Connection, run_dir: P
         assert run.ends_within(1).exit_code == 0
 
 
-@pytest.mark.parametrize("state", ["Running", "Restarting"])
 def test_a_code_that_is_tried_again_is_no_end_while_the_resource_lives(
-    api: FakeApi, connection: Connection, run_dir: Path, state: str
+    api: FakeApi, connection: Connection, run_dir: Path
 ) -> None:
     write_attempt(run_dir, 143)
-    api.put(JOBS, job("Created", state))
+    api.put(JOBS, job("Created", "Restarting"))
     with waiting(run_dir, connection) as run:
         run.goes_on_for(3 * QUIET_S)
         api.put(JOBS, job("Failed"))
@@ -88,16 +87,6 @@ def test_where_no_such_resource_is_nobody_tries_again(
     write_attempt(run_dir, None)
     with waiting(run_dir, connection) as run:
         assert run.ends_within(4).ended
-
-
-def test_before_it_is_created_the_waiter_waits(api: FakeApi, connection: Connection, run_dir: Path) -> None:
-    api.served.add(JOBS)
-    with waiting(run_dir, connection) as run:
-        run.goes_on_for(2 * QUIET_S)
-        api.put(JOBS, job())
-        run.goes_on_for(0.5)
-        api.put(JOBS, job("Succeeded"))
-        run.ends_within(3)
 
 
 def test_deleted_is_ended(api: FakeApi, connection: Connection, run_dir: Path) -> None:

@@ -25,7 +25,6 @@ from tests.stratlab.raised import raised
 from tests.stratlab.watch.objects import (
     ANALYSES,
     EVENTS,
-    NAMESPACE,
     PODS,
     RUNS,
     build_analysis,
@@ -94,6 +93,8 @@ def test_a_run_that_succeeds(api: FakeApi, connection: Connection) -> None:
     run.says("pod demo-worker-0: Pending")
     run.says("analysis: pending")
     api.log("demo-worker-0", "demo: rank 0 of 4")
+    api.log("demo-worker-1", LINE.format(7))  # nobody asks for the log of this pod
+    api.put(PODS, build_pod(1))
     api.put(PODS, build_pod(0))
     api.put(RUNS, build_run("Created", "Running"))
     for step in (100, 200):
@@ -109,6 +110,7 @@ def test_a_run_that_succeeds(api: FakeApi, connection: Connection) -> None:
     code, picture = run.end()
     assert code == 0 and picture.progress and picture.progress.step == 600
     run.says("analysis: Complete")
+    assert not any("step 7/" in line for line in run.said)
     assert json.loads(json.dumps(build_ending(picture, code)))["analysis"] == "Complete"
 
 
@@ -129,37 +131,6 @@ def test_a_run_that_fails_ends_with_the_trainers_code(api: FakeApi, connection: 
     ending = build_ending(picture, code)
     assert (ending["state"], ending["exit_code"], ending["analysis"]) == ("Failed", 10, None)
     assert (ending["culprit"]["pod"], ending["culprit"]["message"]) == ("demo-worker-1", "rank 2: boom")
-
-
-def test_a_run_that_is_deleted(api: FakeApi, connection: Connection) -> None:
-    api.put(RUNS, build_run("Running"))
-    run = Watching(connection)
-    api.put(PODS, build_pod(0, "Failed", state=ended(143)))
-    run.says("exit code 143")
-    api.delete(RUNS, "demo")
-    api.put(RUNS, build_run("Running"))
-    assert run.end()[0] == 1
-
-
-def test_suspended_and_resumed_with_new_pods_is_another_attempt(api: FakeApi, connection: Connection) -> None:
-    api.put(RUNS, build_run("Running"))
-    api.log("demo-worker-0", LINE.format(100))
-    api.put(PODS, build_pod(0))
-    run = Watching(connection)
-    run.says("step 100/600")
-    api.put(RUNS, build_run("Suspended"))
-    api.delete(PODS, "demo-worker-0")
-    run.says("PyTorchJob demo: Suspended")
-    api.logs.clear()
-    api.log("demo-worker-0", LINE.format(150))
-    api.put(PODS, build_pod(0))
-    api.put(RUNS, build_run("Running"))
-    run.says("PyTorchJob demo: Running, attempt 2")
-    run.says("step 150/600")
-    api.log("demo-worker-0", "demo: attempt 5, rank 0 of 4 on cpu")  # the trainer knows of earlier ones
-    run.says("PyTorchJob demo: Running, attempt 5")
-    api.put(RUNS, build_run("Succeeded"))
-    run.end()
 
 
 def test_events_of_this_run_and_of_no_other(api: FakeApi, connection: Connection) -> None:
@@ -220,35 +191,6 @@ def test_broken_connections_change_nothing(api: FakeApi, connection: Connection)
     assert len(steps) == len(set(steps)), "told twice"
 
 
-def test_a_release_that_comes_a_moment_later(api: FakeApi, connection: Connection) -> None:
-    said: list[str] = []
-    threading.Timer(0.5, api.put, [RUNS, build_run("Created")]).start()
-    workload = await_workload(connection, "lab", "demo", said.append, appear_s=10)
-    assert workload.name == "demo" and len(said) == 1
-
-
-def test_a_release_that_never_comes_names_those_that_are_there(api: FakeApi, connection: Connection) -> None:
-    api.put(RUNS, build_run("Running", name="one"))
-    failure = raised(await_workload, connection, "lab", "demo", lambda text: None, appear_s=0.3)
-    assert find_codes(failure) == ["SL-release-not-found"] and "one (Running)" in str(failure)
-
-
-def test_the_log_is_asked_of_the_console_pod(api: FakeApi, connection: Connection) -> None:
-    api.put(RUNS, build_run("Running"))
-    api.log("demo-worker-1", LINE.format(7))
-    api.log("demo-worker-0", LINE.format(8))
-    api.put(PODS, build_pod(1))
-    run = Watching(connection)
-    run.says("demo-worker-1")
-    api.put(PODS, build_pod(0))
-    run.says("step 8/600")
-    api.put(RUNS, build_run("Succeeded"))
-    run.end()
-    assert not any("step 7/" in line for line in run.said)
-    asked = {path for path, _, _ in api.requests if path.endswith("/log")}
-    assert asked == {f"{NAMESPACE}/pods/demo-worker-0/log"}
-
-
 def test_what_a_thread_dies_of_ends_the_watch(
     api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,3 +206,12 @@ def test_what_a_thread_dies_of_ends_the_watch(
     assert workload
     with pytest.raises(AttributeError):
         watch_run(connection, Picture(workload), Lines(print))
+
+
+def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(
+    api: FakeApi, connection: Connection
+) -> None:
+    threading.Timer(0.3, api.put, [RUNS, build_run("Created")]).start()
+    assert await_workload(connection, "lab", "demo", lambda text: None, appear_s=10).name == "demo"
+    failure = raised(await_workload, connection, "lab", "none", lambda text: None, appear_s=0.1)
+    assert find_codes(failure) == ["SL-release-not-found"] and "demo (Created)" in str(failure)

@@ -70,13 +70,6 @@ def test_volumes_that_are_not_the_same_are_a_problem(
     assert find_codes(finding.seen) == ["SL-volume-not-shared"]
 
 
-def test_without_the_right_to_start_pods_nothing_is_claimed(lab: Lab, tmp_path: Path) -> None:
-    lab[1].deny = (403, "pods is forbidden")
-    found = look(lab, tmp_path, "http://mlflow:5000")
-    assert "pods is forbidden" in found["image of the lab"].seen
-    assert {each.state for each in found.values()} == {"warning"}
-
-
 def test_where_nodes_offer_gpus_a_pod_asks_for_one(lab: Lab, tmp_path: Path) -> None:
     """It runs what refuses a run; here there is none to be seen."""
     node = {"metadata": {"name": "a"}, "spec": {}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}

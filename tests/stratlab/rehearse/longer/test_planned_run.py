@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from stratlab.cli import app
 from stratlab.rehearse.planned_run import (
-    DEFAULT_COMPARISON,
     PlannedRun,
     Request,
     build_plan,
@@ -90,11 +89,6 @@ def test_what_a_rehearsal_does_not_know_is_refused_by_name(
     objects = render_chart(find_helm(), write_chart(tmp_path / "tiny", job=job), "tiny", settings=settings)
     failure = raised(build_planned_run, "tiny", objects, tmp_path)
     assert find_codes(failure) == [code] and named in str(failure)
-
-
-def test_the_default_comparison_is_the_trainers() -> None:
-    config = pytest.importorskip("trainer.settings.config")
-    assert config.Config.model_fields["comparison"].default == DEFAULT_COMPARISON
 
 
 def test_a_shipped_chart_needs_no_token_and_no_login(tmp_path: Path) -> None:

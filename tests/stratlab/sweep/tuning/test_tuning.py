@@ -12,13 +12,12 @@ from stratlab.rendering.helm import REPOSITORY
 from stratlab.sweep.definition import Sweep
 from stratlab.sweep.matrix import LONGEST_NAME, expand
 from stratlab.sweep.tuning.candidates import apply_choice, build_candidate, name_candidate
-from stratlab.sweep.tuning.knobs import ROUNDING, check_knobs, list_knobs
+from stratlab.sweep.tuning.knobs import check_knobs
 from stratlab.sweep.tuning.search import METRICS, Knobs, Measured, Search, compute_lead, name_knobs, search
 from stratlab.sweep.tuning.tuning_record import build_record, read_measured
 from stratlab.sweep.tuning_definition import Tune
 from stratlab.user_error import UserError
 from tests.codes import find_codes
-from trainer.settings.strategy_table import STRATEGIES
 
 THROUGHPUT = METRICS["throughput"]
 VALUES: dict[str, list[Any]] = {"a": [1, 2], "b": ["x"], "c": [True]}
@@ -151,11 +150,6 @@ def sweep(**knobs: Any) -> Sweep:
             },
         }
     )
-
-
-def test_the_knobs_are_those_of_the_trainer() -> None:
-    for name, row in STRATEGIES.items():
-        assert list_knobs(name) == [knob for knob in row.knobs if knob != ROUNDING]
 
 
 def test_every_wrong_knob_is_told_with_what_is_allowed() -> None:
