@@ -95,7 +95,9 @@ def main() -> None:
         from stratlab.tracking.server import ServerFailed
 
         if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
-            print(f"error: storage full: {failure}; free space and try again", file=sys.stderr)
+            print(
+                f"error: storage full: {failure}; free space and try again [SL-storage-full]", file=sys.stderr
+            )
             sys.exit(STORAGE_FULL)
         if refused := say_refused(failure):
             print(f"error: {refused}", file=sys.stderr)

@@ -23,7 +23,8 @@ def check_ended(connection: Connection, namespace: str, comparison: str, run: st
         return
     if workload.facts.run_directory.endswith(f"/{comparison}/{run}"):
         raise UserError(
-            f"{comparison}/{run}: {workload.title} is {workload.state}; first helm -n {namespace} uninstall {run}"
+            f"{comparison}/{run}: {workload.title} is {workload.state} [SL-remove-not-ended]; "
+            f"first helm -n {namespace} uninstall {run}"
         )
 
 
@@ -60,4 +61,5 @@ def remove_on_cluster(
     if refusal := refusals.get(finished.exit_code):
         raise refusal(f"on the claim {place.claim} of namespace {namespace}: {said}")
     if finished.exit_code:
-        raise ClusterError(f"{', '.join(folders)}: could not be removed: {said or finished.termination}")
+        why = said or finished.termination
+        raise ClusterError(f"{', '.join(folders)}: could not be removed: {why} [SL-remove-failed]")
