@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lab import KUBECTL, PREFIX, ROOT, Lab, run
-from tests.cluster.steps import Steps
+from tests.cluster.lab import KUBECTL, PREFIX, ROOT, Lab, Steps, run
 
 # kind of namespace -> the namespace, and the overlay that makes it
 PLACES = {"restricted": (Lab("stratlab"), "kind"), "baseline": (Lab("stratlab-mpi"), "kind-mpi")}
@@ -28,19 +27,16 @@ def steps() -> Steps:
     assert os.environ.get("KUBECONFIG"), "KUBECONFIG is not set: `make e2e` starts a cluster or says why not"
     version = json.loads(run([KUBECTL, "version", "-o", "json"]).stdout)["serverVersion"]["gitVersion"]
     nodes = json.loads(run([KUBECTL, "get", "nodes", "-o", "json"]).stdout)["items"]
+    capacities = [node["status"]["capacity"] for node in nodes]
     facts = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": run(["git", "-C", ROOT, "rev-parse", "HEAD"], check=False).stdout.strip() or None,
         "kubernetes": version,
-        "nodes": [
-            {"cpu": n["status"]["capacity"]["cpu"], "memory": n["status"]["capacity"]["memory"]}
-            for n in nodes
-        ],
+        "nodes": [{name: each[name] for name in ("cpu", "memory")} for each in capacities],
         "backend": "gloo, no GPU",
     }
-    return Steps(
-        Path(os.environ.get("STRATLAB_E2E_STEPS", ROOT / "reports" / "raw" / "e2e-steps.json")), facts
-    )
+    default = ROOT / "reports" / "raw" / "e2e-steps.json"
+    return Steps(Path(os.environ.get("STRATLAB_E2E_STEPS", default)), facts)
 
 
 @contextmanager
@@ -55,19 +51,14 @@ def use_lab(steps: Steps, place: str) -> Iterator[Lab]:
     )
     try:
         with steps.step(f"{place}: manifests are applied, MLflow is ready"):
-            apply_overlay(overlay)
+            rendered = run([KUBECTL, "kustomize", ROOT / "manifests" / "overlays" / overlay]).stdout
+            text = rendered.replace("image: stratlab-lab:", f"image: {PREFIX}stratlab-lab:")
+            run([KUBECTL, "apply", "-f", "-"], text=text)
             lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=240s")
         yield lab
     finally:
         if not keep:
             run([KUBECTL, "delete", "namespace", lab.namespace, "--ignore-not-found"], check=False)
-
-
-def apply_overlay(name: str) -> None:
-    """`kubectl apply -k`, with the images of STRATLAB_IMAGE_PREFIX."""
-    rendered = run([KUBECTL, "kustomize", ROOT / "manifests" / "overlays" / name]).stdout
-    text = rendered.replace("image: stratlab-lab:", f"image: {PREFIX}stratlab-lab:")
-    run([KUBECTL, "apply", "-f", "-"], text=text)
 
 
 @pytest.fixture(scope="session")

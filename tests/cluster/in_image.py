@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
-import json
 import re
 import subprocess
 import tarfile
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.lab import IMAGES, KUBECTL, ROOT, Lab, run
+from tests.cluster.lab import KUBECTL, RESTRICTED, ROOT, TRAINER_IMAGE, USER, Lab, build_object, run
 
 POD = "tests-in-image"
 FOLDER = "/tmp/work"
@@ -33,7 +32,7 @@ def run_in_image(lab: Lab, chosen: Sequence[str], timeout_s: float = 400) -> str
     Raises:
         AssertionError: one failed or was skipped, or a file that was named brought none.
     """
-    lab.kubectl("apply", "-f", "-", text=json.dumps(build_pod()))
+    lab.apply(build_pod())
     try:
         lab.kubectl("wait", "--for=condition=Ready", f"pod/{POD}", "--timeout=180s")
         copy_into_pod(lab, pack())
@@ -54,9 +53,8 @@ def judge(junit: str, chosen: Sequence[str]) -> str:
     """
     cases = list(ElementTree.fromstring(junit).iter("testcase"))
     assert cases, "no test ran in the image"
-    bad = [
-        case.get("name") for case in cases if len(case)
-    ]  # a failure, an error or a skip is an element in it
+    # a failure, an error or a skip is an element in it
+    bad = [case.get("name") for case in cases if len(case)]
     assert not bad, f"did not pass in the image: {bad}"
     ran = [f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}" for case in cases]
     for path in chosen:
@@ -68,39 +66,21 @@ def judge(junit: str, chosen: Sequence[str]) -> str:
 
 def build_pod() -> dict[str, Any]:
     """A pod that waits, under what a training pod is held to."""
+    variables = {"PYTHONPATH": f"{FOLDER}:{FOLDER}/packages", "OMP_NUM_THREADS": "1"}
     container = {
-        "name": "tests",
-        "image": f"{IMAGES['run.image.repository']}:{(ROOT / 'VERSION').read_text().strip()}",
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sleep", "900"],
-        "env": [
-            {"name": "PYTHONPATH", "value": f"{FOLDER}:{FOLDER}/packages"},
-            {"name": "OMP_NUM_THREADS", "value": "1"},
-        ],
+        "name": "tests", "image": TRAINER_IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "900"],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
         "resources": {"requests": {"cpu": "250m", "memory": "1Gi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": RESTRICTED | {"readOnlyRootFilesystem": True},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    security = {"runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": POD},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "securityContext": security | {"seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [container],
-            "volumes": [
-                {"name": "tmp", "emptyDir": {}},
-                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
-            ],
-        },
-    }
+    }  # fmt: skip
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+    spec = {
+        "restartPolicy": "Never", "automountServiceAccountToken": False,
+        "securityContext": USER | {"runAsGroup": 10001},
+        "containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}, shm],
+    }  # fmt: skip
+    return build_object("Pod", POD, spec)
 
 
 def copy_into_pod(lab: Lab, archive: bytes) -> None:
@@ -112,7 +92,16 @@ def copy_into_pod(lab: Lab, archive: bytes) -> None:
 
 
 def pack() -> bytes:
-    """The tests, and below packages/ what they need and the image lacks; a tar.gz."""
+    """A tar.gz of `list_files`."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
+        for path, name in list_files():
+            archive.add(path, name)
+    return content.getvalue()
+
+
+def list_files() -> Iterator[tuple[Path, str]]:
+    """(file, its name there): the tests, and below packages/ what they need and the image lacks."""
     listing = [
         "git",
         "-C",
@@ -125,14 +114,11 @@ def pack() -> bytes:
         "--",
         *COPIED,
     ]
-    names = [name for name in run(listing).stdout.split("\0") if name and (ROOT / name).is_file()]
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
-        for name in names:
-            archive.add(ROOT / name, name)
-        for path, name in tool_files():
-            archive.add(path, f"packages/{name}")
-    return content.getvalue()
+    for name in run(listing).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            yield ROOT / name, name
+    for path, name in tool_files():
+        yield path, f"packages/{name}"
 
 
 def tool_files() -> Iterator[tuple[Path, str]]:

@@ -8,9 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.lab import HELM, KUBECTL, MOUNT, STRATLAB, Lab, run, wait_until
+from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, Steps, run, wait_until
 
 DIGITS = ("digits.yaml", "cpu.yaml")
+PIPELINE: dict[str, Any] = {
+    "run.nodes": 2,
+    "run.processesPerNode": 2,
+    "run.config.model": "qwen_tiny",
+    "run.config.seq_len": 64,
+    "run.config.micro_batch_size": 2,
+    "run.config.train_samples": 256,
+}
+"""Of a language model in two stages, each on two devices: the smallest run with two axes."""
 QUERY = """
 import json, sys, urllib.request as u
 def get(path, body=None):
@@ -88,23 +97,27 @@ def install(lab: Lab, each: Run) -> None:
 
 def check_success(lab: Lab, each: Run) -> str:
     """Succeeded, analysed, two pods' ledgers and a good summary are there. Returns the note of `judge`."""
-    done = lab.watch(each.name)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:] + lab.describe(each.name)
+    lab.watch(each.name)
     assert lab.conditions(f"{each.resource}/{each.name}").get(each.success) == "True"
     ledgers = lab.on_volume("ls", f"{MOUNT}/{each.folder}/pods").split()  # MPI's worker pods are gone by now
     assert ledgers == [f"{each.name}-{each.role}-{index}.jsonl" for index in range(2)]
     analysis = f"app.kubernetes.io/instance={each.name},app.kubernetes.io/component=analysis"
     jobs = lab.get("jobs", "-l", analysis)["items"]
     assert [job["status"].get("succeeded") for job in jobs] == [1]
-    summary = json.loads(lab.on_volume("cat", f"{MOUNT}/{each.folder}/summary.json"))
+    summary = lab.read(f"{each.folder}/summary.json")
     assert (summary["world_size"], summary["nodes"]) == (each.processes, 2)
     return each.judge(summary)
 
 
+def read_store(lab: Lab, comparison: str) -> dict[str, Any]:
+    """{run: its status, steps, files, metrics}, as MLflow tells it through its Service."""
+    return dict(json.loads(lab.on_volume("python", "-c", QUERY, comparison, component="test")))
+
+
 def check_mlflow(lab: Lab, runs: list[Run]) -> None:
-    """MLflow, asked through its Service, holds every metric and report of the runs, and no other run."""
+    """MLflow holds every metric and report of the runs, and no other run."""
     for comparison in {each.folder.split("/")[0] for each in runs}:
-        found = json.loads(lab.on_volume("python", "-c", QUERY, comparison, component="test"))
+        found = read_store(lab, comparison)
         expected = {each.name: each for each in runs if each.folder.startswith(f"{comparison}/")}
         assert sorted(found) == sorted(expected)
         for name, each in expected.items():
@@ -118,10 +131,10 @@ def check_mlflow(lab: Lab, runs: list[Run]) -> None:
 
 def check_comparison(lab: Lab, comparison: str, names: list[str], output: Path) -> str:
     """`stratlab compare --on-cluster`: a report of just these runs, which may be compared. Returns its last line."""
-    done = run([STRATLAB, "compare", comparison, "--on-cluster", "-n", lab.namespace, "--output", output])
+    done = lab.stratlab("compare", comparison, "--on-cluster", "--output", output)
     report = json.loads((output / "report.json").read_text())
     assert [row["run"] for row in report["runs"]] == names
-    assert "comparable" in done.stdout
+    assert report["fairness"]["verdict"] == "comparable"
     assert (output / "report.html").stat().st_size > 10_000
     return done.stdout.strip().splitlines()[-1]
 
@@ -138,3 +151,21 @@ def check_uninstall(lab: Lab, each: Run) -> None:
 
     wait_until(lambda: not left(), f"nothing of {each.name} is left, there is {left()}", timeout_s=60)
     assert "report.html" in lab.on_volume("ls", f"{MOUNT}/{each.folder}/analysis")
+
+
+def walk_path(lab: Lab, steps: Steps, runs: list[Run], output: Path) -> None:
+    """Each run installed, analysed, tested; all of them in MLflow, compared, and uninstalled."""
+    for each in runs:
+        with steps.step(f"{each.name}: helm install, two pods, {each.success}, analysed") as notes:
+            install(lab, each)
+            notes.append(check_success(lab, each))
+    with steps.step("MLflow, asked through its Service, holds every metric and report; helm test"):
+        check_mlflow(lab, runs)
+        for each in runs:
+            lab.test(each.name)
+    with steps.step("stratlab compare --on-cluster") as notes:
+        comparison = runs[0].folder.partition("/")[0]
+        notes.append(check_comparison(lab, comparison, sorted(each.name for each in runs), output))
+    for each in runs:
+        with steps.step(f"{each.name}: helm uninstall leaves the results and nothing else"):
+            check_uninstall(lab, each)

@@ -153,7 +153,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "cluster-parts", "single parts against a real API server: charts, manifests, sweep, watch, wait, volume pod",
-        command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=15,
+        command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=25,
         folders=("tests/cluster/parts",),
     ),
     Suite(

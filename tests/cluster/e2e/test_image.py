@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.in_image import run_in_image
-from tests.cluster.lab import Lab
-from tests.cluster.steps import Steps
+from tests.cluster.lab import Lab, Steps
 
 pytestmark = pytest.mark.cluster
 

@@ -6,30 +6,26 @@ before them are looked at. A disturbed run is compared with the one of the path:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.faults import restarts
-from tests.cluster.lab import Lab
-from tests.cluster.path import Run, check_comparison, check_mlflow, check_success, check_uninstall, install
-from tests.cluster.resuming import CHECKPOINTS, Fault, check_resumed, wait_for_checkpoint
-from tests.cluster.steps import Steps
+from tests.cluster.lab import Lab, Steps
+from tests.cluster.path import (
+    PIPELINE,
+    Run,
+    check_comparison,
+    check_mlflow,
+    check_success,
+    check_uninstall,
+    install,
+)
+from tests.cluster.resuming import CHECKPOINTS, Fault, check_resumed, disturb, restarts
 
 pytestmark = pytest.mark.cluster
 
-# two stages of a pipeline, each on two devices: the smallest run with two axes
-LLM: dict[str, Any] = {
-    "run.nodes": 2,
-    "run.processesPerNode": 2,
-    "run.config.comparison": "llm",
-    "run.config.model": "qwen_tiny",
-    "run.config.seq_len": 64,
-    "run.config.micro_batch_size": 2,
-    "run.config.train_samples": 256,
-    "run.config.steps": 60,
-    "run.config.checkpoint_every": 10,
-}
+LLM = PIPELINE | {"run.config.comparison": "llm", "run.config.steps": 60, "run.config.checkpoint_every": 10}
 
 
 def judge_layout(summary: dict[str, Any]) -> str:
@@ -41,10 +37,8 @@ def judge_layout(summary: dict[str, Any]) -> str:
 
 def llm(release: str = "", values: dict[str, Any] | None = None) -> Run:
     """A run of llm-2d, smaller than the example."""
-    files = ("llm_tiny.yaml",)
-    return Run(
-        "llm-2d", release, values=LLM | (values or {}), files=files, processes=4, steps=60, judge=judge_layout
-    )
+    given: Any = {"values": LLM | (values or {}), "files": ("llm_tiny.yaml",), "judge": judge_layout}
+    return Run("llm-2d", release, processes=4, steps=60, **given)
 
 
 RUNS = [Run("ddp", values=CHECKPOINTS), Run("zero2", values=CHECKPOINTS), llm()]
@@ -74,11 +68,7 @@ def test_a_run_succeeds_by_helm_install_alone(lab: Lab, steps: Steps, each: Run)
 @each_fault
 def test_disturb(lab: Lab, steps: Steps, fault: Fault) -> None:
     """One after the other: what is started beside the others may have ended before its turn comes."""
-    with steps.step(f"{fault.run.name}: helm install, {fault.cause.__name__} in the middle") as notes:
-        install(lab, fault.run)
-        step = wait_for_checkpoint(lab, fault.run)
-        fault.cause(lab, fault.run.name)
-        notes.append(f"behind the checkpoint of step {step}")
+    disturb(lab, steps, fault)
 
 
 def test_mlflow_holds_metrics_and_reports(lab: Lab, steps: Steps) -> None:
@@ -92,7 +82,7 @@ def test_helm_test(lab: Lab, steps: Steps, each: Run) -> None:
         lab.test(each.name)
 
 
-def test_the_runs_are_compared_over_the_volume(lab: Lab, steps: Steps, tmp_path) -> None:
+def test_the_runs_are_compared_over_the_volume(lab: Lab, steps: Steps, tmp_path: Path) -> None:
     with steps.step("stratlab compare --on-cluster") as notes:
         notes.append(check_comparison(lab, "e2e", ["ddp", "zero2"], tmp_path / "report"))
 
@@ -107,11 +97,9 @@ def test_uninstall_leaves_the_results_and_nothing_else(lab: Lab, steps: Steps, e
 def test_a_disturbed_run_goes_on_and_ends_as_if_nothing_had_been(
     lab: Lab, steps: Steps, fault: Fault
 ) -> None:
-    with steps.step(
-        f"{fault.run.name}: goes on from its checkpoint, Succeeded, the undisturbed losses"
-    ) as notes:
+    with steps.step(f"{fault.run.name}: goes on, Succeeded, the undisturbed losses") as notes:
         notes.append(check_resumed(lab, fault))
-        starts = restarts(lab, fault.run.name, comparison="faults")
+        starts = restarts(lab, fault.run)
         assert len(starts) == 2 and all(count >= 2 for count in starts.values()), starts
         notes.append(f"starts per pod {starts}")
         lab.uninstall(fault.run.name)

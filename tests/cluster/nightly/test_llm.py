@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cluster.lab import MOUNT, STRATLAB, Lab, run
-from tests.cluster.steps import Steps
+from tests.cluster.lab import MOUNT, Lab, Steps
 
 pytestmark = pytest.mark.cluster
 
@@ -40,55 +41,45 @@ print(json.dumps(sorted(found)))
 LABELS = ["## Backward Pass ##", "## Data Loading ##", "## Forward Pass ##", "## Optimizer Step ##"]
 
 
-@pytest.mark.parametrize("chart", LAYOUTS)
-def test_a_layout_runs_on_eight_pods(lab: Lab, steps: Steps, chart: str) -> None:
-    with steps.step(f"{chart}: helm install, {PODS} pods, Succeeded, analysed") as notes:
-        lab.install(chart, chart, VALUES, files=("llm_tiny.yaml",))
-        done = lab.watch(chart, timeout_s=900)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:] + lab.describe(chart)
-        assert lab.conditions(f"pytorchjobs.v1.kubeflow.org/{chart}").get("Succeeded") == "True"
-        folder = f"{MOUNT}/llm/{chart}"
-        assert len(lab.on_volume("ls", f"{folder}/pods").split()) == PODS
-        summary = json.loads(lab.on_volume("cat", f"{folder}/summary.json"))
-        axes = {name: summary[name] for name in ("pp", "dp_replicate", "dp_shard", "tp", "cp", "ep")}
-        assert {name: size for name, size in axes.items() if size > 1} == LAYOUTS[chart]
-        assert not summary["degenerate"] and summary["nodes"] == PODS
-        report = json.loads(lab.on_volume("cat", f"{folder}/analysis/report.json"))
-        present = {rank: set(found) for rank, found in report["phases_present"].items()}
-        assert present == {str(rank): PHASES for rank in range(PODS)}
-        merged = report["merged"]
-        assert merged["ranks"] == list(range(PODS))
-        trace = f"{folder}/analysis/{merged['file']}"
-        assert json.loads(lab.on_volume("python", "-c", SEARCH, trace, *LABELS)) == LABELS
-        notes.append(f"{summary['layout']}, perplexity {summary['test_perplexity']:.1f}")
-
-
-def test_helm_test_of_a_language_model(lab: Lab, steps: Steps) -> None:
+def test_five_layouts_run_on_eight_pods_and_are_compared(lab: Lab, steps: Steps, tmp_path: Path) -> None:
+    for chart in LAYOUTS:
+        with steps.step(f"{chart}: helm install, {PODS} pods, Succeeded, analysed") as notes:
+            lab.install(chart, chart, VALUES, files=("llm_tiny.yaml",))
+            lab.watch(chart, timeout_s=900)
+            notes.append(check_layout(lab, chart))
     with steps.step("llm-5d: helm test"):
         lab.test("llm-5d")
-
-
-def test_the_five_layouts_are_compared(lab: Lab, steps: Steps, tmp_path) -> None:
     with steps.step("stratlab compare --on-cluster: five layouts, bubble and traffic per axis") as notes:
-        output = tmp_path / "report"
-        done = run([STRATLAB, "compare", "llm", "--on-cluster", "-n", lab.namespace, "--output", output])
-        report = json.loads((output / "report.json").read_text())
-        rows = {row["run"]: row for row in report["runs"]}
-        assert sorted(rows) == sorted(LAYOUTS)
-        assert report["fairness"]["verdict"] == "comparable"
-        assert rows["llm-1d"]["bubble_pct"] in (None, 0.0)
-        for chart, axes in LAYOUTS.items():
-            row = rows[chart]
-            assert (row["pp"] > 1) == (row["bubble_ideal_pct"] is not None)
-            assert row["pp"] == 1 or row["bubble_pct"] > 0
-            traffic = row["wire_bytes_per_axis"]
-            assert all(traffic.get(name) for name in ("pp", "tp", "ep") if axes.get(name, 1) > 1), traffic
-        spread = [row["test_loss"] for row in rows.values()]
-        assert max(spread) - min(spread) < 1e-3, "the same model on the same data, cut up in five ways"
+        done = lab.stratlab("compare", "llm", "--on-cluster", "--output", tmp_path / "report")
+        check_report(json.loads((tmp_path / "report" / "report.json").read_text()))
         notes.append(done.stdout.strip().splitlines()[-1])
-
-
-@pytest.mark.parametrize("chart", LAYOUTS)
-def test_uninstall(lab: Lab, steps: Steps, chart: str) -> None:
-    with steps.step(f"{chart}: uninstall"):
+    for chart in LAYOUTS:
         lab.uninstall(chart)
+
+
+def check_layout(lab: Lab, chart: str) -> str:
+    """Every axis is there, all phases of every rank are in report and merged trace. Returns what is worth a note."""
+    folder = f"llm/{chart}"
+    assert len(lab.on_volume("ls", f"{MOUNT}/{folder}/pods").split()) == PODS
+    summary, report = lab.read(f"{folder}/summary.json"), lab.read(f"{folder}/analysis/report.json")
+    axes = {name: summary[name] for name in ("pp", "dp_replicate", "dp_shard", "tp", "cp", "ep")}
+    assert {name: size for name, size in axes.items() if size > 1} == LAYOUTS[chart]
+    assert not summary["degenerate"] and summary["nodes"] == PODS
+    present = {rank: set(found) for rank, found in report["phases_present"].items()}
+    assert present == {str(rank): PHASES for rank in range(PODS)}
+    assert report["merged"]["ranks"] == list(range(PODS))
+    trace = f"{MOUNT}/{folder}/analysis/{report['merged']['file']}"
+    assert json.loads(lab.on_volume("python", "-c", SEARCH, trace, *LABELS)) == LABELS
+    return f"{summary['layout']}, perplexity {summary['test_perplexity']:.1f}"
+
+
+def check_report(report: dict[str, Any]) -> None:
+    rows = {row["run"]: row for row in report["runs"]}
+    assert sorted(rows) == sorted(LAYOUTS) and report["fairness"]["verdict"] == "comparable"
+    for chart, axes in LAYOUTS.items():
+        row = rows[chart]
+        assert (row["pp"] > 1) == (row["bubble_ideal_pct"] is not None) == bool(row["bubble_pct"])
+        traffic = row["wire_bytes_per_axis"]
+        assert all(traffic.get(name) for name in ("pp", "tp", "ep") if axes.get(name, 1) > 1), traffic
+    spread = [row["test_loss"] for row in rows.values()]
+    assert max(spread) - min(spread) < 1e-3, "the same model on the same data, cut up in five ways"

@@ -7,25 +7,24 @@ with a shell in place of the trainer.
 from __future__ import annotations
 
 import json
-import subprocess
-import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import yaml
 
-from stratlab.cluster.connection import connect
 from tests.charts.pod_security import LEVELS
-from tests.charts.rendering import CHARTS, ROOT, Document, pick, render
-from tests.charts.test_clouds import FILES, LEVEL, MANY_NODES, name_of
+from tests.charts.rendering import Document, pick, render
 from tests.charts.unwrapping import RUNNING, unwrap_pods
-from tests.cluster.parts.real_cluster import find_image
-from tests.cluster.parts.test_charts import kubectl, read, wait_for
+from tests.cluster.lab import HELM, KUBECTL, ROOT, run
+from tests.cluster.parts.conftest import Cluster, find_image, use_namespace
 
 pytestmark = pytest.mark.cluster
-ENFORCE = "pod-security.kubernetes.io/enforce"
+
+CHARTS = ("zeropp", "llm-4d", "fsdp")
+LEVEL = {"eks-efa": "restricted", "gke-a3-ultra": "privileged", "infiniband": "privileged"}
+"""As docs/clouds.md says."""
 STARTS: dict[str, Any] = yaml.safe_load(
     """
 processesPerNode: 1
@@ -56,21 +55,17 @@ pod:
   securityContext: {runAsUser: 20000, runAsGroup: 20001, fsGroup: 20002, supplementalGroups: [20003]}
 """
 )
-HOST: dict[str, Any] = {
-    "pod": {
-        "hostIPC": True,
-        "volumes": [
-            {
-                "name": "node",
-                "mountPath": "/usr/local/node",
-                "readOnly": True,
-                "hostPath": {"path": "/etc/ssl", "type": "Directory"},
-            }
-        ],
-        "securityContext": {"capabilities": ["IPC_LOCK"]},
-    },
-    "podSecurity": {"level": "privileged", "hostPaths": ["/etc/ssl"]},
-}
+HOST: dict[str, Any] = yaml.safe_load(
+    """
+nodes: 1
+pod:
+  hostIPC: true
+  volumes:
+    - {name: node, mountPath: /usr/local/node, readOnly: true, hostPath: {path: /etc/ssl, type: Directory}}
+  securityContext: {capabilities: [IPC_LOCK]}
+podSecurity: {level: privileged, hostPaths: [/etc/ssl]}
+"""
+)
 WRITTEN = "first"
 SHOW = """
 while read -r name value; do case $name in
@@ -86,120 +81,56 @@ touch /usr/local/node/x || echo "node is read-only"
 
 
 @pytest.fixture(scope="module")
-def namespaces() -> Iterator[dict[str, str]]:
-    """One for each level that enforces it."""
-    suffix = uuid.uuid4().hex[:6]
-    found = {level: f"stratlab-{level}-{suffix}" for level in LEVELS}
-    for level, name in found.items():
-        assert kubectl("create", "namespace", name).returncode == 0
-        assert kubectl("label", "namespace", name, f"{ENFORCE}={level}").returncode == 0
-    yield found
-    for name in found.values():
-        kubectl("delete", "namespace", name, "--wait=false")
+def places() -> Iterator[dict[str, Cluster]]:
+    """A namespace for each level, which enforces it."""
+    with ExitStack() as stack:
+        yield {level: stack.enter_context(use_namespace(level)) for level in LEVELS}
 
 
-def admits(namespace: str, pod: Document) -> str:
+def admits(cluster: Cluster, pod: Document) -> str:
     """Empty, or why the API server refuses the pod."""
-    wanted = {**pod, "metadata": {**pod["metadata"], "namespace": namespace}}
-    command = [str(ROOT / ".tools" / "kubectl"), "create", "--dry-run=server", "-f", "-"]
-    done = subprocess.run(command, input=json.dumps(wanted), capture_output=True, text=True, timeout=60)
+    wanted = {**pod, "metadata": {**pod["metadata"], "namespace": cluster.namespace}}
+    done = run([KUBECTL, "create", "--dry-run=server", "-f", "-"], text=json.dumps(wanted), check=False)
     return done.stderr if done.returncode else ""
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
-@pytest.mark.parametrize("chart", MANY_NODES)
-def test_the_admission_is_what_the_page_says(
-    helm: Path, namespaces: dict[str, str], chart: str, file: Path
-) -> None:
-    pods = unwrap_pods(render(helm, CHARTS / chart, ["--values", str(file)]))
-    wait_for(
-        lambda: all(read(name, "serviceaccount", "default") for name in namespaces.values())
-    )  # pods need one
-    for level in LEVELS:
-        for name, pod in pods.items():
+@pytest.mark.parametrize("cloud", LEVEL)
+def test_the_admission_is_what_the_page_says(places: dict[str, Cluster], cloud: str) -> None:
+    values = ["--values", str(ROOT / "examples" / f"cluster-{cloud}.yaml")]
+    for chart in CHARTS:
+        for name, pod in unwrap_pods(render(HELM, ROOT / "charts" / chart, values)).items():
             pod["spec"].pop("serviceAccountName", None)  # of manifests/, which is not here
-            why = admits(namespaces[level], pod)
-            allowed = name not in RUNNING or LEVELS.index(level) >= LEVELS.index(LEVEL[name_of(file)])
-            assert (why == "") == allowed, f"{name} at {level}: {why}"
-            assert allowed or f'violates PodSecurity "{level}' in why
+            for level, cluster in places.items():
+                why = admits(cluster, pod)
+                allowed = name not in RUNNING or LEVELS.index(level) >= LEVELS.index(LEVEL[cloud])
+                assert (why == "") == allowed, f"{chart}: {name} at {level}: {why}"
+                assert allowed or f'PodSecurity "{level}' in why
 
 
-@pytest.fixture(scope="module")
-def image() -> str:
-    return find_image(connect(namespace="default"))
-
-
-Start = Callable[..., list[str]]
-
-
-@pytest.fixture
-def start(helm: Path, namespaces: dict[str, str], image: str) -> Start:
+def start(cluster: Cluster, name: str, values: dict[str, Any], script: str) -> list[str]:
     """Renders with `run`, puts a shell in place of the trainer, submits, and gives the logs of its ended pods."""
-
-    def begin(name: str, run: dict[str, Any], script: str, level: str) -> list[str]:
-        namespace = namespaces[level]
-        release = f"{name}-{helm.name}"
-        job = pick(render(helm, CHARTS / "ddp", values={"run": run}, release=release), "PyTorchJob")
-        job["metadata"]["namespace"] = namespace
-        for replica in job["spec"]["pytorchReplicaSpecs"].values():
-            (container,) = replica["template"]["spec"]["containers"]
-            container |= {"image": image, "command": ["sh", "-c", script]}
-        command = [str(ROOT / ".tools" / "kubectl"), "create", "-f", "-"]
-        done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        pods = [f"{release}-worker-{index}" for index in range(run.get("nodes", 1))]
-        try:
-            wait_for(
-                lambda: all(
-                    read(namespace, "pod", pod).get("status", {}).get("phase") in ("Succeeded", "Failed")
-                    for pod in pods
-                )
-            )
-            for pod in pods:
-                status = read(namespace, "pod", pod)["status"]
-                assert status["phase"] == "Succeeded", status
-            return [kubectl("-n", namespace, "logs", pod).stdout for pod in pods]
-        except AssertionError:
-            print(kubectl("-n", namespace, "describe", "pods").stdout[-6000:])
-            raise
-        finally:
-            kubectl("-n", namespace, "delete", "pytorchjob", release, "--wait=false")
-
-    return begin
+    documents = render(HELM, ROOT / "charts" / "ddp", values={"run": values}, release=name)
+    job = pick(documents, "PyTorchJob")
+    job["metadata"]["namespace"] = cluster.namespace
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        (container,) = replica["template"]["spec"]["containers"]
+        container |= {"image": find_image(), "command": ["sh", "-c", script]}
+    cluster.apply(job)
+    wanted = ["Succeeded"] * values["nodes"]
+    cluster.wait_for(name, lambda: cluster.phases(name) == wanted, f"{name} succeeds", 60)
+    return [cluster.log(pod["metadata"]["name"]) for pod in cluster.pods(name)]
 
 
-@pytest.fixture(scope="module")
-def things(namespaces: dict[str, str]) -> None:
-    """What the values name, in the strictest namespace."""
-    namespace = namespaces["restricted"]
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}},
-    }
-    for name, level in (("results", "restricted"), ("sets", "restricted"), ("results", "privileged")):
-        claim["metadata"] = {"name": name, "namespace": namespaces[level]}
-        command = [str(ROOT / ".tools" / "kubectl"), "create", "-f", "-"]
-        subprocess.run(command, input=json.dumps(claim), text=True, check=True, capture_output=True)
-    for words in (
-        ("create", "configmap", "topology", "--from-literal=topology.xml=<system/>"),
-        ("create", "secret", "generic", "login", "--from-literal=token=sesame"),
-        ("create", "serviceaccount", "trainer"),
-    ):
-        assert kubectl("-n", namespace, *words).returncode == 0
-
-
-@pytest.mark.usefixtures("things")
-def test_pods_start_with_all_that_restricted_allows(
-    start: Start, image: str, namespaces: dict[str, str]
-) -> None:
-    first = {
-        "name": "first",
-        "image": image,
-        "command": ["sh", "-c", f"echo {WRITTEN} > /scratch/first"],
-    }
-    run = {**STARTS, "pod": {**STARTS["pod"], "initContainers": [first]}}
-    logs = start("starts", run, SHOW, "restricted")
+def test_pods_start_with_all_that_restricted_allows(places: dict[str, Cluster]) -> None:
+    cluster = places["restricted"]
+    for claim in ("results", "sets"):
+        cluster.claim(claim)
+    cluster.kubectl("create", "configmap", "topology", "--from-literal=topology.xml=<system/>")
+    cluster.kubectl("create", "secret", "generic", "login", "--from-literal=token=sesame")
+    cluster.kubectl("create", "serviceaccount", "trainer")
+    words = ["sh", "-c", f"echo {WRITTEN} > /scratch/first"]
+    first = {"name": "first", "image": find_image(), "command": words}
+    logs = start(cluster, "starts", {**STARTS, "pod": {**STARTS["pod"], "initContainers": [first]}}, SHOW)
     assert len(logs) == 2
     for text in logs:
         assert "Uid: 20000 20000" in text and "Gid: 20001 20001" in text, text
@@ -210,34 +141,9 @@ def test_pods_start_with_all_that_restricted_allows(
         assert "CapBnd: 0000000000000000" in text
 
 
-@pytest.mark.usefixtures("things")
-def test_pods_start_with_what_privileged_allows_alone(start: Start) -> None:
-    run = {**HOST, "accelerator": "", "nodes": 1, "processesPerNode": 1}
-    run |= {key: STARTS[key] for key in ("resources", "analysis", "results")}
-    (text,) = start("host", run, SHOW_HOST, "privileged")
+def test_pods_start_with_what_privileged_allows_alone(places: dict[str, Cluster]) -> None:
+    places["privileged"].claim("results")
+    values = {name: value for name, value in STARTS.items() if name != "pod"} | HOST
+    (text,) = start(places["privileged"], "host", values, SHOW_HOST)
     assert "CapBnd: 0000000000004000" in text, text  # IPC_LOCK, and nothing else
     assert "folder of the node" in text and "node is read-only" in text, text
-
-
-@pytest.mark.usefixtures("things")
-def test_a_label_of_the_namespace_is_what_lets_them_in(helm: Path, namespaces: dict[str, str]) -> None:
-    """As the page tells whoever runs the namespace."""
-    namespace = namespaces["baseline"]
-    file = next(file for file in FILES if name_of(file) == "gke-a3-ultra")
-    pods = unwrap_pods(render(helm, CHARTS / "fsdp", ["--values", str(file)]))
-    assert "hostPath" in admits(namespace, pods["PyTorchJob.Worker"])
-    assert kubectl("label", "namespace", namespace, "--overwrite", f"{ENFORCE}=privileged").returncode == 0
-    try:
-        wait_for(lambda: not admits(namespace, pods["PyTorchJob.Worker"]))
-    finally:
-        kubectl("label", "namespace", namespace, "--overwrite", f"{ENFORCE}=baseline")
-
-
-def test_the_chart_refuses_before_the_api_server_is_asked(helm: Path, namespaces: dict[str, str]) -> None:
-    """`helm install` itself: nothing of the run is there afterwards."""
-    namespace = namespaces["restricted"]
-    command = [str(helm), "install", "refused", str(CHARTS / "ddp"), "-n", namespace]
-    command += ["--set", "run.pod.hostNetwork=true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode and "run.pod.hostNetwork=true needs `privileged`" in done.stderr
-    assert read(namespace, "pytorchjob", "refused") == {}

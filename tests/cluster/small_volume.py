@@ -13,10 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.cluster.lab import KUBECTL, MOUNT, PREFIX, Lab, run
+from tests.cluster.lab import KUBECTL, MOUNT, RESTRICTED, TRAINER_IMAGE, USER, Lab, build_object, run
 
-SIZE_MIB = 64
-IMAGE = f"{PREFIX}stratlab-trainer:0.1.0"
 # of /proc/self/mountinfo: the folder on the node behind /etc/hosts, which lies in the folder of the pod
 FIND = "next(x.split()[3] for x in open('/proc/self/mountinfo') if x.split()[4] == '/etc/hosts')"
 # each committed checkpoint and what is wrong with it, by the trainer's own check of every byte
@@ -31,7 +29,7 @@ print(json.dumps({path.name: find_problem(path) for path in there}))
 
 @dataclass(frozen=True)
 class SmallVolume:
-    """A claim of SIZE_MIB, of this name, in the namespace of `lab`."""
+    """A claim of this name, in the namespace of `lab`."""
 
     lab: Lab
     name: str
@@ -58,19 +56,18 @@ class SmallVolume:
 
 
 @contextmanager
-def small_volume(lab: Lab, name: str) -> Iterator[SmallVolume]:
+def small_volume(lab: Lab, name: str, size: str = "64Mi") -> Iterator[SmallVolume]:
     """Leaves nothing behind."""
     volume = SmallVolume(lab, name)
     try:
-        lab.kubectl("apply", "-f", "-", text=json.dumps(_build_keeper(name)))
+        lab.apply(_build_keeper(name, size))
         lab.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=120s")
-        for each in _build_claim(lab, name, _find_folder(volume)):
-            lab.kubectl("apply", "-f", "-", text=json.dumps(each))
+        lab.apply(*_build_claim(lab, name, size, _find_folder(volume)))
         lab.kubectl("wait", f"pvc/{name}", "--for=jsonpath={.status.phase}=Bound", "--timeout=60s")
         yield volume
     finally:
         lab.kubectl("delete", "pvc", name, "--ignore-not-found", "--timeout=60s", check=False)
-        run([KUBECTL, "delete", "pv", _cluster_name(lab, name), "--ignore-not-found"], check=False)
+        run([KUBECTL, "delete", "pv", f"{lab.namespace}-{name}", "--ignore-not-found"], check=False)
         lab.kubectl("delete", "pod", name, "--ignore-not-found", "--now", check=False)
 
 
@@ -82,56 +79,31 @@ def _find_folder(volume: SmallVolume) -> str:
     return f"{kubelet}/pods/{uid}/volumes/kubernetes.io~empty-dir/small"
 
 
-def _cluster_name(lab: Lab, name: str) -> str:
-    """Volumes have no namespace."""
-    return f"{lab.namespace}-{name}"
-
-
-def _build_keeper(name: str) -> dict[str, Any]:
-    user = {"runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}
+def _build_keeper(name: str, size: str) -> dict[str, Any]:
     container = {
-        "name": "keeper",
-        "image": IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sleep", "7200"],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [{"name": "small", "mountPath": MOUNT}],
-    }
-    volume = {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SIZE_MIB}Mi"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "securityContext": {**user, "seccompProfile": {"type": "RuntimeDefault"}},
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "containers": [container],
-            "volumes": [volume],
-        },
-    }
+        "name": "keeper", "image": TRAINER_IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "7200"],
+        "securityContext": RESTRICTED, "volumeMounts": [{"name": "small", "mountPath": MOUNT}],
+    }  # fmt: skip
+    memory = {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+    spec = {
+        "securityContext": USER | {"runAsGroup": 10001, "fsGroup": 10001},
+        "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 0,
+        "containers": [container], "volumes": [memory],
+    }  # fmt: skip
+    return build_object("Pod", name, spec)
 
 
-def _build_claim(lab: Lab, name: str, folder: str) -> Iterator[dict[str, Any]]:
-    """The volume and the claim, each bound to the other by its name."""
+def _build_claim(lab: Lab, name: str, size: str, folder: str) -> list[dict[str, Any]]:
+    """The volume, which has no namespace, and the claim, each bound to the other by its name."""
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    cluster_name = _cluster_name(lab, name)
-    yield {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": cluster_name},
-        "spec": common
-        | {
-            "capacity": {"storage": f"{SIZE_MIB}Mi"},
-            "hostPath": {"path": folder, "type": "Directory"},
-            "persistentVolumeReclaimPolicy": "Retain",
-            "claimRef": {"name": name, "namespace": lab.namespace},
-        },
+    of_node = {
+        "capacity": {"storage": size},
+        "hostPath": {"path": folder, "type": "Directory"},
+        "persistentVolumeReclaimPolicy": "Retain",
+        "claimRef": {"name": name, "namespace": lab.namespace},
     }
-    yield {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": common
-        | {"resources": {"requests": {"storage": f"{SIZE_MIB}Mi"}}, "volumeName": cluster_name},
-    }
+    asked = {"resources": {"requests": {"storage": size}}, "volumeName": f"{lab.namespace}-{name}"}
+    return [
+        build_object("PersistentVolume", f"{lab.namespace}-{name}", common | of_node),
+        build_object("PersistentVolumeClaim", name, common | asked),
+    ]
