@@ -638,7 +638,7 @@ TABLE: dict[str, Row] = {
         RENDERS, "tests/charts/test_llm.py::*", instead="needs 8 GPUs"
     ),
     "stratlab compare math --on-cluster -n stratlab": row(
-        PARSES, f"{NIGHT}test_llm.py::test_five_layouts_run_on_eight_pods_and_are_compared"
+        PARSES, f"{NIGHT}test_llm.py::test_the_five_layouts_are_compared"
     ),
     "helm install llm-3d charts/llm-3d -n stratlab --values examples/llm_tiny.yaml "
     "--set run.nodes=8,run.processesPerNode=1": row(

@@ -41,7 +41,7 @@ print(json.dumps(sorted(found)))
 LABELS = ["## Backward Pass ##", "## Data Loading ##", "## Forward Pass ##", "## Optimizer Step ##"]
 
 
-def test_five_layouts_run_on_eight_pods_and_are_compared(lab: Lab, steps: Steps, tmp_path: Path) -> None:
+def test_a_layout_runs_on_eight_pods(lab: Lab, steps: Steps) -> None:
     for chart in LAYOUTS:
         with steps.step(f"{chart}: helm install, {PODS} pods, Succeeded, analysed") as notes:
             lab.install(chart, chart, VALUES, files=("llm_tiny.yaml",))
@@ -49,6 +49,9 @@ def test_five_layouts_run_on_eight_pods_and_are_compared(lab: Lab, steps: Steps,
             notes.append(check_layout(lab, chart))
     with steps.step("llm-5d: helm test"):
         lab.test("llm-5d")
+
+
+def test_the_five_layouts_are_compared(lab: Lab, steps: Steps, tmp_path: Path) -> None:
     with steps.step("stratlab compare --on-cluster: five layouts, bubble and traffic per axis") as notes:
         done = lab.stratlab("compare", "llm", "--on-cluster", "--output", tmp_path / "report")
         check_report(json.loads((tmp_path / "report" / "report.json").read_text()))
