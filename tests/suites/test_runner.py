@@ -25,15 +25,12 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     raw = tmp_path / "reports" / "raw"
     raw.mkdir(parents=True)
     versions = '{{"versions": {{"torch": "0.1"}}}}'
+    staged = r'{{"item": "one"}}\n{{"item": "end"}}\n'
     suites = (
         suite("good", f"echo run $1 >> {tmp_path}/ran; echo '1 passed in 0.1s'"),
         suite("bad", "exit 4", smallest=None),
         suite("known", f"echo '{versions}' > {raw}/facts.json", "facts.json"),
-        suite(
-            "staged",
-            f"echo '{{{{\"item\": \"end\"}}}}' > {raw}/b.jsonl; echo '[1]' >> {raw}/b.jsonl",
-            "b.jsonl",
-        ),
+        suite("staged", f"printf '{staged}' > {raw}/b.jsonl", "b.jsonl"),
         suite("silent", "true", "old.json"),
         suite("absent", "echo 'SKIPPED: no cluster {cluster}'"),
     )
