@@ -29,8 +29,8 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     suites = (
         suite("good", f"echo run $1 >> {tmp_path}/ran; echo '1 passed in 0.1s'"),
         suite("bad", "exit 4", smallest=None),
-        suite("known", f"echo '{versions}' > {raw}/facts.json", "facts.json"),
-        suite("staged", f"printf '{staged}' > {raw}/b.jsonl", "b.jsonl"),
+        suite("known", f"sleep 0.05; echo '{versions}' > {raw}/facts.json", "facts.json"),
+        suite("staged", f"sleep 0.05; printf '{staged}' > {raw}/b.jsonl", "b.jsonl"),
         suite("silent", "true", "old.json"),
         suite("absent", "echo 'SKIPPED: no cluster {cluster}'"),
     )
