@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 
 import pytest
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.stages import STAGES
+from tests.codes import find_codes
 
 
 def test_help_has_the_stages_and_an_example(capsys):
@@ -18,36 +19,19 @@ def test_help_has_the_stages_and_an_example(capsys):
     assert all(f"{stage.name} " in text for stage in STAGES)
 
 
-def test_without_cuda_the_cpu_is_named(capsys, monkeypatch):
+def test_what_cannot_start_is_told_by_its_code(capsys, monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert command.main(["--part", "1"]) == 2
-    assert "DEVICE=cpu TINY=1" in capsys.readouterr().err
-
-
-def test_without_torch_its_python_is_named(capsys, monkeypatch):
-    real = builtins.__import__
-
-    def without_torch(name, *arguments, **options):
-        if name == "torch":
-            raise ImportError("No module named 'torch'")
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without_torch)
+    runs = "vit_base:zero2+compile,vit:zero9+fast"
+    for arguments, codes in (
+        (["--part", "1"], ["SL-gpu-no-cuda"]),
+        (["--stages", "speed"], ["SL-gpu-stage-unknown"]),
+        (["--stages", "project", "--runs", runs], ["SL-gpu-run-unknown"] * 3),
+    ):
+        assert command.main(arguments) == 2
+        assert find_codes(capsys.readouterr().err) == codes
+    monkeypatch.setitem(sys.modules, "torch", None)
     assert command.main(["--device", "cpu"]) == 2
-    assert "torch cannot be imported by" in capsys.readouterr().err
-
-
-def test_an_unknown_stage_is_named(capsys):
-    assert command.main(["--stages", "speed"]) == 2
-    assert "STAGES=speed: not known; allowed: environment" in capsys.readouterr().err
-
-
-def test_every_unknown_part_of_a_run_is_named(capsys):
-    assert command.main(["--stages", "project", "--runs", "vit_base:zero2+compile,vit:zero9+fast"]) == 2
     said = capsys.readouterr().err
-    assert "--runs vit:zero9+fast: the model 'vit' is not known; allowed: vit_base, vit_huge" in said
-    assert "the strategy 'zero9' is not known; allowed: single" in said
-    assert "the extra 'fast' is not known; allowed: compile" in said
-    assert "vit_base:zero2+compile" not in said
+    assert find_codes(said) == ["SL-gpu-torch-missing"] and sys.executable in said

@@ -9,49 +9,26 @@ from benchmarks.gpu.results import append_line
 
 BEGIN = {"stage": "all", "item": "begin", "device": "cuda", "tiny": False, "stages": ["project"]}
 RUN = {
-    "stage": "project",
-    "item": "vit_base:single",
-    "status": "done",
-    "model": "vit_base",
-    "strategy": "single",
-    "settings": {"COMPILE": "true"},
-    "mfu_pct": 31.25,
-    "step_time_ms_p50": 150.5,
-    "falls": True,
-    "finite": True,
-}
+    "stage": "project", "item": "vit_base:single", "status": "done", "model": "vit_base", "strategy": "single",
+    "settings": {"COMPILE": "true"}, "mfu_pct": 31.25, "step_time_ms_p50": 150.5, "falls": True, "finite": True,
+}  # fmt: skip
 END = {
-    "stage": "project",
-    "item": "end",
-    "status": "failed",
-    "done": 1,
-    "failed": 0,
-    "skipped": 0,
-    "seconds": 20.0,
+    "stage": "project", "item": "end", "status": "failed", "done": 1, "failed": 0, "skipped": 0, "seconds": 20.0,
     "reasons": ["gate: MFU of a model alone at its floor"],
-}
+}  # fmt: skip
 
 
 def test_figures_stages_and_gates_are_shown():
     text = "\n".join(read.describe([BEGIN, RUN, END]))
     header, figures = text.partition("project: ")[2].splitlines()[1:3]
-    assert (
-        header.split()[:6] == ["item", "status", "step", "ms", "samples/s", "tokens/s"] and "MFU %" in header
-    )
+    assert header.split()[:6] == ["item", "status", "step", "ms", "samples/s", "tokens/s"]
     assert figures.split() == ["vit_base:single", "done", "150.5", "-", "-", "31.25", *["-"] * 5, "True"]
-    assert "project  failed  1     0       0        20       gate: MFU of a model alone at its floor" in text
-    failed = next(line for line in text.splitlines() if "MFU of a model alone" in line and "0 of 1" in line)
-    assert "vit_base:single" in failed
-    assert "the loss falls" in text and "1 of 1" in text
-
-
-def test_a_stage_without_an_end_was_cut_off():
-    assert "project  cut off" in "\n".join(read.describe([BEGIN, RUN]))
-
-
-def test_small_sizes_say_that_they_mean_nothing():
-    text = read.describe([{**BEGIN, "device": "cpu", "tiny": True}, RUN])[0]
-    assert text == "device: cpu, small sizes: the figures mean nothing"
+    rows = [line.split() for line in text.splitlines()]
+    assert ["project", "failed", "1", "0", "0", "20"] in [row[:6] for row in rows]
+    (missed,) = (line for line in text.splitlines() if "0 of 1" in line)
+    assert "MFU" in missed and "vit_base:single" in missed and text.count("1 of 1") == 2
+    cut_off = "\n".join(read.describe([BEGIN, RUN]))
+    assert "cut off" in cut_off and "cut off" not in text
 
 
 def test_the_largest_error_of_each_path_is_shown():
@@ -61,8 +38,7 @@ def test_the_largest_error_of_each_path_is_shown():
         "cudnn": "RuntimeError: none",
     }
     line = {"stage": "numerics", "item": "T257", "status": "done", "errors": errors}
-    text = "\n".join(read.describe([BEGIN, line]))
-    assert "flex 7.0e-03; not here: cudnn" in text
+    assert "flex 7.0e-03; not here: cudnn" in "\n".join(read.describe([BEGIN, line]))
 
 
 @pytest.mark.parametrize(("lines", "code"), [([BEGIN, RUN, END], 1), ([BEGIN, RUN], 0), ([], 3)])
