@@ -189,7 +189,7 @@ FAULTS: tuple[Fault, ...] = (
         (
             "trainer/ranks/test_resume.py::test_another_number_of_processes_goes_on_within_rounding",
             "trainer/ranks/test_resume.py::test_another_number_of_processes_needs_a_checkpoint",
-            "trainer/ranks/test_resume_from.py", "nightly/trainer/test_matrices.py",
+            "trainer/ranks/test_resume_from.py", "nightly/trainer/test_moves.py",
         ),
     ),
     Fault(
