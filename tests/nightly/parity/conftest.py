@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parity.fixtures import references, report, trained  # noqa: F401
+from tests.parity.fixtures import faults, references, report, trained  # noqa: F401
 from tests.parity.matrix import FULL, Matrix
 
 

@@ -1,0 +1,31 @@
+"""Every mesh of the table of tests/trainer/wire_nd.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.parity_llm.cases import Case
+from tests.parity_llm.models import write_models
+from tests.ranks import run_ranks
+from tests.trainer.wire_nd import CASES, check_formula, measure_all
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    run_ranks(lambda: write_models(folder), 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("measured")
+    measure_all(CASES, checkpoints, out)
+    return out
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_axis_sends_what_the_formula_says(case: Case, checkpoints: Path, measured: Path) -> None:
+    check_formula(case, checkpoints, measured)
