@@ -1,41 +1,12 @@
-"""What is called a success of tests that ran in an image, and what is brought there."""
+"""What is brought into an image to be tested there."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-import pytest
-
 from tests.cluster.e2e.test_image import CHOSEN
-from tests.cluster.in_image import ROOT, judge, list_files
-
-STATE = "tests/trainer/strategies/ranks/test_state.py"
-WANTED = (f"{STATE}::test_bitwise", "tests/trainer/settings/test_config.py")
-FINE = [
-    f'<testcase classname="tests.trainer.{place}" name="{name}" time="1.5" />'
-    for place, name in (
-        ("strategies.ranks.test_state", "test_bitwise[zero2]"),
-        ("settings.test_config", "test_it"),
-    )
-]
-
-
-def junit(cases: list[str]) -> str:
-    return f'<testsuites><testsuite name="pytest">{"".join(cases)}</testsuite></testsuites>'
-
-
-def test_all_passed() -> None:
-    assert judge(junit(FINE), WANTED) == "2 tests passed in 3 s"
-
-
-BAD = [FINE[1].replace("/", f"><{how} /></testcase") for how in ("failure", "skipped")]
-
-
-@pytest.mark.parametrize("cases", [[], FINE[:1], FINE[1:], *([FINE[0], bad] for bad in BAD)])
-def test_what_did_not_run_or_pass_is_no_success(cases: list[str]) -> None:
-    with pytest.raises(AssertionError):
-        judge(junit(cases), WANTED)
+from tests.cluster.in_image import ROOT, list_files
 
 
 def test_what_is_chosen_exists() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.disturbed.deeds import DEEDS
-from tests.cluster.disturbed.figures import LONGEST_S, Blow, Cost, measure_blows, write_row
+from tests.cluster.disturbed.figures import Blow, Cost, measure_blows, write_row
 from tests.cluster.disturbed.test_faults import EXPECTED, STRATEGIES, Record, blame
 from tests.cluster.e2e.test_runs import FAULTS as DAILY
 from tests.cluster.nightly.test_resume import FAULTS as NIGHTLY
@@ -51,27 +51,15 @@ def test_a_run_that_loses_nothing() -> None:
     ("starts", "lines", "index", "what"),
     [
         ([STARTS[0], STARTS[1] | {"from_step": 7}, STARTS[2]], LINES, 0, "lost"),
-        (
-            [*STARTS[:2], {"attempt": 3, "t": 215.0, "from_step": 88}, {"attempt": 4, "t": 250.0, "from_step": 85}],
-            [*LINES[:90], *train(3, 216, 89, 89), *train(4, 255, 86, 170)], 1, "lost",
-        ),
         (STARTS[:2], LINES[:90], 1, "attempts"),
         (STARTS, [*LINES[:90], *train(2, 231, 91, 95)], 1, "steps"),
         ([*STARTS, {"attempt": 4, "t": 320.0, "from_step": 170}], LINES, 2, "attempts"),
-        (STARTS[:2], [*LINES[:10], *train(2, 110 + LONGEST_S + 1, 11, 90)], 0, "late"),
-        (STARTS[1:], LINES, 0, "early"),
+        (STARTS[:2], [*LINES[:10], *train(2, 230 + 1, 11, 90)], 0, "late"),
     ],
-)  # fmt: skip
+)
 def test_what_is_lost_late_or_missing_is_seen(starts: Any, lines: Any, index: int, what: str) -> None:
     cost = measure_blows(BLOWS[:1] if what == "late" else BLOWS, lines, starts)[index]
     assert what in [problem.partition(":")[0] for problem in cost.problems]
-
-
-def test_steps_since_the_last_checkpoint_may_be_lost_and_no_more() -> None:
-    starts = [STARTS[0], STARTS[1] | {"from_step": 5}]
-    allowed, less = (Blow(POD, 110.0, 110.0, restarts=True, most_lost=most) for most in (5, 4))
-    assert measure_blows([allowed], LINES[:90], starts)[0].problems == []
-    assert len(measure_blows([less], LINES[:90], starts)[0].problems) == 1
 
 
 def test_a_run_that_did_not_survive_fails_every_row_and_the_table_waits_for_all(tmp_path: Path) -> None:
@@ -107,20 +95,16 @@ def test_equal_losses_pass_and_rounding_is_told() -> None:
     assert compare(ATTEMPTS, AGAIN, test_loss=0.3 * (1 - 4e-7)) == pytest.approx(4e-7, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("starts", "lines", "end"),
-    [
+def test_what_was_lost_or_changed_is_seen() -> None:
+    for starts, lines, end in (
         (ATTEMPTS[:1], AGAIN, {}),
         ([ATTEMPTS[0], {"attempt": 2, "from_step": 0}], AGAIN, {}),
         (ATTEMPTS, [*train(1, 0, 1, 6), *train(2, 0, KEPT + 2, STEPS)], {}),
         (ATTEMPTS, [AGAIN[0] | {"loss": 1.1}, *AGAIN[1:]], {}),
-        (ATTEMPTS, AGAIN, {"validation_loss": 0.21}),
         (ATTEMPTS, AGAIN, {"data_order_sha256": "c"}),
-    ],
-)
-def test_what_was_lost_or_changed_is_seen(starts: Any, lines: Any, end: dict[str, Any]) -> None:
-    with pytest.raises(AssertionError):
-        compare(starts, lines, **end)
+    ):
+        with pytest.raises(AssertionError):
+            compare(starts, lines, **end)
 
 
 def test_every_strategy_is_disturbed_and_compared_with_a_run_of_the_same_settings() -> None:

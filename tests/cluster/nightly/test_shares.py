@@ -49,27 +49,17 @@ def wait_for_analysis(lab: Lab, shares: int) -> dict[str, Any]:
     return dict(job)
 
 
-def running_shares(lab: Lab) -> dict[str, str]:
-    """{pod: log} of the pods whose traces are being read, or merged."""
-    found = {}
-    for pod in lab.get("pods", "-l", COMPONENT)["items"]:
-        name, containers = pod["metadata"]["name"], pod["status"].get("containerStatuses") or []
-        states = [each["state"] for each in containers if each["name"] == "analyze"]
-        if any("running" in state for state in states) and not pod["metadata"].get("deletionTimestamp"):
-            found[name] = lab.log(name)
-    return found
-
-
-def lose(lab: Lab, text: str) -> str:
-    """Kills the first share's pod whose log has this text; returns the index of its share."""
+def lose_a_share(lab: Lab) -> None:
+    """Kills a pod whose traces are being read."""
 
     def find() -> str:
-        return next((name for name, log in running_shares(lab).items() if text in log), "")
+        pods = [
+            pod for pod in lab.get("pods", "-l", COMPONENT)["items"] if pod["status"]["phase"] == "Running"
+        ]
+        return str(pods[0]["metadata"]["name"]) if pods else ""
 
-    pod = wait_until(find, f"a share's pod says {text!r}", timeout_s=180, poll_s=0.2)
-    index = lab.get("pod", pod)["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]
+    pod = wait_until(find, "a share's pod runs", timeout_s=180, poll_s=0.2)
     lab.kubectl("delete", "pod", pod, "--grace-period=1", "--wait=false")
-    return str(index)
 
 
 def test_two_shares_say_what_one_process_says(lab: Lab, steps: Steps, tmp_path: Path) -> None:
@@ -86,15 +76,14 @@ def test_two_shares_say_what_one_process_says(lab: Lab, steps: Steps, tmp_path: 
         alone = read_analysis(lab)
         assert alone["report"] == shared["report"] and alone["sums"] == shared["sums"]
         notes.append(f"{len(alone['sums'])} files equal byte by byte")
-    with steps.step("shared: one pod killed when it runs, one while it merges: the same again") as notes:
+    with steps.step("shared: one pod killed when it runs: the same again"):
         upgrade(lab, ttlSecondsAfterFinished=3600)
-        first, merged = lose(lab, ""), lose(lab, "Holistic Trace Analysis")
+        lose_a_share(lab)
         job = wait_for_analysis(lab, 2)
-        assert job["status"]["failed"] == 2, job["status"]
+        assert job["status"]["failed"] == 1, job["status"]
         disturbed = read_analysis(lab)
         assert disturbed["report"] == alone["report"] and disturbed["sums"] == alone["sums"]
         check_left(disturbed, job)
-        notes.append(f"killed: share {first} when it ran, share {merged} while it merged")
     with steps.step("shared: stratlab compare --on-cluster") as notes:
         notes.append(check_comparison(lab, "shares", [SHARED.name], tmp_path / "report"))
         lab.uninstall(SHARED.name)
