@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -198,39 +197,3 @@ class Lab:
     def read_starts(self, folder: str) -> list[dict[str, Any]]:
         """The lines `started` of a run's attempts.jsonl."""
         return [line for line in self.read_lines(f"{folder}/attempts.jsonl") if line["event"] == "started"]
-
-
-class Steps:
-    """What was done, whether it passed, how long it took; the file is rewritten after each step."""
-
-    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
-        self._path = path
-        self._facts = facts
-        self._steps: list[dict[str, Any]] = []
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[list[str]]:
-        """Times what happens inside; an error in it fails the step and goes on. The list takes notes."""
-        began, notes, passed = time.monotonic(), list[str](), False
-        print(f"\n{name} ...", flush=True)
-        try:
-            yield notes
-            passed = True
-        finally:
-            seconds = round(time.monotonic() - began, 1)
-            note = "; ".join(notes)
-            self._steps.append({"step": name, "passed": passed, "seconds": seconds, "note": note})
-            print(f"{name}: {'passed' if passed else 'FAILED'}, {seconds:.1f} s {note}", flush=True)
-            self._write()
-
-    def _write(self) -> None:
-        content = {
-            **self._facts,
-            "passed": all(step["passed"] for step in self._steps),
-            "seconds": round(sum(step["seconds"] for step in self._steps), 1),
-            "steps": self._steps,
-        }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
-        temporary.replace(self._path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, Steps, run, wait_until
+from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, run, wait_until
 
 DIGITS = ("digits.yaml", "cpu.yaml")
 PIPELINE: dict[str, Any] = {
@@ -42,10 +42,9 @@ print(json.dumps(found))
 """
 
 
-def judge_digits(summary: dict[str, Any]) -> str:
+def judge_digits(summary: dict[str, Any]) -> None:
     """Whether the small network has learnt the digits."""
     assert summary["test_accuracy_pct"] >= 95
-    return f"test accuracy {summary['test_accuracy_pct']:.2f} %"
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Run:
         role: what the pods of its nodes are called behind the release's name.
         processes: of all pods together.
         steps: that it has to train at least.
-        judge: looks at its summary.json; returns what is worth a note.
+        judge: looks at its summary.json.
     """
 
     chart: str
@@ -75,7 +74,7 @@ class Run:
     role: str = "worker"
     processes: int = 2
     steps: int = 200
-    judge: Callable[[dict[str, Any]], str] = judge_digits
+    judge: Callable[[dict[str, Any]], None] = judge_digits
 
     @property
     def name(self) -> str:
@@ -95,8 +94,8 @@ def install(lab: Lab, each: Run) -> None:
     assert f"stratlab watch {each.name}" in printed
 
 
-def check_success(lab: Lab, each: Run) -> str:
-    """Succeeded, analysed, two pods' ledgers and a good summary are there. Returns the note of `judge`."""
+def check_success(lab: Lab, each: Run) -> None:
+    """Succeeded, analysed, two pods' ledgers and a good summary are there."""
     lab.watch(each.name)
     assert lab.conditions(f"{each.resource}/{each.name}").get(each.success) == "True"
     ledgers = lab.on_volume("ls", f"{MOUNT}/{each.folder}/pods").split()  # MPI's worker pods are gone by now
@@ -106,7 +105,7 @@ def check_success(lab: Lab, each: Run) -> str:
     assert [job["status"].get("succeeded") for job in jobs] == [1]
     summary = lab.read(f"{each.folder}/summary.json")
     assert (summary["world_size"], summary["nodes"]) == (each.processes, 2)
-    return each.judge(summary)
+    each.judge(summary)
 
 
 def read_store(lab: Lab, comparison: str) -> dict[str, Any]:
@@ -129,14 +128,13 @@ def check_mlflow(lab: Lab, runs: list[Run]) -> None:
             assert "trace/step_ms" in found[name]["metrics"]
 
 
-def check_comparison(lab: Lab, comparison: str, names: list[str], output: Path) -> str:
-    """`stratlab compare --on-cluster`: a report of just these runs, which may be compared. Returns its last line."""
-    done = lab.stratlab("compare", comparison, "--on-cluster", "--output", output)
+def check_comparison(lab: Lab, comparison: str, names: list[str], output: Path) -> None:
+    """`stratlab compare --on-cluster`: a report of just these runs, which may be compared."""
+    lab.stratlab("compare", comparison, "--on-cluster", "--output", output)
     report = json.loads((output / "report.json").read_text())
     assert [row["run"] for row in report["runs"]] == names
     assert report["fairness"]["verdict"] == "comparable"
     assert (output / "report.html").stat().st_size > 10_000
-    return done.stdout.strip().splitlines()[-1]
 
 
 def check_uninstall(lab: Lab, each: Run) -> None:
@@ -153,19 +151,15 @@ def check_uninstall(lab: Lab, each: Run) -> None:
     assert "report.html" in lab.on_volume("ls", f"{MOUNT}/{each.folder}/analysis")
 
 
-def walk_path(lab: Lab, steps: Steps, runs: list[Run], output: Path) -> None:
+def walk_path(lab: Lab, runs: list[Run], output: Path) -> None:
     """Each run installed, analysed, tested; all of them in MLflow, compared, and uninstalled."""
     for each in runs:
-        with steps.step(f"{each.name}: helm install, two pods, {each.success}, analysed") as notes:
-            install(lab, each)
-            notes.append(check_success(lab, each))
-    with steps.step("MLflow, asked through its Service, holds every metric and report; helm test"):
-        check_mlflow(lab, runs)
-        for each in runs:
-            lab.test(each.name)
-    with steps.step("stratlab compare --on-cluster") as notes:
-        comparison = runs[0].folder.partition("/")[0]
-        notes.append(check_comparison(lab, comparison, sorted(each.name for each in runs), output))
+        install(lab, each)
+        check_success(lab, each)
+    check_mlflow(lab, runs)
     for each in runs:
-        with steps.step(f"{each.name}: helm uninstall leaves the results and nothing else"):
-            check_uninstall(lab, each)
+        lab.test(each.name)
+    comparison = runs[0].folder.partition("/")[0]
+    check_comparison(lab, comparison, sorted(each.name for each in runs), output)
+    for each in runs:
+        check_uninstall(lab, each)

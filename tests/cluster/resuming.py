@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.cluster.lab import MOUNT, Lab, Steps
+from tests.cluster.lab import MOUNT, Lab
 from tests.cluster.path import Run, install
 
 CHECKPOINTS = {"run.config.epochs": 20, "run.config.checkpoint_every": 50}
@@ -45,28 +45,25 @@ class Fault:
     cause: Callable[[Lab, str], None] = delete_pod
 
 
-def disturb(lab: Lab, steps: Steps, fault: Fault) -> None:
+def disturb(lab: Lab, fault: Fault) -> None:
     """Installs the run, and disturbs it behind a checkpoint."""
-    with steps.step(f"{fault.run.name}: helm install, {fault.cause.__name__} in the middle") as notes:
-        install(lab, fault.run)
-        step = wait_for_checkpoint(lab, fault.run)
-        fault.cause(lab, fault.run.name)
-        notes.append(f"behind the checkpoint of step {step}")
+    install(lab, fault.run)
+    wait_for_checkpoint(lab, fault.run)
+    fault.cause(lab, fault.run.name)
 
 
-def wait_for_checkpoint(lab: Lab, each: Run) -> int:
-    """Until the first pod of a run sees a checkpoint that is committed; its step."""
+def wait_for_checkpoint(lab: Lab, each: Run) -> None:
+    """Until the first pod of a run sees a checkpoint that is committed."""
     look = ["ls", f"{MOUNT}/{each.folder}/checkpoints"]
 
-    def committed() -> list[str]:
+    def committed() -> bool:
         failed = lab.conditions(f"{each.resource}/{each.name}").get("Failed")
         assert failed != "True", f"{each.name} has failed before its first checkpoint"
         # there is no folder before the first one
         names = lab.kubectl("exec", lab.pod_of(each.name, 0), "--", *look, check=False).split()
-        return [name for name in names if name.startswith("step_")]
+        return any(name.startswith("step_") for name in names)
 
-    found = lab.wait_for(each.name, committed, f"a checkpoint of {each.name}")
-    return int(max(found).removeprefix("step_"))
+    lab.wait_for(each.name, committed, f"a checkpoint of {each.name}")
 
 
 def restarts(lab: Lab, each: Run) -> dict[str, int]:
@@ -75,17 +72,11 @@ def restarts(lab: Lab, each: Run) -> dict[str, int]:
     return {line.rsplit("/", 1)[1].split(".")[0]: int(line.rsplit(":", 1)[1]) for line in listing.split()}
 
 
-def check_resumed(lab: Lab, fault: Fault) -> str:
-    """Succeeded; the last attempt began behind a checkpoint; every loss is the undisturbed run's. What to note."""
-    each, whole = fault.run, fault.whole
-    lab.watch(each.name)
-    starts = lab.read_starts(each.folder)
-    difference = compare_runs(lab, each, whole, starts)
-    lab.test(each.name)
-    return (
-        f"{len(starts)} attempts, the last from step {starts[-1]['from_step']}; "
-        f"largest difference of losses {difference:.1g}"
-    )
+def check_resumed(lab: Lab, fault: Fault) -> None:
+    """Succeeded; the last attempt began behind a checkpoint; every loss is the undisturbed run's."""
+    lab.watch(fault.run.name)
+    compare_runs(lab, fault.run, fault.whole, lab.read_starts(fault.run.folder))
+    lab.test(fault.run.name)
 
 
 def compare_runs(lab: Lab, each: Run, whole: Run, starts: list[dict[str, Any]]) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.lab import MOUNT, Lab, Steps
+from tests.cluster.lab import MOUNT, Lab
 from tests.cluster.small_volume import small_volume
 
 pytestmark = pytest.mark.cluster
@@ -19,41 +19,35 @@ CHECK = {
 }
 
 
-def test_two_healthy_pods_lack_nothing(lab: Lab, steps: Steps) -> None:
-    with steps.step("check: two pods, nothing is missing") as notes:
-        printed = lab.install("check", "ddp", CHECK)
-        assert "stratlab watch check" in printed and "_environment/check.json" in printed
-        assert "stratlab logs check" in lab.watch("check")
-        kept = lab.read("_environment/check.json")
-        assert {each["state"] for each in kept["findings"]} == {"ok"}, kept["findings"]
-        assert sorted(kept["ranks"]) == ["0", "1"]
-        assert not lab.get("jobs", "-l", "app.kubernetes.io/instance=check")["items"], "no analysis"
-        folders = [f"{MOUNT}/{each}" for each in lab.on_volume("ls", MOUNT).split()]
-        assert "check" not in lab.on_volume("ls", *folders).split(), "a check is no run"
-        notes.append(next(each["seen"] for each in kept["findings"] if each["subject"] == "all-reduce"))
-        lab.uninstall("check")
+def test_two_healthy_pods_lack_nothing(lab: Lab) -> None:
+    printed = lab.install("check", "ddp", CHECK)
+    assert "stratlab watch check" in printed and "_environment/check.json" in printed
+    assert "stratlab logs check" in lab.watch("check")
+    kept = lab.read("_environment/check.json")
+    assert {each["state"] for each in kept["findings"]} == {"ok"}, kept["findings"]
+    assert sorted(kept["ranks"]) == ["0", "1"]
+    assert not lab.get("jobs", "-l", "app.kubernetes.io/instance=check")["items"], "no analysis"
+    folders = [f"{MOUNT}/{each}" for each in lab.on_volume("ls", MOUNT).split()]
+    assert "check" not in lab.on_volume("ls", *folders).split(), "a check is no run"
+    lab.uninstall("check")
 
 
-def test_too_little_shared_memory_is_named(lab: Lab, steps: Steps) -> None:
-    with steps.step("check: shared memory of two pods is missing, and named"):
-        lab.install("check-shm", "ddp", CHECK | {"run.sharedMemory.sizeLimit": "32Mi"})
-        lab.watch("check-shm", code=1)
-        findings = lab.read("_environment/check-shm.json")["findings"]
-        wrong = [(each["subject"], each["seen"]) for each in findings if each["state"] != "ok"]
-        assert [subject for subject, _ in wrong] == ["shared memory"] * 2, wrong
-        for index, (_, seen) in enumerate(wrong):
-            assert f"check-shm-worker-{index}" in seen and "/dev/shm" in seen
-        lab.uninstall("check-shm")
+def test_too_little_shared_memory_is_named(lab: Lab) -> None:
+    lab.install("check-shm", "ddp", CHECK | {"run.sharedMemory.sizeLimit": "32Mi"})
+    lab.watch("check-shm", code=1)
+    findings = lab.read("_environment/check-shm.json")["findings"]
+    wrong = [(each["subject"], each["seen"]) for each in findings if each["state"] != "ok"]
+    assert [subject for subject, _ in wrong] == ["shared memory"] * 2, wrong
+    for index, (_, seen) in enumerate(wrong):
+        assert f"check-shm-worker-{index}" in seen and "/dev/shm" in seen
+    lab.uninstall("check-shm")
 
 
 @pytest.mark.parametrize("size", ["4Ki", "8Mi"])
-def test_a_full_volume_is_named(lab: Lab, steps: Steps, size: str) -> None:
+def test_a_full_volume_is_named(lab: Lab, size: str) -> None:
     """With room for a folder, and with none; what cannot be written is told by the log alone."""
     release = f"check-full-{size.lower()}"
-    with (
-        steps.step(f"check: a results volume of {size} is named"),
-        small_volume(lab, "small", size) as volume,
-    ):
+    with small_volume(lab, "small", size) as volume:
         lab.install(release, "ddp", CHECK | {"run.results.claim": volume.name})
         lab.watch(release, code=1)
         said = lab.stratlab("logs", release).stdout

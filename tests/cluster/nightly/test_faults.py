@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stratlab.cluster.job_end import ANALYSIS, pick_jobs, read_job_end
-from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, Steps, run, wait_until
+from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, run, wait_until
 from tests.cluster.path import Run
 from tests.cluster.resuming import restarts
 
@@ -56,94 +56,82 @@ def offer(resource: str, count: int) -> Iterator[None]:
         patch({"op": "remove"}, check=False)  # an inner one may have removed it
 
 
-def test_the_operator_is_stopped_and_started(lab: Lab, steps: Steps) -> None:
+def test_the_operator_is_stopped_and_started(lab: Lab) -> None:
     operator = ["-n", "kubeflow", "deployment/training-operator"]
-    with steps.step("the operator stopped mid-run and started after it: goes on, then Succeeded") as notes:
-        lab.install("no-operator", "ddp", LONG)
-        lab.wait_for_step("no-operator", 50)
-        run([KUBECTL, "scale", *operator, "--replicas=0"])
-        try:
-            wait_until(lambda: lab.phases("no-operator") == ["Succeeded"] * 2, "both pods to end", 240)
-            assert lab.conditions("pytorchjob/no-operator").get("Succeeded") != "True"
-        finally:
-            run([KUBECTL, "scale", *operator, "--replicas=1"])
-        began = time.monotonic()
-        check_one_attempt(lab, "no-operator")
-        notes.append(f"recorded as Succeeded and analysed {time.monotonic() - began:.0f} s after its return")
-        lab.uninstall("no-operator")
+    lab.install("no-operator", "ddp", LONG)
+    lab.wait_for_step("no-operator", 50)
+    run([KUBECTL, "scale", *operator, "--replicas=0"])
+    try:
+        wait_until(lambda: lab.phases("no-operator") == ["Succeeded"] * 2, "both pods to end", 240)
+        assert lab.conditions("pytorchjob/no-operator").get("Succeeded") != "True"
+    finally:
+        run([KUBECTL, "scale", *operator, "--replicas=1"])
+    check_one_attempt(lab, "no-operator")
+    lab.uninstall("no-operator")
 
 
-def test_a_job_that_cannot_run_fails_at_once(lab: Lab, steps: Steps) -> None:
-    with steps.step("a job that cannot run: Failed at once, the setting in watch, logs kept, nothing left"):
-        lab.install("no-sense", "ddp", {"run.config.global_batch_size": 40})  # two processes with 32 each
-        assert "run.config.global_batch_size=40" in lab.watch("no-sense", code=2), (
-            "as who installed it wrote it"
-        )
-        assert lab.conditions("pytorchjob/no-sense").get("Failed") == "True"
-        assert all("TRAINER_GLOBAL_BATCH_SIZE=40" in lab.log(f"no-sense-worker-{index}") for index in (0, 1))
-        assert "no-sense" not in lab.on_volume("ls", f"{MOUNT}/e2e")
+def test_a_job_that_cannot_run_fails_at_once(lab: Lab) -> None:
+    lab.install("no-sense", "ddp", {"run.config.global_batch_size": 40})  # two processes with 32 each
+    assert "run.config.global_batch_size=40" in lab.watch("no-sense", code=2), "as who installed it wrote it"
+    assert lab.conditions("pytorchjob/no-sense").get("Failed") == "True"
+    assert all("TRAINER_GLOBAL_BATCH_SIZE=40" in lab.log(f"no-sense-worker-{index}") for index in (0, 1))
+    assert "no-sense" not in lab.on_volume("ls", f"{MOUNT}/e2e")
 
-        def analysis_failed() -> str | None:
-            jobs = lab.get("jobs", "-l", "app.kubernetes.io/instance=no-sense")["items"]
-            (job,) = pick_jobs(jobs, ANALYSIS)
-            return read_job_end(job)
+    def analysis_failed() -> str | None:
+        jobs = lab.get("jobs", "-l", "app.kubernetes.io/instance=no-sense")["items"]
+        (job,) = pick_jobs(jobs, ANALYSIS)
+        return read_job_end(job)
 
-        wait_until(analysis_failed, "the analysis Job to end, with nothing to analyse", 180)
-        lab.uninstall("no-sense")
+    wait_until(analysis_failed, "the analysis Job to end, with nothing to analyse", 180)
+    lab.uninstall("no-sense")
 
 
-def test_gpus_that_cannot_be_used_end_it_at_once(lab: Lab, steps: Steps) -> None:
-    with steps.step("GPUs that are given and cannot be used: exit code 4, no other start"):
-        with offer("nvidia.com/gpu", 4):
-            lab.install("no-gpus", "ddp", {"run.accelerator": "nvidia.com/gpu"})
-            assert "run.accelerator=nvidia.com/gpu" in lab.watch("no-gpus", code=4)
-        assert lab.conditions("pytorchjob/no-gpus").get("Failed") == "True"
-        tested = run([HELM, "-n", lab.namespace, "test", "no-gpus", "--logs"], check=False)
-        assert "(exit code 4" in tested.stdout + tested.stderr
-        assert "attempts.jsonl" not in lab.on_volume("ls", f"{MOUNT}/e2e/no-gpus")
-        lab.uninstall("no-gpus")
+def test_gpus_that_cannot_be_used_end_it_at_once(lab: Lab) -> None:
+    with offer("nvidia.com/gpu", 4):
+        lab.install("no-gpus", "ddp", {"run.accelerator": "nvidia.com/gpu"})
+        assert "run.accelerator=nvidia.com/gpu" in lab.watch("no-gpus", code=4)
+    assert lab.conditions("pytorchjob/no-gpus").get("Failed") == "True"
+    tested = run([HELM, "-n", lab.namespace, "test", "no-gpus", "--logs"], check=False)
+    assert "(exit code 4" in tested.stdout + tested.stderr
+    assert "attempts.jsonl" not in lab.on_volume("ls", f"{MOUNT}/e2e/no-gpus")
+    lab.uninstall("no-gpus")
 
 
-def test_nodes_that_come_one_at_a_time(lab: Lab, steps: Steps) -> None:
+def test_nodes_that_come_one_at_a_time(lab: Lab) -> None:
     slot, one = "stratlab.test/slot", Run("ddp", "one-node")
-    with steps.step("one of two pods has a node: it waits for the other, and has used up no attempt"):
-        with offer(slot, 1):
-            values = {"run.resources.limits.stratlab\\.test/slot": 1, "run.config.max_attempts": 1}
-            lab.install(one.name, one.chart, values)
-            wait_until(lambda: lab.phases(one.name) == ["Pending", "Running"], "one pod to run", 180)
-            time.sleep(90)  # the read timeout of the rendezvous is 15 s
-            assert lab.phases(one.name) == ["Pending", "Running"]
-            with offer(slot, 2):
-                lab.watch(one.name)
-        assert set(restarts(lab, one).values()) == {1}
-        lab.uninstall(one.name)
+    with offer(slot, 1):
+        values = {"run.resources.limits.stratlab\\.test/slot": 1, "run.config.max_attempts": 1}
+        lab.install(one.name, one.chart, values)
+        wait_until(lambda: lab.phases(one.name) == ["Pending", "Running"], "one pod to run", 180)
+        time.sleep(90)  # the read timeout of the rendezvous is 15 s
+        assert lab.phases(one.name) == ["Pending", "Running"]
+        with offer(slot, 2):
+            lab.watch(one.name)
+    assert set(restarts(lab, one).values()) == {1}
+    lab.uninstall(one.name)
 
 
-def test_a_job_that_is_killed_again_and_again_is_given_up(lab: Lab, steps: Steps) -> None:
-    with steps.step("a pod that is killed for memory at every start: given up after max_attempts starts"):
-        amounts = {f"run.resources.{kind}.memory": "300Mi" for kind in ("requests", "limits")}
-        small = Run("single", "no-memory")  # torch alone needs more
-        lab.install(small.name, small.chart, {**amounts, "run.config.max_attempts": 2, "run.nodes": 1})
-        lab.watch(small.name, code=14)
-        assert restarts(lab, small) == {"no-memory-worker-0": 2}
-        lab.uninstall(small.name)
+def test_a_job_that_is_killed_again_and_again_is_given_up(lab: Lab) -> None:
+    amounts = {f"run.resources.{kind}.memory": "300Mi" for kind in ("requests", "limits")}
+    small = Run("single", "no-memory")  # torch alone needs more
+    lab.install(small.name, small.chart, {**amounts, "run.config.max_attempts": 2, "run.nodes": 1})
+    lab.watch(small.name, code=14)
+    assert restarts(lab, small) == {"no-memory-worker-0": 2}
+    lab.uninstall(small.name)
 
 
-def test_a_running_release_is_upgraded(lab: Lab, steps: Steps) -> None:
+def test_a_running_release_is_upgraded(lab: Lab) -> None:
     def pods() -> dict[str, Any]:
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in lab.pods("better")}
 
-    with steps.step("helm upgrade of a running release: other settings refused, another analysis accepted"):
-        lab.install("better", "ddp", LONG)
-        lab.wait_for_step("better", 20)
-        before = pods()
-        command = [HELM, "-n", lab.namespace, "upgrade", "better", "charts/ddp", "--reuse-values"]
-        refused = run([*command, "--set", "run.config.lr=0.5"], check=False)
-        assert refused.returncode and "immutable" not in refused.stderr, (
-            "the chart's word, not the API server's"
-        )
-        run([*command, "--set", "run.analysis.resources.limits.memory=3Gi"])
-        assert len(lab.get("jobs", "-l", "app.kubernetes.io/instance=better")["items"]) == 1
-        check_one_attempt(lab, "better")
-        assert pods() == before
-        lab.uninstall("better")
+    lab.install("better", "ddp", LONG)
+    lab.wait_for_step("better", 20)
+    before = pods()
+    command = [HELM, "-n", lab.namespace, "upgrade", "better", "charts/ddp", "--reuse-values"]
+    refused = run([*command, "--set", "run.config.lr=0.5"], check=False)
+    assert refused.returncode and "immutable" not in refused.stderr, "the chart's word, not the API server's"
+    run([*command, "--set", "run.analysis.resources.limits.memory=3Gi"])
+    assert len(lab.get("jobs", "-l", "app.kubernetes.io/instance=better")["items"]) == 1
+    check_one_attempt(lab, "better")
+    assert pods() == before
+    lab.uninstall("better")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lab import HELM3, Lab, Steps
+from tests.cluster.lab import HELM3, Lab
 from tests.cluster.path import Run, walk_path
 
 pytestmark = pytest.mark.cluster
@@ -19,5 +19,5 @@ RUNS = {
 
 
 @pytest.mark.parametrize("place", RUNS)
-def test_from_install_to_uninstall(labs: dict[str, Lab], steps: Steps, place: str, tmp_path: Path) -> None:
-    walk_path(labs[place], steps, RUNS[place], tmp_path / "report")
+def test_from_install_to_uninstall(labs: dict[str, Lab], place: str, tmp_path: Path) -> None:
+    walk_path(labs[place], RUNS[place], tmp_path / "report")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.lab import MOUNT, Lab, Steps, wait_until
+from tests.cluster.lab import MOUNT, Lab, wait_until
 from tests.cluster.path import Run, check_comparison, install
 
 pytestmark = pytest.mark.cluster
@@ -62,31 +62,26 @@ def lose_a_share(lab: Lab) -> None:
     lab.kubectl("delete", "pod", pod, "--grace-period=1", "--wait=false")
 
 
-def test_two_shares_say_what_one_process_says(lab: Lab, steps: Steps, tmp_path: Path) -> None:
-    with steps.step("shared: helm install, an Indexed Job of two shares, Succeeded, analysed"):
-        install(lab, SHARED)
-        job = wait_for_analysis(lab, 2)
-        assert job["spec"]["completionMode"] == "Indexed" and job["status"]["completedIndexes"] == "0,1"
-        shared = read_analysis(lab)
-        check_left(shared, job)
-        lab.test(SHARED.name)
-    with steps.step("shared: helm upgrade to one share: the same report to the last digit") as notes:
-        upgrade(lab, shares=1)
-        wait_for_analysis(lab, 1)
-        alone = read_analysis(lab)
-        assert alone["report"] == shared["report"] and alone["sums"] == shared["sums"]
-        notes.append(f"{len(alone['sums'])} files equal byte by byte")
-    with steps.step("shared: one pod killed when it runs: the same again"):
-        upgrade(lab, ttlSecondsAfterFinished=3600)
-        lose_a_share(lab)
-        job = wait_for_analysis(lab, 2)
-        assert job["status"]["failed"] == 1, job["status"]
-        disturbed = read_analysis(lab)
-        assert disturbed["report"] == alone["report"] and disturbed["sums"] == alone["sums"]
-        check_left(disturbed, job)
-    with steps.step("shared: stratlab compare --on-cluster") as notes:
-        notes.append(check_comparison(lab, "shares", [SHARED.name], tmp_path / "report"))
-        lab.uninstall(SHARED.name)
+def test_two_shares_say_what_one_process_says(lab: Lab, tmp_path: Path) -> None:
+    install(lab, SHARED)
+    job = wait_for_analysis(lab, 2)
+    assert job["spec"]["completionMode"] == "Indexed" and job["status"]["completedIndexes"] == "0,1"
+    shared = read_analysis(lab)
+    check_left(shared, job)
+    lab.test(SHARED.name)
+    upgrade(lab, shares=1)
+    wait_for_analysis(lab, 1)
+    alone = read_analysis(lab)
+    assert alone["report"] == shared["report"] and alone["sums"] == shared["sums"]
+    upgrade(lab, ttlSecondsAfterFinished=3600)
+    lose_a_share(lab)
+    job = wait_for_analysis(lab, 2)
+    assert job["status"]["failed"] == 1, job["status"]
+    disturbed = read_analysis(lab)
+    assert disturbed["report"] == alone["report"] and disturbed["sums"] == alone["sums"]
+    check_left(disturbed, job)
+    check_comparison(lab, "shares", [SHARED.name], tmp_path / "report")
+    lab.uninstall(SHARED.name)
 
 
 def check_left(found: dict[str, Any], job: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from tests.cluster.lab import (
     ROOT,
     TRAINER_IMAGE,
     Lab,
-    Steps,
     build_object,
     run,
     wait_until,
@@ -79,49 +78,45 @@ def check(lab: Lab, *options: str) -> dict[str, str]:
     return {each["subject"]: (each["seen"] + each["fix"]) * (each["state"] != "ok") for each in found}
 
 
-def test_a_store_that_was_lost_is_filled_again(lab: Lab, steps: Steps, tmp_path: Path) -> None:
+def test_a_store_that_was_lost_is_filled_again(lab: Lab, tmp_path: Path) -> None:
     archive = tmp_path / "mlflow-backup.tar.gz"
-    with steps.step("operating: one run, MLflow copied, another run behind the copy"):
-        train(lab, "kept", SHORT)
-        in_server(lab, "python", "-c", COPY.format("mlflow.db", "backup.db"))
-        in_server(lab, "tar", "-C", "/mlflow", "-czf", "/mlflow/backup.tar.gz", "backup.db", "artifacts")
-        with archive.open("wb") as file:
-            in_server(lab, "cat", "/mlflow/backup.tar.gz", stdout=file)
-        train(lab, "later", SHORT)
-        wanted = {release: steps_of(lab, release) for release in ("kept", "later")}
-    with steps.step("operating: the store is lost: one replay into the empty one gives every point"):
-        in_server(lab, "sh", "-c", "rm -rf /mlflow/*")
-        restart_server(lab)
-        lab.stratlab("metrics", "replay", "operating/kept", "--on-cluster")
-        found = read_store(lab, "operating")
-        assert {*found} == {"kept"} and found["kept"]["status"] == "FINISHED"
-        assert found["kept"]["steps"] == wanted["kept"]
-    with steps.step("operating: the copy is restored, and a replay gives what it lacks"):
-        with archive.open("rb") as file:
-            in_server(lab, "tar", "-C", "/mlflow", "-xzf", "-", stdin=file)
-        in_server(lab, "python", "-c", COPY.format("backup.db", "mlflow.db"))
-        restart_server(lab)
-        found = read_store(lab, "operating")
-        assert {*found} == {"kept"} and "analysis/report.html" in found["kept"]["files"]
-        lab.stratlab("metrics", "replay", "operating/later", "--on-cluster")
-        assert {name: each["steps"] for name, each in read_store(lab, "operating").items()} == wanted
+    train(lab, "kept", SHORT)
+    in_server(lab, "python", "-c", COPY.format("mlflow.db", "backup.db"))
+    in_server(lab, "tar", "-C", "/mlflow", "-czf", "/mlflow/backup.tar.gz", "backup.db", "artifacts")
+    with archive.open("wb") as file:
+        in_server(lab, "cat", "/mlflow/backup.tar.gz", stdout=file)
+    train(lab, "later", SHORT)
+    wanted = {release: steps_of(lab, release) for release in ("kept", "later")}
+    in_server(lab, "sh", "-c", "rm -rf /mlflow/*")
+    restart_server(lab)
+    lab.stratlab("metrics", "replay", "operating/kept", "--on-cluster")
+    found = read_store(lab, "operating")
+    assert {*found} == {"kept"} and found["kept"]["status"] == "FINISHED"
+    assert found["kept"]["steps"] == wanted["kept"]
+    with archive.open("rb") as file:
+        in_server(lab, "tar", "-C", "/mlflow", "-xzf", "-", stdin=file)
+    in_server(lab, "python", "-c", COPY.format("backup.db", "mlflow.db"))
+    restart_server(lab)
+    found = read_store(lab, "operating")
+    assert {*found} == {"kept"} and "analysis/report.html" in found["kept"]["files"]
+    lab.stratlab("metrics", "replay", "operating/later", "--on-cluster")
+    assert {name: each["steps"] for name, each in read_store(lab, "operating").items()} == wanted
 
 
-def test_a_volume_that_was_lost_comes_back_whole(lab: Lab, steps: Steps, tmp_path: Path) -> None:
-    with steps.step("operating: a run is fetched with its checkpoints, removed, put back, and goes on"):
-        lab.stratlab("fetch", "operating", "--with", "traces,checkpoints,models", "--output", tmp_path)
-        lab.uninstall("kept")
-        lab.stratlab("remove", "operating/kept", "--on-cluster", "--yes")
-        text = (ROOT / "manifests" / "data-pod.yaml").read_text()
-        lab.kubectl(
-            "apply", "-f", "-", text=text.replace("image: stratlab-trainer:0.1.0", f"image: {TRAINER_IMAGE}")
-        )
-        lab.kubectl("wait", "--for=condition=Ready", "pod/data", "--timeout=300s")
-        lab.kubectl("cp", tmp_path / "operating" / "kept", f"data:{MOUNT}/operating/kept")
-        lab.kubectl("delete", "pod", "data")
-        train(lab, "on", SHORT | {"run.config.resume_from": "operating/kept", "run.config.epochs": 20})
-        assert steps_of(lab, "on")[0] > 1
-        assert "kept" in lab.stratlab("list", "--on-cluster").stdout
+def test_a_volume_that_was_lost_comes_back_whole(lab: Lab, tmp_path: Path) -> None:
+    lab.stratlab("fetch", "operating", "--with", "traces,checkpoints,models", "--output", tmp_path)
+    lab.uninstall("kept")
+    lab.stratlab("remove", "operating/kept", "--on-cluster", "--yes")
+    text = (ROOT / "manifests" / "data-pod.yaml").read_text()
+    lab.kubectl(
+        "apply", "-f", "-", text=text.replace("image: stratlab-trainer:0.1.0", f"image: {TRAINER_IMAGE}")
+    )
+    lab.kubectl("wait", "--for=condition=Ready", "pod/data", "--timeout=300s")
+    lab.kubectl("cp", tmp_path / "operating" / "kept", f"data:{MOUNT}/operating/kept")
+    lab.kubectl("delete", "pod", "data")
+    train(lab, "on", SHORT | {"run.config.resume_from": "operating/kept", "run.config.epochs": 20})
+    assert steps_of(lab, "on")[0] > 1
+    assert "kept" in lab.stratlab("list", "--on-cluster").stdout
 
 
 @contextmanager
@@ -166,20 +161,18 @@ def replace(lab: Lab, deployment: dict[str, Any]) -> None:
     wait_for_server(lab)
 
 
-def test_a_private_authority_reaches_every_pod(lab: Lab, steps: Steps, tmp_path: Path) -> None:
+def test_a_private_authority_reaches_every_pod(lab: Lab, tmp_path: Path) -> None:
     uri, trust = "https://mlflow:5000", ("--certificates", "configMap/company-ca/ca.crt")
     with use_tls(lab, tmp_path):
-        with steps.step("operating: without the authority check says the cause, with it MLflow is there"):
-            assert "--certificates" in check(lab, "--tracking-uri", uri)["MLflow"]
-            assert not check(lab, "--tracking-uri", uri, *trust)["MLflow"]
-        with steps.step("operating: a run, its analysis, its test, a comparison and a replay reach MLflow"):
-            values = {"run.mlflow.trackingUri": uri, "run.certificates.configMap": "company-ca"}
-            train(lab, "trusting", SHORT | values | {"run.config.comparison": "trusted"})
-            lab.test("trusting")
-            lab.stratlab("compare", "trusted", "--on-cluster", "--output", tmp_path / "report")
-            lab.stratlab("metrics", "replay", "trusted/trusting", "--on-cluster")
-            lab.uninstall("trusting")
-            lab.stratlab("remove", "trusted/trusting", "--with-mlflow", "--on-cluster", "--yes", *trust)
+        assert "--certificates" in check(lab, "--tracking-uri", uri)["MLflow"]
+        assert not check(lab, "--tracking-uri", uri, *trust)["MLflow"]
+        values = {"run.mlflow.trackingUri": uri, "run.certificates.configMap": "company-ca"}
+        train(lab, "trusting", SHORT | values | {"run.config.comparison": "trusted"})
+        lab.test("trusting")
+        lab.stratlab("compare", "trusted", "--on-cluster", "--output", tmp_path / "report")
+        lab.stratlab("metrics", "replay", "trusted/trusting", "--on-cluster")
+        lab.uninstall("trusting")
+        lab.stratlab("remove", "trusted/trusting", "--with-mlflow", "--on-cluster", "--yes", *trust)
 
 
 @contextmanager
@@ -196,29 +189,24 @@ def limited(lab: Lab) -> Iterator[None]:
         lab.kubectl("delete", "resourcequota/tight", "limitrange/tight")
 
 
-def test_a_run_fits_a_quota_that_its_pods_fill(
-    lab: Lab, steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_fits_a_quota_that_its_pods_fill(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with limited(lab):
-        with steps.step("operating: a quota and a LimitRange that refuse pods are said as that"):
-            about = " ".join(check(lab, "--pod-resources", "limits.cpu=3").values())
-            assert "LimitRange" in about and "stratlab-user" not in about and "operator" not in about
-            done = lab.stratlab("list", "--on-cluster", "--pod-resources", "limits.cpu=1500m", check=False)
-            assert done.returncode == 1 and "quota: tight" in done.stderr
-        with steps.step("operating: two workers come although the analysis needs as much as both"):
-            monkeypatch.setenv("STRATLAB_POD_RESOURCES", TOOL)
-            lab.install("tight", "ddp", LIMITED)
-            wait_until(lambda: lab.pod_of("tight", 1), "the second worker", timeout_s=120)
-            assert "tight" in lab.stratlab("list", "--on-cluster").stdout
-            assert "analysis: Complete" in lab.watch("tight")
-            lab.uninstall("tight")
+        about = " ".join(check(lab, "--pod-resources", "limits.cpu=3").values())
+        assert "LimitRange" in about and "stratlab-user" not in about and "operator" not in about
+        done = lab.stratlab("list", "--on-cluster", "--pod-resources", "limits.cpu=1500m", check=False)
+        assert done.returncode == 1 and "quota: tight" in done.stderr
+        monkeypatch.setenv("STRATLAB_POD_RESOURCES", TOOL)
+        lab.install("tight", "ddp", LIMITED)
+        wait_until(lambda: lab.pod_of("tight", 1), "the second worker", timeout_s=120)
+        assert "tight" in lab.stratlab("list", "--on-cluster").stdout
+        assert "analysis: Complete" in lab.watch("tight")
+        lab.uninstall("tight")
 
 
-def test_a_run_without_mlflow_is_sent_there_later(lab: Lab, steps: Steps) -> None:
-    with steps.step("operating: a run without MLflow succeeds, is tested, and is replayed into one"):
-        train(lab, "alone", SHORT | {"run.mlflow.trackingUri": ""})
-        lab.test("alone")
-        options = ["--on-cluster", "--tracking-uri", "http://mlflow:5000"]
-        lab.stratlab("metrics", "replay", "operating/alone", *options)
-        assert read_store(lab, "operating")["alone"]["steps"] == steps_of(lab, "alone")
-        lab.uninstall("alone")
+def test_a_run_without_mlflow_is_sent_there_later(lab: Lab) -> None:
+    train(lab, "alone", SHORT | {"run.mlflow.trackingUri": ""})
+    lab.test("alone")
+    options = ["--on-cluster", "--tracking-uri", "http://mlflow:5000"]
+    lab.stratlab("metrics", "replay", "operating/alone", *options)
+    assert read_store(lab, "operating")["alone"]["steps"] == steps_of(lab, "alone")
+    lab.uninstall("alone")

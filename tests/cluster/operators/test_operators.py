@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.lab import Lab, Steps
+from tests.cluster.lab import Lab
 from tests.cluster.path import Run, check_comparison, check_mlflow, check_success, check_uninstall, install
 from tests.cluster.resuming import CHECKPOINTS, Fault, check_resumed, delete_pod, disturb, kill_rank
 
@@ -46,40 +46,35 @@ FAULTS = [disturbed(whole, cause) for whole in RUNS for cause in (kill_rank, del
 
 
 @pytest.mark.parametrize("each", RUNS, ids=lambda each: each.name)
-def test_a_run_succeeds_by_helm_install_alone(lab: Lab, steps: Steps, each: Run) -> None:
-    with steps.step(f"{each.name}: helm install, two pods, {each.success}, analysed, its logs") as notes:
-        install(lab, each)
-        notes.append(check_success(lab, each))
-        for rank in (0, 1):
-            assert each.name in lab.stratlab("logs", each.name, "--rank", rank).stderr
+def test_a_run_succeeds_by_helm_install_alone(lab: Lab, each: Run) -> None:
+    install(lab, each)
+    check_success(lab, each)
+    for rank in (0, 1):
+        assert each.name in lab.stratlab("logs", each.name, "--rank", rank).stderr
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.run.name)
-def test_a_disturbed_run_ends_as_if_nothing_had_been(lab: Lab, steps: Steps, fault: Fault) -> None:
-    disturb(lab, steps, fault)
-    with steps.step(f"{fault.run.name}: goes on, the undisturbed losses") as notes:
-        notes.append(check_resumed(lab, fault))
-        lab.uninstall(fault.run.name)
+def test_a_disturbed_run_ends_as_if_nothing_had_been(lab: Lab, fault: Fault) -> None:
+    disturb(lab, fault)
+    check_resumed(lab, fault)
+    lab.uninstall(fault.run.name)
 
 
-def test_both_are_in_mlflow_compared_and_removed(lab: Lab, steps: Steps, tmp_path: Path) -> None:
+def test_both_are_in_mlflow_compared_and_removed(lab: Lab, tmp_path: Path) -> None:
     names = sorted(each.name for each in RUNS)
-    with steps.step("MLflow; helm test; stratlab compare --on-cluster: a TrainJob with an MPIJob") as notes:
-        check_mlflow(lab, RUNS)
-        for name in names:
-            lab.test(name)
-        notes.append(check_comparison(lab, COMPARISON, names, tmp_path / "report"))
-        rows = json.loads((tmp_path / "report" / "report.json").read_text())["runs"]
-        assert rows[0]["test_loss"] == rows[1]["test_loss"], "the operator changes nothing of the training"
+    check_mlflow(lab, RUNS)
+    for name in names:
+        lab.test(name)
+    check_comparison(lab, COMPARISON, names, tmp_path / "report")
+    rows = json.loads((tmp_path / "report" / "report.json").read_text())["runs"]
+    assert rows[0]["test_loss"] == rows[1]["test_loss"], "the operator changes nothing of the training"
     for each in RUNS:
-        with steps.step(f"{each.name}: helm uninstall leaves the results and nothing else"):
-            check_uninstall(lab, each)
+        check_uninstall(lab, each)
 
 
-def test_auto_takes_what_the_cluster_serves(lab: Lab, steps: Steps) -> None:
-    with steps.step("run.workload.api=auto: a PyTorchJob where all three are served; upgraded, it stays"):
-        values = SMALL | {"run.workload.api": "auto", "run.suspend": "true", "run.analysis.enabled": "false"}
-        lab.install("auto", "ddp", values)
-        assert lab.get("pytorchjobs.v1.kubeflow.org", "auto")
-        lab.helm("upgrade", "auto", "ddp", values)
-        lab.uninstall("auto")
+def test_auto_takes_what_the_cluster_serves(lab: Lab) -> None:
+    values = SMALL | {"run.workload.api": "auto", "run.suspend": "true", "run.analysis.enabled": "false"}
+    lab.install("auto", "ddp", values)
+    assert lab.get("pytorchjobs.v1.kubeflow.org", "auto")
+    lab.helm("upgrade", "auto", "ddp", values)
+    lab.uninstall("auto")
