@@ -177,11 +177,11 @@ class Lab:
         shown = [(" ".join(view), self.kubectl(*view, check=False)) for view in views]
         return "\n".join(f"-- kubectl {command}\n{text[-6000:]}" for command, text in shown)
 
-    def on_volume(self, *command: str, component: str = "volume", claim: str = CLAIM) -> str:
+    def on_volume(self, *command: str, component: str = "volume") -> str:
         """What a command prints in a pod that mounts the results. With component `test` it may talk to MLflow too."""
         done = run_on_volume(
             connect(namespace=self.namespace), self.namespace,
-            claim=claim, mount=MOUNT, image=LAB_IMAGE, command=command, component=component,
+            claim=CLAIM, mount=MOUNT, image=LAB_IMAGE, command=command, component=component,
         )  # fmt: skip
         assert done.exit_code == 0, done
         return done.output.decode()

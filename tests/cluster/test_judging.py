@@ -74,7 +74,7 @@ def test_a_run_that_did_not_survive_fails_every_row_and_the_table_waits_for_all(
     record.add([write_row("nd", POD, Cost({"steps_lost": 3}))], {"strategy": "nd"})
     assert len(json.loads((tmp_path / "found.json").read_text())["faults"]) == 2
     rows = [line for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("| K1 ")]
-    assert ["failed" in row for row in rows] == [True, False] and EXPECTED == 40 == 8 * len(STRATEGIES)
+    assert ["failed" in row for row in rows] == [True, False] and EXPECTED == 35 == 7 * len(STRATEGIES)
 
 
 STEPS, KEPT = 8, 4

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
-from tests.faults.__main__ import keep_rows, main
+from tests.faults.__main__ import main
 from tests.faults.matrix import FAULTS, Fault
 from tests.faults.outcome import Outcome, judge_fault, write_table
-from tests.suites.result import Result, read_result, write_result
 from tests.suites.table import ROOT
 
 FAULT = Fault("F99", "x", "y", "z", ("a/test_b.py::test_c", "d"))
@@ -53,25 +51,6 @@ def test_the_largest_figure_counts() -> None:
     row = judge_fault(FAULT, told)
     assert row["figures"] == {"steps_lost": 7, "seconds_to_recover": 1.5} and row["seconds"] == 3.0
     assert "| F99 | x | y | z | passed (3) at abc | 1.5 | 7 |  |  |" in write_table([row | {"commit": "abc"}])
-
-
-def test_a_row_that_was_run_again_takes_its_place_in_the_result(tmp_path: Path) -> None:
-    rows = [
-        judge_fault(FAULT, []) | {"fault": f"F{number}", "commit": "old", "passed": number != 2}
-        for number in (1, 2, 10)
-    ]
-    facts = {"faults": rows}
-    write_result(
-        tmp_path, Result("faults", "", "failed", "", "c" * 40, False, "then", 60.0, "here", facts=facts)
-    )
-    keep_rows([rows[2] | {"commit": "new"}], tmp_path)
-    found = read_result(tmp_path, "faults")
-    assert found and found.result == "failed" and "F2" in found.reason and "F10" in found.reason
-    keep_rows([rows[1] | {"commit": "newer", "passed": True}], tmp_path)
-    found = read_result(tmp_path, "faults")
-    assert found and (found.result, found.commit, found.date) == ("passed", "c" * 40, "then")
-    assert [row["commit"] for row in found.facts["faults"]] == ["old", "newer", "new"]
-    assert (tmp_path / "faults.md").read_text().count(" at newer |") == 1
 
 
 def test_a_fault_that_does_not_exist() -> None:

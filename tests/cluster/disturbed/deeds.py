@@ -141,7 +141,3 @@ DEEDS = (
         "137 with limit and use, goes on from the last checkpoint", exhaust_memory, told=False,
     ),
 )  # fmt: skip
-FULL = Fault(
-    "K8", "the volume is full", "a volume of 64 MiB, filled behind a checkpoint",
-    "13, the older checkpoints are whole; installed again with space it goes on to its end", (),
-)  # fmt: skip

@@ -1,13 +1,13 @@
 """Every fault of the table, for every strategy and an MPIJob: what it costs, and that the run ends as if undisturbed.
 
-Per strategy: a run that nobody disturbs, the same run that suffers all faults that a run survives one after the other,
-and a short one whose volume fills up. The rows lie in reports/raw/cluster-faults.json, which `make nightly` keeps.
+Per strategy: a run that nobody disturbs, and the same run that suffers all faults that a run survives one after the
+other. A full volume: tests/trainer/ranks/test_full_volume.py. The rows lie in reports/raw/cluster-faults.json, which
+`make nightly` keeps.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +17,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.disturbed.deeds import DEEDS, FULL, Deed, read_progress, wait_for_steps
+from tests.cluster.disturbed.deeds import DEEDS, Deed, read_progress, wait_for_steps
 from tests.cluster.disturbed.figures import Blow, Cost, measure_blows, write_row
-from tests.cluster.lab import CLAIM, MOUNT, ROOT, Lab, wait_until
+from tests.cluster.lab import MOUNT, ROOT, Lab
 from tests.cluster.path import PIPELINE, Run, install
 from tests.cluster.resuming import compare_runs, wait_for_checkpoint
-from tests.cluster.small_volume import SmallVolume, small_volume
 from tests.faults.outcome import write_table
 
 pytestmark = pytest.mark.cluster
@@ -37,10 +36,8 @@ ALL: dict[str, Any] = {
     "run.config.profile_steps": 0,
     "run.analysis.enabled": "false",
 }
-SHORT_DIGITS = {"run.config.epochs": 30, "run.config.checkpoint_every": 50}
 # of which four processes on two cores make some ten in a second
 LLM = PIPELINE | ALL | {"run.config.steps": 800, "run.config.checkpoint_every": 50}
-SHORT_LLM = {"run.config.steps": 150, "run.config.checkpoint_every": 20}
 MEMORY_GIB = {1: 2, 2: 3}
 """Processes of a pod -> its limit."""
 # Points of metrics.jsonl that MLflow does not have, and the other way round
@@ -66,11 +63,10 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Strategy:
-    """What is disturbed: `run` under other names; `short` are the settings of a short one."""
+    """What is disturbed: `run` under other names."""
 
     name: str
     run: Run
-    short: dict[str, Any]
 
     def named(self, what: str, **values: Any) -> Run:
         """The same run as `<what>-<strategy>`, with further values."""
@@ -93,7 +89,7 @@ def digits(name: str, epochs: int, **options: Any) -> Strategy:
     """The small network, each of so many epochs as its steps are slow: long enough for seven faults."""
     api = options.pop("api", "pytorchjob")
     values = {"run.config.epochs": epochs, "run.config.checkpoint_every": 200, "run.workload.api": api}
-    return Strategy(name, Run(options.pop("chart", name), values=ALL | values, **options), SHORT_DIGITS)
+    return Strategy(name, Run(options.pop("chart", name), values=ALL | values, **options))
 
 
 MPI: dict[str, Any] = {"chart": "ddp", "place": "baseline", "resource": "mpijobs.v1.kubeflow.org"}
@@ -101,10 +97,10 @@ STRATEGIES = (
     digits("ddp", 150),
     digits("zero2", 120),
     digits("fsdp", 90),
-    Strategy("nd", Run("llm-2d", values=LLM, files=("llm_tiny.yaml",), processes=4), SHORT_LLM),
+    Strategy("nd", Run("llm-2d", values=LLM, files=("llm_tiny.yaml",), processes=4)),
     digits("mpijob", 150, api="mpijob-v1", **MPI),
 )
-EXPECTED = len(STRATEGIES) * (len(DEEDS) + 1)
+EXPECTED = len(STRATEGIES) * len(DEEDS)
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 
 
@@ -215,50 +211,5 @@ def measure_run(lab: Lab, whole: Run, long: Run, blows: list[Blow]) -> tuple[lis
 
 def count_points(lab: Lab, each: Run) -> dict[str, int]:
     """How many metrics.jsonl has; how many MLflow lacks, or has besides."""
-    claim = each.values.get("run.results.claim", CLAIM)
     command = ("python", "-c", COUNT, f"{MOUNT}/{each.folder}")
-    return dict(json.loads(lab.on_volume(*command, component="test", claim=claim).splitlines()[-1]))
-
-
-@each_strategy
-def test_a_volume_that_is_full_costs_no_older_checkpoint(
-    labs: dict[str, Lab], record: Record, strategy: Strategy
-) -> None:
-    lab = labs[strategy.run.place]
-    with small_volume(lab, f"small-{strategy.name}") as volume:
-        run = strategy.named("full", **strategy.short, **{"run.results.claim": volume.name})
-        try:
-            cost, facts = fill_and_go_on(lab, volume, run)
-        except AssertionError as failed:
-            cost, facts = Cost(problems=[str(failed)]), {}
-        facts |= {"strategy": strategy.name, "fault": FULL.number}
-        record.add([write_row(strategy.name, FULL, cost)], facts)
-
-
-def fill_and_go_on(lab: Lab, volume: SmallVolume, run: Run) -> tuple[Cost, dict[str, Any]]:
-    """Behind a checkpoint the volume is filled: 13; with space again the run goes on. What it has cost."""
-    cost, resource = Cost(), f"{run.resource}/{run.name}"
-    with installed(lab, run):
-        wait_for_checkpoint(lab, run)
-        began = time.time()
-        volume.fill()
-        wait_until(lambda: lab.conditions(resource).get("Failed") == "True", "Failed", 240)
-        cost.figures["seconds_to_recover"] = round(time.time() - began, 1)
-        lab.watch(run.name, code=13)
-        said = lab.logs(run.name)
-    there = volume.check_checkpoints(run.folder)
-    cost.demand(bool(there), "no checkpoint is left")
-    cost.problems += [f"{name}: {wrong}" for name, wrong in there.items() if wrong]
-    volume.free()
-    with installed(lab, run):
-        check_end(lab, run)
-        cost.count_points(count_points(lab, run))
-    attempts = volume.read_lines(f"{run.folder}/attempts.jsonl")
-    starts = [line["from_step"] for line in attempts if line["event"] == "started"]
-    written = volume.read_lines(f"{run.folder}/metrics.jsonl")
-    cost.demand(len(starts) == 2 and starts[-1] > 0, f"it did not go on from a checkpoint: {starts}")
-    # at least so far, by what was said of progress and of checkpoints: the last lines of metrics.jsonl found no place
-    reached = [0, *(int(step) for step in re.findall(r"\bstep (\d+)", said))]
-    reached += [line["step"] for line in written if line["attempt"] == 1]
-    cost.figures["steps_lost"] = max(0, max(reached) - starts[-1])
-    return cost, {"checkpoints_whole": len(there), "went_on_from": starts[-1]}
+    return dict(json.loads(lab.on_volume(*command, component="test").splitlines()[-1]))

@@ -1,6 +1,6 @@
 """`run.config.mode=check` in real pods: nothing where nothing is missing; what their values lack is named.
 
-Slow links, clocks and devices, planted: tests/nightly/trainer/test_environment_check.py.
+Full volumes, slow links, clocks and devices, planted: tests/nightly/trainer/test_environment_check.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.lab import MOUNT, Lab
-from tests.cluster.small_volume import small_volume
 
 pytestmark = pytest.mark.cluster
 
@@ -41,17 +40,3 @@ def test_too_little_shared_memory_is_named(lab: Lab) -> None:
     for index, (_, seen) in enumerate(wrong):
         assert f"check-shm-worker-{index}" in seen and "/dev/shm" in seen
     lab.uninstall("check-shm")
-
-
-@pytest.mark.parametrize("size", ["4Ki", "8Mi"])
-def test_a_full_volume_is_named(lab: Lab, size: str) -> None:
-    """With room for a folder, and with none; what cannot be written is told by the log alone."""
-    release = f"check-full-{size.lower()}"
-    with small_volume(lab, "small", size) as volume:
-        lab.install(release, "ddp", CHECK | {"run.results.claim": volume.name})
-        lab.watch(release, code=1)
-        said = lab.stratlab("logs", release).stdout
-        wrong = [line for line in said.splitlines() if line.startswith(("problem ", "warning "))]
-        assert wrong and all("results volume" in line for line in wrong), said
-        assert "No space left on device" in said
-        lab.uninstall(release)
