@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.matrix import FAULTS
-from tests.faults.outcome import RECORD, judge_fault, read_outcomes, write_table
+from tests.faults.outcome import judge_fault, read_outcomes, write_table
 from tests.suites.result import has_changes, read_commit
 from tests.suites.table import RAW, REPORTS, ROOT
 from trainer.record.run_directory import write_json
@@ -43,13 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [known[number] for number in asked.numbers] or list(FAULTS)
     commit, changed = read_commit()[:8], has_changes()  # now: who works meanwhile moves it
     with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "outcomes.jsonl"
+        junit = Path(folder) / "junit.xml"
         paths = sorted({f"tests/{test}" for fault in chosen for test in fault.tests})
-        subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "tests.faults.outcome", f"--{RECORD}", str(record), *paths],
-            cwd=ROOT, check=False,
-        )  # fmt: skip
-        outcomes = read_outcomes(record)
+        subprocess.run([sys.executable, "-m", "pytest", f"--junitxml={junit}", *paths], cwd=ROOT, check=False)
+        outcomes = read_outcomes(junit)
     run_at = {"commit": f"{commit}+changes" if changed else commit}
     rows = [judge_fault(fault, outcomes) | run_at for fault in chosen]
     FOUND.parent.mkdir(parents=True, exist_ok=True)
