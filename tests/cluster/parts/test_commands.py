@@ -121,7 +121,6 @@ class Typed:
         assert part in self._log.read_text(), self._log.read_text()
 
     def ends(self, code: int) -> None:
-        """A test that fails before this leaves it to the namespace's end, which it does not outlive."""
         assert self._process.wait(60) == code and "Traceback" not in self._log.read_text()
 
 

@@ -46,18 +46,16 @@ def test_mlflow_answers_by_its_names_and_keeps_its_data(lab: Lab) -> None:
     address = lab.kubectl("get", "service", "mlflow", "-o", "jsonpath={.spec.clusterIP}")
     search = f":5000/{API}/experiments/search?max_results=1"
     ends = ("", *(f".{lab.namespace}{end}" for end in ("", ".svc", ".svc.cluster.local")))
-    codes = [
-        code
-        for code, _ in call(
-            lab,
-            *(("GET", f"mlflow{end}{search}", None) for end in ends),
-            ("GET", f"{address}:5000/health", None),
-            ("POST", f"mlflow:5000/{API}/experiments/create", {"name": "kept"}),
-            ("PUT", f"mlflow:5000/{FILE}", "some text"),
-            ("GET", f"{address}{search}", None),
-            ("GET", "mlflow:5000/ajax-api/3.0/jobs/1", None),
-        )
-    ]
+    answers = call(
+        lab,
+        *(("GET", f"mlflow{end}{search}", None) for end in ends),
+        ("GET", f"{address}:5000/health", None),
+        ("POST", f"mlflow:5000/{API}/experiments/create", {"name": "kept"}),
+        ("PUT", f"mlflow:5000/{FILE}", "some text"),
+        ("GET", f"{address}{search}", None),
+        ("GET", "mlflow:5000/ajax-api/3.0/jobs/1", None),
+    )
+    codes = [code for code, _ in answers]
     assert codes[:-1] == [200] * 7 + [403], "by its address it is refused"
     assert codes[-1] >= 400, "job execution is off"
 
@@ -110,16 +108,7 @@ def test_rights_and_what_they_are_enough_for(lab: Lab) -> None:
         as_user = [program, "-n", lab.namespace, "--kube-as-user", USER]
         run([*as_user, "install", "as-user", chart, *settings])
         assert "as-user" in lab.kubectl("get", "pytorchjobs", "-o", "name")
-        run(
-            [
-                *as_user,
-                "upgrade",
-                "as-user",
-                chart,
-                *settings,
-                "--set",
-                "run.analysis.ttlSecondsAfterFinished=60",
-            ]
-        )
+        changed = ("--set", "run.analysis.ttlSecondsAfterFinished=60")
+        run([*as_user, "upgrade", "as-user", chart, *settings, *changed])
         run([*as_user, "uninstall", "as-user"])
         assert lab.kubectl("get", "pytorchjobs,jobs", "-o", "name") == ""

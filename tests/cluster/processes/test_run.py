@@ -55,13 +55,7 @@ def call(
     environment = {k: v for k, v in os.environ.items() if k not in ("KUBECONFIG", "STRATLAB_E2E_KEEP")}
     environment |= {"STRATLAB_E2E_FREE_GB": "0", "PATH": f"{machine}/bin:{os.environ['PATH']}", **variables}
     test = machine / f"test_{machine.name}.py"
-    command: list[Any] = [
-        sys.executable,
-        ROOT / "tests" / "cluster" / "run",
-        *options,
-        machine / cluster,
-        test,
-    ]
+    command: list[Any] = [sys.executable, ROOT / "tests/cluster/run", *options, machine / cluster, test]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     result = RESULTS / f"{machine.name}.json"
     content = json.loads(result.read_text())
