@@ -1,4 +1,4 @@
-"""The program's own rules: stages and their time, lines on disk, one measurement, gates, what is read of a run."""
+"""The program's rules: what it refuses, its kit, stages, lines on disk, gates, what it reads and shows of a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import ast
 import json
 import math
 import os
+import re
+import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import kit, read
 from benchmarks.gpu.environment import is_fused
 from benchmarks.gpu.gates import GATES, judge_lines
 from benchmarks.gpu.models import EXTRAS, Model, resolve_run
@@ -230,3 +235,122 @@ def test_losses_of_two_ranks_are_compared_with_one() -> None:
     assert found == {"loss_error": pytest.approx(0.01), "norm_error": 0.25}
     for losses in ([2.0], [2.0, None], []):
         assert math.isnan(compare_losses({"losses": losses, "grad_norms": [1.0, 1.0]}, alone)["loss_error"])
+
+
+def test_help_has_the_stages_and_an_example(capsys):
+    with pytest.raises(SystemExit) as stop:
+        command.main(["--help"])
+    text = capsys.readouterr().out
+    assert stop.value.code == 0 and "make gpu DEVICE=cpu TINY=1" in text
+    assert all(f"{stage.name} " in text for stage in STAGES)
+
+
+def test_what_cannot_start_is_told_by_its_code(capsys, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    runs = "vit_base:zero2+compile,vit:zero9+fast"
+    for arguments, codes in (
+        (["--part", "1"], ["SL-gpu-no-cuda"]),
+        (["--stages", "speed"], ["SL-gpu-stage-unknown"]),
+        (["--stages", "project", "--runs", runs], ["SL-gpu-run-unknown"] * 3),
+    ):
+        assert command.main(arguments) == 2
+        assert find_codes(capsys.readouterr().err) == codes
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert command.main(["--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert find_codes(said) == ["SL-gpu-torch-missing"] and sys.executable in said
+
+
+LOCK = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", Path("requirements/gpu_kit.txt").read_text(), re.M))
+
+
+def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "kit"
+    kit.copy_code(folder)
+    with pytest.raises(kit.BadKit) as refused:
+        kit.check_kit(folder)
+    assert find_codes(refused.value) == ["SL-kit-part-missing"]
+    (folder / "site").mkdir()
+    kit.check_kit(folder)
+    operations = ("benchmarks/gpu/operations/vit_base-single.json", "stratlab/analysis/analyze.py")
+    for name in (*operations, "trainer/worker.py", *(f"benchmarks/gpu/{stage.name}.py" for stage in STAGES)):
+        assert (folder / name).is_file(), name
+    assert (folder / "start").stat().st_mode & 0o111
+    assert not list(folder.rglob("__pycache__")), "what Python compiled here stays here"
+    (folder / "site" / "core.cpython-311-x86_64-linux-gnu.so").touch()
+    monkeypatch.setattr(kit, "LARGEST_MB", 1.0)
+    with pytest.raises(kit.BadKit) as refused:
+        kit.check_kit(folder)
+    assert find_codes(refused.value) == ["SL-kit-python", "SL-kit-too-large"]
+    assert "site/core.cpython-311-x86_64-linux-gnu.so" in str(refused.value)
+
+
+def test_the_packages_have_the_project_s_pins_and_nothing_is_carried_that_is_there():
+    homes = (Path(), Path("distributions/stratlab-trainer"))
+    projects = [tomllib.loads((home / "pyproject.toml").read_text())["project"] for home in homes]
+    wanted = " ".join(name for project in projects for name in project["dependencies"])
+    pins = dict(re.findall(r"([a-z0-9-]+)==([0-9.]+)", wanted))
+    carried = {"pydantic", "pydantic-core", "msgspec", "deepspeed", "tenacity"}
+    assert carried <= LOCK.keys() and {name: pins.get(name, pin) for name, pin in LOCK.items()} == LOCK
+    there = set(re.findall(r"^([a-z0-9-]+)==", Path("requirements/bare.txt").read_text(), re.M))
+    assert not there & (LOCK.keys() | carried)
+
+
+def test_each_part_has_a_start_line_in_the_readme():
+    for part in PARTS:
+        assert f"./start --part {part} --out RESULTS" in kit.build_readme()
+
+
+def test_a_kit_takes_no_other_folder_s_place(tmp_path):
+    out = tmp_path / "kit"
+    kit.check_replaceable(out)
+    (out / "trainer").mkdir(parents=True)
+    kit.check_replaceable(out)
+    (out / "results").mkdir()
+    with pytest.raises(kit.BadKit) as refused:
+        kit.build_kit(out, tmp_path / "no-uv")
+    assert find_codes(refused.value) == ["SL-kit-replaces"] and (out / "results").is_dir()
+
+
+BEGIN = {"stage": "all", "item": "begin", "device": "cuda", "tiny": False, "stages": ["project"]}
+SHOWN = {
+    "stage": "project", "item": "vit_base:single", "status": "done", "model": "vit_base", "strategy": "single",
+    "settings": {"COMPILE": "true"}, "mfu_pct": 31.25, "step_time_ms_p50": 150.5, "falls": True, "finite": True,
+}  # fmt: skip
+ENDED = {
+    "stage": "project", "item": "end", "status": "failed", "done": 1, "failed": 0, "skipped": 0, "seconds": 20.0,
+    "reasons": ["gate: MFU of a model alone at its floor"],
+}  # fmt: skip
+
+
+def test_figures_stages_and_gates_are_shown():
+    text = "\n".join(read.describe([BEGIN, SHOWN, ENDED]))
+    header, figures = text.partition("project: ")[2].splitlines()[1:3]
+    assert header.split()[:6] == ["item", "status", "step", "ms", "samples/s", "tokens/s"]
+    assert figures.split() == ["vit_base:single", "done", "150.5", "-", "-", "31.25", *["-"] * 5, "True"]
+    rows = [line.split() for line in text.splitlines()]
+    assert ["project", "failed", "1", "0", "0", "20"] in [row[:6] for row in rows]
+    (missed,) = (line for line in text.splitlines() if "0 of 1" in line)
+    assert "MFU" in missed and "vit_base:single" in missed and text.count("1 of 1") == 2
+    cut_off = "\n".join(read.describe([BEGIN, SHOWN]))
+    assert "cut off" in cut_off and "cut off" not in text
+
+
+def test_the_largest_error_of_each_path_is_shown():
+    errors = {
+        "sdpa": {"out": 1e-3, "dq": "nan"},
+        "flex": {"out": 5e-3, "dk": 7e-3},
+        "cudnn": "RuntimeError: none",
+    }
+    line = {"stage": "numerics", "item": "T257", "status": "done", "errors": errors}
+    assert "flex 7.0e-03; not here: cudnn" in "\n".join(read.describe([BEGIN, line]))
+
+
+@pytest.mark.parametrize(("lines", "code"), [([BEGIN, SHOWN, ENDED], 1), ([BEGIN, SHOWN], 0), ([], 3)])
+def test_the_exit_code_tells_whether_something_failed(tmp_path, capsys, lines, code):
+    for line in lines:
+        append_line(tmp_path / "results.jsonl", line)
+    assert read.main([str(tmp_path)]) == code
+    assert bool(capsys.readouterr().out) == bool(lines)

@@ -1,7 +1,8 @@
-"""Processes that a stage starts, and what is left of them."""
+"""Processes that a stage starts, and what is left of them; a file of foreseen memory is counted anew."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.gpu import foreseen
+from benchmarks.gpu.own_run import OPERATIONS
 from benchmarks.gpu.processes import run_command
 from benchmarks.gpu.results import FILE, read_lines
 from stratlab.machine.processes import MARK
@@ -67,3 +70,10 @@ def _mark_of(process: psutil.Process) -> str:
         return process.environ().get(MARK, "")
     except (psutil.Error, OSError):
         return ""
+
+
+def test_a_file_is_counted_as_it_lies_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(foreseen, "OPERATIONS", tmp_path)
+    assert foreseen.count("resnet:ddp") == 0
+    fresh, kept = (json.loads((folder / "resnet-ddp.json").read_text()) for folder in (tmp_path, OPERATIONS))
+    assert fresh["samples"] == kept["samples"] and fresh["key"] == kept["key"]
