@@ -12,9 +12,9 @@ NIGHT = "tests/cluster/nightly/"
 RENDERS = f"{HERE}test_charts_render_as_told"
 PARSES = f"{HERE}test_stratlab_knows_every_option"
 TARGET = f"{HERE}test_make_has_the_target"
-DEMO = "tests/nightly/rehearsals/test_demo.py::test_the_demo_ends_with_its_answer"
+DEMO = "tests/nightly/rehearsals/test_documents.py::test_the_tutorial_as_it_stands"
 LLM = "tests/nightly/rehearsals/test_llm.py::test_every_layout_is_complete_and_says_what_it_is"
-TUNED = "tests/nightly/rehearsals/test_tuned.py::test_the_best_of_each_is_compared_and_the_report_says_how"
+TUNED = "tests/nightly/rehearsals/test_documents.py::test_the_best_of_each_is_compared_and_the_report_says_how"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def row(*by: str, instead: str = "") -> Row:
     return Row(by, instead)
 
 
-GPU_KIT = "tests/benchmarks/gpu/test_kit.py::test_each_part_has_a_start_line_in_the_readme"
+GPU_KIT = "tests/benchmarks/gpu/test_program.py::test_each_part_has_a_start_line_in_the_readme"
 GPU_SUITE = "tests/suites/test_runner.py::test_each_suite_leaves_its_result"
 WHEELS = "tests/distributions/processes/test_wheels.py::test_the_sdist_alone_gives_the_same_wheel"
 PACKED = "tests/charts/helms/test_packages.py::test_a_package_renders_what_its_folder_renders"
@@ -59,7 +59,7 @@ CHECKED = f"{NIGHT}test_environment_check.py::*"
 DIGITS = "-n stratlab --values examples/digits.yaml --values examples/cpu.yaml"
 LLM_CHARTS = "charts/llm-1d charts/llm-2d charts/llm-3d charts/llm-4d charts/llm-5d"
 
-DISTIL = "tests/nightly/rehearsals/test_distillation.py::*"
+DISTIL = "tests/nightly/rehearsals/test_documents.py::*"
 STUDIES = "--values examples/digits.yaml --results distil-results/runs"
 STUDENT = (
     "--set run.config.comparison=students --set run.config.model=vit_tiny --set run.config.model_layers=2"
@@ -95,7 +95,7 @@ EXPERIMENTS = (
 )
 """Whose full form docs/requirements.md names as what measures something."""
 
-TUTORIAL = "tests/nightly/rehearsals/test_tutorial.py::test_the_tutorial_as_it_stands"
+TUTORIAL = "tests/nightly/rehearsals/test_documents.py::test_the_tutorial_as_it_stands"
 READS_PODS = "kubectl's own words; what they show is what `stratlab watch` reads on the cluster"
 
 CLOUDS = "tests/charts/test_clouds.py::test_charts_of_several_nodes_render_valid_objects"
@@ -194,7 +194,7 @@ TABLE: dict[str, Row] = {
         instead="six minutes; the test counts one of twenty files",
     ),
     "python -m benchmarks.batch_sizes": row(
-        "tests/benchmarks/test_batch_sizes.py::*", instead="minutes; the tests count one small pair"
+        "tests/benchmarks/test_memory.py::*", instead="minutes; the tests count one small pair"
     ),
     "stratlab compare results/runs/demo --varied lr,optimizer": row(
         PARSES,
@@ -442,14 +442,14 @@ TABLE: dict[str, Row] = {
         "tests/benchmarks/test_memory.py::*", instead="it is the suite `memory`"
     ),
     "python -m benchmarks.memory.before TREE": row(
-        "tests/benchmarks/processes/test_memory_before.py::*",
+        "tests/benchmarks/processes/test_benchmarks.py::*",
         instead="an hour; the tests count one small model",
     ),
     "python -m benchmarks.gpu --help": row(
-        "tests/benchmarks/gpu/test_command.py::test_help_has_the_stages_and_an_example"
+        "tests/benchmarks/gpu/test_program.py::test_help_has_the_stages_and_an_example"
     ),
     ".venv/bin/python -m benchmarks.gpu.read results/gpu": row(
-        "tests/benchmarks/gpu/test_read.py::test_the_exit_code_tells_whether_something_failed"
+        "tests/benchmarks/gpu/test_program.py::test_the_exit_code_tells_whether_something_failed"
     ),
     ".venv/bin/python -m benchmarks.gpu.read benchmarks/gpu/measured/h200-2026-11-26.jsonl": row(
         "tests/benchmarks/gpu/test_measured.py::test_what_was_measured_is_shown_as_tables"
@@ -458,7 +458,7 @@ TABLE: dict[str, Row] = {
         "tests/benchmarks/gpu/test_measured.py::test_the_second_half_hour_is_shown_as_tables"
     ),
     "python -m benchmarks.gpu.foreseen": row(
-        "tests/benchmarks/gpu/processes/test_foreseen.py::*",
+        "tests/benchmarks/gpu/processes/test_processes.py::*",
         instead="nine minutes; the test counts the quickest one",
     ),
     "./start --part 1 --out RESULTS": row(GPU_KIT, instead=NO_GPU),
