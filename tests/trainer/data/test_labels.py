@@ -1,11 +1,10 @@
-"""Twelve faults of labels in every layout that can express them: refused before a run, with split, sample and value."""
+"""Faults of labels: refused before a run, with split, sample and value."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
 import numpy as np
@@ -14,9 +13,9 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
+from tests.codes import find_codes
 from trainer import failures
 from trainer.data import open_data
-from trainer.launch.preflight import check
 from trainer.prepare.pictures import check_images
 from trainer.settings.config import Config, ConfigError
 
@@ -38,39 +37,10 @@ GOOD = {
 }
 
 
-class Fault(NamedTuple):
-    """One wrong label, at sample 4 of a split; `value` as the sentence shows it."""
-
-    kind: str
-    split: str
-    wrong: Any
-    value: str
-
-
-FAULTS = {
-    "null among texts": Fault(TEXT, "train", None, "None"),
-    "null among whole numbers": Fault(WHOLE, "test", None, "None"),
-    "null among classes": Fault(CLASSES, "train", None, "None"),
-    "NaN": Fault(REAL, "train", float("nan"), "nan"),
-    "-1 among classes, to learn": Fault(CLASSES, "train", -1, "-1"),
-    "-1 among classes, to test": Fault(CLASSES, "test", -1, "-1"),
-    "-1 among whole numbers": Fault(WHOLE, "train", -1, "-1"),
-    "a code without a name": Fault(CLASSES, "test", 3, "3"),
-    "an empty text": Fault(TEXT, "train", "", "''"),
-    "no whole number": Fault(REAL, "train", 0.5, "0.5"),
-    "a class that is not learnt": Fault(TEXT, "test", "dog", "'dog'"),
-    "lists": Fault(LISTS, "train", [0], "[0]"),
-}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 def png(index: int) -> bytes:
-    content = io.BytesIO()
-    Image.new("RGB", (4, 4), (index * 20, 0, 9)).save(content, "png")
+    content, picture = io.BytesIO(), Image.new("RGB", (4, 4), (index * 20, 0, 9))
+    picture.putpixel((0, 0), (255, 255, 255))
+    picture.save(content, "png")
     return content.getvalue()
 
 
@@ -90,130 +60,88 @@ def in_files(folder: Path, tables: dict[str, pa.Table]) -> None:
         parquet.write_table(table, folder / f"{split}.parquet")
 
 
-def as_on_the_hub(folder: Path, tables: dict[str, pa.Table]) -> None:
-    (folder / "data").mkdir(parents=True)
-    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-    for split, table in tables.items():
-        parquet.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
-        lines += [f"  - split: {split}", f"    path: data/{split}-*"]
-    (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
-
-
 def as_saved(folder: Path, tables: dict[str, pa.Table]) -> None:
-    datasets.DatasetDict({split: datasets.Dataset(t) for split, t in tables.items()}).save_to_disk(
-        str(folder)
-    )
+    found = {split: datasets.Dataset(table) for split, table in tables.items()}
+    datasets.DatasetDict(found).save_to_disk(str(folder))
 
 
-TABLES: list[Callable[[Path, dict[str, pa.Table]], None]] = [in_files, as_on_the_hub, as_saved]
-# What a folder of pictures cannot express: its labels are names of folders, so none is null, a number, a list, NaN or
-# a code. A class of the test split alone is one without training pictures there, and a missing column is a split whose
-# pictures lie in no folder of a class.
+def config(folder: Path, **more: Any) -> Config:
+    return Config(run="try", dataset_path=str(folder), **more)
 
 
-def run(folder: Path, **more: Any) -> Config:
-    return Config(run="try", dataset_path=str(folder), results=str(folder.parent / "results"), **more)
-
-
-def refused(action: Callable[[], Any], code: int = failures.DATA_MISSING) -> str:
+def refused(folder: Path, code: int = failures.DATA_MISSING, **more: Any) -> str:
     with pytest.raises((failures.DataMissing, ConfigError)) as failure:
-        action()
+        open_data(config(folder, **more), 4)
     assert failures.exit_code(failure.value) == code
     return str(failure.value)
 
 
-@pytest.mark.parametrize("layout", TABLES)
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_wrong_label_is_refused_with_split_sample_and_value(tmp_path, layout, name):
-    kind, split, wrong, value = FAULTS[name]
+@pytest.mark.parametrize(
+    ("kind", "split", "wrong", "code"),
+    [
+        (TEXT, "train", None, "SL-label-null"),
+        (CLASSES, "train", None, "SL-label-null"),
+        (REAL, "train", float("nan"), "SL-label-nan"),
+        (CLASSES, "test", -1, "SL-label-code"),
+        (CLASSES, "test", 3, "SL-label-code"),
+        (WHOLE, "train", -1, "SL-label-negative"),
+        (TEXT, "train", "", "SL-label-empty"),
+        (REAL, "train", 0.5, "SL-label-fraction"),
+        (TEXT, "test", "dog", "SL-label-untrained"),
+        (LISTS, "train", [0], "SL-label-kind"),
+    ],
+)
+def test_a_wrong_label_is_refused_with_split_sample_and_value(tmp_path, kind, split, wrong, code):
     labels = {"train": [*GOOD[kind]], "test": [*GOOD[kind]]}
     place = 0 if kind == LISTS else 4
     labels[split][place] = wrong
-    layout(tmp_path / "d", {each: rows(kind, found) for each, found in labels.items()})
-    said = refused(lambda: check(run(tmp_path / "d"), 1, {}))
-    for part in (f"split '{split}'", f"sample {place}", value):
+    in_files(tmp_path / "d", {each: rows(kind, found) for each, found in labels.items()})
+    said = refused(tmp_path / "d")
+    assert set(find_codes(said)) == {code}
+    for part in (f"'{split}'", f"sample {place}", repr(wrong)):
         assert part in said
 
 
-@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.kind != LISTS])
-def test_prepare_refuses_it_too(tmp_path, name):
-    kind, split, wrong, value = FAULTS[name]
-    labels = {"train": [*GOOD[kind]], "test": [*GOOD[kind]]}
-    labels[split][4] = wrong
-    tables = {each: datasets.Dataset(rows(kind, found)) for each, found in labels.items()}
-    said = refused(lambda: check_images("/data/d", tables))
-    assert f"split '{split}'" in said and "sample 4" in said and value in said
+def test_prepare_refuses_it_too():
+    labels = [*GOOD[TEXT][:4], None, "cow"]
+    with pytest.raises(failures.DataMissing) as failure:
+        check_images("/data/d", {"train": datasets.Dataset(rows(TEXT, labels))})
+    assert find_codes(failure.value) == ["SL-label-null"] and "sample 4" in str(failure.value)
 
 
-@pytest.mark.parametrize("layout", TABLES)
-def test_a_split_without_the_column_is_named(tmp_path, layout):
-    layout(tmp_path / "d", {"train": rows(CLASSES, GOOD[CLASSES]), "test": rows(CLASSES, None)})
-    said = refused(lambda: check(run(tmp_path / "d"), 1, {}))
-    assert "'test'" in said and "'label'" in said
+def test_a_split_without_the_column_is_named_unless_no_run_uses_it(tmp_path):
+    table, lacking = rows(CLASSES, GOOD[CLASSES]), rows(CLASSES, None)
+    as_saved(tmp_path / "d", {"train": table, "test": lacking})
+    said = refused(tmp_path / "d")
+    assert find_codes(said) == ["SL-split-column-absent"] and "'test'" in said and "'label'" in said
+    as_saved(tmp_path / "e", {"train": table, "test": table, "unlabelled": lacking})
+    assert len(open_data(config(tmp_path / "e"), 4).test) == 6
 
 
-def test_a_split_that_no_run_uses_may_lack_labels(tmp_path):
-    table = rows(CLASSES, GOOD[CLASSES])
-    as_saved(tmp_path / "d", {"train": table, "test": table, "unlabelled": rows(CLASSES, None)})
-    assert len(open_data(run(tmp_path / "d"), 4).test) == 6
-
-
-@pytest.mark.parametrize("straight", ["train", "test"])
-def test_pictures_straight_in_a_split_are_a_sentence(tmp_path, straight):
-    for split in ("train", "test"):
-        for index in range(4):
-            file = tmp_path / "d" / split / ("" if split == straight else "ab"[index % 2]) / f"{index}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(png(index))
-    said = refused(lambda: check(run(tmp_path / "d"), 1, {}))
-    assert f"{straight}/" in said and "one folder per class" in said
-
-
-@pytest.mark.parametrize("layout", TABLES)
-@pytest.mark.parametrize("kind", [LISTS, WHOLE])
-def test_a_column_that_was_asked_for_and_holds_no_classes_is_a_wrong_setting(tmp_path, layout, kind):
-    layout(tmp_path / "d", {each: rows(kind, GOOD[kind]) for each in ("train", "test")})
-    column = "label" if kind == LISTS else "image"
-    said = refused(lambda: check(run(tmp_path / "d", label_column=column), 1, {}), code=failures.BAD_CONFIG)
-    assert f"TRAINER_LABEL_COLUMN='{column}'" in said
+@pytest.mark.parametrize(("kind", "column"), [(LISTS, "label"), (WHOLE, "image")])
+def test_a_column_that_was_asked_for_and_holds_no_classes_is_a_wrong_setting(tmp_path, kind, column):
+    in_files(tmp_path / "d", {each: rows(kind, GOOD[kind]) for each in ("train", "test")})
+    said = refused(tmp_path / "d", failures.BAD_CONFIG, label_column=column)
+    assert find_codes(said) == ["SL-label-column-kind"] and f"TRAINER_LABEL_COLUMN='{column}'" in said
 
 
 def test_all_faults_of_all_splits_are_named_at_once(tmp_path):
-    in_files(
-        tmp_path / "d",
-        {"train": rows(TEXT, ["ape", None, "", None, "bee", "cow"]), "test": rows(TEXT, ["dog"] * 6)},
-    )
-    said = refused(lambda: open_data(run(tmp_path / "d"), 4))
-    for part in ("sample 1", "2 such samples", "sample 2", "'dog'", "6 such samples"):
+    labels = {"train": ["ape", None, "", None, "bee", "cow"], "test": ["dog"] * 6}
+    in_files(tmp_path / "d", {split: rows(TEXT, found) for split, found in labels.items()})
+    said = refused(tmp_path / "d")
+    assert find_codes(said) == ["SL-label-null", "SL-label-empty", "SL-label-untrained"]
+    for part in ("sample 1:", "2 such", "sample 2:", "'dog'", "6 such"):
         assert part in said
 
 
-def notes(folder: Path, words: str) -> list[str]:
-    return [note for note in open_data(run(folder), 4).notes if words in note]
-
-
-def test_a_class_without_pictures_to_learn_or_to_test_is_one_line(tmp_path):
+def test_odd_classes_are_one_line_each(tmp_path):
     labels = {"train": [0, 1, 0, 1, 0, 1], "test": [1] * 6}
     in_files(tmp_path / "d", {split: rows(CLASSES, found) for split, found in labels.items()})
-    (learnt,), (tested,) = (notes(tmp_path / "d", words) for words in ("training pictures", "test pictures"))
+    learnt, tested = open_data(config(tmp_path / "d"), 4).notes
     assert "'cow'" in learnt and "'ape'" not in learnt
     assert "'ape', 'cow'" in tested and "'bee'" not in tested
-
-
-def test_of_a_folder_a_class_of_the_test_split_alone_is_that_line(tmp_path):
-    for split, names in (("train", "ab"), ("test", "bc")):
-        for name in names:
-            (tmp_path / "d" / split / name).mkdir(parents=True)
-            for index in range(6):
-                (tmp_path / "d" / split / name / f"{index}.png").write_bytes(png(index))
-    (learnt,) = notes(tmp_path / "d", "training pictures")
-    assert "'c'" in learnt
-
-
-def test_names_that_differ_by_case_alone_are_one_line(tmp_path):
-    in_files(tmp_path / "d", {"train": rows(TEXT, ["Left", "left", "right"] * 2)})
-    (found,) = notes(tmp_path / "d", "by case")
-    assert "'Left', 'left'" in found and "right" not in found
+    in_files(tmp_path / "e", {"train": rows(TEXT, ["Left", "left", "right"] * 2)})
+    assert any("'Left', 'left'" in note for note in open_data(config(tmp_path / "e"), 4).notes)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +154,7 @@ def test_names_that_differ_by_case_alone_are_one_line(tmp_path):
 )
 def test_numbers_are_classes_in_their_own_order(tmp_path, kind, labels, names):
     in_files(tmp_path / "d", {"train": rows(kind, labels), "test": rows(kind, labels)})
-    data = open_data(run(tmp_path / "d"), 4)
+    data = open_data(config(tmp_path / "d"), 4)
     assert data.class_names == names
     expected = [names.index(str(value) if isinstance(value, bool) else str(int(value))) for value in labels]
     assert np.array_equal(data.test.labels, expected)
@@ -239,6 +167,5 @@ def test_an_accent_written_in_two_ways_is_one_class(tmp_path):
             file = tmp_path / "d" / split / ("ape", f"chat{accent}")[index % 2] / f"{index}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(png(index))
-    data = open_data(run(tmp_path / "d"), 4)
-    assert data.class_names == ["ape", "chat\u00e9"]
-    assert not notes(tmp_path / "d", "classes")
+    data = open_data(config(tmp_path / "d"), 4)
+    assert data.class_names == ["ape", "chat\u00e9"] and not data.notes

@@ -1,4 +1,4 @@
-"""Every mode of pixels in every format that keeps it, against values worked out by hand."""
+"""Every mode of pixels in a format that keeps it, against values worked out by hand."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.codes import find_codes
 from trainer.data import open_data
 from trainer.failures import DataMissing
 from trainer.settings.config import Config
@@ -35,20 +36,13 @@ PIXELS = {
     "I;16B": (257, 0, (1, 1, 1), (0, 0, 0)),
 }
 KEPT = {
-    "png": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),
-    "tiff": ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "I;16", "I;16B"),
-    "webp": ("RGB", "RGBA"),
-    "jpeg": ("L", "RGB", "CMYK"),
+    "png": ("1", "L", "LA", "RGB", "I;16"),
+    "tiff": ("PA", "YCbCr", "LAB", "I;16", "I;16B"),
+    "webp": ("RGBA",),
+    "jpeg": ("CMYK",),
     "gif": ("P",),
 }
-CELLS = [(mode, kind) for kind, modes in KEPT.items() for mode in modes]
-NO_RANGE = [("I", "tiff"), ("F", "tiff")]
-LOSSY = {("L", "jpeg"), ("RGB", "jpeg"), ("CMYK", "jpeg"), ("YCbCr", "tiff"), ("LAB", "tiff")}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+LOSSY = ("CMYK", "YCbCr", "LAB")
 
 
 def draw(mode: str, left, right) -> Image.Image:
@@ -121,14 +115,6 @@ BY_HAND = {
     "grey, 8 bits, 40 is transparent": (png(8, 0, halves(b"\x28", b"\xc8"), b"\0\x28"), (WHITE, (200,) * 3)),
     "grey, 2 bits, 1 is transparent": (png(2, 0, halves(b"\x55", b"\xaa", 2), b"\0\1"), (WHITE, (170,) * 3)),
     "grey, 1 bit, 0 is transparent": (png(1, 0, b"\xff\0", b"\0\0"), (WHITE, WHITE)),
-    "grey, 16 bits, 514 is transparent": (
-        png(16, 0, halves(b"\x02\x02", b"\x80\x80"), b"\x02\x02"),
-        (WHITE, (128,) * 3),
-    ),
-    "RGB, 1 2 3 is transparent": (
-        png(8, 2, halves(b"\1\2\3", b"\4\5\6"), b"\0\1\0\2\0\3"),
-        (WHITE, (4, 5, 6)),
-    ),
     "RGB, 16 bits, one colour is transparent": (
         png(16, 2, halves(b"\1\1\2\2\3\3", b"\4\4\5\5\6\6"), b"\1\1\2\2\3\3"),
         (WHITE, (4, 5, 6)),
@@ -136,10 +122,7 @@ BY_HAND = {
     "12 bits": (tiff(12, 1, b"\xff\xff\xff" * 4 + b"\x80\x88\x08" * 4), (WHITE, (128,) * 3)),
     "16 bits, 0 is white": (tiff(16, 0, halves(b"\0\0", b"\xff\xff")), (WHITE, (0, 0, 0))),
     "8 bits, 0 is white": (tiff(8, 0, halves(b"\0", b"\xff")), (WHITE, (0, 0, 0))),
-    "1 bit, 0 is white": (tiff(1, 0, b"\0\xff"), (WHITE, (0, 0, 0))),
-    "the first frame of a gif": (animate("gif"), ((255, 0, 0), (255, 0, 0))),
-    "the first frame of a tiff": (animate("tiff"), ((255, 0, 0), (255, 0, 0))),
-    "the first frame of a webp": (animate("webp"), ((255, 0, 0), (255, 0, 0))),
+    "the first of several frames": (animate("gif"), ((255, 0, 0), (255, 0, 0))),
 }
 
 
@@ -157,8 +140,8 @@ def write_table(folder: Path, contents: list[bytes], feature: datasets.Image | N
     features = datasets.Features(
         {"image": feature or datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}
     )
-    rows = {"image": [{"bytes": c, "path": None} for c in contents], "label": [0, 1] * (len(contents) // 2)}
-    rows = {name: column[: len(rows["label"])] for name, column in rows.items()}
+    cells = [{"bytes": content, "path": None} for content in contents]
+    rows = {"image": cells, "label": [index % 2 for index in range(len(cells))]}
     table = datasets.Dataset.from_dict(rows, features=features)
     datasets.DatasetDict({"train": table, "test": table}).save_to_disk(str(folder))
     return folder
@@ -171,40 +154,16 @@ def pixels(folder: Path) -> np.ndarray:
     return found.pixels(np.arange(len(found)))[:, :, EDGE // 2, [EDGE // 4, 3 * EDGE // 4]].swapaxes(1, 2)
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory) -> dict[object, np.ndarray]:
-    """All pictures of this file as one data set, as the trainer reads them."""
-    drawn = {cell: encode(draw(cell[0], *PIXELS[cell[0]][:2]), cell[1]) for cell in CELLS}
-    drawn |= {name: content for name, (content, _) in BY_HAND.items()}
-    folder = write_table(tmp_path_factory.mktemp("modes") / "all", [*drawn.values()])
-    return dict(zip(drawn, pixels(folder), strict=True))
+def test_pictures_of_all_modes_look_as_they_should(tmp_path):
+    cells = [(mode, kind) for kind, modes in KEPT.items() for mode in modes]
+    assert {mode for mode, _ in cells} == {*PIXELS}
+    drawn = {cell: encode(draw(cell[0], *PIXELS[cell[0]][:2]), cell[1]) for cell in cells}
+    folder = write_table(tmp_path / "all", [*drawn.values(), *(content for content, _ in BY_HAND.values())])
+    wanted = {cell: PIXELS[cell[0]][2:] for cell in cells} | {name: row[1] for name, row in BY_HAND.items()}
+    for (what, halves_of), found in zip(wanted.items(), pixels(folder), strict=True):
+        assert np.abs(found.astype(int) - halves_of).max() <= (5 if what[0] in LOSSY else 0), what
 
 
-def test_the_table_has_every_mode_in_every_format_that_keeps_it():
-    kept = set()
-    for mode in (*PIXELS, "HSV", "I", "F"):
-        for kind in KEPT:
-            try:
-                content = encode(Image.new(mode, (4, 4)), kind)
-            except (OSError, ValueError):
-                continue
-            if Image.open(io.BytesIO(content)).mode == mode:
-                kept.add((mode, kind))
-    assert kept == {*CELLS, *NO_RANGE} and len(kept) == 27
-
-
-@pytest.mark.parametrize(("mode", "kind"), CELLS)
-def test_a_mode_in_a_format(seen, mode, kind):
-    allowed = 5 if (mode, kind) in LOSSY else 0
-    assert np.abs(seen[mode, kind].astype(int) - PIXELS[mode][2:]).max() <= allowed
-
-
-@pytest.mark.parametrize("name", BY_HAND)
-def test_a_picture_made_by_hand(seen, name):
-    assert seen[name].tolist() == [list(half) for half in BY_HAND[name][1]]
-
-
-@pytest.mark.parametrize("write", [write_folder, write_table])
 @pytest.mark.parametrize(
     "content",
     [
@@ -214,25 +173,19 @@ def test_a_picture_made_by_hand(seen, name):
     ],
     ids=["float", "int32", "signed 16 bits"],
 )
-def test_numbers_without_a_range_are_refused_with_their_place(tmp_path, write, content):
+def test_numbers_without_a_range_are_refused_with_their_place(tmp_path, content):
     good = encode(draw("L", 1, 2), "png")
-    folder = write(tmp_path / "d", [good, good, good, content])
+    folder = write_folder(tmp_path / "d", [good, good, good, content])
     with pytest.raises(DataMissing) as failure:
         open_data(Config(run="try", dataset_path=str(folder)), EDGE)
-    said = str(failure.value)
-    assert "sample 3" in said and "no range" in said
-    if write is write_folder:
-        assert f"{folder}/train/b/03.img.png" in said
+    assert set(find_codes(failure.value)) == {"SL-picture-no-range", "SL-picture-undecodable"}
+    assert f"sample 3 ({folder}/train/b/03.img.png)" in str(failure.value)
 
 
 def test_a_column_that_declares_a_mode_is_not_converted_by_the_library(tmp_path):
     content = encode(draw("I;16", 65535, 32896), "png")
     folder = write_table(tmp_path / "d", [content] * 4, datasets.Image(mode="RGB"))
     assert pixels(folder)[0].tolist() == [[255] * 3, [128] * 3]
-
-
-def notes(folder: Path) -> list[str]:
-    return list(open_data(Config(run="try", dataset_path=str(folder)), EDGE).notes)
 
 
 @pytest.mark.parametrize(
@@ -244,14 +197,9 @@ def notes(folder: Path) -> list[str]:
         ([encode(draw("L", 7, 7), "png"), encode(draw("L", 9, 9), "png")] * 2, 1),
         ([encode(draw("L", 7, 8), "png")] + [encode(draw("L", 9, 9), "png")] * 3, 0),
         ([animate("gif")] * 4 + [encode(draw("L", 7, 8), "png")] * 2, 1),
-        ([encode(draw("L", 7, 8), "png")] * 4, 0),
     ],
-    ids=["dark", "a sixteenth", "12 bits", "flat", "one is not flat", "frames", "nothing"],
+    ids=["dark", "a sixteenth", "12 bits", "flat", "one is not flat", "frames"],
 )
 def test_what_is_odd_of_all_pictures_is_one_line(tmp_path, contents, lines):
-    found = [
-        note
-        for note in notes(write_folder(tmp_path / "d", contents))
-        if any(word in note for word in ("65,535", "colour", "frames"))
-    ]
-    assert len(found) == lines
+    folder = write_folder(tmp_path / "d", contents)
+    assert len(open_data(Config(run="try", dataset_path=str(folder)), EDGE).notes) == lines
