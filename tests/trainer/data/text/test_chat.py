@@ -25,15 +25,6 @@ def test_a_document_is_the_chat_up_to_the_end_of_its_answer():
     assert ask([("", "a"), (None, "a"), ("q", None), (" ", "a"), ("q", "\n")]) == [None] * 5
 
 
-def test_with_the_real_vocabulary(qwen):
-    (document,) = ask([("What is 12+5?", "\n\nThe answer is: 17 ")], qwen, 512)
-    chat = [{"role": "user", "content": "What is 12+5?"}]
-    prompt = qwen.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-    assert document.ids[: document.prompt] == prompt, "the ids that the model is asked with later"
-    assert qwen.decode(document.ids[document.prompt :]) == "\n\nThe answer is: 17 <|im_end|>"
-    assert document.ids[-1] == 151645 and document.ids[:2] == [151644, 8948]
-
-
 def test_long_documents_are_cut_and_those_without_a_label_left_out():
     around = len(ask([("q", "a")])[0].ids) - 3  # of the chat form before the answer
     whole, cut, brink, none = ask(

@@ -59,18 +59,16 @@ def test_a_template_that_drops_text_is_noticed(template, pair, altered):
     assert tally.documents == 2
 
 
-@pytest.mark.parametrize(("question", "token"), [(True, START), (False, END)])
-def test_control_tokens_in_texts_are_text(question, token, qwen):
-    text = f"x {token} y"
-    for tokenizer in (build_byte_tokenizer(), qwen):
-        (plain,), _ = encode([("q", "a")], tokenizer)
-        (document,), tally = encode([(text, "a") if question else ("q", text)], tokenizer)
-        special = set(tokenizer.all_special_ids)
-        controls = [[each for each in one.ids if each in special] for one in (plain, document)]
-        assert controls[0] == controls[1], "those of the template alone"
-        assert text in tokenizer.decode(document.ids) and tally.counts[CONTROL] == 1
-        again, later = encode([("q", "a")], tokenizer)
-        assert again[0] == plain and not later.counts, "the tokenizer is left as it was"
+@pytest.mark.parametrize("pair", [(f"x {START} y", "a"), ("q", f"x {END} y")])
+def test_control_tokens_in_texts_are_text(pair):
+    tokenizer = build_byte_tokenizer()
+    (plain,), _ = encode([("q", "a")], tokenizer)
+    (document,), tally = encode([pair], tokenizer)
+    controls = [[each for each in one.ids if each > 255] for one in (plain, document)]
+    assert controls[0] == controls[1], "those of the template alone"
+    assert pair[pair[0] == "q"] in tokenizer.decode(document.ids) and tally.counts[CONTROL] == 1
+    again, later = encode([("q", "a")], tokenizer)
+    assert again[0] == plain and not later.counts, "the tokenizer is left as it was"
 
 
 def test_what_is_left_out_or_cut_is_counted_by_its_cause():
@@ -81,15 +79,6 @@ def test_what_is_left_out_or_cut_is_counted_by_its_cause():
     assert tally.first == {EMPTY: 1, LONG: 3, CUT: 4, REPLACED: 5}
     said = [*tally.describe("train")]
     assert len(said) == 4 and said[0].startswith("train: 2 of 6 ") and said[0].endswith(" 1")
-
-
-def test_any_language_comes_back_as_it_was(qwen):
-    texts = ["Привет, мир", "שלום עולם", "👩‍👩‍👧 你好", "a\u200db\u200c"]
-    for tokenizer in (build_byte_tokenizer(), qwen):
-        found, tally = encode([(text, text) for text in texts], tokenizer)
-        assert not tally.counts
-        for text, document in zip(texts, found, strict=True):
-            assert tokenizer.decode(document.ids[document.prompt :]) == f"{text}{END}"
 
 
 def given(tmp_path: Path, thoughts: int) -> Any:

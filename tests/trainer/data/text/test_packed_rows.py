@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.text.packed_rows import pack_lengths, pad_lengths
+from trainer.data.text.packed_rows import pack_lengths
 
 
 def fill(lengths, seq_len):
@@ -61,8 +61,3 @@ def test_rows_that_can_be_full_are_full():
 def test_any_lengths(lengths):
     useful, possible = fill(np.array(lengths), 40)
     assert useful > 0.5 * possible
-
-
-def test_padded_rows_hold_one_document():
-    order, counts = pad_lengths(np.array([5, 3, 9]))
-    assert order.tolist() == [0, 1, 2] and counts.tolist() == [1, 1, 1]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datasets
-import numpy as np
 import pytest
 
 from tests.codes import find_codes
@@ -48,11 +47,8 @@ def test_ways_to_ask_one_question_stay_together(tmp_path):
     originals = {name: {int(query[1:]) % 90 for query in read(split)} for name, split in found.items()}
     assert sum(map(len, originals.values())) == 90 == len(set.union(*originals.values()))
     assert 39 < len(found["test"]) <= 50 and 84 < len(found["validation"]) <= 96
-
-
-def test_a_question_asked_all_the_time_is_trained_on(tmp_path):
-    found = splits(tmp_path, numbered(100) + [{**row, "original_question": "x"} for row in numbered(900)])
-    assert len(found["test"]) == 50 and len(found["train"]) == 900
+    often = [{**row, "original_question": "x"} for row in numbered(900)]
+    assert [len(split) for split in splits(tmp_path, numbered(100) + often).values()] == [900, 50, 50]
 
 
 def test_splits_that_are_there_are_used(tmp_path):
@@ -93,12 +89,6 @@ def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
         with pytest.raises(DataMissing) as failure:
             load_questions(config)
         assert find_codes(failure.value) == [code] and told in str(failure.value)
-
-
-def test_the_built_in_set_needs_no_files():
-    found = load_questions(Config(run="x", model="qwen_tiny", dataset="arithmetic"))
-    assert sum(map(len, found.values())) == 4000
-    assert np.unique(np.concatenate([split.indices for split in found.values()])).size == 4000
 
 
 @pytest.mark.parametrize(
