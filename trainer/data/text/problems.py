@@ -8,6 +8,7 @@ from trainer.data.text.rows import read_index
 from trainer.data.text.tokenizer import count_vocabulary, load_tokenizer, tokenizer_source
 from trainer.settings.config import Config
 from trainer.shapes.decoder_json import read_shape
+from trainer.shapes.decoder_rules import too_long
 from trainer.shapes.decoder_shapes import SHAPES
 
 IMAGES = ("digits", "synthetic", "cifar100", "food101")
@@ -29,10 +30,7 @@ def text_problems(config: Config) -> list[str]:
         return problems + _vocabulary_problems(config, None)
     longest = read_shape(config).max_positions
     if config.seq_len > longest:
-        problems.append(
-            f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} was made for at most {longest} tokens "
-            "[SL-seq-len-above-model]"
-        )
+        problems.append(too_long(config, longest))
     index = read_index(cache_folder(config))
     if index:
         refuse_altered(config, index["fidelity"])
