@@ -5,8 +5,8 @@ from __future__ import annotations
 import peft
 import torch
 
-from tests.trainer.models.test_activation_checkpointing import compare
-from tests.trainer.models.test_lora import build, settings, trained
+from tests.trainer.models.longer.test_activation_checkpointing import compare
+from tests.trainer.models.longer.test_lora import build, settings, trained
 from trainer.models.lora import save_adapter
 from trainer.models.merged import merge_adapters
 
