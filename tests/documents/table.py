@@ -186,7 +186,7 @@ TABLE: dict[str, Row] = {
     },
     "make faults": row(TARGET, "tests/suites/test_faults.py::*", instead="hours; it is the suite `faults`"),
     "python -m tests.image_models.rounding": row(
-        "tests/image_models/test_rounding.py::*", instead="minutes; the tests run one network"
+        "tests/image_models/slow/test_rounding.py::*", instead="minutes; the tests run one network"
     ),
     "python benchmarks/shipped_operations.py": row(
         "tests/benchmarks/processes/test_benchmarks.py::"
