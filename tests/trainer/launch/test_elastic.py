@@ -44,5 +44,5 @@ def test_it_is_heard_behind_the_look_unless_ranks_have_failed_by_themselves(stop
                 LocalElasticAgent._monitor_workers(None, None)
         else:
             assert LocalElasticAgent._monitor_workers(None, None).state == state
-    assert looks == ["by SIGTERM"] and LocalElasticAgent._monitor_workers is look
+    assert "SIGTERM" in looks[0] and LocalElasticAgent._monitor_workers is look
     assert stop.interrupt
