@@ -104,15 +104,33 @@ def test_ranks_that_torch_does_not_know_are_ended():
             process.wait()
 
 
+RANK = "from trainer.launch.stop import end_with_launcher; end_with_launcher(); print('there', flush=True)"
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_rank_whose_launcher_has_gone_before_it_could_be_told_ends_at_once(there):
     gone = subprocess.Popen(["true"])
     gone.wait()
     env = {**os.environ, LAUNCHER_PID: str(os.getpid() if there else gone.pid)}
-    program = "from trainer.launch.stop import end_with_launcher; end_with_launcher(); print('there')"
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", RANK]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == ((0, "there\n") if there else (-signal.SIGKILL, ""))
+
+
+def test_no_rank_outlives_its_launcher():
+    """It would write beside the next start, which takes the folder for free."""
+    launcher = run(
+        "import subprocess, sys, time\n"
+        f"rank = {RANK + '; import time; time.sleep(60)'!r}\n"
+        "print(subprocess.Popen([sys.executable, '-c', rank]).pid, flush=True); time.sleep(60)\n"
+    )
+    assert launcher.stdout
+    rank = int(launcher.stdout.readline())
+    assert launcher.stdout.readline() == "there\n"
+    launcher.kill()
+    launcher.wait()
+    assert launcher.stdout.read() == "", "the rank has ended, or its pipe would be open"
+    assert not Path(f"/proc/{rank}/exe").exists()
 
 
 @pytest.mark.parametrize("program", ["trainer/worker.py", "trainer/environment/rank.py"])
