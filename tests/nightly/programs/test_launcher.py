@@ -13,6 +13,7 @@ from tests.codes import find_codes
 from tests.programs import find_python
 from tests.trainer.ranks.test_launcher import (
     ONE,
+    READ_TIMEOUT_S,
     environment,
     launch,
     read_lines,
@@ -129,6 +130,19 @@ def test_a_lone_pod_waits_as_long_as_it_is_told_and_has_made_no_attempt(tmp_path
         assert pod.returncode == 15 and "SL-pods-never-met" in find_codes(said[index]), said[index][-2000:]
         assert read_ledger(tmp_path / str(index), index) == [("started", None), ("ended", 15)]
     assert not (tmp_path / "0" / "default" / "try" / "attempts.jsonl").exists()
+
+
+def test_a_pod_that_comes_late_is_waited_for_and_rank_0_is_in_the_first_pod(tmp_path):
+    """The host of the rendezvous comes after the other's read timeout; ranks follow pods, not addresses."""
+    port = free_port()
+    pods = [start_pod(tmp_path, 1, port, sys.executable)]
+    time.sleep(3 * READ_TIMEOUT_S)  # it has been up for two at the least
+    pods.append(start_pod(tmp_path, 0, port, sys.executable))
+    said = end_all(pods)
+    assert [pod.returncode for pod in pods] == [0, 0], said[0][-2000:] + said[1][-2000:]
+    assert "12/12" in said[1] and "12/12" not in said[0], "rank 0 tells how far it is"
+    for index in (0, 1):
+        assert read_ledger(tmp_path, index) == [("started", None), ("met", None), ("ended", 0)]
 
 
 def test_a_pod_does_not_wait_for_one_that_has_ended_for_good(tmp_path):
