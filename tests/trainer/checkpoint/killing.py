@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.ranks import fork_ranks
-from tests.trainer.checkpoint.ranks.test_store import build
+from tests.trainer.checkpoint.stand_in import build
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.checkpoint.manifest import COMMIT, find_problem
 from trainer.record.run_directory import RunDirectory
