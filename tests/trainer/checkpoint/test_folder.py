@@ -65,7 +65,6 @@ def flip(path: Path) -> None:
         ("engine/.metadata", Path.unlink, "SL-file-missing"),
         ("state.json", flip, "SL-file-changed"),
         ("manifest.json", cut, "SL-manifest-changed"),
-        ("manifest.json", flip, "SL-manifest-changed"),
         ("manifest.json", Path.unlink, "SL-commit-unreadable"),
         ("COMMIT", cut, "SL-commit-unreadable"),
         ("COMMIT", Path.unlink, ""),  # it never was a checkpoint

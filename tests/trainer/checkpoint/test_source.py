@@ -29,7 +29,6 @@ def refusal(results: Path, **more: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"OPTIMIZER": "sgd"},
         {"MODEL": "vit_tiny", "LORA_RANK": "2"},
         {"GLOBAL_BATCH_SIZE": "16", "MICRO_BATCH_SIZE": "16"},
         {"LR": "0.5", "SEED": "3"},  # all at once

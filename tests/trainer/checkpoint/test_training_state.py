@@ -22,8 +22,7 @@ def test_what_was_written_is_read_and_a_later_version_s_fields_are_left_out(tmp_
 @pytest.mark.parametrize(
     "content",
     [
-        *({"step": -5}, {"step": "20"}, {"samples": None}, {"attempt": 1.5}, {"world_size": True}),
-        *([], "x", None, {}),
+        *({"step": -5}, {"samples": None}, {"attempt": 1.5}, {"world_size": True}, [], {}),
     ],
 )
 def test_what_is_no_state_is_refused(tmp_path, content):

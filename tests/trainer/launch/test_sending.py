@@ -69,7 +69,7 @@ def test_a_further_attempt_goes_on_in_the_same_run_from_where_it_was(
     assert [here.calls.count(name) for name in ("open_run", "reopen_run")] == [1, 1]
 
 
-@pytest.mark.parametrize("content", ["", "x", None])
+@pytest.mark.parametrize("content", ["x", None])
 def test_without_a_confirmation_everything_is_sent(
     folder: RunDirectory, servers: dict[str, Store], content: str | None
 ) -> None:

@@ -198,15 +198,6 @@ def test_each_pod_finds_the_same_rank(tmp_path, witnesses):
     assert found[0].ranks == [1] and "node-of-pod-1" in found[0].sentence
 
 
-def test_a_pod_that_says_nothing_is_the_one(tmp_path, witnesses):
-    ranks, _ = witnesses
-    watchdog = watch(tmp_path, nodes=2, processes=1)
-    ranks.append(Rank(watchdog, 0, 0, WAIT))
-    ranks[0].stand_still(LATE_S, waits=True)
-    watchdog._look()
-    assert watchdog.verdict and watchdog.verdict.ranks == [1]
-
-
 def test_ranks_that_torch_has_started_anew_are_looked_at_anew(tmp_path, witnesses):
     ranks, _ = witnesses
     watchdog = watch(tmp_path)
@@ -219,11 +210,3 @@ def test_ranks_that_torch_has_started_anew_are_looked_at_anew(tmp_path, witnesse
         rank.stand_still(LATE_S, waits=True)
     watchdog._look()
     assert watchdog.verdict is None
-
-
-def test_without_a_volume_there_is_a_verdict(tmp_path, pod):
-    (tmp_path / "default").write_text("no folder")
-    watchdog, ranks, _ = pod
-    ranks[0].stand_still(LATE_S, waits=True)
-    watchdog._look()
-    assert watchdog.verdict and watchdog.verdict.ranks == [1]

@@ -33,7 +33,6 @@ def write_script(path: Path, body: str) -> Path:
     [
         (f'{{"status": {{"podIP": "10.1.2.3", {READY}}}}}', "10.1.2.3"),
         (f'{{"status": {{"podIP": "10.1.2.3", {READY.replace("True", "False")}}}}}', None),
-        ('{"status": {}}', None),
         (
             f'{{"metadata": {{"deletionTimestamp": "2026"}}, "status": {{"podIP": "10.1.2.3", {READY}}}}}',
             None,

@@ -40,7 +40,7 @@ def test_the_end_says_what_held_the_memory_and_what_to_try(tmp_path, failing, ra
     said = ended[0].output
     assert "SL-device-memory" in find_codes(said) and f"step {failing} " in said and "node-7" in said
     assert "GPU 0 has" not in said, "torch's advice is in the file"
-    assert "TRAINER_MICRO_BATCH_SIZE=4" in said and "TRAINER_STRATEGY=zero1" in said
+    assert "TRAINER_MICRO_BATCH_SIZE=4" in said and ("TRAINER_STRATEGY=zero1" in said) == (ranks > 1)
     found = json.loads((tmp_path / f"default/try/ranks/rank{ranks - 1}.out_of_memory.json").read_text())
     assert (found["step"], found["phase"], found["rank"]) == (failing, "optimizer", ranks - 1)
     parts = found["parts_gib"]

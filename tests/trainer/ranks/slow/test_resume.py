@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from tests.codes import find_codes
-from tests.ranks import fork_ranks
-from tests.trainer.kept_runs import STEPS, be_worker, lines, read, settings, train
+from tests.trainer.kept_runs import STEPS, lines, read, train
 from tests.trainer.ranks.test_resume import (
     assert_equal_ending,
     check_stop,
@@ -62,27 +59,6 @@ def test_one_of_fsdp_ends_as_if_it_had_not_died_and_in_one_process_within_roundi
         assert read(alone, "summary.json")[name] == read(whole, "summary.json")[name]
 
 
-def test_one_that_dies_behind_its_last_step_needs_no_other(tmp_path, uninterrupted):
-    def die_at_the_export() -> None:
-        from trainer import worker
-
-        worker.export_weights = lambda *a: os._exit(77)
-        raise SystemExit(worker.main())
-
-    folder = train(tmp_path, "single", 1, die_at_the_export, codes=(77,))
-    train(tmp_path, "single", 1)
-    assert losses(folder, 2) == {}
-    assert_equal_ending(folder, uninterrupted("single", 1))
-
-
-def test_a_missed_profile_is_made_up_for(tmp_path):
-    profile = {"TRAINER_PROFILE_STEPS": "2", "TRAINER_PROFILE_FIRST_STEP": "8"}
-    folder = train(tmp_path, "single", 1, die_after(8, 0), codes=(77,), **profile)
-    train(tmp_path, "single", 1, **profile)
-    manifest = read(folder, "traces/manifest.json")
-    assert (manifest["first_step"], manifest["steps"]) == (8, 2)  # from step 7, one of warm-up
-
-
 def test_the_best_weights_are_exported_beside_the_final_ones(tmp_path):
     """With this rate the last validation is worse than the first."""
     folder = train(tmp_path, "single", 1, TRAINER_LR="0.05", TRAINER_EVALUATE_EVERY="3")
@@ -91,35 +67,6 @@ def test_the_best_weights_are_exported_beside_the_final_ones(tmp_path):
     assert best["accuracy_pct"] == max(found.values()) and best["step"] < STEPS
     final, kept = ((folder / name / "model.safetensors") for name in ("model", "best_model"))
     assert kept.read_bytes() != final.read_bytes()
-
-
-def test_a_run_goes_on_with_its_samples_only_and_starts_over_with_others(tmp_path):
-    pets = tmp_path / "pets"
-    for index in range(120):
-        path = pets / "train" / ("cat", "dog")[index % 2] / f"{index}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(index).integers(0, 255, (8, 8, 3), np.uint8)).save(path)
-    given = {"TRAINER_DATASET_PATH": str(pets)}
-    early = given | {"TRAINER_RUN": "early"}
-    folder = train(tmp_path, "single", 1, die_after(9, 0), codes=(77,), **given)
-    train(tmp_path, "single", 1, die_after(3, 0), codes=(77,), **early)
-    began = read(folder.parent / "early", "config.json")
-
-    shutil.move(pets / "train" / "cat" / "0.png", pets / "train" / "dog" / "0.png")
-    (refused,) = fork_ranks(be_worker, 1, env=settings(tmp_path, "single", **given), grace_s=20)
-    assert refused.exit_code == 2 and "data_sha256" in refused.output, refused.output[-2500:]
-    assert len(read_attempts(folder)) == 1
-    # no checkpoint: all its steps are of the samples that are there now
-    train(tmp_path, "single", 1, **early)
-    once_more = read(folder.parent / "early", "config.json")
-    assert once_more["resolved"]["data_sha256"] != began["resolved"]["data_sha256"]
-    assert once_more["run_uid"] == began["run_uid"] and once_more["config"] == began["config"]
-    assert once_more["provenance"]["created"] > began["provenance"]["created"]  # all of it is this attempt's
-    assert read(folder.parent / "early", "summary.json")["steps"] == STEPS
-
-    shutil.move(pets / "train" / "dog" / "0.png", pets / "train" / "cat" / "0.png")
-    train(tmp_path, "single", 1, **given)
-    assert min(losses(folder, 2)) == 7
 
 
 def test_a_stop_while_a_checkpoint_is_taken(tmp_path, uninterrupted):
@@ -160,29 +107,6 @@ def test_a_peer_that_is_lost_ends_the_attempt_although_it_was_told_to_stop(tmp_p
 
     folder = train(tmp_path, "ddp", 2, target, codes=(134, 77))
     assert committed(folder) == [5, 6]
-
-
-def test_a_damaged_checkpoint_is_found_and_the_one_before_it_taken(tmp_path, uninterrupted):
-    """Validations at 3, 6, 9: two are committed before step 10, the newer one is damaged; 9's is lost with its rank."""
-    given = planted("corrupt@10,kill@10:1", TRAINER_CHECKPOINT_EVERY="3")
-    folder = train(tmp_path, "ddp", 2, codes=(-9, 134), **given)
-    train(tmp_path, "ddp", 2, **given)
-    told = [x["text"] for x in lines(folder) if "SL-checkpoint-broken" in find_codes(x.get("text", ""))]
-    (broken,) = (step for step in (6, 9) if any(f"step {step} " in text for text in told))
-    assert [line["from_step"] for line in read_attempts(folder)] == [0, broken - 3]
-    assert_equal_ending(folder, uninterrupted("ddp", 2))
-
-
-def test_a_full_disk_costs_one_checkpoint_and_then_the_run(tmp_path):
-    """Written beside training: that of step 3 is committed before 6 is taken; 6 itself may be or not."""
-    given = planted(
-        "disk-full@8", TRAINER_CHECKPOINT_EVERY="3", TRAINER_EVALUATE_EVERY="100", TRAINER_STEPS="30"
-    )
-    folder = train(tmp_path, "single", 1, codes=(13,), **given)
-    (kept,) = committed(folder)
-    assert kept in (3, 6)
-    train(tmp_path, "single", 1, **given)  # once in the run
-    assert (folder / "summary.json").exists()
 
 
 def test_a_bad_batch_under_deepspeed_and_a_rank_that_hangs_end_the_run(tmp_path):

@@ -6,21 +6,8 @@ from pathlib import Path
 
 from tests.codes import find_codes
 from tests.faults.pods import open_pods
-from tests.trainer.environment.planted import HANGS, SHIFTED, mounted, plant_in_ranks
+from tests.trainer.environment.planted import HANGS, mounted, plant_in_ranks
 from tests.trainer.environment.ranks.test_pods import CHECK, checked, in_second, read_table
-
-
-def test_each_lack_of_the_second_pod_is_named_once(tmp_path: Path) -> None:
-    """Several at once: none hides another one, and the first pod has none."""
-    site = plant_in_ranks(tmp_path / "site", "1", SHIFTED.format(seconds=30))
-    env = ("env", f"PYTHONPATH={site['PYTHONPATH']}", "TRAINER_ACCELERATOR=nvidia.com/gpu")
-    with mounted(Path("/dev/shm"), "1m") as words:
-        with checked(tmp_path, prefix=in_second(*words, *env)) as (pods, code, found):
-            assert code == 1, pods.said()
-            assert [subject for subject, _ in found] == ["devices", "shared memory", "clock", "clock"], found
-            assert all("try-worker-1" in seen and "try-worker-0" not in seen for _, seen in found), found
-            told = [find_codes(seen)[-1] for _, seen in found[1:]]
-            assert told == ["SL-shm-unwritable", "SL-clock-of-rank", "SL-clock-of-volume"]
 
 
 def test_volumes_that_are_not_the_same(tmp_path: Path) -> None:
