@@ -81,14 +81,6 @@ def test_any_damage_to_any_file_is_found_and_the_older_checkpoint_taken(folder, 
         assert name in skipped[0] or name == "COMMIT"
 
 
-def test_the_newest_whole_checkpoint_is_taken(folder):
-    assert folder.choose() == (None, [])
-    for step in (10, 20, 100_000_000 - 1):
-        assert find_problem(write(folder, step)) is None
-    chosen, skipped = folder.choose()
-    assert chosen is not None and chosen.state.step == 99_999_999 and skipped == []
-
-
 def test_nothing_is_left_where_everything_is_broken(folder):
     for step in (10, 20):
         flip(write(folder, step) / "state.json")
@@ -150,16 +142,6 @@ def test_a_best_that_is_broken_is_forgotten(folder):
     flip(write(folder, 20, best={"step": 20, "loss": 0.5, "accuracy_pct": 60.0}) / "state.json")
     chosen, _ = folder.choose()
     assert chosen is not None and chosen.state.step == 10 and chosen.state.best is None
-
-
-def test_a_run_that_starts_over_takes_none_of_them(folder):
-    write(folder, 10)
-    write(folder, 20)
-    folder.set_all_aside()
-    assert folder.committed() == [] and folder.choose() == (None, [])
-    write(folder, 10)
-    assert folder.committed() == [10]
-    assert [path.name for path in folder.path.iterdir()] == ["step_00000010"]
 
 
 def test_a_file_that_this_rank_did_not_write_is_an_error(folder):

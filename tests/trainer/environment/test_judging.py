@@ -134,4 +134,4 @@ def test_the_table() -> None:
         "                        -> give it some",
         "1 problem, 0 warnings",
     ]
-    assert describe([Finding("ok", "clock", "fine")]).endswith("nothing is missing")
+    assert len(describe([Finding("ok", "clock", "fine")]).splitlines()) == 2

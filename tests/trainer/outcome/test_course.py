@@ -129,20 +129,6 @@ def test_epochs_that_were_made_again_count_as_made_again() -> None:
     assert (found["epoch_time_s"], found["train_accuracy_pct"]) == (15.0, 61.0)
 
 
-def test_the_target_of_text_is_reached_from_above() -> None:
-    eval_line = {
-        "t": 2.0,
-        "attempt": 1,
-        "step": 5,
-        "kind": "eval",
-        "validation_perplexity": 8.0,
-        "train_time_s": 7.0,
-    }
-    found = lines(train(1.0, 1), eval_line)
-    assert build_course(found, {1: 1}, ("validation_perplexity", 8.5))["time_to_target_s"] == 7.0
-    assert build_course(found, {1: 1}, ("validation_perplexity", 7.5))["time_to_target_s"] is None
-
-
 def test_steps_that_were_not_finite_are_counted_over_all_attempts() -> None:
     def event(attempt: int, step: int, **more: object) -> dict[str, Any]:
         return {"t": 1.0, "attempt": attempt, "step": step, "kind": "event", "name": "not finite", **more}

@@ -29,13 +29,6 @@ def test_a_batch_that_crosses_counts_with_the_epoch_that_it_ends() -> None:
     }
 
 
-def test_unequal_accuracies_are_weighted() -> None:
-    count = EpochCount(8)
-    assert count.add(1, 1.0, 0.0, 4, 1.0, 4.0) is None
-    line = count.add(2, 2.0, 0.0, 4, 1.0, 1.0)
-    assert line is not None and line["epoch_train_accuracy_pct"] == 62.5
-
-
 @pytest.mark.parametrize(
     ("first", "epochs"),
     [(3, [2, 3]), (4, [3])],  # behind a whole epoch; inside the second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ def test_of_a_loss_scale_gradients_that_are_not_finite_are_no_fault():
 def test_the_others_go_on_and_say_so(policy, left_out):
     (found,) = check(policy, GOOD, BAD)
     assert found[0] == 8
-    assert "node-7" in found[1] and found[1].endswith(f", {left_out} left out")
+    assert "node-7" in found[1] and re.findall(r"\d+", found[1])[-1] == str(left_out)
     guard = Guard(policy, False, "")
     assert guard.found == 0
     guard.check([GOOD, BAD, BAD], [torch.tensor(1.0), torch.tensor(NAN), torch.tensor(NAN)])

@@ -21,31 +21,32 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"{path} did not appear")
 
 
-def hold_back(engine, gate: Path) -> None:
-    """Nothing is written until `gate` exists."""
-    save = engine.save
-
-    def save_later(folder: Path, value: object) -> list[str]:
-        wait_for(gate)
-        return save(folder, value)
-
-    engine.save = save_later
-
-
-def test_training_goes_on_while_the_state_of_then_is_written(tmp_path):
+def test_training_goes_on_while_the_state_of_then_is_written_in_a_group_of_its_own(tmp_path):
+    """All of a save but the snapshot is talked about there."""
     gate = tmp_path / "gate"
 
     def train() -> None:
-        _, engine, _, step_until = build(tmp_path, every=4)
-        hold_back(engine, gate)
-        step_until(7, finish=False)  # the first was taken behind step 4
-        assert folder_of(tmp_path).committed() == [] and not gate.exists()
         import torch.distributed as dist
 
+        checkpoints, engine, _, step_until = build(tmp_path, every=4)
+        gather, save, groups = dist.all_gather_object, engine.save, []
+
+        def watch(answers: list, value: object, group=None) -> None:
+            groups.append(group)
+            gather(answers, value, group=group)
+
+        def save_later(folder: Path, value: object) -> list[str]:
+            wait_for(gate)
+            return save(folder, value)
+
+        dist.all_gather_object, engine.save = watch, save_later
+        step_until(7, finish=False)  # the first was taken behind step 4
+        assert folder_of(tmp_path).committed() == [] and not gate.exists()
         dist.barrier()
         gate.touch()
         step_until(7)
         assert folder_of(tmp_path).committed() == [4]
+        assert len(groups) == 3 and {*groups} == {checkpoints._writer._group} != {dist.group.WORLD}
 
     def go_on() -> None:
         _, engine, attempt, _ = build(tmp_path)
@@ -77,21 +78,14 @@ def test_one_that_is_due_waits_for_the_one_before_it(tmp_path):
 
 
 def test_what_is_asked_for_now_is_committed_when_the_call_returns(tmp_path):
-    gate = tmp_path / "gate"
-
     def train() -> None:
         checkpoints, engine, _, step_until = build(tmp_path, every=4, keep=9)
         step_until(3)
         assert checkpoints.commit_now(3) and folder_of(tmp_path).committed() == [3]
-        hold_back(engine, gate)
         step_until(4, finish=False)
-        if os.environ["RANK"] == "0":
-            gate.touch()
-        snapshots = []
-        engine.snapshot, take = lambda: snapshots.append(1) or take(), engine.snapshot
+        engine.snapshot = None
         assert checkpoints.commit_now(4), "the one of this step is under way"
-        assert folder_of(tmp_path).committed() == [3, 4] and not snapshots
-        assert checkpoints.commit_now(4) and not snapshots, "it is there"
+        assert folder_of(tmp_path).committed() == [3, 4] and checkpoints.commit_now(4), "it is there"
 
     def go_on() -> None:
         checkpoints, engine, attempt, _ = build(tmp_path)
@@ -159,25 +153,3 @@ def test_what_goes_wrong_on_the_thread_ends_its_rank_at_the_next_step(tmp_path):
     done = fork_ranks(train, 2, grace_s=3)
     assert done[1].exit_code == 1, done[1].output
     assert "ValueError: a bug" in done[1].output and "after_step" in done[1].output
-
-
-def test_nobody_waits_in_the_group_that_trains(tmp_path):
-    """All of a save but the snapshot is talked about in a group of its own."""
-
-    def train() -> None:
-        import torch.distributed as dist
-
-        checkpoints, _, _, step_until = build(tmp_path, every=4)
-        seen = []
-        gather = dist.all_gather_object
-
-        def watch(answers: list, value: object, group=None) -> None:
-            seen.append(group)
-            gather(answers, value, group=group)
-
-        dist.all_gather_object = watch
-        step_until(4)
-        assert len(seen) == 3 and {*seen} == {checkpoints._writer._group}
-        assert checkpoints._writer._group is not dist.group.WORLD
-
-    run_ranks(train, 2)

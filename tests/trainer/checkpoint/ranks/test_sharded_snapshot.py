@@ -75,21 +75,6 @@ def test_the_plan_is_made_once_and_anew_when_one_rank_has_other_tensors():
     run_ranks(work, 2)
 
 
-def test_a_rank_with_nothing_to_write_writes_no_file(tmp_path):
-    def work() -> None:
-        import torch
-        import torch.distributed as dist
-
-        from tests.trainer.saving import write
-        from trainer.checkpoint.sharded_snapshot import ShardedStaging
-
-        dist.init_process_group("gloo")
-        names = write(ShardedStaging().take({"w": torch.ones(3)}), tmp_path)
-        assert len(names) == 2 and {path.name for path in tmp_path.iterdir()} == {*names}
-
-    run_ranks(work, 3)
-
-
 def test_a_volume_that_is_full_for_torch_s_writer_is_known(tmp_path):
     """For its file of tensors, or for that of what lies where."""
 

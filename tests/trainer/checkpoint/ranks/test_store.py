@@ -16,6 +16,14 @@ from tests.trainer.checkpoint.stand_in import STEPS, build, exit_by_its_code, fo
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.record.run_directory import RunDirectory
 
+NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
+
+
+def read_left_out(results: Path) -> list[tuple[str, list[str]]]:
+    """(sentence, codes) of each checkpoint that was left out."""
+    texts = [line["text"] for line in read_lines(results) if line.get("name") == "checkpoint left out"]
+    return [(text, find_codes(text)) for text in texts]
+
 
 def test_saved_every_so_often_at_the_end_and_at_a_new_best(tmp_path):
     def train() -> None:
@@ -30,13 +38,9 @@ def test_saved_every_so_often_at_the_end_and_at_a_new_best(tmp_path):
     assert all(line["checkpoint_ms"] > 0 and line["checkpoint_gib"] > 0 for line in saved)
     chosen, _ = folder.choose()
     assert chosen is not None
-    state = chosen.state
+    state, best = chosen.state, {"step": 5, "loss": 1.0, "accuracy_pct": 30}
     assert (state.step, state.samples, state.world_size, state.axes["dp_replicate"]) == (8, 8 * 64, 2, 2)
-    assert state.train_loss == pytest.approx(2 / 8) and state.best == {
-        "step": 5,
-        "loss": 1.0,
-        "accuracy_pct": 30,
-    }
+    assert state.train_loss == pytest.approx(2 / 8) and state.best == best
     names = {str(path.relative_to(chosen.path)) for path in chosen.path.rglob("*") if path.is_file()}
     assert names == {
         *("engine/rank0.pt", "engine/rank1.pt", "ranks/rank_00000.pt", "ranks/rank_00001.pt"),
@@ -44,18 +48,16 @@ def test_saved_every_so_often_at_the_end_and_at_a_new_best(tmp_path):
     }
 
 
-CRASHES = {
-    "before a rank hashes": ("trainer.checkpoint.writing", "describe_files", 1),
-    "before the commit": ("trainer.checkpoint.manifest", "write_json", 0),
-    "before the rename": ("trainer.checkpoint.folder.os", "rename", 0),
-    "before pruning": ("trainer.checkpoint.folder.CheckpointFolder", "prune", 0),
-}
-
-
-@pytest.mark.parametrize("stage", CRASHES)
-def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, stage):
-    where, name, rank = CRASHES[stage]
-
+@pytest.mark.parametrize(
+    ("where", "name", "rank", "left"),
+    [
+        ("trainer.checkpoint.writing", "describe_files", 1, 4),  # before a rank hashes
+        ("trainer.checkpoint.manifest", "write_json", 0, 4),  # before the commit
+        ("trainer.checkpoint.folder.os", "rename", 0, 4),
+        ("trainer.checkpoint.folder.CheckpointFolder", "prune", 0, 6),
+    ],
+)
+def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, where, name, rank, left):
     def train() -> None:
         import pkgutil
 
@@ -67,39 +69,16 @@ def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, stage):
 
     def go_on() -> None:
         _, engine, attempt, step_until = build(tmp_path)
-        assert attempt.from_step == (6 if stage == "before pruning" else 4)
-        assert engine.value.tolist() == [attempt.from_step, int(os.environ["RANK"])]
+        assert attempt.from_step == left
+        assert engine.value.tolist() == [left, int(os.environ["RANK"])]
         step_until(STEPS)
 
     codes = [r.exit_code for r in fork_ranks(train, 2, grace_s=1)]
     assert codes[rank] == 77, codes
     run_ranks(go_on, 2)
-    folder = folder_of(tmp_path)
-    assert folder.committed() == [6, 8]
-    assert sorted(p.name for p in folder.path.iterdir()) == ["step_00000006", "step_00000008"]
+    assert sorted(p.name for p in folder_of(tmp_path).path.iterdir()) == ["step_00000006", "step_00000008"]
     starts = RunDirectory(tmp_path, "default", "try").read_attempts()
-    assert [line["from_step"] for line in starts] == [0, 6 if stage == "before pruning" else 4]
-    assert {line["world_size"] for line in starts} == {2}
-
-
-def test_the_last_checkpoint_costs_no_run(tmp_path):
-    """When it does not fit, nor did the one before it: the results are still to be written."""
-
-    def train() -> None:
-        _, engine, _, step_until = build(tmp_path)
-        step_until(STEPS - 3)
-
-        def save(folder: Path, value: object) -> list[str]:
-            (folder / f"full{os.environ['RANK']}").symlink_to("/dev/full")
-            (folder / f"full{os.environ['RANK']}").write_bytes(b"x")
-            return []
-
-        engine.save = save
-        step_until(STEPS)
-
-    run_ranks(train, 2)
-    texts = [line["text"] for line in read_lines(tmp_path) if line.get("name") == "checkpoint left out"]
-    assert find_codes(texts[-1]) == ["SL-last-checkpoint-left-out"]
+    assert [(line["from_step"], line["world_size"]) for line in starts] == [(0, 2), (left, 2)]
 
 
 def test_a_volume_that_is_full_behind_the_commit_costs_no_checkpoint(tmp_path):
@@ -109,7 +88,7 @@ def test_a_volume_that_is_full_behind_the_commit_costs_no_checkpoint(tmp_path):
         checkpoints, *_, step_until = build(tmp_path)
 
         def write_best(self, best: dict) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise NO_SPACE
 
         CheckpointFolder.write_best = write_best
         checkpoints.validation = {"step": 2, "loss": 1.0, "accuracy_pct": 50.0}
@@ -119,114 +98,76 @@ def test_a_volume_that_is_full_behind_the_commit_costs_no_checkpoint(tmp_path):
     run_ranks(train, 2)
     folder = folder_of(tmp_path)
     assert folder.committed() == [2, 6, 8], "2 is the best"
-    assert folder.read_best() is None
-    assert not [line for line in read_lines(tmp_path) if line.get("name") == "checkpoint left out"]
+    assert folder.read_best() is None and read_left_out(tmp_path) == []
 
 
-@pytest.mark.parametrize(("how", "full_rank"), [("write", 1), ("torch.save", 0)])
-def test_a_full_disk_costs_a_checkpoint_and_then_the_run(tmp_path, how, full_rank):
-    """F9: a warning first; when the next one does not fit either, the older ones make room; then 13, on every rank."""
+@pytest.mark.parametrize(
+    ("how", "full_rank", "steps"), [("write", 1, 10), ("torch.save", 0, 10), ("write", 0, 6)]
+)
+def test_a_full_disk_costs_a_checkpoint_and_then_the_run_but_for_its_last(tmp_path, how, full_rank, steps):
+    """F9: a warning first; when the next one does not fit either, the older ones make room; then 13, on every rank.
+    Behind the last one the results are still to be written."""
 
     def train() -> None:
         import torch
 
-        _, engine, _, step_until = build(tmp_path, steps=STEPS + 2)
+        _, engine, _, step_until = build(tmp_path, steps=steps)
         step_until(4)
 
         def save(folder: Path, value: object) -> list[str]:
             file = folder / f"full{os.environ['RANK']}"
             if int(os.environ["RANK"]) == full_rank:
                 file.symlink_to("/dev/full")  # ENOSPC at every write
-            if how == "write":
-                file.write_bytes(bytes(1 << 20))
-            else:
-                torch.save(torch.zeros(1 << 20), file)
+            file.write_bytes(bytes(1 << 20)) if how == "write" else torch.save(torch.zeros(1 << 20), file)
             return [file.name]
 
         engine.save = save
         step_until(6)
         assert folder_of(tmp_path).committed() == [2, 4]
-        exit_by_its_code(lambda: step_until(8))
+        if steps > 6:
+            exit_by_its_code(lambda: step_until(8))
 
-    assert [r.exit_code for r in fork_ranks(train, 2)] == [13, 13]
-    folder = folder_of(tmp_path)
-    assert folder.committed() == [4] and [p.name for p in folder.path.iterdir()] == ["step_00000004"]
-    lines = read_lines(tmp_path)
-    first, second = (line["text"] for line in lines if line.get("name") == "checkpoint left out")
-    assert [find_codes(text) for text in (first, second)] == [
-        ["SL-checkpoint-left-out"],
-        ["SL-checkpoints-make-room"],
+    is_last = steps == 6
+    assert [r.exit_code for r in fork_ranks(train, 2)] == [0 if is_last else 13] * 2
+    told = read_left_out(tmp_path)
+    assert f"rank {full_rank}: " in told[0][0]
+    if is_last:
+        assert told[-1][1] == ["SL-last-checkpoint-left-out"]
+        return
+    assert [p.name for p in folder_of(tmp_path).path.iterdir()] == ["step_00000004"]
+    assert [codes for _, codes in told] == [["SL-checkpoint-left-out"], ["SL-checkpoints-make-room"]]
+    counted = [
+        line["checkpoints_left_out"] for line in read_lines(tmp_path) if "checkpoints_left_out" in line
     ]
-    assert f"rank {full_rank}: " in first and "step 6 " in first and "step 8:" in second
-    assert [line["checkpoints_left_out"] for line in lines if "checkpoints_left_out" in line] == [1, 1]
+    assert counted == [1, 1]
 
 
-def test_a_full_disk_that_has_room_again_costs_one_checkpoint(tmp_path):
-    def train() -> None:
-        _, engine, _, step_until = build(tmp_path, keep=3)
-        save = engine.save
-        step_until(4, {2: 90.0, 4: 80.0})
-
-        def fail_once(folder: Path, value: object) -> list[str]:
-            engine.save = save
-            raise RuntimeError("[enforce fail at inline_container.cc:603] . unexpected pos 704 vs 598")
-
-        engine.save = fail_once
-        step_until(6, {6: 95.0})
-        step_until(8)
-
-    run_ranks(train, 2)
-    folder = folder_of(tmp_path)
-    assert folder.committed() == [2, 4, 8]
-    assert folder.read_best() == 2  # the better one was not saved
-
-
-def test_the_older_ones_make_room(tmp_path):
-    """But never the best."""
-
+def test_a_full_disk_that_has_room_again_costs_one_checkpoint_and_the_older_make_room_but_never_the_best(
+    tmp_path,
+):
     def train() -> None:
         _, engine, _, step_until = build(tmp_path, keep=5)
         save, room = engine.save, folder_of(tmp_path)
         step_until(4, {2: 90.0, 4: 80.0})
-        save_4 = room.step(3)
-        if os.environ["RANK"] == "0":
-            shutil.copytree(room.step(4), save_4)
-        import torch.distributed as dist
-
-        dist.barrier()
 
         def save_if_there_is_room(folder: Path, value: object) -> list[str]:
-            if len(room.committed()) > 2:
-                raise OSError(errno.ENOSPC, "No space left on device")
+            if len(room.committed()) > 1:
+                raise NO_SPACE
             return save(folder, value)
 
         engine.save = save_if_there_is_room
-        step_until(6, {6: 70.0})
-        assert room.committed() == [2, 3, 4]
-        step_until(8, {8: 85.0})
+        step_until(6, {6: 95.0})
+        assert room.committed() == [2, 4] and room.read_best() == 2, "the better one was not saved"
+        engine.save = save
+        step_until(8)
 
     run_ranks(train, 2)
     folder = folder_of(tmp_path)
     assert folder.committed() == [2, 4, 8] and folder.read_best() == 2
 
 
-def test_what_is_no_full_disk_is_a_crash(tmp_path):
-    def train() -> None:
-        _, engine, _, step_until = build(tmp_path)
-
-        def save(folder: Path, value: object) -> list[str]:
-            if os.environ["RANK"] == "0":
-                raise RuntimeError("a bug")
-            return []
-
-        engine.save = save
-        exit_by_its_code(lambda: step_until(2))
-
-    codes = [r.exit_code for r in fork_ranks(train, 2, grace_s=1)]
-    assert codes[0] == 1 and codes[1] in (134, -15, -9), codes
-
-
-def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path):
+def test_what_is_no_full_disk_is_a_crash_of_the_rank_that_has_failed(tmp_path):
+    """Not of the other one, whose folder rank 0 has taken away."""
     remove = shutil.rmtree
 
     def remove_slowly(path: Path, **options: bool) -> None:
@@ -242,7 +183,7 @@ def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path):
         shutil.rmtree = remove_slowly
 
         def save(folder: Path, value: object) -> list[str]:
-            there, file = folder / "there", folder / "late"
+            there = folder / "there"
             if os.environ["RANK"] == "0":
                 while not there.exists():
                     time.sleep(0.01)
@@ -250,7 +191,7 @@ def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path):
             there.touch()
             while folder.exists():
                 time.sleep(0.01)
-            torch.save(torch.zeros(2), file)
+            torch.save(torch.zeros(2), folder / "late")
             return []
 
         engine.save = save
@@ -259,7 +200,7 @@ def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path):
     assert [r.exit_code for r in fork_ranks(train, 2)] == [1, 134]
 
 
-def test_never_starts_over(tmp_path):
+def test_a_run_that_starts_over_and_another_strategy_s_checkpoint(tmp_path):
     def train() -> None:
         *_, step_until = build(tmp_path)
         step_until(4)
@@ -269,33 +210,21 @@ def test_never_starts_over(tmp_path):
         assert attempt.from_step == 0
         step_until(2)
 
-    run_ranks(train, 1)
-    run_ranks(start_over, 1)
-    assert folder_of(tmp_path).committed() == [2]
-
-
-def test_another_strategy_s_checkpoint_is_refused(tmp_path):
-    def train() -> None:
-        *_, step_until = build(tmp_path)
-        step_until(2)
-
     def go_on() -> None:
+        import dataclasses
+
         from trainer.checkpoint import folder
         from trainer.settings.config import ConfigError
 
         read = folder.TrainingState.read
-
-        def other(path: Path):
-            import dataclasses
-
-            return dataclasses.replace(read(path), strategy="zero2")
-
-        folder.TrainingState.read = other
+        folder.TrainingState.read = lambda path: dataclasses.replace(read(path), strategy="zero2")
         with pytest.raises(ConfigError) as refused:
             build(tmp_path)
         assert find_codes(refused.value) == ["SL-checkpoint-strategy"]
 
     run_ranks(train, 1)
+    run_ranks(start_over, 1)
+    assert folder_of(tmp_path).committed() == [2]
     run_ranks(go_on, 1)
 
 
