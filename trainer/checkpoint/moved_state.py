@@ -46,7 +46,7 @@ def open_tensors(folder: Path) -> PlainTensors:
     if is_zero(folder):
         return ZeroTensors(folder)
     if not (folder / native_files.FILE).is_file():
-        raise ConfigError([f"{folder}: holds no state of an engine"])
+        raise ConfigError([f"{folder}: holds no state of an engine [SL-no-engine-state]"])
     return NativeTensors(folder)
 
 
