@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks import fork_ranks
-from tests.trainer.ranks.test_stragglers import STEPS, be_worker, settings, stragglers
+from tests.trainer.ranks.slow.test_stragglers import STEPS, be_worker, settings, stragglers
 
 STRATEGIES = ("ddp", "fsdp", "zero2", "zero3")
 SLOW = [

@@ -85,15 +85,12 @@ def test_who_has_lost_a_peer_gives_the_culprit_time_to_say_why(monkeypatch):
 
 def test_its_command_is_what_the_pod_runs(tmp_path):
     assert start(tmp_path, "60", sys.executable, "-c", "raise SystemExit(5)").wait(20) == 5
-    hears = start(
-        tmp_path, "60", sys.executable, "-c", "import signal, time; print('up', flush=True); time.sleep(60)"
-    )
+    waits = "import signal, time; print('up', flush=True); time.sleep(60)"
+    hears = start(tmp_path, "60", sys.executable, "-c", waits)
     assert hears.stdout and hears.stdout.readline() == "up\n"
-    children = Path(f"/proc/{hears.pid}/task/{hears.pid}/children").read_text().split()
-    blocked = [
-        line for line in Path(f"/proc/{children[0]}/status").read_text().splitlines() if "SigBlk" in line
-    ]
-    assert int(blocked[0].split()[1], 16) & (1 << (signal.SIGTERM - 1)) == 0
+    (child,) = Path(f"/proc/{hears.pid}/task/{hears.pid}/children").read_text().split()
+    (blocked,) = (line for line in Path(f"/proc/{child}/status").read_text().splitlines() if "SigBlk" in line)
+    assert int(blocked.split()[1], 16) & (1 << (signal.SIGTERM - 1)) == 0
     hears.terminate()
     assert hears.wait(10) == 0
-    subprocess.run(["kill", *children], check=False)
+    subprocess.run(["kill", child], check=False)

@@ -1,11 +1,9 @@
-"""A rank that takes twice as long, in real runs: in its data, or in its forward pass while the others wait."""
+"""A rank that takes twice as long, in a real run; twenty of them: tests/faults/test_stragglers.py."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-
-import pytest
 
 from tests.ranks import fork_ranks
 from tests.trainer.ranks import test_hangs
@@ -57,29 +55,14 @@ def stragglers(results: Path) -> list[dict]:
     return [line for line in map(json.loads, lines) if line.get("name") == "straggler"]
 
 
-@pytest.mark.parametrize(("strategy", "place", "slow"), [("ddp", "data", 1), ("fsdp", "forward", 0)])
-def test_the_slow_rank_is_named_with_its_node_and_share(tmp_path, strategy, place, slow):
-    ended = fork_ranks(be_worker(place, slow, SLOW_FROM), 2, env=settings(tmp_path, strategy), timeout_s=240)
+def test_the_slow_rank_is_named_with_its_node_and_share(tmp_path):
+    """From step 13: no chunk begins there, so the third slow one is whole behind step 23, however rarely lines are
+    asked for."""
+    env = settings(tmp_path, "fsdp", TRAINER_LOG_EVERY="100", TRAINER_STEPS="28")
+    ended = fork_ranks(be_worker("forward", 0, 13), 2, env=env, timeout_s=240)
     assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
     (found,) = stragglers(tmp_path)
-    assert found["rank"] == slow and found["node"] == "node-7" and found["step"] - SLOW_FROM < 20
-    assert f"rank {slow} (node node-7) takes" in found["text"] and 15 <= found["share_pct"] < 100
-    assert found["text"] in ended[0].output
+    assert (found["rank"], found["node"]) == (0, "node-7") and found["step"] - 13 <= 20
+    assert 15 <= found["share_pct"] < 100 and found["text"] in ended[0].output
     summary = json.loads((tmp_path / "default" / "try" / "summary.json").read_text())
-    assert summary["straggler"] == f"rank {slow}" and summary["straggler_share_pct"] > 15
-
-
-@pytest.mark.parametrize("log_every", ["1", "100"])
-def test_within_twenty_steps_however_often_lines_are_asked_for(tmp_path, log_every):
-    """From step 13: no chunk begins there, so the third slow one is whole behind step 23."""
-    env = settings(tmp_path, "ddp", TRAINER_LOG_EVERY=log_every)
-    ended = fork_ranks(be_worker("forward", 1, 13), 2, env=env, timeout_s=240)
-    assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
-    (found,) = stragglers(tmp_path)
-    assert found["rank"] == 1 and found["step"] - 13 <= 20
-
-
-def test_ranks_that_are_alike_are_not_named(tmp_path):
-    ended = fork_ranks(be_worker("nowhere", 0, 1), 2, env=settings(tmp_path, "fsdp"), timeout_s=240)
-    assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
-    assert stragglers(tmp_path) == []
+    assert summary["straggler"] == "rank 0" and summary["straggler_share_pct"] > 15
