@@ -8,7 +8,7 @@ from tests.trainer.counting.ranks.test_clean_runs import RUNS, STRATEGIES, check
 from tests.trainer.counting.ranks.test_host_memory import PLACES, check_offloaded
 from tests.trainer.counting.ranks.test_operations import CASES, check_scaled
 from tests.trainer.counting.ranks.test_state_bytes import DEPTHS, NUMBERS, check_foreseen
-from tests.trainer.layout.ranks.test_process_groups import LEAST_GROUPS, check_groups
+from tests.trainer.layout.slow.test_process_groups import LEAST_GROUPS, check_groups
 
 
 @pytest.mark.parametrize("layers", DEPTHS)
