@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.trainer.counting.ranks.test_clean_runs import RUNS, STRATEGIES, check_clean
-from tests.trainer.counting.ranks.test_host_memory import PLACES, check_offloaded
-from tests.trainer.counting.ranks.test_operations import CASES, check_scaled
-from tests.trainer.counting.ranks.test_state_bytes import DEPTHS, NUMBERS, check_foreseen
+from tests.trainer.counting.slow.test_clean_runs import RUNS, STRATEGIES, check_clean
+from tests.trainer.counting.slow.test_host_memory import PLACES, check_offloaded
+from tests.trainer.counting.slow.test_operations import CASES, check_scaled
+from tests.trainer.counting.slow.test_state_bytes import DEPTHS, NUMBERS, check_foreseen
 from tests.trainer.layout.slow.test_process_groups import LEAST_GROUPS, check_groups
 
 
@@ -32,6 +32,6 @@ def test_every_group_of_a_run_has_its_time_out(name, tmp_path):
     check_groups(name, tmp_path)
 
 
-@pytest.mark.parametrize(("strategy", "offload"), PLACES[2:])
+@pytest.mark.parametrize(("strategy", "offload"), PLACES[1:])
 def test_state_leaves_the_device(strategy, offload, tmp_path):
     check_offloaded(strategy, offload, tmp_path)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.ranks import run_ranks
-from tests.trainer.counting.ranks.real_steps import make_config
-from tests.trainer.counting.ranks.test_operations import (
+from tests.trainer.counting.real_steps import make_config
+from tests.trainer.counting.slow.test_operations import (
     BAR,
     CASES,
     PICTURES,

@@ -19,7 +19,7 @@ def test_the_copy_in_the_node_is_counted() -> None:
     def hold() -> None:
         import torch.distributed as dist
 
-        from tests.trainer.counting.ranks.real_steps import make_config, run_steps
+        from tests.trainer.counting.real_steps import make_config, run_steps
 
         os.environ["LOCAL_WORLD_SIZE"] = str(PER_NODE)
         dist.init_process_group("gloo")

@@ -18,7 +18,7 @@ from tests.ranks import run_ranks
 from trainer.models.classifier import ImageClassifier
 from trainer.models.learner import ClassLoss
 
-STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp")
+STRATEGIES = ("ddp", "fsdp", "zero1", "zero3")
 RANKS, ROWS, CLASSES, STEPS = 2, 16, 8, 4
 STATISTICS = ("running_mean", "running_var")
 
@@ -113,7 +113,7 @@ def differences(found: Any, wanted: Any) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize(
     ("batch_norm", "micro", "alone"),
-    [("local", 8, 8), ("local", 4, 4), ("synchronised", 8, 16)],
+    [("local", 4, 4), ("synchronised", 8, 16)],
 )
 def test_parity_of_a_network_with_batch_norm(batch_norm, micro, alone, single, tmp_path):
     def each() -> None:
