@@ -35,7 +35,7 @@ def traits_of(case: Case) -> set[Hashable]:
     axes each of them counts.
     """
     axes = axes_of(case)
-    special = [name for name in ("packed", "varlen", "taught") if getattr(case, name)]
+    special = [name for name in ("packed", "varlen", "taught", "lora") if getattr(case, name)]
     return {
         (case.strategy, *([] if case.strategy in LIKE_ANOTHER else [family_of(case)])),
         ("micro-batches", case.micro > 0),

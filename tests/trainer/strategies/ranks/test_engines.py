@@ -49,12 +49,12 @@ def test_momentum_and_an_odd_number_of_parameters_are_those_of_one_process(refer
 
     def each() -> None:
         for strategy in strategies:
-            train(tmp_path / strategy, strategy, **moving, **odd)
+            train(tmp_path / strategy, strategy, **moving | odd)
 
     run_ranks(each, 2)
     for strategy in strategies:
-        assert_equal(tmp_path / strategy, reference(**moving, **odd))
-    still, moved = (results(reference(**moving, **more))[0][-1][0] for more in ({"momentum": 0.5}, odd))
+        assert_equal(tmp_path / strategy, reference(**moving | odd))
+    still, moved = (results(reference(**moving | odd | more))[0][-1][0] for more in ({"momentum": 0.5}, {}))
     assert moved != pytest.approx(still, abs=1e-3), "or nothing was shown"
 
 

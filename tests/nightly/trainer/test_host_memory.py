@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.ranks import run_ranks
 
 STATE = ("parameters", "master copies", "gradients", "optimizer state")
@@ -12,7 +14,6 @@ PLACES = [
     *(("fsdp", "all"), ("zero2", "optimizer")),
     *(("zero1", "optimizer"), ("zero3", "optimizer"), ("zero3", "all"), ("hsdp", "all"), ("zeropp", "all")),
 ]
-"""The first one is tested here, the others every night."""
 LEAVE = {
     "optimizer": ("master copies", "optimizer state"),
     "all": ("parameters", "master copies", "optimizer state"),
@@ -21,11 +22,8 @@ SMALL = 0.01
 """Share of the parameters that may stay on the device: those below `persistent_elements`, buffers."""
 
 
-def test_state_leaves_the_device(tmp_path: Path):
-    check_offloaded(*PLACES[0], tmp_path)
-
-
-def check_offloaded(strategy: str, offload: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("strategy", "offload"), PLACES)
+def test_state_leaves_the_device(strategy: str, offload: str, tmp_path: Path) -> None:
     def run() -> None:
         from trainer.counting.inputs import find_pictures
         from trainer.counting.steps import count
