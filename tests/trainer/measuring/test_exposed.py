@@ -62,18 +62,6 @@ def test_launches_of_any_device_count(kind: str) -> None:
     assert measure_exposed_pct(events) == pytest.approx(20.0)
 
 
-def test_of_several_events_with_one_number_the_runtime_s_call_launches() -> None:
-    events = [
-        on_host(STEP, 100, 200),
-        on_host("enqueue", 120, 121, correlation=5, kind="dispatch"),
-        on_host("urEnqueueKernelLaunch", 205, 206, correlation=5, kind="xpu_runtime"),
-        on_host("urEnqueueKernelLaunch", 110, 111, correlation=4, kind="xpu_runtime"),
-        on_device("ncclDevKernel_AllReduce", 150, 200, 4),
-        on_device("gemm", 210, 900, 5),
-    ]
-    assert measure_exposed_pct(events) == pytest.approx(50.0)
-
-
 def test_a_device_event_without_a_number_was_not_in_flight() -> None:
     events = [
         on_host(STEP, 100, 200),

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -68,7 +67,6 @@ class Training:
         self.memory = TrainingMemory(self.allocator, self.phases, first, last, self if census else None)
         self.census, self.looked, self.noted = census, 0, []
         self.step = first - 1
-        self.readings = []
 
     def note_gradients(self):
         self.noted.append(self.step)
@@ -89,7 +87,7 @@ class Training:
                 with self.phases.optimizer:
                     self.allocator.use(optimizer)
             if self.step % self.log_every == 0:
-                self.readings.append(self.memory.end_window())
+                self.memory.end_window()
 
     def describe(self, observed=None, data_set=0, micro_batches=1):
         return self.memory.describe(observed or Observed(), data_set, micro_batches)
@@ -122,9 +120,7 @@ def test_the_reserve_of_training_is_the_largest_that_was_read():
     training.run(6)
     assert training.describe() is None, "no write yet"
     training.run(2, backward=35)
-    assert training.describe()["reserved_gib"] * GIB == pytest.approx(2 * 40), (
-        "seen at a phase's border alone"
-    )
+    assert training.describe()["reserved_gib"] * GIB == pytest.approx(2 * 40), "seen at a phase's border"
     training.run(4, backward=60)
     assert training.describe()["reserved_gib"] * GIB == pytest.approx(2 * 60), "seen at a write"
 
@@ -132,10 +128,12 @@ def test_the_reserve_of_training_is_the_largest_that_was_read():
 def test_retries_of_training_are_counted():
     training = Training()
     training.allocator.retries = 7  # while the model was built
-    training.run(8)
-    training.run(1)
+    training.run(9)
     training.allocator.retries += 2  # inside of steps: no write in between
-    training.run(3)
+    asked = training.allocator.asked
+    training.run(2)
+    assert training.allocator.asked == asked, "nothing is asked between the writes"
+    training.run(1)
     assert training.describe()["alloc_retries"] == 2
 
 
@@ -151,21 +149,13 @@ def test_the_moment_of_the_peak_has_its_phase():
 
 
 def test_a_larger_window_has_its_next_step_taken_apart():
-    training = Training()
-    training.run(8)
-    training.run(4, forward=90)
-    assert training.describe()["peak_phase"] is None, "no step that was looked into has held as much"
-    training.run(4, forward=90)
-    found = training.describe()
-    assert (found["peak_phase"], found["phases_step"], found["peak_steps"]) == ("forward", 13, [9, 12])
-
-
-def test_a_step_that_is_taken_apart_last_counts_as_well():
     training = Training(log_every=3)
-    training.run(6, forward=70)  # step 6 is the first of its window and the last
-    assert training.memory.peak_bytes() == 70 and training.describe()["peak_phase"] == "forward"
-    training.run(3)
-    assert training.readings[-1].peak == 40
+    training.run(6)  # step 6 is the first of its window and the last
+    training.run(3, forward=90)
+    assert training.describe()["peak_phase"] is None, "no step that was looked into has held as much"
+    training.run(3, forward=90)
+    found = training.describe()
+    assert (found["peak_phase"], found["phases_step"], found["peak_steps"]) == ("forward", 10, [7, 9])
 
 
 def test_short_runs_and_later_attempts_count_their_last_step():
@@ -178,14 +168,6 @@ def test_short_runs_and_later_attempts_count_their_last_step():
     nothing.run(2)
     nothing.memory.end_window()
     assert nothing.memory.peak_bytes() is None and nothing.describe() is None
-
-
-def test_nothing_is_asked_between_the_writes():
-    training = Training(log_every=50)
-    training.run(7)
-    before = training.allocator.asked
-    training.run(40)
-    assert training.allocator.asked == before
 
 
 def test_what_holds_the_peak_adds_up_to_it():
@@ -237,21 +219,6 @@ def test_on_a_cpu_the_process_s_own_peak_is_set_back():
     touch(50 * MIB)
     assert 40 * MIB < counters.read().peak - after.peak < 60 * MIB
     assert peak_host_memory_gib(counters) == pytest.approx(whole, rel=0.02), "the process keeps its peak"
-
-
-def test_without_clear_refs_the_source_says_so(monkeypatch):
-    settable = HostCounters().source
-    opened = os.open
-
-    def refuse(path, *flags):
-        if path == "/proc/self/clear_refs":
-            raise PermissionError(path)
-        return opened(path, *flags)
-
-    monkeypatch.setattr("trainer.measuring.memory_counters.os.open", refuse)
-    counters = HostCounters()
-    counters.reset()
-    assert counters.source != settable and counters.read().peak > 0
 
 
 class Engine:
