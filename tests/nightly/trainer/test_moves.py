@@ -18,7 +18,7 @@ TEXT: dict[str, tuple[str, int, dict[str, Any]]] = {
     **{name: (name, 0, {}) for name in ("single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3")},
     **ND,
 }
-SIZES = {"fsdp": 4, "zero2": 4, "zero3": 1}
+SIZES = {"fsdp": 4, "zero2": 4, "zero3": 1, "zero1": 4, "hsdp": 1}
 
 
 @pytest.mark.parametrize("case", ["images", "frozen"])

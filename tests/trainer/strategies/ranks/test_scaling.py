@@ -18,8 +18,9 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale():
             config = make_config(strategy, 2, precision="fp16", clip_norm=0.5)
             engine = start(config)
             engine.loss_scale.scale = 1024.0
-            _, norms = zip(*steps(engine, config, 1, 2), strict=True)
-            assert all(0.1 < norm < 50 for norm in norms), f"the norm is unscaled: {norms}"
+            exact = steps(start(make_config(strategy, 2, clip_norm=0.5)), config, 1, 2)
+            for (_, norm), (_, unscaled) in zip(steps(engine, config, 1, 2), exact, strict=True):
+                assert abs(norm - unscaled) < 2e-2 * unscaled
             before = engine.gather_state()
             batch = batch_of(3, config, rank, 2)
             if rank == 1:  # finite in, infinite gradients on this rank alone
@@ -34,25 +35,3 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale():
             engine.close()
 
     run_ranks(run, 2)
-
-
-def test_scaling_changes_no_update():
-    """With and without a scale the same fp16 steps, on an engine of each kind; clipping sees the unscaled norm."""
-
-    def run() -> None:
-        from tests.trainer.strategies.small import largest_difference, make_config, start, steps
-
-        for strategy in ("single", "zero2", "zero3"):
-            config = make_config(strategy, 1, precision="fp16", clip_norm=0.5)
-            found = []
-            for scale in (1.0, 4096.0):
-                engine = start(config)
-                engine.loss_scale.scale = scale
-                seen = steps(engine, config, 1, 3)
-                found.append((seen, engine.gather_state()))
-            (plain, state), (scaled, other) = found
-            for (_, norm), (_, norm_scaled) in zip(plain, scaled, strict=True):
-                assert abs(norm - norm_scaled) < 1e-2 * norm
-            assert largest_difference(state, other) < 5e-3
-
-    run_ranks(run, 1)

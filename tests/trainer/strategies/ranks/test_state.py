@@ -1,10 +1,9 @@
-"""Saving and loading: bitwise at the same number of ranks, resharded at another, refused on every rank."""
+"""Saving and loading: bitwise at the same number of ranks, refused on every rank. Elsewhere: test_moves.py."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,6 @@ from tests.ranks import run_ranks
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
 from trainer.settings.config import ConfigError
-
-NATIVE = ("single", "ddp", "fsdp", "hsdp")
-ZERO = ("zero1", "zero2", "zero3", "zeropp")
 
 
 def save_at_3(folder: Path, out: Path, strategy: str, **settings) -> None:
@@ -66,42 +62,6 @@ def test_a_resumed_run_is_the_same_run_bitwise(tmp_path):
     for strategy in strategies:
         whole, resumed = (read(tmp_path / f"{strategy} {name}") for name in ("whole", "resumed"))
         assert largest_difference(whole, resumed) == 0.0, strategy
-
-
-def go_on(source: Path | None, last: int, target: Path, strategy: str) -> None:
-    """One rank: loads `source` if there is one, trains up to step `last`, saves into the folder `target`."""
-    config = make_config(strategy, int(os.environ["WORLD_SIZE"]))
-    engine, first = start(config), 1
-    if source:
-        engine.load(source / "engine")
-        first = int((source / "last").read_text()) + 1
-    steps(engine, config, first, last)
-    (target / "engine").mkdir(parents=True, exist_ok=True)
-    save_state(engine, target / "engine")
-    (target / "last").write_text(str(last))
-    leave(engine, target / "state")
-
-
-SIZES = {"fsdp": (2, 1), "zero2": (2, 1)}
-"""Each way to write a state once; tests/nightly/trainer/test_state.py has every strategy with every change."""
-
-
-@pytest.mark.parametrize(("strategy", "sizes"), SIZES.items())
-def test_a_run_goes_on_with_another_number_of_processes(strategy, sizes, tmp_path):
-    compare_with_a_whole_run(strategy, sizes, tmp_path)
-
-
-def compare_with_a_whole_run(strategy: str, sizes: Sequence[int], folder: Path) -> None:
-    """Two steps with each number of processes, one after the other, against as many steps with two processes."""
-    source = None
-    for i, world_size in enumerate(sizes):
-        target = folder / str(i)
-        run_ranks(
-            lambda s=source, i=i, t=target: go_on(s, 2 * (i + 1), t, strategy), world_size, timeout_s=300
-        )
-        source = target
-    run_ranks(lambda: go_on(None, 2 * len(sizes), folder / "whole", strategy), 2)
-    assert largest_difference(read(folder / "whole" / "state"), read(source / "state")) < 1e-5
 
 
 class Payload:

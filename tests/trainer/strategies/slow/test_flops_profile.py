@@ -1,4 +1,7 @@
-"""DeepSpeed's flops profiler beside the lab's own count, in whole runs: two counts of the same forward pass."""
+"""DeepSpeed's flops profiler beside the lab's own count, in whole runs: two counts of the same forward pass.
+
+A multiplication with its addition is 2 operations; forward and backward pass are 3 forward passes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from trainer.record.run_directory import RunDirectory
 
 SIZES = {"M": 1e6, "K": 1e3, "G": 1e9, "": 1.0}
 ON = {"TRAINER_FLOPS_PROFILER": "true", "TRAINER_MODEL": "vit_tiny", "TRAINER_IMAGE_SIZE": "16"}
-TEXT = {"TRAINER_MODEL": "qwen_tiny", "TRAINER_DATASET": "arithmetic", "TRAINER_SEQ_LEN": "64"}
 
 
 def train(results: Path, **settings: str) -> RunDirectory:
@@ -32,16 +34,6 @@ def read_macs(folder: RunDirectory, of: str = "fwd MACs per GPU:") -> float:
 
 def read_resolved(folder: RunDirectory) -> dict:
     return json.loads(folder.config.read_text())["resolved"]
-
-
-def test_of_text_it_counts_whole_squares_of_attention_and_the_losss_gradient(tmp_path):
-    """A multiplication with its addition is 2 operations; forward and backward pass are 3 forward passes."""
-    folder = train(tmp_path, TRAINER_STRATEGY="zero3", **ON | TEXT | {"TRAINER_IMAGE_SIZE": "0"})
-    tokens = 4 * 64
-    # hidden x words: logits, and in the same pass the gradients of states and of weights
-    head = tokens * 64 * 320
-    literature = tokens * read_resolved(folder)["flops_per_token_literature"] / 6
-    assert read_macs(folder) == pytest.approx(literature + 2 * head, rel=1e-3)
 
 
 def test_it_disturbs_one_step_that_no_time_counts_and_no_number(tmp_path):
