@@ -517,7 +517,7 @@ TABLE: dict[str, Row] = {
     ),
     "python -m trainer.count --ranks 8 --set strategy=fsdp --set model=qwen2.5-3b --set dataset=metamathqa "
     "--set seq_len=2048 --set micro_batch_size=1 --set global_batch_size=64 --operations fsdp.json": row(
-        "tests/trainer/counting/slow/test_operations.py::*",
+        "tests/nightly/trainer/test_scaled_operations.py::*",
         instead="half a minute; the tests count small models, the shipped file of this name is what it wrote",
     ),
     "stratlab list --on-cluster -n stratlab": row(PARSES, "tests/stratlab/list/test_list.py::*"),

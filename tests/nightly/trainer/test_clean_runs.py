@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.nightly.trainer.test_scaled_operations import environment
 from tests.ranks import run_ranks
 from tests.trainer.counting.real_steps import make_config
-from tests.trainer.counting.slow.test_operations import environment
 
 TEXT = (
     "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=256 loss_chunk_tokens=256 model_vocab=8192 "

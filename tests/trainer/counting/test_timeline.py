@@ -22,17 +22,6 @@ def test_sizes_are_whole_blocks_and_the_peak_is_the_largest_moment():
     assert timeline.moment(3).storages == {first: 512}
 
 
-def test_the_peak_of_a_later_part_starts_with_what_was_held_before():
-    timeline = Timeline(1)
-    large, small = storage("activations"), storage("parameters")
-    timeline.resize(small, 10)
-    timeline.resize(large, 100)
-    timeline.resize(large, 0)
-    assert timeline.peak(3).total == 10, "nothing happened since"
-    timeline.resize(large, 5)
-    assert timeline.peak(3).total == 15
-
-
 def test_the_peak_of_one_cause_need_not_be_the_peak():
     timeline = Timeline(1)
     gathered, other = storage("other"), storage("other")

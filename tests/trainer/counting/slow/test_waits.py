@@ -12,62 +12,36 @@ from tests.trainer.counting.real_steps import count_it, make_config
 IMAGES = "model=vit_tiny dataset=digits image_size=32 micro_batch_size=2 clip_norm=1.0"
 PACKED = "model=qwen_tiny dataset=arithmetic seq_len=64 packing=true micro_batch_size=2 clip_norm=1.0"
 EXPERTS = PACKED.replace("qwen_tiny", "qwen_moe_tiny")
-BF16, FP16 = "precision=bf16", "precision=fp16"
+BF16, AGAIN = "precision=bf16", "activation_checkpointing=blocks"
 LAYERS = 4
 """Of qwen_moe_tiny, all with experts."""
 
 
 @pytest.mark.parametrize(
-    ("settings", "ranks"),
+    ("settings", "ranks", "number", "where"),
     [
-        (f"{IMAGES} strategy=fsdp global_batch_size=8", 2),
-        (f"{PACKED} strategy=hsdp dp_replicate=2 global_batch_size=16 activation_checkpointing=blocks", 4),
-        (f"{PACKED} strategy=nd layout=given pp=2 cp=2 dp_shard=2 global_batch_size=8", 8),
+        (f"{IMAGES} strategy=fsdp global_batch_size=8 {BF16}", 2, 0, ""),
+        (f"{PACKED} strategy=hsdp dp_replicate=2 global_batch_size=16 {BF16} {AGAIN}", 4, 0, ""),
+        (f"{PACKED} strategy=nd layout=given pp=2 cp=2 dp_shard=2 global_batch_size=8 {BF16}", 8, 0, ""),
+        (f"{EXPERTS} strategy=fsdp global_batch_size=4 {BF16}", 2, 0, ""),
+        # in each layer, to know how many rows come from other ranks
+        (
+            f"{EXPERTS} strategy=nd layout=given dp_shard=4 ep=4 global_batch_size=8 {BF16}",
+            4,
+            LAYERS,
+            "trainer/parallel/expert.py",
+        ),
+        # the norm decides whether there is an update
+        (f"{IMAGES} strategy=ddp global_batch_size=8 precision=fp16", 2, 1, "trainer/models/loss_scale.py"),
     ],
 )
-def test_no_step_waits(settings, ranks):
+def test_a_step_waits_where_it_has_to_and_nowhere_else(settings, ranks, number, where):
     def run():
-        found = count_it(f"{settings} {BF16}", ranks)
-        assert found.waits == {} and "host waits per step: 0" in list(found.lines(0))
-
-    run_ranks(run, 1)
-
-
-def test_deepspeed_waits_for_each_look_at_the_norm_and_nobody_else_does():
-    """Is the norm finite, twice."""
-
-    def run():
-        found = count_it(f"{PACKED} strategy=zero3 global_batch_size=8 {BF16}", 2)
-        assert all("deepspeed/runtime/" in wait.asked_by for wait in found.waits), found.waits
-        assert all(" train_step" in wait.line for wait in found.waits)
-        assert sum(found.waits.values()) == 2 == sum(row["count"] for row in found.as_dict()["host_waits"])
-
-    run_ranks(run, 1)
-
-
-def test_fp16_waits_once_a_step_because_the_norm_decides_whether_there_is_an_update():
-    def run():
-        found = count_it(f"{IMAGES} strategy=ddp global_batch_size=8 {FP16}", 2).waits
-        assert list(found.values()) == [1]
-        assert next(iter(found)).line.startswith("trainer/models/loss_scale.py")
-
-    run_ranks(run, 1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "ranks", "number"),
-    [
-        ("strategy=fsdp global_batch_size=4", 2, 0),
-        ("strategy=nd layout=given dp_shard=4 ep=4 global_batch_size=8", 4, 1),
-    ],
-)
-def test_experts_wait_only_to_know_how_many_rows_come_from_other_ranks(settings, ranks, number):
-    """`number` per layer and micro-batch."""
-
-    def run():
-        found = count_it(f"{EXPERTS} {settings} {BF16}", ranks).waits
-        assert all(wait.line.startswith("trainer/parallel/expert.py") for wait in found), found
-        assert sum(found.values()) == number * LAYERS, found
+        found = count_it(settings, ranks)
+        assert (
+            sum(found.waits.values()) == number == sum(row["count"] for row in found.as_dict()["host_waits"])
+        )
+        assert all(wait.line.startswith(where) for wait in found.waits), found.waits
 
     run_ranks(run, 1)
 
