@@ -223,7 +223,7 @@ TABLE: dict[str, Row] = {
     ),
     "make parity-llm": row(TARGET, GPU_SUITE, instead=RUNS_TESTS),
     "make lint": row(TARGET, instead="part of `make test`"),
-    "make mutants": row(TARGET, "tests/mutants/test_command.py::*", instead=RUNS_TESTS),
+    "make mutants": row(TARGET, "tests/mutants/longer/test_mutants.py::*", instead=RUNS_TESTS),
     "make images": row(TARGET, "tests/images/test_build.py::test_the_build_command", instead=BUILDS),
     "make pictures": row(TARGET, instead="writes into the repository; needs what `make demo` left"),
     "make backtest": row(
@@ -555,7 +555,7 @@ TABLE: dict[str, Row] = {
         "tests/charts/test_new_chart.py::test_a_packed_copy_of_the_library_is_ignored_by_git_said_and_not_here",
         instead="told only to warn of what it leaves",
     ),
-    "python -m tests.mutants.drawing": row("tests/mutants/test_drawing.py::*"),
+    "python -m tests.mutants.drawing": row("tests/mutants/longer/test_mutants.py::*"),
     "python -m tests.memory_faults": row(
         "tests/memory_faults/test_verdict.py::*", instead="minutes; it is the suite `memory-faults`"
     ),
