@@ -497,7 +497,7 @@ TABLE: dict[str, Row] = {
         PARSES, f"{HERE}test_stratlab_predicts_as_told"
     ),
     "stratlab predict --model vit_base --gpus 8 --count": row(
-        "tests/trainer/counting/ranks/test_operations.py::test_predict_asks_the_trainer_for_a_model",
+        "tests/trainer/counting/slow/test_operations.py::test_predict_asks_the_trainer_for_a_model",
         instead="counts for minutes; the test has one strategy of a small model",
     ),
     "stratlab predict --model vit_huge --set strategy=zero3 --set offload=optimizer --count": row(
@@ -517,7 +517,7 @@ TABLE: dict[str, Row] = {
     ),
     "python -m trainer.count --ranks 8 --set strategy=fsdp --set model=qwen2.5-3b --set dataset=metamathqa "
     "--set seq_len=2048 --set micro_batch_size=1 --set global_batch_size=64 --operations fsdp.json": row(
-        "tests/trainer/counting/ranks/test_operations.py::*",
+        "tests/nightly/trainer/test_scaled_operations.py::*",
         instead="half a minute; the tests count small models, the shipped file of this name is what it wrote",
     ),
     "stratlab list --on-cluster -n stratlab": row(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.ranks import fork_ranks
 from tests.trainer.ranks import test_text_worker
 from tests.trainer.ranks.test_hangs import settings
@@ -70,11 +72,8 @@ def environment(results: Path, name: str) -> dict[str, str]:
     return env
 
 
-def test_every_group_of_a_run_has_its_time_out(tmp_path):
-    check_groups("zero2", tmp_path)
-
-
-def check_groups(name, tmp_path):
+@pytest.mark.parametrize("name", LEAST_GROUPS)
+def test_every_group_of_a_run_has_its_time_out(name, tmp_path):
     ranks = 4 if name == "hsdp" else 2
     ended = fork_ranks(be_worker_and_tell, ranks, env=environment(tmp_path, name))
     assert [r.exit_code for r in ended] == [0] * ranks, ended[0].output[-2000:]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from stratlab.predict.operations_file import SHIPPED
 from tests.ranks import run_ranks
 
@@ -29,15 +31,11 @@ NUMBERS = {
     "vit_huge-zeropp-8": (8,),
 }
 """Files that answer for this depth -> ranks that they answer for."""
-SMALL_CASE = ("vit_huge-single-1", 7)
-"""The one case of this file; `make nightly SUITES=trainer` takes the others."""
 
 
-def test_foreseen_state_is_counted_state(tmp_path: Path):
-    check_foreseen(*SMALL_CASE, tmp_path)
-
-
-def check_foreseen(name: str, layers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layers", DEPTHS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_foreseen_state_is_counted_state(name: str, layers: int, tmp_path: Path) -> None:
     def run() -> None:
         from trainer.counting.inputs import find_pictures
         from trainer.counting.steps import count

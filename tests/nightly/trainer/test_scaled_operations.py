@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.ranks import run_ranks
-from tests.trainer.counting.ranks.real_steps import make_config
-from trainer.counting.corners import Corner, group_by_engine
+from tests.trainer.counting.real_steps import make_config
 
 BAR = 0.03
 TEXT = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 loss_chunk_tokens=128 model_layers=14"
@@ -46,8 +41,6 @@ SAME_RANKS = (
     *("decoder nd", "decoder nd pipeline", "experts nd", "experts nd checkpointing"),
 )
 """Their files answer for the number of ranks that was counted."""
-SMALL_CASE = "decoder zero1 one micro-batch"
-"""The one case of this file; `make nightly SUITES=trainer` takes the others."""
 
 
 def environment(text: str, rows: int, global_batch: int) -> dict[str, str]:
@@ -56,11 +49,8 @@ def environment(text: str, rows: int, global_batch: int) -> dict[str, str]:
     return {f"TRAINER_{name.upper()}": value for name, value in named.items()}
 
 
-def test_scaled_is_what_is_counted_whole(tmp_path):
-    check_scaled(SMALL_CASE, tmp_path)
-
-
-def check_scaled(case, tmp_path):
+@pytest.mark.parametrize("case", CASES)
+def test_scaled_is_what_is_counted_whole(case, tmp_path):
     """Micro-batches of two rows on 8 ranks are asked for; whole are 6 rows on 4, or on 8, and 14 layers."""
     text, rows = CASES[case], 6
     ranks = 8 if case in SAME_RANKS else 4
@@ -87,11 +77,8 @@ def check_scaled(case, tmp_path):
     run_ranks(run, 1)
 
 
-def test_the_printed_command_counts_what_was_asked(tmp_path):
-    check_printed_command("cnn", 8, "fsdp", tmp_path)
-
-
-def check_printed_command(model: str, ranks: int, strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model", "ranks", "strategy"), [("cnn", 8, "fsdp"), ("qwen_tiny", 16, "zeropp")])
+def test_the_printed_command_counts_what_was_asked(model, ranks, strategy, tmp_path):
     """`stratlab predict` names it where no file answers: as it stands, and its file answers the same question."""
 
     def run() -> None:
@@ -109,45 +96,3 @@ def check_printed_command(model: str, ranks: int, strategy: str, tmp_path: Path)
         assert find_operations(files, question) is files[0], files[0].misses(question)
 
     run_ranks(run, 1)
-
-
-def test_predict_asks_the_trainer_for_a_model(tmp_path):
-    """`--count`: of a preset of which no file ships, in its own process as a user starts it, and once alone."""
-    asked = ["--model", "cnn", "--gpus", "2", "--set", "strategy=fsdp", "--json"]
-    command = [sys.executable, "-m", "stratlab", "predict", *asked]
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    first = subprocess.run([*command, "--count"], env=env, capture_output=True, text=True)
-    assert first.returncode == 0, first.stderr
-    assert "fsdp: no file answers, so the trainer counts\n" in first.stderr
-    again = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert (again.returncode, again.stderr) == (0, "")
-    (answer,) = json.loads(again.stdout)
-    assert (answer["name"], answer["verdict"], answer["ranks"]) == ("fsdp", "fits", 2)
-    assert answer == json.loads(first.stdout)[0]
-
-
-def test_stages_of_a_pipeline_have_an_engine_for_each_batch():
-    corners = [Corner(layers, rows, 8, 0) for layers in (4, 8) for rows in (1, 2)]
-    assert [len(engine) for engine in group_by_engine(corners, 1)] == [2, 2]
-    assert [len(engine) for engine in group_by_engine(corners, 2)] == [1, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("seq_len", "chunk", "rows"),
-    [
-        (2048, 2048, (1, 2, 4)),
-        (512, 2048, (1, 4, 8, 16)),
-        (64, 2048, (1, 4, 32, 64, 128)),
-        (64, 128, (1, 2, 4, 8)),
-    ],
-)
-def test_micro_batches_are_counted_where_the_loss_stops_growing(
-    seq_len: int, chunk: int, rows: tuple[int, ...]
-):
-    """Its probabilities at 256 tokens, its logits at a chunk: between two counts everything grows evenly."""
-    from trainer.counting.corners import rows_of
-
-    text = (
-        f"model=qwen_tiny dataset=arithmetic seq_len={seq_len} loss_chunk_tokens={chunk} micro_batch_size=1"
-    )
-    assert rows_of(make_config(text)) == rows

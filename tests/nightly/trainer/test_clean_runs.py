@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from tests.nightly.trainer.test_scaled_operations import environment
 from tests.ranks import run_ranks
-from tests.trainer.counting.ranks.real_steps import make_config
-from tests.trainer.counting.ranks.test_operations import environment
+from tests.trainer.counting.real_steps import make_config
 
 TEXT = (
     "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=256 loss_chunk_tokens=256 model_vocab=8192 "
@@ -27,12 +29,9 @@ RUNS = [(1, 12), (2, 12), (3, 12), (4, 14), (6, 14)]
 """Rows and layers; five of each strategy are twenty."""
 
 
-def test_no_clean_run_is_marked(tmp_path: Path):
-    check_clean("ddp", RUNS[-1:], tmp_path)
-
-
-def check_clean(strategy: str, runs: list[tuple[int, int]], tmp_path: Path) -> None:
-    """Compare whole counts of `runs` (rows and layers) with what one operations file foresees."""
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_clean_run_is_marked(strategy: str, tmp_path: Path) -> None:
+    """Whole counts, against what one operations file foresees."""
 
     def run() -> None:
         from stratlab.predict.operations_file import read_operations_file
@@ -45,7 +44,7 @@ def check_clean(strategy: str, runs: list[tuple[int, int]], tmp_path: Path) -> N
         path = tmp_path / "operations.json"
         path.write_text(json.dumps(build_operations(asked, RANKS, RANKS, say=lambda text: None)))
         file = read_operations_file(path)
-        for rows, layers in runs:
+        for rows, layers in RUNS:
             text = f"{TEXT} {STRATEGIES[strategy]}".replace("model_layers=14", f"model_layers={layers}")
             config = make_config(f"{text} micro_batch_size={rows} global_batch_size={2 * rows * RANKS}")
             found = count(config, RANKS, 0, find_pictures(config)).peak
