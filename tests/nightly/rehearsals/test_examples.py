@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tests.documents.commands import ROOT, split
-from tests.documents.test_examples import (
+from tests.documents.examples import (
     gpu_command,
     options,
     own_command,
