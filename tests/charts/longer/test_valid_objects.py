@@ -60,13 +60,6 @@ def test_the_check_of_pod_security_is_not_blind(helm: Path, plant: Document, pro
     assert problem in restricted_problems(pod | plant) and find_level(pod | plant) != "restricted"
 
 
-@pytest.mark.parametrize("gang", ["kueue", "scheduler-plugins"])
-def test_with_other_schedulers(helm: Path, gang: str) -> None:
-    for api in ("pytorchjob", "trainjob"):
-        values = {"run": {"scheduling": {"gang": gang}, "workload": {"api": api}}}
-        assert problems(render(helm, CHARTS / "fsdp", values=values)) == []
-
-
 def test_the_longest_names(helm: Path) -> None:
     """63 characters: the names of Jobs are labels of their pods too, and of an Indexed Job's last pod a host name."""
     jobs = {
