@@ -11,8 +11,7 @@ from tests.ranks import run_ranks
 
 STATE = ("parameters", "master copies", "gradients", "optimizer state")
 PLACES = [
-    *(("fsdp", "all"), ("zero2", "optimizer")),
-    *(("zero1", "optimizer"), ("zero3", "optimizer"), ("zero3", "all"), ("hsdp", "all"), ("zeropp", "all")),
+    *(("fsdp", "all"), ("zero2", "optimizer"), ("zero3", "all"), ("hsdp", "all")),
 ]
 LEAVE = {
     "optimizer": ("master copies", "optimizer state"),
