@@ -51,7 +51,7 @@ SCANNED = ("tests/charts/scanned", "tests/images/scanned", "tests/manifests/scan
 
 SUITES: tuple[Suite, ...] = (
     Suite(
-        "parity", "every strategy, model, world size and variant equals one process",
+        "parity", "every strategy, model, world size and variant equals one process; every planted fault is caught",
         command=(*PYTEST, "tests/nightly/parity"), smallest=None, minutes=12,
         folders=("tests/nightly/parity",), facts="parity-full.json",
     ),
