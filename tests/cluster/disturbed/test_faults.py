@@ -17,8 +17,16 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.disturbed.deeds import DEEDS, Deed, read_progress, wait_for_steps
-from tests.cluster.disturbed.figures import Blow, Cost, measure_blows, write_row
+from tests.cluster.disturbed.deeds import (
+    DEEDS,
+    Blow,
+    Cost,
+    Deed,
+    measure_blows,
+    read_progress,
+    wait_for_steps,
+    write_row,
+)
 from tests.cluster.lab import MOUNT, ROOT, Lab
 from tests.cluster.path import PIPELINE, Run, install
 from tests.cluster.resuming import compare_runs, wait_for_checkpoint
