@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nightly.trainer.test_scaled_operations import BAR, PICTURES, environment
+from tests.nightly.trainer.test_foreseen import BAR, PICTURES, environment
 from tests.ranks import run_ranks
 from tests.trainer.counting.real_steps import QWEN, compare, count_it, make_config
 from tests.trainer.counting.slow.test_against_allocator import VIT, compare_over_gloo
