@@ -127,7 +127,7 @@ FAULTS: tuple[Fault, ...] = (
         ("stratlab/metrics/slow/test_replay.py", "trainer/processes/test_replay.py"),
     ),
     Fault(
-        "F15", "a loss is not finite", "one rank's, in 5 runs of 2 to 4 ranks; 5 clean runs",
+        "F15", "a loss is not finite", "one rank's, in 5 runs of 2 to 4 ranks; 3 clean runs",
         "ends with 12 within 20 steps, the right rank named in 5 of 5; nothing in a clean run",
         ("faults/test_not_finite.py", "trainer/outcome/ranks/test_not_finite.py"),
     ),
@@ -175,7 +175,7 @@ FAULTS: tuple[Fault, ...] = (
         "two launchers on one machine; a cluster's queue suspends and resumes in the suite `cluster`",
     ),
     Fault(
-        "F24", "a rank is slow", "twice as slow in its data or its forward pass: 8 runs; 4 clean ones",
+        "F24", "a rank is slow", "twice as slow in its data or its forward pass: 8 runs; 2 clean ones",
         "named within 20 steps with node and share in 8 of 8; nobody in a clean run",
         ("faults/test_stragglers.py", "trainer/ranks/slow/test_stragglers.py"),
     ),
