@@ -137,7 +137,7 @@ SUITES: tuple[Suite, ...] = (
         command=("make", "bare"), smallest=("SMALLEST=1",), minutes=40, facts="supported-versions.json",
     ),
     Suite(
-        "cluster", "on a cluster, in the project's images: every chart's path, every fault, every resume",
+        "cluster", "on a cluster, in the project's images: every chart's path, what ends a run, every resume",
         command=(*CLUSTER, "tests/cluster/nightly"), smallest=None, minutes=55,
         folders=("tests/cluster/nightly",), facts="nightly-steps.json",
     ),
