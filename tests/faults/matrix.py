@@ -39,7 +39,7 @@ class Fault:
 LAUNCHER = "trainer/ranks/test_launcher.py::"
 STORE = "trainer/checkpoint/ranks/test_store.py::"
 FULL = "trainer/ranks/slow/test_full_volume.py::"
-FULL_NIGHTLY = "nightly/trainer/test_full_volume.py::"
+FILLS = "nightly/trainer/test_full_volume.py::"
 SENDER = "trainer/processes/test_sender.py::"
 
 FAULTS: tuple[Fault, ...] = (
@@ -84,7 +84,7 @@ FAULTS: tuple[Fault, ...] = (
         (
             "trainer/checkpoint/test_folder.py",
             STORE + "test_a_crash_anywhere_costs_at_most_the_newest_checkpoint",
-            STORE + "test_a_run_that_starts_over_and_another_strategy_s_checkpoint",
+            "trainer/checkpoint/ranks/test_checking.py::test_damage_in_any_rank_s_share_is_found_by_all",
         ),
     ),
     Fault(
@@ -96,8 +96,8 @@ FAULTS: tuple[Fault, ...] = (
         "F10", "the volume is full when a trace or a metric is written", "a file system of 256 kB, or filled meanwhile",
         "the trace is dropped and named, the run succeeds",
         (
-            FULL_NIGHTLY + "test_a_trace_that_does_not_fit_is_dropped_and_the_run_succeeds",
-            FULL_NIGHTLY + "test_a_volume_that_fills_up_meanwhile_costs_no_finished_run",
+            FILLS + "test_a_trace_that_does_not_fit_is_dropped_and_the_run_succeeds",
+            FILLS + "test_a_volume_that_fills_up_meanwhile_costs_no_finished_run",
         ),
     ),
     Fault(
@@ -109,7 +109,6 @@ FAULTS: tuple[Fault, ...] = (
         "F12", "MLflow is away for ten minutes", "kill -9 of the real server, ten minutes, the server again",
         "no point lost, none doubled, no call of the loop takes 50 ms",
         (
-            "trainer/processes/slow/test_sender.py::test_a_server_killed_in_the_middle_of_a_run_costs_nothing",
             "faults/test_mlflow_outage.py::test_ten_minutes_without_a_server",
         ),
     ),

@@ -23,7 +23,6 @@ from tests.trainer.ranks.test_text_worker import (
     check_same_training,
     trains_as_alone,
 )
-from tests.trainer.strategies.ranks.test_state_files import compare_with_what_was_saved_by_name
 from tests.trainer.wire_nd import CASES, check_formula, measure_all
 from tests.trainer.wire_runs import CHOSEN, Found, Run, check, measure_together
 from tests.trainer.wire_runs import EVERY as RUNS
@@ -46,11 +45,6 @@ def test_a_language_model_runs_under_it_and_trains_the_same(finished: Any, name:
     check_files(finished(name))
     if trains_as_alone(name):
         check_same_training(finished(name), finished("single"), LOSS_GATE if name != "zeropp" else 1e-4)
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "hsdp", "zero3", "zeropp"])
-def test_a_run_goes_on_from_what_the_images_python_has_saved(strategy: str, tmp_path: Path) -> None:
-    compare_with_what_was_saved_by_name(strategy, tmp_path)
 
 
 def test_every_strategy_fine_tunes_the_same_checkpoint(tmp_path: Path) -> None:

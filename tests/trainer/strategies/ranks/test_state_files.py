@@ -37,7 +37,7 @@ def save_as_before(folder: Path, out: Path, strategy: str) -> None:
 
 
 def test_a_run_goes_on_from_what_the_images_python_has_saved(tmp_path):
-    """Every strategy: tests/nightly/trainer/test_matrices.py, and tests/cluster in that Python itself."""
+    """Every strategy: tests/nightly/trainer/test_state.py, and tests/cluster in that Python itself."""
     compare_with_what_was_saved_by_name("zero2", tmp_path)
 
 
