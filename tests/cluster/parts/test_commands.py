@@ -96,18 +96,18 @@ def test_a_waiter_outlives_restarts_and_suspension_and_ends_with_a_deletion(
         """Told as often as that, and the waiter goes on."""
         wait_until(lambda: sum(state in text for text in said) >= count, state)
         time.sleep(2)
-        assert run.running(), said
+        assert waiter.running(), said
 
     with ThreadPoolExecutor() as pool:
         resource.start()
-        run = pool.submit(wait_for_run, tmp_path / "demo", resource=resource, say=said.append, **times)
+        waiter = pool.submit(wait_for_run, tmp_path / "demo", resource=resource, say=said.append, **times)
         wait_for_state("Suspended", 1)
         cluster.suspend("stop", False)
         wait_for_state("Running", 1)
         cluster.suspend("stop", True)
         wait_for_state("Suspended", 2)
         cluster.delete("stop")
-        run.result(timeout=30)
+        waiter.result(timeout=30)
         resource.stop()
 
 
