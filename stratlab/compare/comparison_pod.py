@@ -96,7 +96,7 @@ def compare_on_cluster(
     )
     words, _, payload = finished.output.partition(MARK + b" ")
     said = words.decode(errors="replace").strip()
-    refusals = {UserError.code: UserError, NothingThere.code: NothingThere}
+    refusals = {UserError.exit_code: UserError, NothingThere.exit_code: NothingThere}
     if refusal := refusals.get(finished.exit_code):
         raise refusal(f"on the claim {claim} of namespace {namespace}: {_last_line(said)}")
     if finished.exit_code == TOO_LARGE:

@@ -37,7 +37,7 @@ def list_on_cluster(
         progress=progress,
     )
     said = finished.output.decode(errors="replace").strip()
-    if finished.exit_code in (WRONG_INPUT, NothingThere.code) and "no run in it" in said:
+    if finished.exit_code in (WRONG_INPUT, NothingThere.exit_code) and "no run in it" in said:
         runs = []
     elif finished.exit_code:
         raise ClusterError(
