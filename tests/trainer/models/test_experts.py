@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.trainer.models.small_decoder import build
 from trainer.measuring.observation import local_part
-from trainer.models.decoder import build_hugging_face, describe
+from trainer.models.decoder import build_hugging_face
 from trainer.models.experts import Experts, add_answers, sort_by_expert
 from trainer.models.router import Router
 from trainer.parallel import expert
@@ -202,11 +201,3 @@ def test_a_token_is_routed_in_fp32_whatever_the_products_are_in(block: Any) -> N
     assert all(torch.equal(*pair) for pair in zip(found, whole, strict=True))
     exact = tokens.double() @ router.weight.double().T
     assert float((whole[0] - exact).detach().abs().max()) < 1e-5  # in bf16 off by some 1e-3
-
-
-def test_every_decoder_with_experts_has_these() -> None:
-    layers = build("qwen_moe_tiny", empty=True).blocks()
-    assert all(isinstance(layer.mlp.experts, Experts) for layer in layers)
-    assert all(isinstance(layer.mlp.gate, Router) for layer in layers)
-    # what the grouped product has built in
-    assert describe(SHAPE).hidden_act == "silu"

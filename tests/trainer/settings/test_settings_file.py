@@ -78,12 +78,6 @@ def test_what_is_no_settings_file_is_refused(tmp_path: Path, text: str, code: st
     assert "training.yaml" in str(refused.value) and told in str(refused.value)
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
-        read(tmp_path, "lora_targets: [q, k]\nzeropp: {a: b}\n")
-    assert find_codes(refused.value) == ["SL-config-one-value"] * 2
-
-
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "no.yaml", tmp_path, tmp_path / "binary.yaml", Path("a\0b"), Path("\ud800")):

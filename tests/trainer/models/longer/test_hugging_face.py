@@ -37,14 +37,6 @@ def test_any_architecture_gives_the_logits_of_transformers_or_a_fresh_head_of_an
     assert hash_weights(wide) == hash_weights(again) != hash_weights(other) and wide(images).shape == (2, 9)
 
 
-def test_fresh_weights_follow_the_seed_and_the_shape_of_the_images(tmp_path):
-    write_model(tmp_path, "vit")
-    fresh = {"init": "scratch", "size": 24, "channels": 1, "labels": 4}
-    model = build(tmp_path, **fresh)
-    assert model(torch.rand(2, 1, 24, 24)).shape == (2, 4)
-    assert hash_weights(model) != hash_weights(build(tmp_path, **fresh, seed=1))
-
-
 @pytest.mark.parametrize("kind", ["vit", "swin"])
 def test_dropout_is_off(tmp_path, images, kind):
     rates = {"hidden_dropout_prob": 0.5, "attention_probs_dropout_prob": 0.5, "drop_path_rate": 0.5}
