@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.measuring.observation import local_part
 from trainer.models.decoder import build_hugging_face
-from trainer.models.experts import Experts, add_answers, sort_by_expert
+from trainer.models.experts import Experts, add_answers
 from trainer.models.router import Router
 from trainer.parallel import expert
 from trainer.shapes.decoder_shapes import SHAPES
@@ -167,15 +167,6 @@ def test_nothing_waits_for_the_device(block: Any) -> None:
         block.experts.config._experts_implementation = "eager"
         block.experts(tokens, chosen, shares.detach())
     assert theirs.found, "the watch sees nothing"
-
-
-def test_rows_are_sorted_by_expert_and_each_finds_back() -> None:
-    chosen = torch.tensor([[5, 0], [0, 2], [5, 2]])
-    order, places, ends = sort_by_expert(chosen, 7)
-    assert chosen.flatten()[order].tolist() == [0, 0, 2, 2, 5, 5]
-    assert order.tolist() == [1, 2, 3, 5, 0, 4]  # those of one expert in their old order
-    assert order[places].tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert ends.tolist() == [2, 2, 4, 4, 4, 6, 6] and ends.dtype == torch.int32
 
 
 @pytest.mark.parametrize("scaled", [True, False])
