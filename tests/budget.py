@@ -22,7 +22,10 @@ from tests.tiers import CHANGE, FAST, TIERS, tier_of
 LIMIT_S, LIMIT_WITH_RANKS_S = 2.0, 10.0
 """CPU seconds of a test in one process; of one that starts ranks, programs, a browser or a server."""
 FAILS_FROM = 3
-DEARER: dict[str, tuple[float, str]] = {}
+DEARER: dict[str, tuple[float, str]] = {
+    "tests/parity/test_parity.py": (30.0, "all cases of a number of ranks are trained in one fork"),
+    "tests/parity_llm/test_parity_llm.py": (30.0, "the same of decoders"),
+}
 """Start of a test's node id -> CPU seconds that it may take, and why."""
 SHOWN = 12
 """Folders in the table of seconds."""

@@ -14,7 +14,7 @@ from tests.parity.suite import EXACT, Gates
 from tests.parity_llm.models import OTHER_FAMILIES
 from tests.parity_llm.rows import ROWS, SEQ_LEN
 
-STEPS, RATE, WEIGHT_DECAY, CLIP = 4, 1e-3, 0.01, 1.0
+STEPS, RATE, WEIGHT_DECAY, CLIP = 3, 1e-3, 0.01, 1.0
 TEACHER = "teacher"
 """Among the models."""
 DISTILLED = {"distil_temperature": 3.0, "distil_weight": 0.7}

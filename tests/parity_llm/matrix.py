@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from itertools import combinations
 
 from tests.covering import choose_cover
 from tests.parity.suite import Matrix
@@ -24,26 +23,26 @@ def family_of(case: Case) -> str:
     return MODELS[case.model][0]
 
 
-LIKE_ANOTHER = ("hsdp", "zeropp")
+LIKE_ANOTHER = ("hsdp", "zero1", "zero2", "zeropp")
 """One model is enough: of images, and at night of decoders, they have all."""
 
 
 def traits_of(case: Case) -> set[Hashable]:
-    """Pairs that only it may show: a strategy or an axis with dense models or experts, two axes, a setting.
+    """Pairs that only it may show: a strategy or an axis with dense models or experts, a setting.
 
     What a strategy does with packing, teachers and varlen attention is seen in tests/parity or of one strategy; with
     axes each of them counts.
     """
     axes = axes_of(case)
-    special = [name for name in ("packed", "varlen", "taught", "lora") if getattr(case, name)]
+    special = [name for name in ("packed", "varlen", "taught") if getattr(case, name)]
     return {
         (case.strategy, *([] if case.strategy in LIKE_ANOTHER else [family_of(case)])),
         ("micro-batches", case.micro > 0),
         ("routed alike", case.routed_alike, case.strategy == "nd"),
         *((name, axis) for name in special for axis in axes & {"cp", "pp", "tp"}),
+        ("lora", case.lora and "tp" in axes),
         *((case.strategy == "nd", name, value) for name, value in case.settings.items()),
         *((axis, family_of(case)) for axis in axes),
-        *combinations(sorted(axes), 2),
     }
 
 
@@ -54,7 +53,11 @@ def _without_twins(cases: list[Case]) -> tuple[Case, ...]:
 _SEEN = _without_twins([mutation.case for mutation in MUTATIONS])
 """That a fault is caught in a case says something where the case itself holds."""
 _ALL = _without_twins([*CASES, *_SEEN])
-_FEW = [case for case in _ALL if case.world_size <= 4]
-_SMALL = choose_cover(_FEW, traits_of, lambda case: case.world_size, _SEEN)
+COMPOSED = tuple(
+    case for case in CASES if case.name in ("nd pp2.cp2 tied packed", "nd cp2.dp2.ep4 moe packed")
+)
+"""On 4 ranks, beside those with faults: what two axes make of each other. All compositions, to 16 ranks, at night."""
+_TWO = [case for case in _ALL if case.world_size <= 2 or case in (*_SEEN, *COMPOSED)]
+_SMALL = choose_cover(_TWO, traits_of, lambda case: case.world_size, _without_twins([*_SEEN, *COMPOSED]))
 FULL = Matrix("full", (*_ALL, *LARGE), PARITY_LLM, STEPS, RESHARDINGS)
 SMALL = Matrix("small", tuple(_SMALL), PARITY_LLM_SMALL, STEPS, (STATE_LOST.pair,))

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.codes import find_codes
-from trainer.counting.command import EXAMPLE, _file_problems, _parse, _settings, main
+from trainer.counting.command import EXAMPLE, _parse, _settings, main
 from trainer.counting.operations_key import NEVER, build_key, defaults_of, settings_that_matter
 from trainer.counting.rules import read_countable
 from trainer.settings.config import Config, ConfigError
@@ -67,12 +67,6 @@ def test_an_option_is_refused_before_anything_is_counted(options, code, named, c
         ended = stopped.code
     told = capsys.readouterr().err
     assert ended == 2 and find_codes(told) == [code] and named in told
-
-
-def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    (found,) = _file_problems(_parse(["--ranks", "1", "--operations", str(tmp_path / "x.json")]))
-    assert find_codes(found) == ["SL-count-file-unwritable"] and f"{tmp_path}/x.json" in found
 
 
 def test_help_needs_no_torch():

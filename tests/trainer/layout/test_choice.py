@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from dataclasses import replace
@@ -91,19 +90,6 @@ def test_what_does_not_fit_is_left_out_and_the_reason_names_it(results: Path):
         assert named in choice.layout.reason
     given = config(results, layout="given", pp=2)
     assert resolve_on_device(given, 8, shape, 1 << 20) == resolve_layout(given, 8, shape)
-
-
-def test_a_file_of_a_layout_with_its_degrees_answers_for_it(results: Path):
-    """A stand-in for a count: that of pp2.dp4 with other degrees in its settings."""
-    content = json.loads((results / FOLDER / "qwen2.5-3b-nd-2d-8.json").read_text())
-    content["settings"] |= {"layout": "given", "dimensions": 1, "pp": 4}
-    content["samples"] = [
-        sample | {"axes": sample["axes"] | {"pp": 4, "dp_shard": 2}} for sample in content["samples"]
-    ]
-    (results / FOLDER / "pp4.json").write_text(json.dumps(content))
-    choice = choose(config(results), FIRST_GIB - 1)
-    assert not choice.fits
-    assert [need.source for need in choice.left_out] == ["qwen2.5-3b-nd-2d-8.json", "pp4.json"]
 
 
 def test_without_a_file_the_state_decides(tmp_path: Path):

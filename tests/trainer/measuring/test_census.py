@@ -44,7 +44,7 @@ class Trained:
 
 def test_copies_are_told_by_kind_also_some_steps_later():
     trained = Trained()
-    assert trained.found() == {}, "gradients are there, and are the engine's"
+    assert trained.looks.take() == {}, "gradients are there, and are the engine's"
     assert trained.head.weight.grad is not None
     kept = [trained.head.weight.detach().to(torch.bfloat16), trained.head.weight.grad.clone()]
     kept.append(trained.optimizer.state[trained.head.weight]["exp_avg_sq"].clone())

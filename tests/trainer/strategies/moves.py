@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.parity_llm.rows import ROWS, SEQ_LEN, build_share
 from tests.ranks import run_ranks
 from tests.trainer.runs import make_world, run_of
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
-from trainer.data.batches import IGNORED, Batch
 from trainer.run import resolve_placement
 
 SAVED, LAST = 3, 6
@@ -27,7 +27,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "adapters": {"lora_rank": 4},
     "experts": {"model": "qwen_moe_tiny"},
 }
-ROWS, SEQ = 4, 16
+MICRO = 2
 
 
 def save(folder: Path, strategy: str, case: str, world_size: int = 0, **settings: Any) -> None:
@@ -93,7 +93,7 @@ def _start_text(strategy: str, seed: int, **settings: Any) -> Any:
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     named = {"run": "try", "model": "qwen_tiny", "task": "text", "precision": "fp32", "lr": 0.01}
-    named |= {"global_batch_size": ROWS, "micro_batch_size": 1, "seq_len": SEQ, "clip_norm": 0.5}
+    named |= {"global_batch_size": ROWS, "micro_batch_size": MICRO, "seq_len": SEQ_LEN, "clip_norm": 0.5}
     named |= {"layout": "given"} if strategy == "nd" else {}
     config = Config(**named | {"strategy": strategy, "seed": seed} | settings)
     decoder = build_decoder(config, empty=builds_empty(config, dist.get_rank()))
@@ -103,26 +103,11 @@ def _start_text(strategy: str, seed: int, **settings: Any) -> Any:
     def train(first: int, last: int) -> list[tuple[float, float]]:
         seen = []
         for step in range(first, last + 1):
-            result = engine.train_step(_rows(step, axes.dp_rank(dist.get_rank()), axes.dp), config.lr)
+            rows = build_share(step, True, axes.dp_rank(dist.get_rank()), axes.dp, MICRO)
+            result = engine.train_step(rows, config.lr)
             loss = result.loss.detach().clone()
             dist.all_reduce(loss)
             seen.append((float(loss), float(result.grad_norm)))
         return seen
 
     return engine, train
-
-
-def _rows(step: int, rank: int, ranks: int) -> Batch:
-    """This rank's rows of a global batch of packed documents; how many labels count differs from row to row."""
-    source = torch.Generator().manual_seed(step)
-    ids = torch.randint(0, 320, (ROWS, SEQ), generator=source)
-    cuts = torch.randint(3, SEQ - 3, (ROWS, 1), generator=source)
-    columns = torch.arange(SEQ).expand(ROWS, SEQ)
-    positions = torch.where(columns < cuts, columns, columns - cuts)
-    last = (columns == cuts - 1) | (columns == SEQ - 1) | (columns < 2)
-    labels = torch.where(last, IGNORED, ids.roll(-1, 1))
-    labels[0, :9] = IGNORED
-    inputs = torch.stack([ids, positions], dim=1)
-    mine = range(rank * ROWS // ranks, (rank + 1) * ROWS // ranks)
-    micro = [(inputs[i : i + 1], labels[i : i + 1]) for i in mine]
-    return Batch(micro, ROWS, int((labels != IGNORED).sum()))

@@ -1,4 +1,4 @@
-"""Saving and loading: bitwise at the same number of ranks, refused on every rank. Elsewhere: test_moves.py."""
+"""Saving and loading: bitwise at the same number of ranks, refused on every rank. Elsewhere: slow/test_moves.py."""
 
 from __future__ import annotations
 
