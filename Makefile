@@ -33,13 +33,13 @@ help: ## list the targets
 demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
 	@$(BIN)/stratlab demo --results $(DEMO)
 
-test: setup .tools/scan/ready lint ## what proves a change, without GPU and cluster (half an hour to an hour on 2 cores); WORKERS=0: in one process
+test: setup lint ## what proves a change, without GPU and cluster (8 minutes on 2 cores); WORKERS=0: in one process
 	$(PYTEST) --tier fast --tier change --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-fast: setup ## what to run after each edit: no ranks, no rehearsals, no browser (3 minutes)
+test-fast: setup ## what to run after each edit: no ranks, no rehearsals, no browser (90 seconds)
 	$(PYTEST) --tier fast --numprocesses $(WORKERS) --dist loadfile
 
-test-slow: setup ## slower kinds of proof that a change rarely touches; CI runs them after `make test`
+test-slow: setup .tools/scan/ready ## slower kinds of proof that a change rarely touches; CI runs them after `make test`
 	$(PYTEST) --tier slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 nightly: setup .tools/scan/ready ## all the rest, one result file per suite in reports/; can be stopped and started again: make nightly SUITES="parity memory"
@@ -124,6 +124,7 @@ schema: setup ## regenerate what is made from the trainer's settings: the charts
 	$(BIN)/python -m trainer.shapes.image_sizes stratlab/tables/image_sizes.json
 	$(BIN)/python -m trainer.shapes.size_rules stratlab/tables/size_rules.json
 	$(BIN)/python -m trainer.settings.network_table README.md
+	$(BIN)/python -m docs.building.message_codes docs/codes.md
 	$(BIN)/python -m trainer.settings --schema > stratlab/tables/settings.json.part
 	mv stratlab/tables/settings.json.part stratlab/tables/settings.json
 
@@ -222,4 +223,4 @@ clean: ## remove the results of demo and experiments, and the layers of images t
 
 FORCE:
 
-.PHONY: FORCE help packages demo test test-fast nightly smallest status parity parity-llm mutants faults experiments notebooks convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help packages demo test test-fast test-slow nightly smallest status parity parity-llm mutants faults experiments notebooks convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare

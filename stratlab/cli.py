@@ -85,7 +85,7 @@ def main() -> None:
         app()
     except UserError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
-        sys.exit(wrong.code)
+        sys.exit(wrong.exit_code)
     except Interrupted as stop:
         print(f"stopped by {stop}", file=sys.stderr)
         sys.exit(stop.code)
@@ -95,11 +95,13 @@ def main() -> None:
         from stratlab.tracking.server import ServerFailed
 
         if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
-            print(f"error: storage full: {failure}; free space and try again", file=sys.stderr)
+            print(
+                f"error: storage full: {failure}; free space and try again [SL-storage-full]", file=sys.stderr
+            )
             sys.exit(STORAGE_FULL)
         if refused := say_refused(failure):
             print(f"error: {refused}", file=sys.stderr)
-            sys.exit(UserError.code)
+            sys.exit(UserError.exit_code)
         if not isinstance(failure, ServerFailed | ClusterError):
             raise
         print(f"error: {failure}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Which tests are collected, in what order; one MLflow server for all; seconds by folder; the parity suites' tables."""
+"""Which tests are collected, in what order; one MLflow server for all; the parity suites' tables."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import gc
 import json
 import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.budget import Budget
 from tests.parity_report import (
     PARITY,
     PARITY_LLM,
     PARITY_LLM_SMALL,
     PARITY_SMALL,
     ROOT,
-    parity_llm_table,
     parity_table,
 )
 from tests.session import close_session, find_server, open_session
@@ -26,9 +25,9 @@ from tests.tiers import FAST, TIER_VARIABLE, TIERS, refuse_in_fast, tier_of
 
 TABLES = (
     ("parity with one process", PARITY, parity_table),
-    ("language models: parity with one process", PARITY_LLM, parity_llm_table),
+    ("language models: parity with one process", PARITY_LLM, parity_table),
     ("parity with one process, small matrix", PARITY_SMALL, parity_table),
-    ("language models: parity with one process, small matrix", PARITY_LLM_SMALL, parity_llm_table),
+    ("language models: parity with one process, small matrix", PARITY_LLM_SMALL, parity_table),
 )
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: test processes share the cores
 LONGEST = ("rehearsals", "parity_llm", "parity", "ranks", "processes", "hta", "in_browser")
@@ -36,8 +35,6 @@ LONGEST = ("rehearsals", "parity_llm", "parity", "ranks", "processes", "hta", "i
 TESTS = ROOT / "tests"
 STARTED = pytest.StashKey[float]()
 TIER_NAMES = tuple(tier.name for tier in TIERS)
-SHOWN = 12
-"""Folders in the table of seconds."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.time()
     open_session(os.getppid() if is_worker(config) else os.getpid())
+    config.pluginmanager.register(Budget())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -108,33 +106,9 @@ def mlflow_server() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    write_seconds(terminalreporter)
     for title, path, table in TABLES:
         if path.exists() and path.stat().st_mtime >= config.stash[STARTED]:
             terminalreporter.section(f"{title} (gloo, CPU)")
             for line in table(json.loads(path.read_text())):
                 terminalreporter.write_line(line)
             terminalreporter.write_line(f"written to {path.relative_to(ROOT)}")
-
-
-def write_seconds(terminalreporter: Any) -> None:
-    """Where the time went, by tier and folder: seconds of all test processes together."""
-    seconds: Counter[tuple[str, str]] = Counter()
-    tests: Counter[tuple[str, str]] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                path = Path(report.nodeid.partition("::")[0]).relative_to("tests")
-                key = (tier_of(path).name, path.parent.as_posix())
-                seconds[key] += report.duration
-                tests[key] += report.when == "call"
-    if not seconds:
-        return
-    terminalreporter.section("seconds of all test processes, by folder")
-    for (tier, folder), spent in seconds.most_common(SHOWN):
-        terminalreporter.write_line(f"{spent:7.0f} s {tests[tier, folder]:5} tests  {tier:8} tests/{folder}")
-    for name in TIER_NAMES:
-        spent = sum(value for (tier, _), value in seconds.items() if tier == name)
-        count = sum(value for (tier, _), value in tests.items() if tier == name)
-        if count:
-            terminalreporter.write_line(f"{spent:7.0f} s {count:5} tests  {name:8} in all")

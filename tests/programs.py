@@ -85,22 +85,27 @@ def serve_program(line: socket.socket, handles: list[int]) -> None:
     """The warmed process's side: forks the program, and waits for its end or that of its stand-in."""
     import select
 
+    from tests.budget import charge
+
     with line.makefile("rb", buffering=0) as asked:
         (size,) = struct.unpack("Q", asked.read(8))
         body = b""
         while len(body) < size:
             body += asked.read(size - len(body))
+    asked_for = json.loads(body)
     program = os.fork()
     if program == 0:
         line.close()
-        _be_program(handles, **json.loads(body))
+        _be_program(handles, **asked_for)
     for handle in handles:
         os.close(handle)
     ended = os.pidfd_open(program)
     while True:
         ready, _, _ = select.select([ended, line], [], [])
         if ended in ready:
-            _, status = os.waitpid(program, 0)
+            _, status, spent = os.wait4(program, 0)
+            if test := asked_for["env"].get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]:
+                charge(spent.ru_utime + spent.ru_stime, test)
             with contextlib.suppress(OSError):
                 line.sendall(struct.pack("i", os.waitstatus_to_exitcode(status)))
             return

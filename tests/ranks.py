@@ -17,6 +17,7 @@ import importlib
 import os
 import pickle
 import re
+import resource
 import signal
 import socket
 import struct
@@ -33,6 +34,7 @@ from typing import IO, Any, NoReturn
 import cloudpickle
 
 from stratlab.machine.processes import EXTENSIONS, free_port
+from tests.budget import charge, running_test
 from tests.programs import HANDLES, STARTS, serve_program, write_stand_in
 from tests.session import TICK_S, find_server, has_ended, tell_address
 from tests.tiers import refuse_in_fast
@@ -128,7 +130,9 @@ def fork_ranks(
     refuse_in_fast("rank processes")
     nursery = _reach_nursery()
     _send(nursery, (cloudpickle.dumps(target), world_size, dict(env or {}), timeout_s, grace_s))
-    return [RankResult(*fields) for fields in _receive(nursery)]
+    results, cpu_s = _receive(nursery)
+    charge(cpu_s, running_test())
+    return [RankResult(*fields) for fields in results]
 
 
 def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> None:
@@ -233,8 +237,15 @@ def _serve(line: socket.socket) -> NoReturn:
     asked_by, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     with line, line.makefile("rwb") as test, contextlib.suppress(EOFError, ConnectionError):
         while True:
-            _send(test, _fork_and_wait(*_receive(test), asked_by))
+            before_s = _children_seconds()
+            results = _fork_and_wait(*_receive(test), asked_by)
+            _send(test, (results, _children_seconds() - before_s))
     os._exit(0)
+
+
+def _children_seconds() -> float:
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def _fork_and_wait(

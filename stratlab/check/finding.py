@@ -46,7 +46,10 @@ def ask(
 def unseen(subject: str, what: str) -> Finding:
     """For what the user may not look at: no verdict."""
     return Finding(
-        "warning", subject, f"may not look at {what}", "ask who runs the cluster, or look as an admin"
+        "warning",
+        subject,
+        f"may not look at {what} [SL-may-not-look]",
+        "ask who runs the cluster, or look as an admin",
     )
 
 

@@ -21,7 +21,7 @@ def check_gpus(connection: Connection) -> Iterator[Finding]:
     total = sum(per_node.values())
     if not total:
         fix = 'train on CPUs with --set run.accelerator="", or install the GPU device plugin'
-        seen = f"no node of {len(per_node)} offers {GPU}: a run that asks for it waits until there is one"
+        seen = f"no node of {len(per_node)} offers {GPU}: a run that asks for it waits until there is one [SL-no-gpus]"
         yield Finding("warning", "GPUs", seen, fix)
         return
     pods = ask(connection, "/api/v1/pods", {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"})

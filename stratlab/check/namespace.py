@@ -8,7 +8,7 @@ from typing import Any
 from stratlab.check.finding import Finding, ask, unseen
 from stratlab.cluster.connection import Connection
 
-ABSENT = "does not exist"
+ABSENT = "does not exist [SL-namespace-absent]"
 ENFORCE = "pod-security.kubernetes.io/enforce"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 MANIFESTS = "kubectl apply -k manifests/overlays/cluster"
@@ -26,7 +26,8 @@ def check_namespace(connection: Connection, namespace: str) -> Iterator[Finding]
     level = (found["metadata"].get("labels") or {}).get(ENFORCE)
     if level is None:
         fix = f"kubectl label namespace {namespace} {ENFORCE}=restricted"
-        yield Finding("warning", f"namespace {namespace}", "enforces no Pod Security level of its own", fix)
+        seen = "enforces no Pod Security level of its own [SL-no-pod-security]"
+        yield Finding("warning", f"namespace {namespace}", seen, fix)
         return
     note = "; run.workload.api=mpijob-v1 needs baseline" if level == "restricted" else ""
     yield Finding("ok", f"namespace {namespace}", f"enforces Pod Security {level}{note}")
@@ -37,9 +38,8 @@ def check_claim(connection: Connection, namespace: str, claim: str) -> Iterator[
     found = ask(connection, f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
     subject = f"claim {claim}"
     if found is None:
-        yield Finding(
-            "problem", subject, f"is not in namespace {namespace}", f"{MANIFESTS}, or name it with --claim"
-        )
+        seen = f"is not in namespace {namespace} [SL-claim-absent]"
+        yield Finding("problem", subject, seen, f"{MANIFESTS}, or name it with --claim")
         return
     if isinstance(found, int):
         yield unseen(subject, "claims")
@@ -49,17 +49,19 @@ def check_claim(connection: Connection, namespace: str, claim: str) -> Iterator[
     if phase == "Pending" and (finding := check_storage_class(connection, subject, found)):
         yield finding
     elif phase == "Lost" or (phase == "Pending" and "ReadWriteMany" not in modes):
-        yield Finding("problem", subject, f"is {phase}", f"kubectl -n {namespace} describe pvc {claim}")
+        seen = f"is {phase} [SL-claim-unusable]"
+        yield Finding("problem", subject, seen, f"kubectl -n {namespace} describe pvc {claim}")
     elif phase != "Bound":
         yield Finding(
             "warning",
             subject,
-            f"is {phase} until a pod uses it",
+            f"is {phase} until a pod uses it [SL-claim-pending]",
             f"kubectl -n {namespace} describe pvc {claim}",
         )
     elif "ReadWriteMany" not in modes:
         fix = "a StorageClass that offers ReadWriteMany (NFS, CephFS, a parallel file system), for more than one node"
-        yield Finding("warning", subject, f"is {', '.join(modes)}: every pod must be on one node", fix)
+        seen = f"is {', '.join(modes)}: every pod must be on one node [SL-claim-one-node]"
+        yield Finding("warning", subject, seen, fix)
     else:
         yield Finding("ok", subject, f"is bound, ReadWriteMany, {size}")
 
@@ -76,11 +78,12 @@ def check_storage_class(connection: Connection, subject: str, claim: Mapping[str
     if wanted:
         if wanted in names:
             return None
-        seen = f"is Pending: its StorageClass {wanted} does not exist; {there}"
+        seen = f"is Pending: its StorageClass {wanted} does not exist; {there} [SL-storage-class-absent]"
     elif any((each.get("annotations") or {}).get(DEFAULT_CLASS) == "true" for each in classes):
         return None
     else:
-        seen = f"is Pending: it names no StorageClass, and no one is the cluster's default; {there}"
+        why = "it names no StorageClass, and no one is the cluster's default"
+        seen = f"is Pending: {why}; {there} [SL-no-default-class]"
     fix = (
         "set storageClassName of the claim in your overlay (manifests/overlays), or make one the default: "
         f"kubectl annotate storageclass NAME {DEFAULT_CLASS}=true"

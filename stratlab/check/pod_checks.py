@@ -103,12 +103,13 @@ def judge_sharing(
             return
         if facts is None:
             reason = str(result) if isinstance(result, ClusterError) else result.termination
-            yield Finding("problem", subject, f"a pod that mounts it did not run: {reason}")
+            seen = f"a pod that mounts it did not run: {reason} [SL-volume-pod-not-run]"
+            yield Finding("problem", subject, seen)
             return
     assert wrote and read
     if error := wrote.get("error") or read.get("error"):
         fix = f"the volume must be writable for user {wrote['user']} (fsGroup {wrote['user']}, or its owner)"
-        yield Finding("problem", subject, f"cannot be written: {error}", fix)
+        yield Finding("problem", subject, f"cannot be written: {error} [SL-volume-not-writable]", fix)
         return
     nodes = (
         f"on {wrote['node']} and {read['node']}"
@@ -116,7 +117,7 @@ def judge_sharing(
         else f"both on {read['node']}"
     )
     if not read.get("read"):
-        seen = f"what one pod wrote, another ({nodes}) did not see within {PLENTY_S} s"
+        seen = f"what one pod wrote, another ({nodes}) did not see within {PLENTY_S} s [SL-volume-not-shared]"
         yield Finding(
             "problem", subject, seen, "a StorageClass whose ReadWriteMany volumes are really shared"
         )
@@ -126,6 +127,7 @@ def judge_sharing(
         f"written by user {wrote['user']} in one pod and read in another ({nodes}), {free_gib:.1f} GiB free"
     )
     if free_gib < LEAST_FREE_GIB:
+        text += " [SL-volume-nearly-full]"
         yield Finding("warning", subject, text, "traces and metrics need room: remove old comparisons")
     else:
         yield Finding("ok", subject, text)
@@ -142,7 +144,7 @@ def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Fi
             else Finding(
                 "problem",
                 subject,
-                f"{image}: {result.termination}",
+                f"{image}: {result.termination} [SL-image-no-python]",
                 "it must carry python; build it with `make images`",
             )
         )
@@ -169,6 +171,7 @@ def judge_gpu(result: Finished | ClusterError) -> Finding:
     if result.exit_code == 0:
         return Finding("ok", subject, "the trainer's image can use the one it asked for")
     if result.exit_code == NO_ACCELERATOR:
+        said += " [SL-gpu-unusable]"
         return Finding("problem", subject, said, "until then every run on GPUs ends with exit code 4")
     return Finding("warning", subject, f"not looked at: {said[-300:] or result.termination}")
 
@@ -189,23 +192,26 @@ def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
         return Finding("ok", "MLflow", f"{uri} answers an API call from inside the cluster")
     if status == 403 and "Host header" in text:
         fix = "add this name to MLFLOW_SERVER_ALLOWED_HOSTS of the server; /health does not show it"
-        return Finding("problem", "MLflow", f"{uri} refuses its own name: {text.strip()}", fix)
+        seen = f"{uri} refuses its own name: {text.strip()} [SL-check-mlflow-host]"
+        return Finding("problem", "MLflow", seen, fix)
     if location := facts.get("location"):
         found, _, fix = describe_redirect(location).partition(": ")
-        return Finding("problem", "MLflow", f"{uri} answers {status}, {found}", fix)
-    if status in (401, 403):
         return Finding(
-            "warning", "MLflow", f"{uri} asks for credentials ({status})", "give them to the runs as a Secret"
+            "problem", "MLflow", f"{uri} answers {status}, {found} [SL-check-mlflow-redirect]", fix
         )
+    if status in (401, 403):
+        seen = f"{uri} asks for credentials ({status}) [SL-check-mlflow-credentials]"
+        return Finding("warning", "MLflow", seen, "give them to the runs as a Secret")
     if status is None and explain_untrusted(text):
         fix = "name the authority: --certificates configMap/NAME/ca.crt here, run.certificates of every run"
-        return Finding("problem", "MLflow", f"{uri}: its certificate is not trusted: {text}", fix)
+        seen = f"{uri}: its certificate is not trusted: {text} [SL-check-mlflow-untrusted]"
+        return Finding("problem", "MLflow", seen, fix)
     if status is None:
         fix = "kubectl apply -k manifests/overlays/cluster, or --set run.mlflow.trackingUri="
-        return Finding("problem", "MLflow", f"{uri} cannot be reached from a pod: {text}", fix)
-    return Finding(
-        "problem", "MLflow", f"{uri} answers {status}: {text.strip()[:200]}", "is it an MLflow server?"
-    )
+        seen = f"{uri} cannot be reached from a pod: {text} [SL-check-mlflow-unreachable]"
+        return Finding("problem", "MLflow", seen, fix)
+    seen = f"{uri} answers {status}: {text.strip()[:200]} [SL-check-mlflow-answer]"
+    return Finding("problem", "MLflow", seen, "is it an MLflow server?")
 
 
 def facts_of(result: Finished | ClusterError) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ def check_quotas(connection: Connection, namespace: str) -> Iterator[Finding]:
     missing = sorted(wanted - given - {*SET_BY_CHARTS})
     if missing:
         names = " and ".join(f"run.resources.{name} and run.analysis.resources.{name}" for name in missing)
-        seen = f"every container must say {', '.join(missing)}, and no LimitRange gives a default"
+        seen = f"every container must say {', '.join(missing)}, and no LimitRange gives a default [SL-quota-no-default]"
         yield Finding("warning", "quotas", seen, f"set {names} of every run")
 
 
@@ -44,7 +44,7 @@ def judge_quota(quota: Mapping[str, Any]) -> Finding:
     subject = f"quota {quota['metadata']['name']}"
     if full:
         fix = "no pod that asks for it starts until others have ended"
-        return Finding("warning", subject, f"{', '.join(full)} used up; {text} used", fix)
+        return Finding("warning", subject, f"{', '.join(full)} used up; {text} used [SL-quota-used-up]", fix)
     return Finding("ok", subject, f"{text} used")
 
 

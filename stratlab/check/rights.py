@@ -27,7 +27,7 @@ def check_account(connection: Connection, namespace: str, served: list[str]) -> 
     subject = f"account {ACCOUNT}"
     found = ask(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}")
     if found is None:
-        yield Finding("problem", subject, f"is not in namespace {namespace}", MANIFESTS)
+        yield Finding("problem", subject, f"is not in namespace {namespace} [SL-account-absent]", MANIFESTS)
         return
     if isinstance(found, int):
         yield unseen(subject, "ServiceAccounts")
@@ -40,7 +40,7 @@ def check_account(connection: Connection, namespace: str, served: list[str]) -> 
     if missing is None:
         yield unseen(subject, "the rights of others")
     elif missing:
-        yield Finding("problem", subject, f"may not {', '.join(missing)}", MANIFESTS)
+        yield Finding("problem", subject, f"may not {', '.join(missing)} [SL-account-rights]", MANIFESTS)
     else:
         yield Finding(
             "ok",
@@ -59,7 +59,7 @@ def check_rights(connection: Connection, namespace: str, served: list[str]) -> I
     missing = _denied(connection, namespace, [*MINE, *wanted], None)
     if missing:
         fix = f"kubectl -n {namespace} create rolebinding NAME --role=stratlab-user --user=USER"
-        yield Finding("problem", "your rights", f"you may not {', '.join(missing)}", fix)
+        yield Finding("problem", "your rights", f"you may not {', '.join(missing)} [SL-user-rights]", fix)
     elif missing is not None:
         yield Finding("ok", "your rights", "you may install charts and follow runs")
 

@@ -80,20 +80,21 @@ def judge(jobs: Jobs, name: str, end: str, time_s: float, namespace: str) -> Fin
     if not end:
         held = jobs.read_conditions(name)
         if not held:
-            seen = f"{name} has no status after {time_s:.0f} s: no operator acts on namespace {namespace}"
+            seen = f"{name} has no status after {time_s:.0f} s: no operator acts on namespace {namespace} "
+            seen += "[SL-job-no-operator]"
             return Finding("problem", SUBJECT, seen, INSTALL)
-        seen = f"{name} has not ended after {time_s:.0f} s, it is {held[-1]}"
+        seen = f"{name} has not ended after {time_s:.0f} s, it is {held[-1]} [SL-job-not-ended]"
         return Finding(
             "problem", SUBJECT, seen, f"kubectl -n {namespace} describe pods shows what its pod waits for"
         )
     logs = jobs.read_logs(name)
     if end != SUCCEEDED:
         last = [text.strip().splitlines()[-1] for text in logs.values() if text.strip()]
-        return Finding(
-            "problem", SUBJECT, f"{name} is {end}: {'; '.join(last) or 'and its pod has said nothing'}"
-        )
+        said = "; ".join(last) or "and its pod has said nothing"
+        return Finding("problem", SUBJECT, f"{name} is {end}: {said} [SL-job-failed]")
     if not any(WORD in text for text in logs.values()):
-        return Finding("warning", SUBJECT, f"{name} is {end}, but the log of its pod cannot be read")
+        seen = f"{name} is {end}, but the log of its pod cannot be read [SL-job-log-unread]"
+        return Finding("warning", SUBJECT, seen)
     return Finding("ok", SUBJECT, f"the operator started its pod, which ended after {time_s:.0f} s; log read")
 
 

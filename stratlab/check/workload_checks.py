@@ -25,19 +25,22 @@ def check_apis(connection: Connection) -> Iterator[Finding]:
     """One line for the APIs, one per operator that is needed for them."""
     served = find_served(connection)
     if not served:
-        yield Finding("problem", "workload APIs", "none of " + ", ".join(APIS) + " is served", INSTALL)
+        seen = f"none of {', '.join(APIS)} is served [SL-no-workload-api]"
+        yield Finding("problem", "workload APIs", seen, INSTALL)
         return
     text = "served: " + ", ".join(served)
     if "pytorchjob" in served:
         yield Finding("ok", "workload APIs", text)
     else:
         fix = f"--set run.workload.api={served[0]}, or install the training operator: {INSTALL}"
-        yield Finding("warning", "workload APIs", f"{text}; the charts' default, pytorchjob, is not", fix)
+        seen = f"{text}; the charts' default, pytorchjob, is not [SL-default-api-missing]"
+        yield Finding("warning", "workload APIs", seen, fix)
     if {"mpijob-v1", "mpijob-v2beta1"} <= set(served):
         yield Finding(
             "warning",
             "mpijobs.kubeflow.org",
-            "v1 and v2beta1 are served by one definition, though they are two APIs of two operators",
+            "v1 and v2beta1 are served by one definition, though they are two APIs of two operators "
+            "[SL-two-mpijob-apis]",
             "keep one: the training operator without --enable-scheme=mpijob, or no mpi-operator",
         )
     for name, place in dict.fromkeys(OPERATORS[api] for api in served):
@@ -65,7 +68,8 @@ def check_operator(connection: Connection, name: str, place: str) -> Finding:
     items = listed["items"] if isinstance(listed, dict) else []
     found = [each for each in items if each["metadata"]["name"].startswith(name)]
     if not found:
-        return Finding("problem", name, "there is no such Deployment, so nothing acts on a run", INSTALL)
+        seen = "there is no such Deployment, so nothing acts on a run [SL-operator-absent]"
+        return Finding("problem", name, seen, INSTALL)
     return judge_operator(name, found[0])
 
 
@@ -77,7 +81,8 @@ def judge_operator(name: str, deployment: Mapping[str, Any]) -> Finding:
     if not ready:
         wanted = deployment["spec"].get("replicas", 1)
         fix = f"kubectl -n {namespace} describe deployment {full}; kubectl -n {namespace} logs deployment/{full}"
-        return Finding("problem", name, f"{namespace}/{full}: 0 of {wanted} pods are ready", fix)
+        seen = f"{namespace}/{full}: 0 of {wanted} pods are ready [SL-operator-not-ready]"
+        return Finding("problem", name, seen, fix)
     version = read_version(deployment)
     where = f"{namespace}/{full} is ready"
     if name != "training-operator":
@@ -85,9 +90,8 @@ def judge_operator(name: str, deployment: Mapping[str, Any]) -> Finding:
     if version is None:
         return Finding("ok", name, f"{where}; its version cannot be seen, 1.9 or later is needed")
     if version < OLDEST:
-        return Finding(
-            "warning", name, f"{where}, version {version_text(version)}", f"1.9 or later: {INSTALL}"
-        )
+        seen = f"{where}, version {version_text(version)} [SL-operator-old]"
+        return Finding("warning", name, seen, f"1.9 or later: {INSTALL}")
     return Finding("ok", name, f"{where}, version {version_text(version)}")
 
 

@@ -25,12 +25,16 @@ def explain_refusal(message: str) -> PodRefused | None:
     why = " ".join((found["why"] if (found := FORBIDDEN.search(message)) else message).split())
     if found := UNSPECIFIED.search(why):
         names = found["names"].replace(",", "=AMOUNT,") + "=AMOUNT"
-        fix = f"give them: --pod-resources {names}; to a run as run.resources and run.analysis.resources"
+        fix = f"give them: --pod-resources {names}; to a run as run.resources and run.analysis.resources "
+        fix += "[SL-quota-unspecified]"
         return PodRefused(f"a quota refuses its pod: {why}", fix, passes=False)
     if EXCEEDED.search(why):
-        fix = "wait for other pods to end, raise the quota, or ask for less with --pod-resources"
+        fix = "wait for other pods to end, raise the quota, or ask for less with --pod-resources [SL-quota-exceeded]"
         return PodRefused(f"a quota refuses its pod: {why}", fix, passes=True)
     if LIMIT_RANGE.search(why):
-        fix = "ask for amounts in that range: --pod-resources limits.NAME=AMOUNT,requests.NAME=AMOUNT"
+        fix = (
+            "ask for amounts in that range: --pod-resources limits.NAME=AMOUNT,requests.NAME=AMOUNT "
+            "[SL-limit-range]"
+        )
         return PodRefused(f"a LimitRange refuses its pod: {why}", fix, passes=False)
     return None

@@ -68,7 +68,9 @@ class Connection:
                 try:
                     return dict(json.loads(response.data))
                 except (urllib3.exceptions.HTTPError, ValueError, TypeError, RecursionError) as failure:
-                    raise ClusterError(f"{self.server}: the answer broke off ({failure})") from failure
+                    raise ClusterError(
+                        f"{self.server}: the answer broke off ({failure}) [SL-answer-broke-off]"
+                    ) from failure
         raise AssertionError("tenacity returns or raises")
 
     def check_alive(self, silence_s: float = ALIVE_S) -> None:
@@ -85,7 +87,7 @@ class Connection:
             if failure.status is None and waited_s >= 0.9 * min(CONNECT_S, silence_s):
                 raise ClusterError(
                     f"{self.server}: the API server of {self.origin} does not answer, after {waited_s:.0f} s; "
-                    "is the control plane up, and does this machine reach it?"
+                    "is the control plane up, and does this machine reach it? [SL-server-silent]"
                 ) from failure
 
     def stream(
@@ -157,7 +159,7 @@ def find_cluster(
             if listed
             else "no ~/.kube/config, and KUBECONFIG is not set"
         )
-        raise UserError(f"no cluster: {where}")
+        raise UserError(f"no cluster: {where} [SL-no-cluster]")
     return replace(_read_kubeconfig(found, context, namespace), pod_resources=resources)
 
 
@@ -170,16 +172,19 @@ def _read_kubeconfig(found: list[Path], context: str | None, namespace: str | No
         if chosen not in names:
             wanted = f"no context {chosen!r}" if chosen else "no current context"
             there = name_allowed(chosen or "", names, "there is", "that `kubectl config get-contexts` lists")
-            raise UserError(f"{_list(found)}: {wanted}; {there if names else 'there is none'}")
+            told = there if names else "there is none"
+            raise UserError(f"{_list(found)}: {wanted}; {told} [SL-context-unknown]")
         loader = kube_config.KubeConfigLoader(
             config_dict=merged, active_context=chosen, config_base_path=None
         )
         loader.load_and_set(configuration)
         headers = _impersonate(merged, loader.current_context["context"].get("user"))
     except UnicodeDecodeError as failure:
-        raise UserError(f"{_list(found)}: no kubeconfig, byte {failure.start} is no UTF-8") from None
+        raise UserError(
+            f"{_list(found)}: no kubeconfig, byte {failure.start} is no UTF-8 [SL-kubeconfig-not-utf8]"
+        ) from None
     except (ConfigException, KeyError, TypeError, yaml.YAMLError) as failure:
-        raise UserError(f"{_list(found)}: {failure}") from failure
+        raise UserError(f"{_list(found)}: {failure} [SL-kubeconfig-invalid]") from failure
     default = loader.current_context["context"].get("namespace") or "default"
     client = _build_client(configuration)
     for header, value in headers.items():
@@ -203,7 +208,8 @@ def _impersonate(merged: Any, user: str | None) -> dict[str, str]:
     if len(groups) > 1 or held.get("as-user-extra"):
         raise ConfigException(
             f"user {user}: acts as somebody with several groups or extra facts, which stratlab cannot pass on: "
-            "use a token of that account (kubectl create token), or one group at a time"
+            "use a token of that account (kubectl create token), or one group at a time "
+            "[SL-impersonation-partial]"
         )
     headers = {
         AS: held.get("as"),
@@ -242,13 +248,16 @@ def explain(connection: Connection, failure: Exception) -> ClusterError:
     if isinstance(failure, ApiException) and failure.status:
         message = _message(failure)
         if failure.status == 401:
-            message = f"{connection.server} does not accept the credentials of {connection.origin}: {message}"
+            whose = f"{connection.server} does not accept the credentials of {connection.origin}"
+            message = f"{whose}: {message} [SL-credentials-refused]"
         asked = (failure.headers or {}).get("Retry-After", "")
         return ClusterError(message, int(failure.status), float(asked) if asked.isdigit() else 0.0)
     cause = failure
     while isinstance(cause, urllib3.exceptions.MaxRetryError) and cause.reason:
         cause = cause.reason
-    return ClusterError(f"{connection.server}: no API server answers ({_short(cause)})")
+    return ClusterError(
+        f"{connection.server}: no API server answers ({_short(cause)}) [SL-server-unreachable]"
+    )
 
 
 def _message(failure: ApiException) -> str:

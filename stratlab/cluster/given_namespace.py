@@ -18,5 +18,6 @@ def check_namespace(connection: Connection, namespace: str) -> None:
     except ClusterError as failure:
         if failure.status == 404:
             raise UserError(
-                f"-n {namespace}: there is no such namespace ({connection.origin}); that of manifests/ is stratlab"
+                f"-n {namespace}: there is no such namespace ({connection.origin}); that of manifests/ is stratlab "
+                "[SL-namespace-unknown]"
             ) from None

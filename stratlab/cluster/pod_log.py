@@ -155,7 +155,7 @@ def _lines(response: urllib3.HTTPResponse) -> Iterator[str]:
             for line in lines:
                 yield line.decode(errors="replace")
     except (urllib3.exceptions.HTTPError, OSError) as failure:
-        raise ClusterError(f"the log broke off ({failure})") from failure
+        raise ClusterError(f"the log broke off ({failure}) [SL-log-broke-off]") from failure
     finally:
         response.close()
     if buffer:

@@ -45,9 +45,11 @@ def follow_pod(
         for limit_s in (UNSCHEDULED_S, START_S):
             for kind, pod in _watch(connection, namespace, name, Patience(began + limit_s, say=progress)):
                 if kind == DELETED:
-                    raise ClusterError(f"pod {name} was deleted by someone else before it started")
+                    raise ClusterError(
+                        f"pod {name} was deleted by someone else before it started [SL-pod-deleted-early]"
+                    )
                 if hopeless := why_hopeless(pod):
-                    raise ClusterError(f"pod {name} cannot start: {hopeless}")
+                    raise ClusterError(f"pod {name} cannot start: {hopeless} [SL-pod-hopeless]")
                 if has_started(pod):
                     break
             if has_started(pod) or not is_scheduled(pod):
@@ -56,11 +58,12 @@ def follow_pod(
         raise ClusterError(
             f"pod {name} has not started after {time.monotonic() - began:.0f} s, it {describe(pod)}"
             + _last_event(connection, namespace, name)
+            + " [SL-pod-not-started]"
         )
     yield None
     for kind, pod in _watch(connection, namespace, name, Patience(say=progress)):
         if kind == DELETED:
-            raise ClusterError(f"pod {name} was deleted by someone else")
+            raise ClusterError(f"pod {name} was deleted by someone else [SL-pod-deleted]")
         if pod["status"].get("phase") in ("Succeeded", "Failed"):
             yield build_end(pod)
             return
@@ -75,7 +78,7 @@ def read_end(name: str, ending: Iterator[PodEnd | None], deadline_s: int) -> Pod
     end = next(ending)
     assert end
     if end.reason.startswith("DeadlineExceeded"):
-        raise ClusterError(f"pod {name} was stopped: it took longer than {deadline_s} s")
+        raise ClusterError(f"pod {name} was stopped: it took longer than {deadline_s} s [SL-pod-too-long]")
     return end
 
 

@@ -47,12 +47,16 @@ def parse_pod_resources(text: str) -> PodResources:
     for entry in filter(None, text.split(",")):
         found = ENTRY.fullmatch(entry.strip())
         if not found:
-            raise UserError(f"{OPTION}: {entry!r}: expected requests.NAME=AMOUNT or limits.NAME=AMOUNT")
+            raise UserError(
+                f"{OPTION}: {entry!r}: expected requests.NAME=AMOUNT or limits.NAME=AMOUNT "
+                "[SL-pod-resources-form]"
+            )
         try:
             parse_quantity(found[3])
         except ValueError:
             raise UserError(
-                f"{OPTION}: {entry!r}: no amount; expected one of Kubernetes, such as 500m, 1 or 256Mi"
+                f"{OPTION}: {entry!r}: no amount; expected one of Kubernetes, such as 500m, 1 or 256Mi "
+                "[SL-pod-resources-amount]"
             ) from None
         given[found[1]][found[2]] = found[3]
     own = PodResources()
@@ -63,7 +67,7 @@ def parse_pod_resources(text: str) -> PodResources:
         if name in given["requests"] and name in given["limits"]:
             raise UserError(
                 f"{OPTION}: requests.{name}={requests[name]} is above limits.{name}={limits[name]}; "
-                "a request must not be above its limit"
+                "a request must not be above its limit [SL-pod-resources-above-limit]"
             )
         if name in given["requests"]:
             limits[name] = requests[name]

@@ -114,7 +114,9 @@ def check_certificates(text: str) -> str:
         UserError: it names no key of a ConfigMap or a Secret.
     """
     if text and not re.fullmatch(r"(configMap|secret)/[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._-]+", text):
-        raise UserError(f"--certificates {text}: expected configMap/NAME/KEY or secret/NAME/KEY")
+        raise UserError(
+            f"--certificates {text}: expected configMap/NAME/KEY or secret/NAME/KEY [SL-certificates-form]"
+        )
     return text
 
 

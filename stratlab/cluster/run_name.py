@@ -13,5 +13,7 @@ def read_name(text: str) -> tuple[str, str]:
     """(comparison, run) of COMPARISON/RUN. Raises UserError."""
     found = re.fullmatch(f"({NAME})/({NAME})", text)
     if not found:
-        raise UserError(f"{text}: with --on-cluster give COMPARISON/RUN, such as demo/ddp")
+        raise UserError(
+            f"{text}: with --on-cluster give COMPARISON/RUN, such as demo/ddp [SL-name-not-comparison-run]"
+        )
     return found[1], found[2]

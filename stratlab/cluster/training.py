@@ -98,4 +98,4 @@ class Jobs:
             cause = failure.__cause__ or failure.__context__
             if isinstance(cause, ApiException | urllib3.exceptions.HTTPError | OSError):
                 raise explain(self._connection, cause) from failure
-            raise ClusterError(str(failure)) from failure
+            raise ClusterError(f"{failure} [SL-training-sdk]") from failure

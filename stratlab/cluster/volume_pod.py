@@ -169,11 +169,13 @@ def read_bytes(
                 yield piece
         end = read_end(name, ending, request.deadline_s)
         if end.exit_code and "FileNotFoundError" in end.reason:
-            raise NothingThere(f"{path}: not there, on the claim {request.claim}")
+            raise NothingThere(f"{path}: not there, on the claim {request.claim} [SL-file-not-there]")
         if end.exit_code:
-            raise ClusterError(f"{path}: could not be read in pod {name}: {end.reason}")
+            raise ClusterError(f"{path}: could not be read in pod {name}: {end.reason} [SL-file-unreadable]")
         if last != f"end {length} {digest.hexdigest()}":
-            raise ClusterError(f"{path}: the log of pod {name} was cut after {length} bytes; try again")
+            raise ClusterError(
+                f"{path}: the log of pod {name} was cut after {length} bytes; try again [SL-file-cut]"
+            )
 
 
 @contextmanager
@@ -212,7 +214,7 @@ def _check_claim(connection: Connection, namespace: str, claim: str) -> None:
         if failure.status == 404:
             check_namespace(connection, namespace)
             raise ClusterError(
-                f"namespace {namespace} has no claim {claim}: name it with --claim", 404
+                f"namespace {namespace} has no claim {claim}: name it with --claim [SL-claim-unknown]", 404
             ) from None
         if failure.status != 403:  # who may not look may still create the pod
             raise
@@ -249,7 +251,9 @@ def _read_log(connection: Connection, namespace: str, name: str) -> Iterator[byt
             return
         except (ClusterError, urllib3.exceptions.HTTPError, OSError) as failure:
             if pause_s is None or (isinstance(failure, ClusterError) and not may_pass(failure)):
-                raise ClusterError(f"the log of pod {name} broke off ({failure})") from failure
+                raise ClusterError(
+                    f"the log of pod {name} broke off ({failure}) [SL-pod-log-broke-off]"
+                ) from failure
             time.sleep(pause_s)
 
 

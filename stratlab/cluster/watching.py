@@ -88,10 +88,12 @@ def _list(
             _check_version(item)
         return listed
     except (urllib3.exceptions.HTTPError, ValueError) as failure:
-        raise ClusterError(f"{connection.server}: the answer broke off ({failure})") from failure
+        raise ClusterError(
+            f"{connection.server}: the answer broke off ({failure}) [SL-list-broke-off]"
+        ) from failure
     except (KeyError, TypeError, RecursionError) as failure:
         raise ClusterError(
-            f"{connection.server}: the answer is no list of objects ({failure!r})"
+            f"{connection.server}: the answer is no list of objects ({failure!r}) [SL-list-not-objects]"
         ) from failure
 
 

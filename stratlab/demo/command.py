@@ -51,7 +51,8 @@ def demo(
     from stratlab.rendering.installation import explain_trainer
 
     if absence := explain_trainer(TRAINER[0], build_machine_env(os.environ)):
-        raise UserError(f"the demo trains on this machine: {absence}")
+        told = f"the demo trains on this machine: {absence}"
+        raise UserError(told)
     found = [find_chart(charts, name) for name in STRATEGIES]
     places = {name: (results / name).expanduser().resolve() for name in ("runs", "mlflow")}
     ends = run_request(
@@ -76,6 +77,6 @@ def find_chart(folder: Path, name: str) -> Path:
     if not packages:
         raise UserError(
             f"--charts {folder}: no chart {name} there; name the repository's folder charts, or one with the packages "
-            f"that `helm pull` brings"
+            "that `helm pull` brings [SL-demo-no-chart]"
         )
     return packages[-1]

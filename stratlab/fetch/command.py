@@ -63,7 +63,8 @@ def fetch(
 
     if not re.fullmatch(f"{NAME}(/{NAME})?", run):
         raise UserError(
-            f"{run}: give COMPARISON or COMPARISON/RUN, such as demo/ddp; stratlab list --on-cluster names them"
+            f"{run}: give COMPARISON or COMPARISON/RUN, such as demo/ddp; stratlab list --on-cluster names them "
+            "[SL-fetch-name]"
         )
     stays = {name: folders for name, folders in HEAVY.items() if name not in _read_names(also)}
     target = output / run
@@ -103,7 +104,7 @@ def fetch(
 def _read_names(text: str) -> set[str]:
     names = {name.strip() for name in text.split(",") if name.strip()}
     if wrong := sorted(names - HEAVY.keys()):
-        raise UserError(f"--with {','.join(wrong)}: allowed are {', '.join(HEAVY)}")
+        raise UserError(f"--with {','.join(wrong)}: allowed are {', '.join(HEAVY)} [SL-fetch-with]")
     return names
 
 

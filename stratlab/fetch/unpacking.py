@@ -35,11 +35,13 @@ def check_target(target: Path, replace: bool) -> None:
         return
     if not replace:
         raise UserError(
-            f"{target}: is there already; --replace fetches it again, --output names another place"
+            f"{target}: is there already; --replace fetches it again, --output names another place "
+            "[SL-fetched-already]"
         )
     if target.is_symlink() or not target.is_dir() or not _is_ours(target):
         raise UserError(
-            f"{target}: is no run and no comparison, and is not replaced; --output names another place"
+            f"{target}: is no run and no comparison, and is not replaced; --output names another place "
+            "[SL-fetch-over-other]"
         )
 
 
@@ -72,7 +74,9 @@ def unpack(pieces: Iterable[bytes], target: Path, without: Sequence[str] = ()) -
     except OSError as failure:
         if not say_refused(failure):  # as a full disk, or a connection that broke
             raise
-        raise UserError(f"{target}: cannot be written ({failure.strerror})") from failure
+        raise UserError(
+            f"{target}: cannot be written ({failure.strerror}) [SL-fetch-not-written]"
+        ) from failure
     files = [path for path in target.rglob("*") if path.is_file()]
     return Fetched(target, len(files), sum(path.stat().st_size for path in files))
 

@@ -33,7 +33,9 @@ def trust_given(environ: MutableMapping[str, str]) -> None:
         return
     own = given.read_text(errors="replace")
     if MARK not in own:
-        raise UserError(f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK}")
+        raise UserError(
+            f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK} [SL-no-certificate]"
+        )
     with tempfile.NamedTemporaryFile("w", prefix="stratlab-ca-", suffix=".pem", delete=False) as file:
         file.write("\n".join([*read_known(), own]))
     for name in READ_BY_LIBRARIES:

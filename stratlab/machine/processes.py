@@ -63,7 +63,9 @@ class Processes:
                     preexec_fn=_end_with_parent,
                 )
             except (FileNotFoundError, PermissionError) as failure:
-                raise UserError(f"{arguments[0]}: cannot be started ({failure.strerror})") from failure
+                raise UserError(
+                    f"{arguments[0]}: cannot be started ({failure.strerror}) [SL-program-not-started]"
+                ) from failure
         self.started.append(process)
         return process
 
@@ -147,7 +149,7 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
-    raise UserError(f"no free TCP port found between {PORTS.start} and {PORTS.stop - 1}")
+    raise UserError(f"no free TCP port found between {PORTS.start} and {PORTS.stop - 1} [SL-no-free-port]")
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:

@@ -22,4 +22,5 @@ def say_refused(failure: BaseException) -> str:
     """The place and why it is refused, as a sentence; "" for every other failure."""
     if not isinstance(failure, OSError) or failure.errno not in REFUSED or not failure.filename:
         return ""
-    return f"{failure.filename}: {failure.strerror}; choose a place that this user can read and write"
+    where = f"{failure.filename}: {failure.strerror}"
+    return f"{where}; choose a place that this user can read and write [SL-place-refused]"

@@ -21,7 +21,7 @@ def make_folder(folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
-        raise UserError(f"{folder}: cannot be created ({failure.strerror})") from failure
+        raise UserError(f"{folder}: cannot be created ({failure.strerror}) [SL-folder-not-made]") from failure
     return missing
 
 
@@ -37,16 +37,18 @@ def check_free(run_dir: Path, *, replace: bool) -> None:
     if not run_dir.exists():
         return
     if not run_dir.is_dir() or (any(run_dir.iterdir()) and not is_run(run_dir)):
-        raise UserError(f"{run_dir}: there is something else than a run, choose another --results or --name")
+        raise UserError(
+            f"{run_dir}: there is something else than a run, choose another --results or --name [SL-folder-taken]"
+        )
     if replace and is_alive(run_dir):
         raise UserError(
             f"{run_dir}: this run is at work, it has written something just now; stop it first "
-            "(if it was killed, it can be replaced in two minutes)"
+            "(if it was killed, it can be replaced in two minutes) [SL-rehearse-run-live]"
         )
     if (run_dir / "summary.json").is_file() and not replace:
         raise UserError(
             f"{run_dir}: this run is there already and has finished. "
-            "Give --replace to remove it and start anew, or --name for another name"
+            "Give --replace to remove it and start anew, or --name for another name [SL-run-finished]"
         )
 
 

@@ -22,10 +22,13 @@ def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
     name, spec = job["metadata"]["name"], job["spec"]
     replicas = spec["pytorchReplicaSpecs"]
     if unknown := sorted(replicas.keys() - {"Master", "Worker"}):
-        raise UserError(f"PyTorchJob {name}: replica type {unknown[0]}, expected Master or Worker")
+        raise UserError(
+            f"PyTorchJob {name}: replica type {unknown[0]}, expected Master or Worker [SL-replica-type]"
+        )
     if "Master" not in replicas and "elasticPolicy" not in spec:
         raise UserError(
-            f"PyTorchJob {name}: neither a Master nor an elasticPolicy, its pods would never find each other"
+            f"PyTorchJob {name}: neither a Master nor an elasticPolicy, its pods would never find each other "
+            "[SL-no-rendezvous]"
         )
     pods: list[Pod] = []
     for role in ("Master", "Worker"):
@@ -33,12 +36,14 @@ def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
             pod = replicas[role]["template"]["spec"]
             if "pytorch" not in [container["name"] for container in pod["containers"]]:
                 raise UserError(
-                    f"PyTorchJob {name}: the operator insists on a container with the name pytorch"
+                    f"PyTorchJob {name}: the operator insists on a container with the name pytorch "
+                    "[SL-no-pytorch-container]"
                 )
             if first := pod.get("initContainers"):
                 raise UserError(
                     f"PyTorchJob {name}: the init container {first[0]['name']} runs in an image of its own, which a "
-                    "rehearsal has not: leave the cluster's values file out, or --set run.pod.initContainers=null"
+                    "rehearsal has not: leave the cluster's values file out, or --set run.pod.initContainers=null "
+                    "[SL-init-container]"
                 )
             injected = _injected(spec, len(pods), port)
             pods.append(

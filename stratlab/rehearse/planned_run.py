@@ -68,14 +68,18 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
     program = helm.find_helm()
     if request.name is not None and not request.name.strip():
         raise UserError(
-            f"--name {request.name!r}: expected the name of the run; leave it out for the chart's"
+            f"--name {request.name!r}: expected the name of the run; leave it out for the chart's [SL-name-empty]"
         )
     if request.name and len(request.charts) > 1:
-        raise UserError(f"--name {request.name}: only with one chart, {len(request.charts)} were given")
+        raise UserError(
+            f"--name {request.name}: only with one chart, {len(request.charts)} were given [SL-name-many-charts]"
+        )
     names = [request.name or helm.read_chart_name(program, chart) for chart in request.charts]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"{name}: two charts of this name, rehearse them one at a time with --name")
+            raise UserError(
+                f"{name}: two charts of this name, rehearse them one at a time with --name [SL-chart-twice]"
+            )
     settings = [*request.settings]
     if request.nodes is not None:
         settings.append(f"run.nodes={request.nodes}")
@@ -101,7 +105,7 @@ def build_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
             if MOUNT in str(refusal) and not any("mountPath" in text for text in request.settings):
                 raise UserError(
                     f"--results {request.results}: a chart takes it for no volume: a folder of the system, or a "
-                    "character such as : or , in its name; choose another folder"
+                    "character such as : or , in its name; choose another folder [SL-results-no-volume]"
                 ) from None
             about.setdefault(str(refusal), []).append(name)
     if about:
@@ -137,21 +141,23 @@ def build_planned_run(
             raise UserError(
                 f"{name}: the chart renders {kind} {entry.get('metadata', {}).get('name')} "
                 f"({entry.get('apiVersion')}); a rehearsal runs what run.workload.api=pytorchjob renders, "
-                "whose pods are the same"
+                "whose pods are the same [SL-other-workload]"
             )
         elif kind not in CLUSTER_ONLY:
             what = f"{kind} {entry.get('metadata', {}).get('name')} ({entry.get('apiVersion')})"
             raise UserError(
                 f"{name}: the chart renders {what}; a rehearsal runs PyTorchJob and Job, "
-                f"and needs nothing of {', '.join(CLUSTER_ONLY)}"
+                f"and needs nothing of {', '.join(CLUSTER_ONLY)} [SL-unknown-kind]"
             )
     if len(training) != 1 or len(analyses) > 1:
         raise UserError(
             f"{name}: the chart renders {len(training)} PyTorchJob and {len(analyses)} Job, "
-            "a run is one PyTorchJob and at most one Job"
+            "a run is one PyTorchJob and at most one Job [SL-chart-no-run]"
         )
     if training[0]["spec"].get("runPolicy", {}).get("suspend"):
-        raise UserError(f"{name}: run.suspend=true: a suspended run has no pods, leave it out")
+        raise UserError(
+            f"{name}: run.suspend=true: a suspended run has no pods, leave it out [SL-run-suspended]"
+        )
     pods = build_training_pods(training[0], free_port())
     replicas = training[0]["spec"]["pytorchReplicaSpecs"]
     replica = next(iter(replicas.values()))
@@ -179,10 +185,12 @@ def _run_dir(name: str, pod: Pod, results: Path) -> Path:
     """Where the trainer writes, read from its own settings; refused when that is not below `results`."""
     env = pod.commands[-1].env
     if "TRAINER_RUN" not in env:
-        raise UserError(f"{name}: the chart renders no TRAINER_RUN, the run would have no name")
+        raise UserError(
+            f"{name}: the chart renders no TRAINER_RUN, the run would have no name [SL-no-trainer-run]"
+        )
     if env.get("TRAINER_RESULTS") != str(results):
         raise UserError(
             f"{name}: TRAINER_RESULTS is {env.get('TRAINER_RESULTS')!r}, not {str(results)!r}: "
-            "the chart does not follow run.results.mountPath"
+            "the chart does not follow run.results.mountPath [SL-results-not-followed]"
         )
     return results / env.get("TRAINER_COMPARISON", DEFAULT_COMPARISON) / env["TRAINER_RUN"]

@@ -60,12 +60,13 @@ def remove(
     asked = runs or []
     if older_than and len(asked) != (0 if on_cluster else 1):
         raise UserError(
-            "--older-than with --on-cluster looks at the whole claim, leave RUN_DIR out"
+            "--older-than with --on-cluster looks at the whole claim, leave RUN_DIR out [SL-older-than-claim]"
             if on_cluster
-            else "--older-than needs one folder of results: stratlab remove RESULTS --older-than 30d"
+            else "--older-than needs one folder of results [SL-older-than-folder]: "
+            "stratlab remove RESULTS --older-than 30d"
         )
     if not older_than and not asked:
-        raise UserError("name a RUN_DIR, or the age of what may go: --older-than 30d")
+        raise UserError("name a RUN_DIR, or the age of what may go: --older-than 30d [SL-remove-nothing]")
     if on_cluster:
         from stratlab.cluster.connection import connect
 
@@ -140,7 +141,9 @@ def _ask(what: Sequence[str], yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UserError(f"{', '.join(what)}: nobody can be asked here, give --yes to remove it")
+        raise UserError(
+            f"{', '.join(what)}: nobody can be asked here, give --yes to remove it [SL-remove-unasked]"
+        )
     typer.confirm("remove " + "\n       ".join(what) + "?", abort=True)
 
 

@@ -22,7 +22,9 @@ def parse_age(text: str) -> timedelta:
     """
     found = re.fullmatch(r"([1-9]\d{0,4})([hdw])", text)
     if not found:
-        raise UserError(f"--older-than {text}: expected a whole number of hours, days or weeks: 12h, 30d, 8w")
+        raise UserError(
+            f"--older-than {text}: expected a whole number of hours, days or weeks: 12h, 30d, 8w [SL-older-than-form]"
+        )
     return timedelta(**{UNITS[found[2]]: int(found[1])})
 
 

@@ -23,7 +23,8 @@ def check_ended(connection: Connection, namespace: str, comparison: str, run: st
         return
     if workload.facts.run_directory.endswith(f"/{comparison}/{run}"):
         raise UserError(
-            f"{comparison}/{run}: {workload.title} is {workload.state}; first helm -n {namespace} uninstall {run}"
+            f"{comparison}/{run}: {workload.title} is {workload.state} [SL-remove-not-ended]; "
+            f"first helm -n {namespace} uninstall {run}"
         )
 
 
@@ -56,8 +57,9 @@ def remove_on_cluster(
         component="comparison" if with_mlflow else "volume",  # the network rules let it reach MLflow
     )
     said = finished.output.decode(errors="replace").strip().removeprefix("error: ")
-    refusals = {UserError.code: UserError, NothingThere.code: NothingThere}
+    refusals = {UserError.exit_code: UserError, NothingThere.exit_code: NothingThere}
     if refusal := refusals.get(finished.exit_code):
         raise refusal(f"on the claim {place.claim} of namespace {namespace}: {said}")
     if finished.exit_code:
-        raise ClusterError(f"{', '.join(folders)}: could not be removed: {said or finished.termination}")
+        why = said or finished.termination
+        raise ClusterError(f"{', '.join(folders)}: could not be removed: {why} [SL-remove-failed]")

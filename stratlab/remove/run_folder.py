@@ -20,13 +20,15 @@ def find_run(folder: Path) -> Path:
     """
     check_folder(folder, "the folder of a run")
     if folder.is_symlink():
-        raise UserError(f"{folder}: a link; expected the folder of a run itself")
+        raise UserError(f"{folder}: a link; expected the folder of a run itself [SL-remove-link]")
     if any(folder.iterdir()) and not is_run(folder):
-        raise NothingThere(f"{folder}: not a run: nothing in it says that the trainer has made it")
+        raise NothingThere(
+            f"{folder}: not a run: nothing in it says that the trainer has made it [SL-remove-no-run]"
+        )
     if is_alive(folder):
         raise UserError(
             f"{folder}: this run is at work, it has written something just now; stop it first "
-            "(if it was killed, it can be removed in two minutes)"
+            "(if it was killed, it can be removed in two minutes) [SL-remove-run-live]"
         )
     return folder.absolute()
 
@@ -50,6 +52,8 @@ def remove_run(folder: Path, with_mlflow: bool = False) -> str:
         found.rename(aside)
         shutil.rmtree(aside)
     except OSError as failure:
-        raise UserError(f"{folder}: cannot be removed ({failure.strerror or failure})") from failure
+        raise UserError(
+            f"{folder}: cannot be removed ({failure.strerror or failure}) [SL-folder-not-removed]"
+        ) from failure
     shutil.rmtree(found.parent / ".logs" / found.name, ignore_errors=True)
     return said

@@ -25,7 +25,7 @@ def read_amount(text: str) -> float:
     """
     found = AMOUNT.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is no amount")
+        raise ValueError(f"{text!r} is no amount [SL-no-amount]")
     return float(found[1] + (found[2] or "")) * UNITS[found[3]]
 
 

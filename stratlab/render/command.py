@@ -96,4 +96,6 @@ def render(
         except OSError as failure:
             with suppress(OSError):
                 aside.unlink()
-            raise UserError(f"--output {output}: {failure.strerror or failure}") from None
+            raise UserError(
+                f"--output {output}: {failure.strerror or failure} [SL-output-not-written]"
+            ) from None

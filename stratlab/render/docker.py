@@ -24,7 +24,7 @@ def build_docker(start: Start) -> str:
     if start.nodes > 1:
         raise UserError(
             f"--for docker: run.nodes={start.nodes}: one container is one machine; give --nodes 1 and more "
-            "--processes, or --for hostfile without containers"
+            "--processes, or --for hostfile without containers [SL-docker-many-nodes]"
         )
     user = USER.partition(":")[0]
     how = f"Start it with: bash FILE. The folder must be writable for user {user}, whom the image runs as."

@@ -44,28 +44,33 @@ def read_hostfile(file: Path) -> Hosts:
     try:
         lines = [line.partition("#")[0].strip() for line in file.read_text().splitlines()]
     except OSError as failure:
-        raise UserError(f"--hostfile {file}: {failure.strerror}; expected a host a line") from None
+        raise UserError(
+            f"--hostfile {file}: {failure.strerror}; expected a host a line [SL-hostfile-unreadable]"
+        ) from None
     except UnicodeDecodeError as failure:
         raise UserError(
-            f"--hostfile {file}: byte {failure.start} is no UTF-8; expected a host a line"
+            f"--hostfile {file}: byte {failure.start} is no UTF-8; expected a host a line [SL-hostfile-not-utf8]"
         ) from None
     found, problems = [], []
     for number, line in enumerate(lines, 1):
         if line and not (each := LINE.fullmatch(line)):
             problems.append(
-                f"line {number}, {line!r}: expected a host and its slots, such as gpu-node-01 slots=8"
+                f"line {number}, {line!r}: expected a host and its slots, such as gpu-node-01 slots=8 "
+                "[SL-hostfile-line]"
             )
         elif line and each:
             found.append((each["host"], int(each["slots"] or 0)))
     names = [name for name, _ in found]
-    problems += [f"{name} is there twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    problems += [f"{name} is there twice [SL-hostfile-twice]" for name in twice]
     slots = sorted({count for _, count in found})
     if len(slots) > 1:
         problems.append(
-            f"slots differ ({', '.join(map(str, slots))}): every machine has the same number of processes"
+            f"slots differ ({', '.join(map(str, slots))}): every machine has the same number of processes "
+            "[SL-hostfile-slots]"
         )
     if not found and not problems:
-        problems.append("no host in it")
+        problems.append("no host in it [SL-hostfile-empty]")
     if problems:
         raise UserError("\n".join(f"--hostfile {file}: {problem}" for problem in problems))
     return Hosts(names, slots[0])

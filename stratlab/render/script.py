@@ -40,16 +40,20 @@ def build_script(request: Request, wanted: Wanted) -> tuple[str, list[str]]:
     """
     if (wanted.starter == "hostfile") != (wanted.hostfile is not None):
         raise UserError(
-            "--hostfile FILE belongs to --for hostfile, which needs it: gpu-node-01 slots=8, a line each"
+            "--hostfile FILE belongs to --for hostfile, which needs it: gpu-node-01 slots=8, a line each "
+            "[SL-hostfile-option]"
         )
     if wanted.repeats > 1 and wanted.starter != "slurm":
         raise UserError(
-            f"--repeats {wanted.repeats}: only with --for slurm; elsewhere start it again with another --name"
+            f"--repeats {wanted.repeats}: only with --for slurm; elsewhere start it again with another --name "
+            "[SL-repeats-option]"
         )
     hosts = read_hostfile(wanted.hostfile) if wanted.hostfile else None
     if hosts:
         if request.nodes not in (None, len(hosts.names)):
-            raise UserError(f"--nodes {request.nodes}: the hostfile has {len(hosts.names)} machines")
+            raise UserError(
+                f"--nodes {request.nodes}: the hostfile has {len(hosts.names)} machines [SL-nodes-not-hostfile]"
+            )
         request = replace(request, nodes=len(hosts.names), processes=request.processes or hosts.slots or None)
     start = build_start(request, in_image=wanted.starter == "docker")
     if problems := [*find_unwritable(start, wanted.starter)]:
@@ -65,12 +69,13 @@ def build_script(request: Request, wanted: Wanted) -> tuple[str, list[str]]:
 def find_unwritable(start: Start, starter: str) -> Iterator[str]:
     """A sentence for each thing that no script can say."""
     if CONTROL.search(str(start.results)):
-        yield f"--results {str(start.results)!r}: a line break or another control character is in it"
+        where = f"--results {str(start.results)!r}"
+        yield f"{where}: a line break or another control character is in it [SL-results-control]"
     for name, value in start.env.items():
         if "\0" in value:
-            yield f"run.env: {name}={value!r}: no variable can hold the character \\0"
+            yield f"run.env: {name}={value!r}: no variable can hold the character \\0 [SL-env-null]"
         if name in OF_THE_SHELL and starter != "docker":
-            yield f"run.env: {name}: bash sets it and lets nobody set it; expected another name"
+            yield f"run.env: {name}: bash sets it and lets nobody set it; expected another name [SL-env-of-shell]"
 
 
 def check(start: Start) -> list[str]:

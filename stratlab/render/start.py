@@ -97,7 +97,8 @@ def build_start(request: Request, *, in_image: bool = False) -> Start:
     jobs = [entry for entry in objects if entry.get("kind") == "PyTorchJob"]
     if len(jobs) != 1:
         raise UserError(
-            f"{request.chart}: renders {len(jobs)} PyTorchJob, a run is one: is it a strategy's chart?"
+            f"{request.chart}: renders {len(jobs)} PyTorchJob, a run is one: is it a strategy's chart? "
+            "[SL-render-no-run]"
         )
     return _read_job(name, jobs[0], find_mount(objects), request.results, in_image)
 
@@ -150,7 +151,7 @@ def _check_counterparts(name: str, pod: Mapping[str, Any]) -> None:
         if names:
             raise UserError(
                 f"{name}: run.pod.{key} has {', '.join(names)}, which only a cluster has: "
-                f"leave the cluster's values file out, or --set run.pod.{key}=null"
+                f"leave the cluster's values file out, or --set run.pod.{key}=null [SL-only-on-cluster]"
             )
 
 

@@ -32,7 +32,7 @@ def find_helm() -> Path:
     """
     if given := os.environ.get("STRATLAB_HELM"):
         if not os.access(given, os.X_OK) or not Path(given).is_file():
-            raise UserError(f"STRATLAB_HELM={given}: no program there")
+            raise UserError(f"STRATLAB_HELM={given}: no program there [SL-helm-no-program]")
         return Path(given).absolute()
     for place in (REPOSITORY / ".tools" / "helm", REPOSITORY / ".tools" / "bin" / "helm"):
         if place.is_file():
@@ -41,7 +41,7 @@ def find_helm() -> Path:
         return Path(found)
     raise UserError(
         "helm is missing, which renders the charts: put Helm 3.17 or 4 on PATH, or set STRATLAB_HELM to its path; "
-        "in the repository `make setup` brings it"
+        "in the repository `make setup` brings it [SL-helm-missing]"
     )
 
 
@@ -52,17 +52,20 @@ def read_chart_name(helm: Path, chart: Path) -> str:
         UserError: `chart` is no chart.
     """
     if not chart.exists():
-        raise UserError(f"{chart}: no such chart{_hint_at_neighbour(chart)}")
+        raise UserError(f"{chart}: no such chart{_hint_at_neighbour(chart)} [SL-no-such-chart]")
     try:
         told = _run_helm(helm, ["show", "chart", str(chart)])
     except UserError as failure:
         why = "no Chart.yaml is in it" + _hint_at_charts(chart)
         if not chart.is_dir() or (chart / "Chart.yaml").exists():
             why = str(failure)
-        raise UserError(f"{chart}: no chart, expected its folder or its package; {why}") from None
+        raise UserError(
+            f"{chart}: no chart, expected its folder or its package; {why} [SL-no-chart]"
+        ) from None
     content = yaml.safe_load(told)
     if content.get("type") == "library":
-        raise UserError(f"{chart}: what all charts share, no chart by itself{_hint_at_charts(chart.parent)}")
+        others = _hint_at_charts(chart.parent)
+        raise UserError(f"{chart}: what all charts share, no chart by itself{others} [SL-chart-library]")
     return str(content["name"])
 
 
@@ -86,7 +89,7 @@ def render_chart(
     if not RELEASE.fullmatch(release) or len(release) > LONGEST:
         raise UserError(
             f"--name {release}: expected small letters, digits, '.' and '-', {LONGEST} at most, with a letter or a "
-            "digit at both ends"
+            "digit at both ends [SL-release-name]"
         )
     arguments = ["template", release, str(chart), "--no-hooks"]
     for file in values:
@@ -99,14 +102,16 @@ def render_chart(
     try:
         rendered = _run_helm(helm, arguments)
     except UserError as failure:
-        raise UserError(explain_refusal(str(failure), chart, settings, values)) from None
+        told = explain_refusal(str(failure), chart, settings, values)
+        raise UserError(told if "[SL-" in told else f"{told} [SL-chart-refuses]") from None
     return [each for document in yaml.safe_load_all(rendered) for each in _flatten(document)]
 
 
 def _check_values(file: Path) -> None:
     """What helm would say in the words of its decoder; what is wrong inside of the YAML it says well."""
     if not file.is_file():
-        raise UserError(f"--values {file}: {'is a folder' if file.is_dir() else 'no such file'}")
+        why = "is a folder" if file.is_dir() else "no such file"
+        raise UserError(f"--values {file}: {why} [SL-values-no-file]")
     try:
         content = yaml.safe_load(file.read_bytes())
     except (OSError, ValueError, yaml.YAMLError):
@@ -118,12 +123,12 @@ def _check_values(file: Path) -> None:
     ):
         raise UserError(
             f"--values {file}: is a settings file, of `python -m trainer --config`; a chart's values have what it "
-            "holds below run: and config:"
+            "holds below run: and config: [SL-values-settings-file]"
         )
     if content is not None and not isinstance(content, dict):
         raise UserError(
             f"--values {file}: holds a {type(content).__name__}; expected values of a chart by their names, "
-            "which begin with run:"
+            "which begin with run: [SL-values-no-mapping]"
         )
 
 
@@ -140,7 +145,8 @@ def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
     )
     if done.returncode:
         words = [line for line in done.stderr.strip().splitlines() if not line.startswith("level=INFO")]
-        raise UserError(f"helm {arguments[0]}: " + "\n".join(words).removeprefix("Error: "))
+        said = "\n".join(words).removeprefix("Error: ")
+        raise UserError(f"helm {arguments[0]}: {said}")
     return done.stdout
 
 

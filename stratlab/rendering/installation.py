@@ -33,7 +33,7 @@ def explain_trainer(python: str, environ: Mapping[str, str]) -> str:
     again = "--force-reinstall --no-deps " if any(owner[0] == DISTRIBUTION for owner in owners) else ""
     install = f"pip install {again}{WHEEL}"
     if not origin:
-        return f"the trainer is not installed here: {install}"
+        return f"the trainer is not installed here: {install} [SL-trainer-not-installed]"
     folder = Path(origin).parent
     ours = _is_ours(folder)
     others = [
@@ -46,11 +46,11 @@ def explain_trainer(python: str, environ: Mapping[str, str]) -> str:
         told = ", ".join(f"{name} {version}" for name, version in others)
         return (
             f"`trainer` is an import package of another distribution here, {told} ({origin}): "
-            f"pip uninstall {names}, then {install}; or give each an environment of its own"
+            f"pip uninstall {names}, then {install}; or give each an environment of its own [SL-trainer-of-others]"
         )
-    return (
-        "" if ours else f"`trainer` is {origin} here, which is not stratlab's: rename it, or start elsewhere"
-    )
+    if ours:
+        return ""
+    return f"`trainer` is {origin} here, which is not stratlab's: rename it, or start elsewhere [SL-trainer-foreign]"
 
 
 def _is_ours(folder: Path) -> bool:

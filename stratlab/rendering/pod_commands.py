@@ -48,7 +48,9 @@ def build_pod(
     containers = spec["containers"]
     if len(containers) != 1:
         names = ", ".join(str(container["name"]) for container in containers)
-        raise UserError(f"pod {name} has {len(containers)} containers ({names}): a rehearsal runs one")
+        raise UserError(
+            f"pod {name} has {len(containers)} containers ({names}): a rehearsal runs one [SL-pod-many-containers]"
+        )
     claims = _check_volumes(name, spec)
     fields = {
         "metadata.name": name,
@@ -67,9 +69,11 @@ def _build_command(
 ) -> Command:
     where = f"pod {pod}, container {container['name']}"
     if not container.get("command"):
-        raise UserError(f"{where}: no command is rendered, and the image's own is not known here")
+        raise UserError(
+            f"{where}: no command is rendered, and the image's own is not known here [SL-no-command]"
+        )
     if container.get("envFrom"):
-        raise UserError(f"{where}: envFrom is not known to a rehearsal, give `env`")
+        raise UserError(f"{where}: envFrom is not known to a rehearsal, give `env` [SL-env-from]")
     env: dict[str, str] = {}
     for entry in container.get("env", []):
         value = _resolve(where, entry, fields)
@@ -79,7 +83,7 @@ def _build_command(
     arguments = [*container["command"], *container.get("args", [])]
     folder = container.get("workingDir")
     if folder and not Path(folder).is_dir():
-        raise UserError(f"{where}: workingDir {folder} is not a folder here")
+        raise UserError(f"{where}: workingDir {folder} is not a folder here [SL-working-dir]")
     arguments = [expand(str(part), env) for part in arguments]
     return Command(container["name"], tuple(arguments), {"HOSTNAME": pod, **env}, folder)
 
@@ -96,7 +100,9 @@ def _resolve(where: str, entry: Mapping[str, Any], fields: Mapping[str, str]) ->
         return None
     what = reference.get("fieldPath") or reference.get("resource") or reference.get("name")
     advice = ": rehearse without it, --set run.secrets=null" if kind == "secretKeyRef" else ""
-    raise UserError(f"{where}: {entry['name']} comes from {kind} {what}, which only a cluster has{advice}")
+    raise UserError(
+        f"{where}: {entry['name']} comes from {kind} {what}, which only a cluster has{advice} [SL-value-of-cluster]"
+    )
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
@@ -127,11 +133,13 @@ def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
         elif kind == "emptyDir":
             for path in paths:
                 if not path.is_dir():
-                    raise UserError(f"pod {pod}: volume {volume['name']} needs the folder {path}, not there")
+                    raise UserError(
+                        f"pod {pod}: volume {volume['name']} needs the folder {path}, not there [SL-scratch-absent]"
+                    )
         elif kind != "projected":
             raise UserError(
                 f"pod {pod}: volume {volume['name']} is a {kind}, "
                 "a rehearsal knows persistentVolumeClaim, emptyDir and projected: "
-                "leave the cluster's values file out, or --set run.pod.volumes=null"
+                "leave the cluster's values file out, or --set run.pod.volumes=null [SL-volume-kind]"
             )
     return tuple(claims)

@@ -45,7 +45,8 @@ def decide(entry: Entry | None, seen: Seen, asked: str, *, retry_failed: bool) -
     if entry and entry.asked != asked:
         return Decision(
             "refuse",
-            "was started with other settings; choose another comparison, or remove its results and its state",
+            "was started with other settings; choose another comparison, or remove its results and its state "
+            "[SL-run-other-settings]",
         )
     if entry and entry.stage == "succeeded":
         return Decision("skip", "has succeeded already")
@@ -56,7 +57,9 @@ def decide(entry: Entry | None, seen: Seen, asked: str, *, retry_failed: bool) -
         return Decision("install", "was started, but is not in the cluster" if again else "is new")
     if seen.asked != asked:
         return Decision(
-            "refuse", "is in the cluster with other settings; uninstall it or choose another comparison"
+            "refuse",
+            "is in the cluster with other settings; uninstall it or choose another comparison "
+            "[SL-release-other-settings]",
         )
     if seen.status == "uninstalling" or (seen.status != "deployed" and not seen.has_workload):
         return Decision("reinstall", f"was only half installed ({seen.status})")

@@ -85,15 +85,21 @@ def read_sweep(file: Path) -> Sweep:
     try:
         content = yaml.safe_load(file.read_text())
     except OSError as failure:
-        raise UserError(f"{file}: {failure.strerror}; expected the file of a sweep") from failure
+        raise UserError(
+            f"{file}: {failure.strerror}; expected the file of a sweep [SL-sweep-unreadable]"
+        ) from failure
     except UnicodeDecodeError as failure:
-        raise UserError(f"{file}: not YAML: byte {failure.start} is no UTF-8") from failure
+        raise UserError(
+            f"{file}: not YAML: byte {failure.start} is no UTF-8 [SL-sweep-not-utf8]"
+        ) from failure
     except RecursionError:
-        raise UserError(f"{file}: not YAML of a sweep: its lists or names are too deep") from None
+        raise UserError(
+            f"{file}: not YAML of a sweep: its lists or names are too deep [SL-sweep-too-deep]"
+        ) from None
     except (yaml.YAMLError, ValueError) as failure:  # ValueError: a date or a number that is none
-        raise UserError(f"{file}: not YAML: {failure}") from failure
+        raise UserError(f"{file}: not YAML: {failure} [SL-sweep-not-yaml]") from failure
     if not isinstance(content, dict):
-        raise UserError(f"{file}: expected the keys {', '.join(Sweep.model_fields)}")
+        raise UserError(f"{file}: expected the keys {', '.join(Sweep.model_fields)} [SL-sweep-no-map]")
     problems: list[str] = []
     try:
         sweep = Sweep.model_validate(content)
@@ -123,20 +129,21 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
     for path, values in matrix.items():
         yield from _wrong_path("matrix", str(path), (STRATEGY,))
         if path in given:
-            yield f"matrix: {path} is in `set` as well"
+            yield f"matrix: {path} is in `set` as well [SL-matrix-in-set]"
         if isinstance(values, list) and any(same(a, b) for i, a in enumerate(values) for b in values[:i]):
-            yield f"matrix: {path} has the same value twice"
+            yield f"matrix: {path} has the same value twice [SL-matrix-value-twice]"
     if matrix and STRATEGY not in matrix:
-        yield "matrix: `strategy` is missing, the names of the charts to compare"
+        yield "matrix: `strategy` is missing, the names of the charts to compare [SL-matrix-no-strategy]"
     for path in given:
         yield from _wrong_path("set", str(path), ())
     for entry in exclude if isinstance(exclude, list) else []:
         for path, value in entry.items() if isinstance(entry, dict) else []:
             values = matrix.get(path)
             if values is None:
-                yield f"exclude: {path} is not in the matrix{_nearest(str(path), map(str, matrix))}"
+                near = _nearest(str(path), map(str, matrix))
+                yield f"exclude: {path} is not in the matrix{near} [SL-exclude-not-in-matrix]"
             elif isinstance(values, list) and not any(same(value, other) for other in values):
-                yield f"exclude: {path} is never {value!r}, it is one of {values}"
+                yield f"exclude: {path} is never {value!r}, it is one of {values} [SL-exclude-never]"
     yield from _wrong_varied(content.get("varied"), matrix)
     yield from _wrong_tuning(content.get("tune"), matrix)
 
@@ -148,11 +155,12 @@ def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
     ):  # of another kind the key's own sentence tells
         name = path.removeprefix(PREFIX)
         if name in REFUSED:
-            yield f"varied: {path} cannot be varied: {REFUSED[name]}"
+            yield f"varied: {path} cannot be varied: {REFUSED[name]} [SL-varied-refused]"
         elif path not in matrix or not path.startswith(PREFIX):
             paths = [str(each) for each in matrix if str(each).startswith(PREFIX)]
             there = f"there are {', '.join(paths)}" if paths else "which has no setting"
-            yield f"varied: {path} is no setting of the matrix, {there}{_nearest(PREFIX + name, paths)}"
+            near = _nearest(PREFIX + name, paths)
+            yield f"varied: {path} is no setting of the matrix, {there}{near} [SL-varied-no-setting]"
 
 
 def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
@@ -163,13 +171,16 @@ def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
         if isinstance(tried, dict) and isinstance(most, int) and most > 1:
             yield from _unreachable(str(chart), tried, most)
         if isinstance(charts, list) and chart not in charts:
-            near = _nearest(str(chart), map(str, charts))
-            yield f"tune: {chart} is no strategy of the matrix, there are {', '.join(map(str, charts))}{near}"
+            near = f"{', '.join(map(str, charts))}{_nearest(str(chart), map(str, charts))}"
+            yield f"tune: {chart} is no strategy of the matrix, there are {near} [SL-tune-no-strategy]"
         for knob, values in tried.items() if isinstance(tried, dict) else []:
             if f"run.config.{knob}" in matrix:
-                yield f"tune: {chart}: run.config.{knob} is in the matrix as well: compared, or tuned, not both"
+                yield (
+                    f"tune: {chart}: run.config.{knob} is in the matrix as well: compared, or tuned, not both "
+                    "[SL-tune-in-matrix]"
+                )
             if isinstance(values, list) and any(same(a, b) for i, a in enumerate(values) for b in values[:i]):
-                yield f"tune: {chart}: {knob} has the same value twice"
+                yield f"tune: {chart}: {knob} has the same value twice [SL-tune-value-twice]"
 
 
 def _unreachable(chart: str, tried: dict[Any, Any], most: int) -> Iterator[str]:
@@ -180,7 +191,8 @@ def _unreachable(chart: str, tried: dict[Any, Any], most: int) -> Iterator[str]:
             least = 2 + sum(len(each) for each in list(tried.values())[:-1] if isinstance(each, list))
             yield (
                 f"tune.candidates={most}: {chart}'s {knob} would never be tried, for {before} candidates come before "
-                f"it (as it comes, and each value of the knobs above); expected at least {least}, or fewer values"
+                f"it (as it comes, and each value of the knobs above); expected at least {least}, or fewer values "
+                "[SL-tune-knob-unreachable]"
             )
             return
         before += len(values) if isinstance(values, list) else 0
@@ -188,10 +200,11 @@ def _unreachable(chart: str, tried: dict[Any, Any], most: int) -> Iterator[str]:
 
 def _wrong_path(key: str, path: str, also: tuple[str, ...]) -> Iterator[str]:
     if path in NOT_HERE:
-        yield f"{key}: leave {path} out, {NOT_HERE[path]}"
+        yield f"{key}: leave {path} out, {NOT_HERE[path]} [SL-sweep-path-follows]"
     elif path not in also and not (path.startswith("run.") and all(path.split("."))):
         allowed = " or ".join([*also, "a path such as run.config.model"])
-        yield f"{key}: {path} is no path of the values, expected {allowed}{_nearest(path, also)}"
+        near = f"{allowed}{_nearest(path, also)}"
+        yield f"{key}: {path} is no path of the values, expected {near} [SL-sweep-no-path]"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

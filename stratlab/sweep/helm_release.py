@@ -79,10 +79,13 @@ def _run(helm: Path, arguments: Sequence[str], timeout_s: float, context: str | 
             start_new_session=True,
         )
     except subprocess.TimeoutExpired:
-        raise HelmFailed(f"helm {arguments[0]} {arguments[1]}: no end after {timeout_s:.0f} s") from None
+        raise HelmFailed(
+            f"helm {arguments[0]} {arguments[1]}: no end after {timeout_s:.0f} s [SL-helm-no-end]"
+        ) from None
     if done.returncode:
         words = [line for line in done.stderr.strip().splitlines() if not _is_remark(line)]
-        raise HelmFailed(f"helm {arguments[0]}: " + " ".join(words).removeprefix("Error: "))
+        said = " ".join(words).removeprefix("Error: ")
+        raise HelmFailed(f"helm {arguments[0]}: {said} [SL-helm-failed]")
     return done.stdout
 
 

@@ -44,7 +44,9 @@ def expand(sweep: Sweep) -> list[Release]:
     ]
     kept = [point for point in combinations if not any(_agrees(point, entry) for entry in sweep.exclude)]
     if not kept:
-        raise UserError(f"exclude: leaves none of the {len(combinations)} combinations")
+        raise UserError(
+            f"exclude: leaves none of the {len(combinations)} combinations [SL-exclude-leaves-none]"
+        )
     plain = [_plain_name(sweep.comparison, point) for point in kept]
     releases = []
     for repeat in range(1, sweep.repeats + 1):

@@ -21,6 +21,7 @@ from stratlab.rendering.checking import ask_trainer, list_refusals
 from stratlab.rendering.helm import read_chart_name, render_chart
 from stratlab.rendering.pod_commands import expand as expand_variables
 from stratlab.rendering.volume import place_value
+from stratlab.sweep.cannot_start import cannot_start
 from stratlab.sweep.definition import STRATEGY, Sweep
 from stratlab.sweep.matrix import Release, expand
 from stratlab.user_error import UserError
@@ -71,7 +72,7 @@ def build_plan(
     base, wrong = _read_values([folder / name for name in sweep.values])
     problems += wrong
     if problems:
-        raise UserError("\n  ".join(["the sweep cannot start:", *problems]))
+        raise cannot_start(problems)
     planned: list[Planned] = []
     refusals: dict[str, list[str]] = {}
     for number, release in enumerate(releases, 1):
@@ -89,7 +90,7 @@ def build_plan(
             refusals.setdefault(str(refusal).replace(release.name, "<release>"), []).append(release.name)
     if refusals:
         lines = [f"{', '.join(names)}: {text}" for text, names in refusals.items()]
-        raise UserError("\n  ".join(["the sweep cannot start:", *lines]))
+        raise cannot_start(lines)
     return planned
 
 
@@ -137,6 +138,7 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
             if there
             else f"charts={sweep.charts}: no folder of charts, from {folder} on"
         )
+        + " [SL-chart-missing]"
         for name in wanted
         if not (charts / name / "Chart.yaml").is_file()
     ]
@@ -157,12 +159,14 @@ def _read_values(files: list[Path]) -> tuple[dict[str, Any], list[str]]:
         try:
             content = yaml.safe_load(file.read_text())
         except (OSError, yaml.YAMLError, UnicodeDecodeError) as failure:
-            problems.append(f"values: {file}: {getattr(failure, 'strerror', None) or failure}")
+            problems.append(
+                f"values: {file}: {getattr(failure, 'strerror', None) or failure} [SL-values-unreadable]"
+            )
             continue
         if isinstance(content, dict):
             merged = merge_values(merged, content)
         elif content is not None:
-            problems.append(f"values: {file}: holds no map")
+            problems.append(f"values: {file}: holds no map [SL-values-no-map]")
     return merged, problems
 
 
@@ -179,10 +183,13 @@ def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -
     ]
     if merge_values({"run": {"workload": {"api": ""}}}, values)["run"]["workload"]["api"] == "auto":
         raise UserError(
-            "run.workload.api=auto: a sweep follows its runs by their API, name it (`stratlab check` lists them)"
+            "run.workload.api=auto: a sweep follows its runs by their API, name it (`stratlab check` lists them) "
+            "[SL-sweep-api-auto]"
         )
     if len(workloads) != 1:
-        raise UserError(f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one")
+        raise UserError(
+            f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one [SL-chart-not-one-workload]"
+        )
     component = "app.kubernetes.io/component"
     has_analysis = any(
         each["kind"] == "Job" and (each["metadata"].get("labels") or {}).get(component) == "analysis"
@@ -230,7 +237,7 @@ def check_settings(
         options, environ = ["--replace"], build_machine_env(environ)
     answers = ask_trainer(runs, environ, options, (sys.executable, "-m", "trainer"), waiting)
     if answers.refused:
-        raise UserError("\n  ".join(["the sweep cannot start:", *list_refusals(answers, len(plan))]))
+        raise cannot_start(list_refusals(answers, len(plan)))
     return answers.reason
 
 

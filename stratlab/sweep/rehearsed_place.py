@@ -25,12 +25,12 @@ from stratlab.rehearse.folders import make_folder
 from stratlab.rehearse.planned_run import PlannedRun, Request, build_plan
 from stratlab.rehearse.rehearsal import rehearse_run
 from stratlab.run_directory.record import read_run
+from stratlab.sweep.cannot_start import cannot_start
 from stratlab.sweep.decision import Seen, decide
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import State
 from stratlab.sweep.sweep_display import SweepDisplay
 from stratlab.tracking.server import run_server
-from stratlab.user_error import UserError
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RehearsedPlace:
             if each.step == "refuse"
         ]
         if refused:
-            raise UserError("\n  ".join(["the sweep cannot start:", *refused]))
+            raise cannot_start(refused)
         for planned, decision in zip(plan, decisions, strict=True):
             if decision.step == "skip":
                 self.display.say(f"{planned.release.name}: already done")

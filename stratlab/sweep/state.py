@@ -72,11 +72,13 @@ def read_state(file: Path, comparison: str, namespace: str) -> State:
     except FileNotFoundError:
         return State(file, comparison, namespace)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
-        raise UserError(f"{file}: not the state of a sweep ({failure!r}); move it away") from failure
+        raise UserError(
+            f"{file}: not the state of a sweep ({failure!r}); move it away [SL-state-unreadable]"
+        ) from failure
     if theirs != (comparison, namespace):
         raise UserError(
             f"{file}: belongs to comparison {theirs[0]} in namespace {theirs[1]}, the sweep says {comparison} in "
-            f"{namespace}; copy the sweep to a file of its own, or move the state away"
+            f"{namespace}; copy the sweep to a file of its own, or move the state away [SL-state-of-another]"
         )
     return State(file, comparison, namespace, entries)
 
@@ -92,7 +94,7 @@ def only_one(file: Path, program: str = "stratlab sweep") -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"{file}: another `{program}` is at work on it") from None
+            raise UserError(f"{file}: another `{program}` is at work on it [SL-already-at-work]") from None
         yield
 
 

@@ -12,6 +12,7 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
 from stratlab.compare.comparison_pod import build_options, check_output, compare_on_cluster
+from stratlab.sweep.cannot_start import cannot_start
 from stratlab.sweep.decision import Decision, Seen, decide
 from stratlab.sweep.helm_release import HelmFailed, look_at, uninstall
 from stratlab.sweep.planned_release import Planned
@@ -64,19 +65,21 @@ def decide_all(
             problems.append(f"{name}: {decision.reason}")
         decisions.append((planned, decision))
     if problems:
-        raise UserError("\n  ".join(["the sweep cannot start:", *dict.fromkeys(problems)]))
+        raise cannot_start(dict.fromkeys(problems))
     return decisions
 
 
 def check_cluster(connection: Connection, namespace: str, plan: Sequence[Planned]) -> list[str]:
     """What is missing in the cluster for every release; what may not be looked at is not called missing."""
-    wanted = {f"/api/v1/namespaces/{namespace}": f"there is no namespace {namespace}"}
+    wanted = {f"/api/v1/namespaces/{namespace}": f"there is no namespace {namespace} [SL-namespace-missing]"}
     for planned in plan:
         claim = planned.facts.results_claim or CLAIM
         path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"
-        wanted[path] = f"namespace {namespace} has no claim {claim}"
+        wanted[path] = f"namespace {namespace} has no claim {claim} [SL-claim-missing]"
         api = planned.api
-        wanted[f"/apis/{api.group_version}"] = f"the cluster does not serve {api.kind} ({api.group_version})"
+        wanted[f"/apis/{api.group_version}"] = (
+            f"the cluster does not serve {api.kind} ({api.group_version}) [SL-api-not-served]"
+        )
     problems = []
     for path, sentence in wanted.items():
         try:
@@ -131,11 +134,12 @@ def conclude(
     for planned in plan:
         entry = state.releases.get(planned.release.name)
         if entry is None:
-            found.append(f"{planned.release.name}: was not started")
+            found.append(f"{planned.release.name}: was not started [SL-run-not-started]")
         elif entry.stage == "failed":
-            found.append(f"{planned.release.name}: {entry.sentence}")
+            found.append(f"{planned.release.name}: {entry.sentence} [SL-run-failed]")
     if not any(entry.stage == "succeeded" for entry in state.releases.values()):
-        return Result(state, None, [*found, "no run has succeeded, so there is nothing to compare"])
+        found.append("no run has succeeded, so there is nothing to compare [SL-nothing-to-compare]")
+        return Result(state, None, found)
     try:
         return Result(state, compare(), found)
     except (UserError, ClusterError) as failure:

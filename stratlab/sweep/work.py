@@ -147,4 +147,6 @@ def _bring(planned: Planned, decision: Decision, site: Site, news: queue.SimpleQ
     except ClusterError as failure:
         news.put(Told(name, f"cannot be followed: {failure}", "lost"))
     except Exception as bug:  # a thread that dies silently would leave the sweep waiting for ever
-        news.put(Told(name, f"cannot be followed: {type(bug).__name__}: {bug}", "lost"))
+        news.put(
+            Told(name, f"cannot be followed: {type(bug).__name__}: {bug} [SL-release-not-followed]", "lost")
+        )

@@ -43,19 +43,19 @@ def _say(place: str, error: Mapping[str, Any], sweep: type[BaseModel]) -> str:
     model, name = (Tune, str(loc[1])) if of_tune else (sweep, str(loc[0]))
     if error["type"] in ("extra_forbidden", "invalid_key"):
         asked = ask_nearest(name, model.model_fields)
-        return (
-            f"{place}: no such key{', ' if asked else ''}{asked}; there are {', '.join(model.model_fields)}"
-        )
+        there = f"{', ' if asked else ''}{asked}; there are {', '.join(model.model_fields)}"
+        return f"{place}: no such key{there} [SL-sweep-key-unknown]"
     if error["type"] == "missing":
-        return f"{place}: is missing, expected {_expect(model, name)}"
+        return f"{place}: is missing, expected {_expect(model, name)} [SL-sweep-key-missing]"
     if loc[-1] == KEY:
-        return f"{place.removesuffix(f'.{KEY}')}: expected a text as the name"
-    given = f"{place}={show_value(error['input'])}"
+        return f"{place.removesuffix(f'.{KEY}')}: expected a text as the name [SL-sweep-name-not-text]"
     if loc[-1] in KINDS:
-        return f"{given}: expected {SCALAR}{', a list, or names with values' if name == 'set' else ''}"
-    if len(loc) == 1 + of_tune:
-        return f"{given}: expected {_expect(model, name)}"
-    return f"{given}: expected {WITHIN.get(error['type'], _expect(model, name))}"
+        expected = f"{SCALAR}{', a list, or names with values' if name == 'set' else ''}"
+    elif len(loc) == 1 + of_tune:
+        expected = _expect(model, name)
+    else:
+        expected = WITHIN.get(error["type"], _expect(model, name))
+    return f"{place}={show_value(error['input'])}: expected {expected} [SL-sweep-value]"
 
 
 def _expect(model: type[BaseModel], name: str) -> str:

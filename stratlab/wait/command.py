@@ -73,7 +73,9 @@ def wait(
     from stratlab.wait.ended import wait_for_run
 
     if run_dir.exists() and not run_dir.is_dir():
-        raise UserError(f"{run_dir}: not a folder; expected the folder of a run, which may come later")
+        raise UserError(
+            f"{run_dir}: not a folder; expected the folder of a run, which may come later [SL-wait-no-folder]"
+        )
 
     def say(text: str) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
@@ -88,7 +90,8 @@ def wait(
     if as_json:
         print(json.dumps(dataclasses.asdict(outcome)), flush=True)
     if not outcome.ended:
-        print(f"error: not ended after {deadline_s:g} s: {outcome.sentence}", file=sys.stderr)
+        why = f"not ended after {deadline_s:g} s: {outcome.sentence} [SL-not-ended]"
+        print(f"error: {why}", file=sys.stderr)
         raise typer.Exit(NOT_ENDED)
     say(outcome.sentence)
     if (

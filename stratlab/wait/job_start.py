@@ -53,7 +53,9 @@ def start_job(
                 return
             if not may_pass(failure):
                 fix = "; kubectl apply -k manifests/overlays/cluster, which lets the analysis' account do it"
-                raise UserError(f"Job {name}: cannot be started: {failure}{fix}") from failure
+                raise UserError(
+                    f"Job {name}: cannot be started: {failure}{fix} [SL-job-not-started]"
+                ) from failure
             say(f"{failure}; trying again")
         time.sleep(poll_s)
 

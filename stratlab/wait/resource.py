@@ -28,7 +28,9 @@ def parse_resource(text: str) -> tuple[Api, str]:
     """API/NAME as `--resource` takes it. Raises UserError."""
     api, slash, name = text.partition("/")
     if api not in APIS or not slash or not name:
-        raise UserError(f"--resource {text}: must be API/NAME, API one of {', '.join(APIS)}")
+        raise UserError(
+            f"--resource {text}: must be API/NAME, API one of {', '.join(APIS)} [SL-resource-form]"
+        )
     return APIS[api], name
 
 

@@ -38,9 +38,8 @@ def await_workload(
         say(f"no run {release} in namespace {namespace} yet, waiting {appear_s:.0f} s for it")
         found = _watch_for(connection, namespace, release, appear_s)
     if found is None:
-        raise UserError(
-            f"no run {release} in namespace {namespace}; {_say_others(connection, namespace, release)}"
-        )
+        others = _say_others(connection, namespace, release)
+        raise UserError(f"no run {release} in namespace {namespace}; {others} [SL-release-not-found]")
     return found
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from tests.tiers import CHANGE, FAST, tier_of
+from tests.tiers import CHANGE, FAST, SLOW, tier_of
 
-AT_MOST = {FAST.name: 6, CHANGE.name: 3}
+AT_MOST = {FAST.name: 6, CHANGE.name: 3, SLOW.name: 2}
 """Files of a tier; later tiers need images or a night."""
 
 
@@ -27,10 +28,15 @@ def _tier(path: Path, root: Path) -> str:
     return tier_of(path.relative_to(root / "tests")).name
 
 
+@functools.cache
+def _read_all(folder: Path, pattern: str) -> dict[Path, str]:
+    return {path: path.read_text() for path in sorted(folder.rglob(pattern))}
+
+
 def _by_distance(module: PurePath, root: Path) -> Iterator[Path]:
-    tests = {path: path.read_text() for path in sorted((root / "tests").rglob("test_*.py"))}
+    tests = _read_all(root / "tests", "test_*.py")
     modules = {
-        path.relative_to(root): path.read_text() for path in sorted((root / module.parts[0]).rglob("*.py"))
+        path.relative_to(root): text for path, text in _read_all(root / module.parts[0], "*.py").items()
     }
     near = [
         *_mirrors(module, root),

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path, PurePath
 
 from tests.mutants.found import Found, Outcome
-from tests.mutants.slip import Slip, build_key, planted
+from tests.mutants.slip import Slip, build_key, find_tests, planted
 from tests.tiers import TIERS, tier_of
 
 SHARED = (".venv", ".tools")
@@ -96,7 +96,7 @@ def plant(slip: Slip, tree: Path, run: RunTests) -> tuple[Outcome, str, str]:
     `broken`: nothing is known, because the test fails without the slip as well, or those that were written for it do
     not even run with it. Of a slip that was drawn that is one more way to be seen.
     """
-    for tier, tests in split_by_tier(slip.tests):
+    for tier, tests in split_by_tier(find_tests(slip, tree)):
         with planted(slip, tree):
             code, failed = run(tree, tests)
         if code == PASSED:

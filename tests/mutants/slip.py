@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.nearest import find_nearest
 from tests.mutants.standing import find_standing
 
 
@@ -24,7 +25,8 @@ class Slip:
         file: where it is planted.
         search: what stands there, exactly once.
         replacement: what the slip makes of it.
-        tests: node ids of pytest, or whole files of tests; together they must fail.
+        tests: node ids of pytest, or whole files of tests; together they must fail. Without them: those nearest to
+            the file (nearest.py).
         operator: what has made it, where it was drawn (drawing.py).
         equivalent: why no user sees anything of it; empty of all others.
     """
@@ -34,7 +36,7 @@ class Slip:
     file: str
     search: str
     replacement: str
-    tests: tuple[str, ...]
+    tests: tuple[str, ...] = ()
     operator: str = ""
     equivalent: str = ""
 
@@ -44,7 +46,12 @@ def read_slips(folder: Path) -> list[Slip]:
     rows = [
         row for table in sorted(folder.glob("*.toml")) for row in tomllib.loads(table.read_text())["slip"]
     ]
-    return [Slip(**{**row, "tests": tuple(row["tests"])}) for row in rows]
+    return [Slip(**{**row, "tests": tuple(row.get("tests", ()))}) for row in rows]
+
+
+def find_tests(slip: Slip, root: Path) -> tuple[str, ...]:
+    """The tests that must see a slip."""
+    return slip.tests or find_nearest(slip.file, root)
 
 
 def find_problems(slips: Sequence[Slip], root: Path) -> list[str]:
@@ -53,15 +60,13 @@ def find_problems(slips: Sequence[Slip], root: Path) -> list[str]:
     problems = [f"{name}: stands in the table more than once" for name, count in counts.items() if count > 1]
     for slip in slips:
         problems += [f"{slip.name}: {problem}" for problem in _find_wrong_text(slip, root)]
-        if not slip.tests:
-            problems.append(f"{slip.name}: no test has to see it")
         problems += [f"{slip.name}: there is no {test}" for test in slip.tests if not _is_there(test, root)]
     return problems
 
 
 def build_key(slip: Slip, root: Path) -> str:
     """Hash of what a result depends on: the slip, its file, its tests' files and what those stand on."""
-    tests = {test.partition("::")[0] for test in slip.tests}
+    tests = {test.partition("::")[0] for test in find_tests(slip, root)}
     files = sorted({slip.file}.union(*(find_standing(test, root) for test in tests)))
     parts = [repr(slip).encode(), *((root / name).read_bytes() for name in files)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()

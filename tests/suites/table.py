@@ -51,7 +51,7 @@ SCANNED = ("tests/charts/scanned", "tests/images/scanned", "tests/manifests/scan
 
 SUITES: tuple[Suite, ...] = (
     Suite(
-        "parity", "every strategy, model, world size and variant equals one process; every planted fault is caught",
+        "parity", "every strategy, model, world size and variant equals one process",
         command=(*PYTEST, "tests/nightly/parity"), smallest=None, minutes=12,
         folders=("tests/nightly/parity",), facts="parity-full.json",
     ),
@@ -128,7 +128,7 @@ SUITES: tuple[Suite, ...] = (
         facts="gpu/results.jsonl",
     ),
     Suite(
-        "mutants", "of small faults all over code, charts and manifests 95 % are caught, 60 % by the fast tier alone",
+        "mutants", "of small faults all over 98 % are caught, 95 % by `make test`, 85 % by `make test-fast`",
         command=("{python}", "-m", "tests.mutants"), smallest=("p95-index", "mfu-one-device"), minutes=25,
         facts="mutants.json",
     ),
@@ -153,7 +153,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "cluster-parts", "single parts against a real API server: charts, manifests, sweep, watch, wait, volume pod",
-        command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=15,
+        command=(*CLUSTER, "tests/cluster/parts"), smallest=None, minutes=25,
         folders=("tests/cluster/parts",),
     ),
     Suite(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from stratlab.sweep.cannot_start import cannot_start
 from stratlab.sweep.definition import STRATEGY, Sweep
 from stratlab.tables.strategies import STRATEGIES
-from stratlab.user_error import UserError
 
 ROUNDING = "reduce_dtype"
 """The one knob that is not tried: another type of the reduction is another rounding, and runs with it are no longer
@@ -41,7 +41,7 @@ def check_knobs(sweep: Sweep, folder: Path) -> None:
     strategies = {name: find_strategy(chart) for name, chart in charts.items() if chart.is_dir()}
     problems = [*_wrong_knobs(sweep, strategies)]
     if problems:
-        raise UserError("\n  ".join(["the sweep cannot start:", *problems]))
+        raise cannot_start(problems)
 
 
 def _wrong_knobs(sweep: Sweep, strategies: Mapping[str, str]) -> Iterator[str]:
@@ -56,7 +56,7 @@ def _wrong_knobs(sweep: Sweep, strategies: Mapping[str, str]) -> Iterator[str]:
             if name == ROUNDING:
                 yield (
                     f"tune: {chart}: {name} is not tried: it changes the rounding, and so what is compared; set "
-                    f"run.config.{name} for all of them, or leave it out"
+                    f"run.config.{name} for all of them, or leave it out [SL-tune-rounding]"
                 )
             elif name not in own:
-                yield f"tune: {chart}: {name} is no knob of {strategy}, {allowed}"
+                yield f"tune: {chart}: {name} is no knob of {strategy}, {allowed} [SL-tune-no-knob]"

@@ -103,12 +103,13 @@ def tune_strategies(
         state, problems = place.bring(plan, state, retry_failed=retry_failed, stop_on_failure=False)
         entries = {release.name: state.releases.get(release.name) for release in releases}
         problems += [
-            f"{name}: has not ended" for name, each in entries.items() if not each or each.stage not in ENDED
+            f"{name}: has not ended [SL-candidate-not-ended]"
+            for name, each in entries.items()
+            if not each or each.stage not in ENDED
         ]
         if problems:
-            raise UserError(
-                "\n  ".join(["the tuning is not at its end, the same command goes on:", *problems])
-            )
+            why = "\n  ".join(["the tuning is not at its end, the same command goes on:", *problems])
+            raise UserError(why)
         if any(entry.stage == "succeeded" for entry in state.releases.values()):
             report = place.compare(plan, name_tuning(comparison), output, None)
         rows = {row["run"]: row for row in report.get("runs", [])}

@@ -17,7 +17,7 @@ def test_a_run_from_a_notebook_is_the_command_s(tmp_path: Path) -> None:
     assert list_differences(runs / "ddp", runs / "zero2")  # what compares sees another strategy
     assert json.loads((runs / "ddp/summary.json").read_text())["steps"] == 12
     said = read_texts(content)
-    assert "losses bit by bit:     True (12 steps)" in said and "exit code 2" in said
+    assert "True (12 steps)" in said and "exit code 2" in said
     by_hand, in_the_run = (
         float(word) for word in said.split("by hand ")[1].split("\n")[0].split(", in the run ")
     )

@@ -1,4 +1,4 @@
-"""What the demo runs, and what it says where a chart is missing. All of it: tests/nightly/rehearsals/test_demo.py."""
+"""What the demo runs, and what it says where a chart is missing. All of it: tests/nightly/rehearsals/test_documents.py."""
 
 from __future__ import annotations
 
@@ -8,26 +8,14 @@ from typing import Any
 
 import pytest
 import typer
-import yaml
 
 from stratlab.demo.command import SETTINGS, STRATEGIES, demo, find_chart
 from stratlab.rehearse.planned_run import Request
 from stratlab.rehearse.summary import RunEnd
-from stratlab.user_error import UserError
+from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 ROOT = Path(__file__).parents[3]
-
-
-def flatten(values: dict[str, Any], above: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in values.items():
-        found |= flatten(value, f"{above}{name}.") if isinstance(value, dict) else {above + name: str(value)}
-    return found
-
-
-def test_its_settings_are_those_of_the_example() -> None:
-    example = yaml.safe_load((ROOT / "examples/digits.yaml").read_text())
-    assert dict(setting.split("=") for setting in SETTINGS) == flatten(example)
 
 
 def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:
@@ -36,8 +24,7 @@ def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (age, age))
     assert find_chart(tmp_path, "ddp") == tmp_path / "ddp-0.10.0.tgz"
     assert find_chart(ROOT / "charts", "ddp") == ROOT / "charts/ddp"
-    with pytest.raises(UserError, match=r"no chart fsdp there; name the repository's folder charts"):
-        find_chart(tmp_path, "fsdp")
+    assert find_codes(raised(find_chart, tmp_path, "fsdp")) == ["SL-demo-no-chart"]
 
 
 def test_it_compares_what_it_has_run_and_nothing_that_failed(
@@ -52,10 +39,7 @@ def test_it_compares_what_it_has_run_and_nothing_that_failed(
     def run_request(request: Request) -> list[RunEnd]:
         called.append([path.name for path in request.charts])
         assert request.replace and request.settings == SETTINGS
-        return [
-            RunEnd("ddp", request.results / "demo/ddp", 0),
-            RunEnd("fsdp", request.results / "demo/fsdp", code),
-        ]
+        return [RunEnd("ddp", request.results / "demo/ddp", code)]
 
     monkeypatch.setattr(rehearsing, "run_request", run_request)
     monkeypatch.setattr(comparing, "compare", lambda folder, **_: called.append(folder))

@@ -41,22 +41,15 @@ def test_one_file_has_both(module: ModuleType, authority: Path) -> None:
 
 
 @BOTH
-def test_without_a_file_nothing_changes(module: ModuleType, tmp_path: Path) -> None:
+def test_what_is_no_certificate_is_refused(module: ModuleType, tmp_path: Path) -> None:
     for environ in ({}, {"STRATLAB_CA_FILE": str(tmp_path / "none")}):
         before = dict(environ)
         module.trust_given(environ)
-        assert environ == before
-
-
-@BOTH
-def test_what_is_no_certificate_is_refused(module: ModuleType, tmp_path: Path) -> None:
+        assert environ == before, "without a file nothing changes"
     (tmp_path / "ca.crt").write_text("hello")
-    with pytest.raises(ValueError, match=r"ca\.crt: holds no certificate"):
+    with pytest.raises(ValueError) as failure:
         module.trust_given({"STRATLAB_CA_FILE": str(tmp_path / "ca.crt")})
-
-
-@BOTH
-def test_the_cause_is_told_from_others(module: ModuleType) -> None:
+    assert str(tmp_path / "ca.crt") in str(failure.value)
     untrusted = ssl.SSLCertVerificationError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
     assert "run.certificates" in module.explain_untrusted(untrusted)
     assert module.explain_untrusted(OSError("connection refused")) == ""

@@ -1,3 +1,5 @@
+"""Processes are ended with all that descends from them, and their logs are told by their end."""
+
 from __future__ import annotations
 
 import os
@@ -13,6 +15,8 @@ import pytest
 
 from stratlab.machine import processes
 from stratlab.machine.processes import Processes, tail
+from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 SESSION = f"""
@@ -30,6 +34,7 @@ def wait_for(text: str, log: Path) -> None:
 
 
 def test_stop_reaches_a_deaf_grandchild_in_a_session_of_its_own(tmp_path: Path) -> None:
+    other = subprocess.Popen(["sleep", "60"])
     processes = Processes()
     processes.start([sys.executable, "-c", SESSION], dict(os.environ), tmp_path / "log")
     wait_for("ready", tmp_path / "log")
@@ -40,6 +45,9 @@ def test_stop_reaches_a_deaf_grandchild_in_a_session_of_its_own(tmp_path: Path) 
     assert time.monotonic() - started < 5  # the first process went at SIGTERM, so nothing is waited for
     assert not any(psutil.pid_exists(member.pid) and member.status() != "zombie" for member in members)
     assert not processes.members()
+    assert other.poll() is None, "others are left alone"
+    other.kill()
+    other.wait()
 
 
 def test_a_process_that_is_deaf_itself_is_killed_after_the_grace(tmp_path: Path) -> None:
@@ -63,16 +71,6 @@ def test_an_interrupt_in_the_middle_of_a_wait_does_not_keep_it_from_ending(tmp_p
     assert time.monotonic() - started < 5 and not processes.members()
 
 
-def test_others_are_left_alone(tmp_path: Path) -> None:
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    processes = Processes()
-    processes.start([sys.executable, "-c", "pass"], dict(os.environ), tmp_path / "log")
-    processes.stop()
-    assert other.poll() is None
-    other.kill()
-    other.wait()
-
-
 def test_tail_of_a_long_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert tail(log) == ""
@@ -93,7 +91,7 @@ def test_the_stack_of_a_process_that_died_of_a_signal_is_told_before_the_last_li
         assert tail(log, 4).splitlines() == [*shown, "the", "last", "few", "words"]
 
 
-def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch):
+def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     port = processes.free_port()
     assert port in processes.PORTS and processes.PORTS.stop <= 32768
     with socket.socket() as taken:
@@ -102,8 +100,7 @@ def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch):
         monkeypatch.setattr(random, "sample", lambda ports, count: [port, port + 1])
         assert processes.free_port() == port + 1
         monkeypatch.setattr(random, "sample", lambda ports, count: [port])
-        with pytest.raises(ValueError, match="no free TCP port found between 20000 and 32767"):
-            processes.free_port()
+        assert find_codes(raised(processes.free_port)) == ["SL-no-free-port"]
 
 
 def test_a_killed_parent_takes_its_processes_along(tmp_path: Path) -> None:

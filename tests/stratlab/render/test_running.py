@@ -68,18 +68,12 @@ def test_without_a_secret_nothing_starts(starter: Any, start: Start, path: Path)
 
 @pytest.mark.parametrize(
     ("ended", "culprit", "code", "requeued"),
-    [
-        (0, "", 0, False),
-        (1, 12, 12, False),  # what srun says is not what counts
-        (143, 127, 127, False),
-        (1, 128, 128, True),
-        (10, 134, 134, True),
-        (143, 143, 143, True),
-    ],
+    [(0, "", 0, False), (1, 12, 12, False), (143, 127, 127, False), (10, 128, 128, True)],
 )
 def test_slurm_starts_again_what_may_end_otherwise(
     ended: int, culprit: Any, code: int, requeued: bool, start: Start, path: Path
 ) -> None:
+    """What counts is not what srun says, but what the run's ledger does."""
     put(
         path,
         srun=f"echo started; exit {ended}",
@@ -92,12 +86,11 @@ def test_slurm_starts_again_what_may_end_otherwise(
     assert done.returncode == code, done.stderr
     assert lines == (["scontrol requeue 7", "sleep 60"] if requeued else [])
     asked = (path / "asked").read_text().split() if ended else []
-    assert asked[:3] + asked[-2:] == (
-        ["-m", "trainer.program", "culprit", "--code", str(ended)] if ended else []
-    )
+    wanted = ["-m", "trainer.program", "culprit", "--code", str(ended)] if ended else []
+    assert asked[:3] + asked[-2:] == wanted
 
 
-@pytest.mark.parametrize(("task", "name"), [("", "try"), ("1", "try"), ("3", "try-r3")])
+@pytest.mark.parametrize(("task", "name"), [("1", "try"), ("3", "try-r3")])
 def test_slurm_starts_one_trainer_on_each_node(task: str, name: str, start: Start, path: Path) -> None:
     task_of_node_1 = "export SLURM_NODEID=1 SLURMD_NODENAME=n2"
     put(
@@ -107,64 +100,48 @@ def test_slurm_starts_one_trainer_on_each_node(task: str, name: str, start: Star
         python=SHOW + '; echo "$STRATLAB_NODE|$TRAINER_LR|$PET_MASTER_ADDR|$STRATLAB_X"; '
         'echo "$PET_RDZV_BACKEND|$PET_RDZV_ID|$PET_RDZV_CONF|$PET_MAX_RESTARTS"',
     )
-    env = {"SLURM_JOB_ID": "40007", "SLURM_JOB_NODELIST": "n[1-2]"} | (
-        {"SLURM_ARRAY_TASK_ID": task} if task else {}
-    )
+    env = {"SLURM_JOB_ID": "40007", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_ARRAY_TASK_ID": task}
     done = run(build_slurm(start, repeats=3), path, **env)
     place = f"{name}|2|4|n1:20007|{name}-worker-1|-m trainer"
     shown = [place, "n2|||", f"c10d|{name}|read_timeout=15|0"]
     assert done.stdout.splitlines()[:3] == shown, done.stderr
-    given = (path / "given").read_text().splitlines()
     logs = f"{start.results}/default/.logs/{name}"
-    assert given[:4] == [
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-        "--open-mode=append",
-        f"--output={logs}/node%n.log",
-    ]
+    options = ["--kill-on-bad-exit=0", "--wait=0", "--open-mode=append", f"--output={logs}/node%n.log"]
+    assert (path / "given").read_text().splitlines()[:4] == options
     assert Path(logs).is_dir()
 
 
 @pytest.mark.parametrize(
     ("codes", "code"),
     [
-        ((0, 0), 0),
         ((0, 134), 134),
         ((134, 12), 12),
-        ((12, 134), 12),
         ((10, 12), 10),
         ((143, 137), 137),  # the kill, not the stop that followed
         ((137, 143), 137),
-        ((134, 137), 137),
-        ((143, 134), 143),
         ((134, 143), 143),
-        ((137, 12), 12),
     ],
 )
 def test_the_first_cause_among_hosts_is_the_exit_code(
     codes: Sequence[int], code: int, start: Start, path: Path
 ) -> None:
+    """The second host ends when a round of the script's loop has ended without the first: that one is seen first."""
     put(
         path,
-        ssh=f'[ "$3" = a ] && touch ended && exit {codes[0]}; until [ -e ended ]; do {SLEEP} 0.02; done; {SLEEP} 0.1; '
+        ssh=f'[ "$3" = a ] && {{ echo $$ > first; exit {codes[0]}; }}; until [ -e seen ]; do {SLEEP} 0.02; done; '
         f"exit {codes[1]}",
-        sleep=f"exec {SLEEP} 0.02",
+        sleep=f'[ -s first ] && ! kill -0 "$(<first)" 2> /dev/null && touch seen; exec {SLEEP} 0.02',
     )
     done = run(build_hostfile(start, ["a", "b"]), path)
     assert done.returncode == code, done.stderr
-    assert [line.split()[::5] for line in done.stdout.splitlines()] == [
-        ["a", str(codes[0])],
-        ["b", str(codes[1])],
-    ]
+    ended = [line.split()[::5] for line in done.stdout.splitlines()]
+    assert ended == [["a", str(codes[0])], ["b", str(codes[1])]]
     logs = start.results / "default/.logs/try"
     shown = [line for line in done.stderr.splitlines() if line.endswith(".log:")]
     assert shown == [f"{host}, {logs}/node{i}.log:" for i, host in enumerate("ab") if codes[i]]
 
 
-@pytest.mark.parametrize(
-    ("first", "asked", "code"),
-    [(134, False, 134), (137, False, 137), (12, False, 12), (0, True, 143), (134, True, 143)],
-)
+@pytest.mark.parametrize(("first", "asked", "code"), [(134, False, 134), (12, False, 12), (0, True, 143)])
 def test_a_host_that_is_stopped_is_not_the_cause(
     first: int, asked: bool, code: int, start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,24 +161,23 @@ def test_a_host_that_is_stopped_is_not_the_cause(
     assert log.read_text() == "there\ntold\n"
 
 
-@pytest.mark.parametrize(
-    ("hosts", "env", "endpoint"),
-    [
-        (["a", "b"], {}, "a:29500"),
-        (["me@10.0.0.1", "b"], {"PORT": "4444"}, "10.0.0.1:4444"),
-    ],
-)
-def test_each_host_starts_its_trainer(
-    hosts: list[str], env: dict[str, str], endpoint: str, start: Start, path: Path
-) -> None:
+def test_each_host_starts_its_trainer(start: Start, path: Path) -> None:
+    """With what no shell on the way may take for more than a value."""
+    wild = "a\nEND_OF_SHARE\nEND_OF_SHARE_\ntouch there\n'"
+    hosts = ["me@10.0.0.1", "b"]
     put(
-        path, ssh='echo "$3" >> hosts; shift 3; exec env -u TOKEN sh -c "$*"', python=SHOW + '; echo "$TOKEN"'
+        path,
+        ssh='echo "$3" >> hosts; shift 3; exec env -u TOKEN sh -c "$*"',
+        python=SHOW + '; echo "$TOKEN$WILD$port"',
     )
-    done = run(build_hostfile(start, hosts), path, TOKEN="it's $x", **env)
+    env = {**start.env, "WILD": wild, "port": "80"}
+    done = run(build_hostfile(replace(start, env=env), hosts), path, TOKEN="it's $x", PORT="4444")
     assert done.returncode == 0, done.stderr
     logs = [(start.results / f"default/.logs/try/node{index}.log").read_text() for index in (0, 1)]
-    assert logs == [f"try|2|4|{endpoint}|try-worker-{index}|-m trainer\nit's $x\n" for index in (0, 1)]
+    place = "try|2|4|10.0.0.1:4444|try-worker-{}|-m trainer\nit's $x{}80\n"
+    assert logs == [place.format(index, wild) for index in (0, 1)]
     assert sorted((path / "hosts").read_text().split()) == sorted(hosts)
+    assert not (path / "there").exists()
 
 
 @pytest.mark.parametrize(
@@ -209,13 +185,7 @@ def test_each_host_starts_its_trainer(
     [
         (1, {}, ["", "4", "", "-m trainer"]),
         (2, {"NODE_RANK": "1", "MASTER_ADDR": "m"}, ["2", "4", "m:29500", "try-worker-1", "-m trainer"]),
-        (
-            2,
-            {"NODE_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "7"},
-            ["2", "4", "m:7", "try-worker-1", "-m trainer"],
-        ),
         (2, {"NODE_RANK": "1"}, []),
-        (2, {"MASTER_ADDR": "m"}, []),
     ],
 )
 def test_torchrun_has_the_place_of_its_machine(

@@ -1,18 +1,32 @@
+"""What helm renders, and what it refuses with the names and values there are."""
+
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
 from stratlab.user_error import UserError
+from tests.codes import find_codes
+from tests.stratlab.raised import raised
+
+DDP = Path("charts/ddp")
 
 
-def test_the_name_is_the_one_in_chart_yaml(chart: Path) -> None:
-    other = chart.rename(chart.with_name("folder"))
-    assert read_chart_name(find_helm(), other) == "tiny"
+def refused(chart: Path, release: str = "r", **options: Any) -> str:
+    with pytest.raises(UserError) as failure:
+        render_chart(find_helm(), chart, release, **options)
+    return str(failure.value)
+
+
+def no_chart(chart: Path) -> str:
+    with pytest.raises(UserError) as failure:
+        read_chart_name(find_helm(), chart)
+    assert str(failure.value).startswith(f"{chart}: ")
+    return str(failure.value)
 
 
 def test_a_literal_wins_and_may_contain_what_helm_treats_specially(chart: Path, tmp_path: Path) -> None:
@@ -30,164 +44,89 @@ def test_a_literal_wins_and_may_contain_what_helm_treats_specially(chart: Path, 
     worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     assert worker["replicas"] == 2
     assert worker["template"]["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] == "/a,b{c}=d"
+    assert read_chart_name(find_helm(), chart.rename(chart.with_name("folder"))) == "tiny"
 
 
-def test_a_value_that_the_schema_refuses_is_told_in_helms_words(chart: Path) -> None:
-    with pytest.raises(ValueError, match=r"at '/run/nodes': minimum: got 0, want 1"):
-        render_chart(find_helm(), chart, "r", settings=["run.nodes=0"])
-
-
-def test_no_chart_and_no_values_file_are_named(chart: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="charts/nope: no such chart"):
-        read_chart_name(find_helm(), Path("charts/nope"))
-    with pytest.raises(ValueError, match=r"--values .*nope.yaml: no such file"):
-        render_chart(find_helm(), chart, "r", values=[tmp_path / "nope.yaml"])
-
-
-def test_values_that_are_no_mapping_are_told_by_what_they_are(chart: Path, tmp_path: Path) -> None:
+def test_what_is_no_values_file_is_told_by_what_it_is(chart: Path, tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
-    for text, kind in (("- run", "list"), ("run", "str")):
-        values.write_text(text)
-        with pytest.raises(
-            UserError, match=rf"--values .*values.yaml: holds a {kind}; expected values of a chart"
-        ):
-            render_chart(find_helm(), chart, "r", values=[values])
-    values.write_text("model: cnn\nlr: 0.1\n")
-    with pytest.raises(
-        UserError, match=r"--values .*values.yaml: is a settings file, of `python -m trainer --config`"
+    assert find_codes(refused(chart, values=[values])) == ["SL-values-no-file"]
+    for text, code in (
+        ("- run", "SL-values-no-mapping"),
+        ("model: cnn\nlr: 0.1\n", "SL-values-settings-file"),
+        ("run: [", "SL-chart-refuses"),
     ):
-        render_chart(find_helm(), chart, "r", values=[values])
+        values.write_text(text)
+        told = refused(chart, values=[values])
+        assert find_codes(told) == [code] and "values.yaml" in told
     values.write_text("# nothing yet\n")
     assert render_chart(find_helm(), chart, "r", values=[values])
-    values.write_text("run: [")
-    with pytest.raises(UserError, match="helm template: .*yaml"):
-        render_chart(find_helm(), chart, "r", values=[values])
 
 
 def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart: Path, tmp_path: Path) -> None:
-    (tmp_path / "nothing").mkdir()
     (tmp_path / "file").touch()
-    for name in ("nothing", "file"):
-        with pytest.raises(
-            UserError, match=f"{tmp_path / name}: no chart, expected its folder or its package; "
-        ):
-            read_chart_name(find_helm(), tmp_path / name)
+    assert find_codes(no_chart(tmp_path / "file")) == ["SL-no-chart"]
     for name in ("../x", "Run", "a" * 54):
-        with pytest.raises(UserError, match=f"--name {name}: expected small letters, digits"):
-            render_chart(find_helm(), chart, name)
+        assert find_codes(refused(chart, name)) == ["SL-release-name"]
+    told = no_chart(Path("charts"))
+    assert find_codes(told) == ["SL-no-chart"] and "charts has ddp, fsdp," in told
+    told = no_chart(Path("charts/run"))
+    assert find_codes(told) == ["SL-chart-library"] and "charts has ddp, fsdp," in told
+    for misspelt in ("charts/dpp", "ddp"):
+        told = no_chart(Path(misspelt))
+        assert find_codes(told) == ["SL-no-such-chart"] and "charts/ddp?" in told
+    assert no_chart(tmp_path / "nope").split()[-2] == "tiny", "which charts are there"
 
 
 def test_without_helm_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("stratlab.rendering.helm.REPOSITORY", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("STRATLAB_HELM", raising=False)
-    with pytest.raises(ValueError, match="make setup"):
-        find_helm()
-    monkeypatch.setenv("STRATLAB_HELM", str(tmp_path / "helm"))
-    with pytest.raises(ValueError, match=r"STRATLAB_HELM=.*: no program there"):
-        find_helm()
+    for given, code in ((None, "SL-helm-missing"), (str(tmp_path / "helm"), "SL-helm-no-program")):
+        if given:
+            monkeypatch.setenv("STRATLAB_HELM", given)
+        else:
+            monkeypatch.delenv("STRATLAB_HELM", raising=False)
+        assert find_codes(raised(find_helm)) == [code]
 
 
 def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
-    with pytest.raises(ValueError) as failure:
-        render_chart(find_helm(), Path("charts/ddp"), "r", settings=["run.config.clip_nrom=1,run.nodez=2"])
-    text = str(failure.value)
-    (line,) = [each for each in text.splitlines() if "clip_nrom" in each and "allowed are" in each]
+    """And with ours where another program calls it otherwise, or it stands at another place."""
+    unknown = (
+        "run.config.clip_nrom=1,run.nodez=2,run.lr=1,run.config.modle=cnn,run.config.learning_rate=1,lr=1"
+    )
+    text = refused(DDP, settings=[unknown])
     schema = Path("charts/ddp/charts/run/values.schema.json")
     settings = json.loads(schema.read_text())["properties"]["config"]["properties"]
-    assert line == f"  clip_nrom: did you mean clip_norm? allowed are the {len(settings)} in {schema}"
-    assert "  nodez: did you mean nodes? allowed are the " in text
-    with pytest.raises(ValueError) as failure:
-        render_chart(find_helm(), Path("charts/ddp"), "r", settings=["numNodes=2"])
-    assert "  numNodes: allowed are global, run" in str(failure.value)
+    lines = [line.strip() for line in text.splitlines()]
+    for name, told in (
+        ("clip_nrom", "clip_norm? "),
+        ("nodez", "nodes? "),
+        ("modle", "mode or model? "),
+        ("lr", "run.config.lr? "),
+        ("learning_rate", "run.config.lr; "),
+    ):
+        assert any(line.startswith(f"{name}: ") and told in line for line in lines), (name, lines)
+    assert any(f" {len(settings)} in {schema}" in line for line in lines)
+    assert max(map(len, lines)) < 200 and find_codes(text) == ["SL-chart-refuses"]
+    assert "  numNodes: allowed are global, run" in refused(DDP, settings=["numNodes=2"])
 
 
-def test_a_name_that_is_near_to_several_is_told_with_all_of_them() -> None:
-    with pytest.raises(ValueError) as failure:
-        render_chart(find_helm(), Path("charts/ddp"), "r", settings=["run.config.modle=cnn"])
-    assert "  modle: did you mean mode or model? allowed are the " in str(failure.value)
-    assert max(map(len, str(failure.value).splitlines())) < 160
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("lr=1", "  lr: did you mean run.config.lr? allowed are global, run"),
-        ("nodes=1", "  nodes: did you mean run.nodes? allowed are global, run"),
-        ("run.lr=1", "  lr: did you mean run.config.lr? allowed are the "),
-        ("run.config.learning_rate=1", "  learning_rate: it is called run.config.lr; allowed are the "),
-    ],
-)
-def test_a_setting_at_the_wrong_place_and_another_program_s_name_are_told_with_ours(
-    setting: str, told: str
-) -> None:
-    with pytest.raises(UserError) as failure:
-        render_chart(find_helm(), Path("charts/ddp"), "r", settings=[setting])
-    assert any(line.startswith(told) for line in str(failure.value).splitlines()), failure.value
-
-
-@pytest.mark.parametrize("typed", [True, False], ids=["typed", "in a file"])
-def test_a_value_that_is_no_choice_is_told_without_nil(typed: bool, tmp_path: Path) -> None:
+def test_a_value_that_is_no_choice_or_no_number_is_told_in_words(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("run: {config: {optimizer: adamm}}")
-    with pytest.raises(UserError) as failure:
-        render_chart(
-            find_helm(),
-            Path("charts/ddp"),
-            "r",
-            settings=["run.nodes=1,run.config.optimizer=adamm"] if typed else [],
-            values=[] if typed else [values],
-        )
-    line = "- run.config.optimizer=adamm: did you mean adamw? expected one of adamw, sgd"
-    assert str(failure.value).splitlines()[-1] == line
-
-
-def test_a_folder_of_charts_and_their_library_are_told_with_the_charts(tmp_path: Path) -> None:
-    for place, told in (
-        (Path("charts"), "charts: no chart, .*; no Chart.yaml is in it; charts has ddp, fsdp,"),
-        (tmp_path, f"{tmp_path}: no chart, .*; no Chart.yaml is in it; charts has ddp, fsdp,"),
-        (Path("charts/run"), "charts/run: what all charts share, no chart by itself; charts has ddp, fsdp,"),
+    settings = ["run.config.model=resnett,run.config.lr=fast", "run.config.comparison=../x,run.nodes=0"]
+    text = refused(DDP, values=[values], settings=settings)
+    for start in (
+        "- run.config.optimizer=adamm: did you mean adamw? ",
+        "- run.config.model=resnett: did you mean resnet or resnet_finetuned? ",
+        "- run.config.lr=fast: ",
+        "- run.config.comparison=../x: ",
     ):
-        with pytest.raises(UserError, match=told):
-            read_chart_name(find_helm(), place)
+        assert any(line.startswith(start) for line in text.splitlines()), (start, text)
+    assert "pattern" not in text and "<nil>" not in text and "at '/nodes': minimum: got 0, want 1" in text
+    typed = refused(DDP, settings=["run.config.optimizer=adamm"])
+    assert "- run.config.optimizer=adamm: did you mean adamw? " in typed
 
 
 def test_hooks_are_no_part_of_a_run() -> None:
-    objects = render_chart(find_helm(), Path("charts/ddp"), "r")
+    objects = render_chart(find_helm(), DDP, "r")
     assert {entry["kind"] for entry in objects} == {"PyTorchJob", "Job"}
-
-
-@pytest.mark.parametrize(
-    ("setting", "wish"),
-    [
-        (
-            "model=resnett",
-            "- run.config.model=resnett: did you mean resnet or resnet_finetuned? expected one of the ",
-        ),
-        ("lr=fast", "- run.config.lr=fast: expected a number above 0"),
-        (
-            "comparison=../x",
-            "- run.config.comparison=../x: expected letters, digits, '.', '_' and '-', with ",
-        ),
-    ],
-)
-def test_a_value_that_a_pattern_refuses_is_told_in_words(setting: str, wish: str) -> None:
-    with pytest.raises(ValueError) as failure:
-        render_chart(find_helm(), Path("charts/ddp"), "r", settings=[f"run.config.{setting}"])
-    assert any(line.startswith(wish) for line in str(failure.value).splitlines()), failure.value
-    assert "pattern" not in str(failure.value)
-
-
-def test_helm_alone_names_the_models() -> None:
-    arguments = [find_helm(), "template", "r", "charts/ddp", "--set", "run.config.model=resnett"]
-    said = subprocess.run(arguments, capture_output=True, text=True).stderr
-    assert "must be one of 'vit_tiny', 'vit_small'" in said and "vit_tiny|" not in said
-
-
-def test_a_misspelt_chart_is_told_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"charts/dpp: no such chart, did you mean charts/ddp\?"):
-        read_chart_name(find_helm(), Path("charts/dpp"))
-    with pytest.raises(ValueError, match=r"ddp: no such chart, did you mean charts/ddp\?"):
-        read_chart_name(find_helm(), Path("ddp"))
-    with pytest.raises(ValueError, match=r"nope: no such chart; charts has ddp, fsdp,"):
-        read_chart_name(find_helm(), tmp_path / "nope")

@@ -1,4 +1,4 @@
-"""A sweep's place on a cluster: what has ended is not brought again, and who compares gets the tuning."""
+"""A sweep's place: what has ended is not brought again, and who compares gets the tuning."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ from stratlab.sweep.rehearsed_place import RehearsedPlace
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.work import Site
 from tests.stratlab.example_run import build_run_dir
-from tests.stratlab.sweep.test_work import Silent, plan
+from tests.stratlab.sweep.stand_ins import Heard, plan
 
-
-class Display(Silent):
-    """Says what passes by to nobody."""
-
-    def pass_by(self, text: str) -> None:
-        pass
+SITE = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
 
 
 def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,43 +33,31 @@ def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(module, "decide_all", decide_all)
     monkeypatch.setattr(module, "work", work)
-    display: Any = Display()
-    place = ClusterPlace(Site(None, "lab", Path("helm")), 3, display)  # type: ignore[arg-type]
+    display: Any = Heard()
     state = read_state(tmp_path / "s.json", "demo-tuning", "lab")
     plans = [plan(name) for name in "abc"]
-    found = place.bring(plans, state, retry_failed=True, stop_on_failure=False)
-    assert found == (state, ["b: not known"])
+    found = ClusterPlace(SITE, 3, display).bring(plans, state, retry_failed=True, stop_on_failure=False)
+    assert found == (state, ["b: not known"]) and len(display.lines) == 1
     assert given == {"retry_failed": True, "parallel": 3, "stop_on_failure": False, "names": ["b", "c"]}
-    assert display.lines == ["a: already done"]
-
-
-def test_a_rehearsal_says_of_what_has_ended_that_it_is_done(tmp_path: Path) -> None:
-    display: Any = Display()
-    done = plan("a")
-    state = read_state(tmp_path / "s.json", "demo", "rehearsal").record(
-        "a", stage="succeeded", asked=done.asked
-    )
+    state = state.record("a", stage="succeeded", asked=plans[0].asked)
     place = RehearsedPlace(tmp_path, "", display)
-    assert place.bring([done], state, retry_failed=False, stop_on_failure=False) == (state, [])
-    assert display.lines == ["a: already done"]
+    assert place.bring(plans[:1], state, retry_failed=False, stop_on_failure=False) == (state, [])
 
 
 def test_the_comparison_happens_where_the_runs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr(module, "compare_there", lambda *arguments: given.extend(arguments) or {"runs": []})
-    display: Any = Display()
-    site = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
+    display: Any = Heard()
     plans, tuning = [plan("a")], {"searches": []}
-    report = ClusterPlace(site, 1, display).compare(plans, "demo", tmp_path, tuning, ("lr",))
-    assert report == {"runs": []} and given[:5] == [site, plans, "demo", tmp_path, tuning]
+    report = ClusterPlace(SITE, 1, display).compare(plans, "demo", tmp_path, tuning, ("lr",))
+    assert report == {"runs": []} and given[:5] == [SITE, plans, "demo", tmp_path, tuning]
     assert given[6] == ("lr",)
 
 
 def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path: Path) -> None:
     for run, lr in (("a", 0.001), ("b", 0.01)):
         build_run_dir(tmp_path / "runs" / "demo", run, "ddp", lr=lr, hosts=["n"], loss_shift=lr)
-    display: Any = Display()
-    place = RehearsedPlace(tmp_path, "", display)
-    report = place.compare([], "demo", tmp_path / "report", None, ("lr",))
+    display: Any = Heard()
+    report = RehearsedPlace(tmp_path, "", display).compare([], "demo", tmp_path / "report", None, ("lr",))
     assert report["fairness"]["verdict"] == "comparable as a search"
     assert read_varied(tmp_path / "runs" / "demo") == ("lr",)

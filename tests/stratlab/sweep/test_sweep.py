@@ -9,43 +9,35 @@ import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
-from stratlab.cluster.workloads import APIS, Workload
+from stratlab.cluster.workloads import APIS
 from stratlab.sweep import sweep as module
 from stratlab.sweep.decision import Decision, Seen
 from stratlab.sweep.helm_release import HelmFailed
-from stratlab.sweep.matrix import Release
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
 from stratlab.sweep.work import Site
-from stratlab.user_error import UserError
+from tests.codes import find_codes
 from tests.stratlab.cluster.conftest import api, connection
 from tests.stratlab.cluster.fake_api import FakeApi
-from tests.stratlab.sweep.test_work import Silent
+from tests.stratlab.raised import raised
+from tests.stratlab.sweep import stand_ins
 
 __all__ = ["api", "connection"]
 
 LAB = "/api/v1/namespaces/lab"
 JOBS = APIS["pytorchjob"].path("lab")
+NOTES = {"certificates": "secret/ours/ca.crt", "results_mount": "/r", "lab_image": "lab:1"}
 
 
 def plan(name: str, claim: str = "results") -> Planned:
-    notes = {
-        "stratlab/results-claim": claim,
-        "stratlab/certificates": "secret/ours/ca.crt",
-        "stratlab/results-mount": "/r",
-        "stratlab/lab-image": "lab:1",
-    }
-    workload = Workload(APIS["pytorchjob"], {"metadata": {"name": name, "annotations": notes}})
-    release = Release(name, "ddp", {"strategy": "ddp"}, 1, {})
-    return Planned(release, Path("ddp"), {}, "asked", workload, True)
+    return stand_ins.plan(name, results_claim=claim, **NOTES)
 
 
 def furnish(api: FakeApi) -> None:
     api.put("/api/v1/namespaces", {"metadata": {"name": "lab"}})
     api.put(f"{LAB}/persistentvolumeclaims", {"metadata": {"name": "results"}})
-    api.served.add("/apis/kubeflow.org/v1")
-    api.served.add(JOBS)
+    api.served |= {"/apis/kubeflow.org/v1", JOBS}
 
 
 def silent(text: str) -> None:
@@ -53,82 +45,60 @@ def silent(text: str) -> None:
 
 
 def test_what_a_cluster_lacks_is_told_together(api: FakeApi, connection: Connection) -> None:
+    def lacks(*plans: Planned) -> list[str]:
+        return find_codes("; ".join(check_cluster(connection, "lab", plans)))
+
     api.namespaces.clear()
-    assert check_cluster(connection, "lab", [plan("a"), plan("b")]) == [
-        "there is no namespace lab",
-        "namespace lab has no claim results",
-        "the cluster does not serve PyTorchJob (kubeflow.org/v1)",
-    ]
+    missing = ["SL-namespace-missing", "SL-claim-missing", "SL-api-not-served"]
+    assert lacks(plan("a"), plan("b")) == missing
     api.fault = lambda path, query: {"status": 403, "message": "no right"}
-    assert check_cluster(connection, "lab", [plan("a")]) == [], (
-        "what may not be looked at is not called missing"
-    )
+    assert check_cluster(connection, "lab", [plan("a")]) == [], "what may not be looked at is not missing"
     api.fault = lambda path, query: {"status": 401, "message": "who are you"}
     assert "who are you" in check_cluster(connection, "lab", [plan("a")])[0]
     api.fault = lambda path, query: None
     furnish(api)
     assert check_cluster(connection, "lab", [plan("a")]) == []
-    assert check_cluster(connection, "lab", [plan("a"), plan("b", "more")]) == [
-        "namespace lab has no claim more"
-    ]
+    (second,) = check_cluster(connection, "lab", [plan("a"), plan("b", "more")])
+    assert find_codes(second) == ["SL-claim-missing"] and "more" in second.split()
 
 
 def test_decisions_follow_from_helm_and_the_resource(
     api: FakeApi, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And all that must not be touched is told before anything starts."""
     furnish(api)
     api.put(JOBS, {"metadata": {"name": "b"}})
-    seen = {"a": Seen(), "b": Seen("deployed", "asked"), "c": Seen("deployed", "asked"), "d": Seen()}
+    seen: dict[str, Any] = {name: Seen("deployed", f"asked {name}") for name in "bc"} | {"a": Seen()}
     looked: list[str] = []
 
     def look_at(helm: Path, namespace: str, name: str, context: str | None) -> Seen:
         assert (helm, namespace, context) == (Path("helm"), "lab", "east")
         looked.append(name)
+        if isinstance(seen[name], Exception):
+            raise seen[name]
         return seen[name]
 
     monkeypatch.setattr(module, "look_at", look_at)
-    state = read_state(tmp_path / "s.json", "demo", "lab").record("d", stage="succeeded", asked="asked")
-    site = Site(connection, "lab", Path("helm"), "east")
-    decisions = decide_all([plan(name) for name in "abcd"], state, site, False, silent)
+    state = read_state(tmp_path / "s.json", "demo", "lab").record("d", stage="succeeded", asked="asked d")
+    plans, site = [plan(name) for name in "abcd"], Site(connection, "lab", Path("helm"), "east")
+    decisions = decide_all(plans, state, site, False, silent)
     assert [decision.step for _, decision in decisions] == ["install", "join", "reinstall", "skip"]
     assert looked == ["a", "b", "c"], "the state file settles d"
-    api.fault = lambda path, query: {"status": 403, "message": "no right"} if path == f"{JOBS}/c" else None
-    with pytest.raises(UserError, match="c: .*no right"):  # it may be there
-        decide_all([plan(name) for name in "abcd"], state, site, False, silent)
-
-
-def test_all_that_must_not_be_touched_is_told_before_anything_starts(
-    api: FakeApi, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    furnish(api)
-
-    def look_at(helm: Path, namespace: str, name: str, context: str | None) -> Seen:
-        if name == "c":
-            raise HelmFailed("helm status: secrets is forbidden")
-        return Seen("deployed", "something else") if name == "a" else Seen()
-
-    monkeypatch.setattr(module, "look_at", look_at)
-    state = read_state(tmp_path / "s.json", "demo", "lab").record("d", stage="running", asked="older")
-    with pytest.raises(ValueError) as failure:
-        decide_all(
-            [plan(name) for name in "abcd"],
-            state,
-            Site(connection, "lab", Path("helm"), "east"),
-            False,
-            silent,
-        )
-    lines = str(failure.value).splitlines()
-    assert len(lines) == 4 and "a: is in the cluster with other settings" in lines[1]
-    assert (
-        "c: helm status: secrets is forbidden" in lines[2]
-        and "d: was started with other settings" in lines[3]
-    )
+    api.fault = lambda path, query: {"status": 403, "message": "no c"} if path == f"{JOBS}/c" else None
+    seen |= {"a": Seen("deployed", "something else"), "b": HelmFailed("no b")}
+    state = state.record("d", stage="running", asked="older")
+    lines = str(raised(decide_all, plans, state, site, False, silent)).splitlines()[1:]
+    assert [line.strip()[0] for line in lines] == ["a", "b", "c", "d"]
+    assert "no b" in lines[1] and "no c" in lines[2], "it may be there"
+    assert find_codes(lines) == ["SL-release-other-settings", "SL-run-other-settings"]
 
 
 class Ends:
     """Stand-ins for the work and the comparison."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, stages: dict[str, str], compared: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, stages: dict[str, str], failure: Exception | None = None
+    ) -> None:
         self.worked: list[str] = []
         self.asked: dict[str, Any] = {}
 
@@ -143,8 +113,8 @@ class Ends:
 
         def compare(connection: Any, namespace: str, comparison: str, **options: Any) -> dict[str, Any]:
             self.asked = {"comparison": comparison, **options}
-            if isinstance(compared, Exception):
-                raise compared
+            if failure:
+                raise failure
             return {"comparison": comparison}
 
         monkeypatch.setattr(module, "work", work)
@@ -159,16 +129,17 @@ def finish(
     for name in skip:
         state = state.record(name, stage="succeeded", asked="asked")
     site = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
-    return run_sweep(todo, state, site, Choices(1, False, tmp_path / "report", tuning, varied), Silent())
+    choices = Choices(1, False, tmp_path / "report", tuning, varied)
+    return run_sweep(todo, state, site, choices, stand_ins.Heard())
 
 
 def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends = Ends(monkeypatch, {"a": "succeeded", "b": "succeeded"}, None)
+    ends = Ends(monkeypatch, {"a": "succeeded", "b": "succeeded"})
     result = finish(tmp_path, "abc", skip="c")
     assert result.problems == [] and result.report == {"comparison": "demo"}
-    assert ends.worked == ["a", "b"]
+    assert ends.worked == ["a", "b"] and ends.asked["options"] == []
     assert {key: ends.asked[key] for key in ("comparison", "claim", "mount", "image", "certificates")} == {
         "certificates": "secret/ours/ca.crt",
         "comparison": "demo",
@@ -176,32 +147,32 @@ def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
         "mount": "/r",
         "image": "lab:1",
     }
-    assert ends.asked["options"] == []
     finish(tmp_path, "abc", skip="c", varied=("lr", "optimizer"))
     assert ends.asked["options"] == ["--varied=lr,optimizer", "--keep-varied"]
     finish(tmp_path, "abc", skip="c", tuning={"tuned": [1, "x"]})
     assert ends.asked["options"] == ['--tuning={"tuned":[1,"x"]}']
 
 
-def test_a_failed_run_and_a_failed_comparison_are_problems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Ends(monkeypatch, {"a": "succeeded", "b": "failed"}, ClusterError("no pod"))
-    assert finish(tmp_path, "ab").problems == ["b: badly", "comparison: no pod"]
-
-
 def test_a_run_that_was_not_started_is_a_problem_and_the_others_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Ends(monkeypatch, {"a": "succeeded", "b": "failed"}, None)
+    Ends(monkeypatch, {"a": "succeeded", "b": "failed"})
     result = finish(tmp_path, "abc")
-    assert result.problems == ["b: badly", "c: was not started"] and result.report
+    assert [find_codes(problem) for problem in result.problems] == [["SL-run-failed"], ["SL-run-not-started"]]
+    assert [problem[:2] for problem in result.problems] == ["b:", "c:"]
+    assert "badly" in result.problems[0] and result.report
 
 
-def test_without_any_success_nothing_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = Ends(monkeypatch, {"a": "failed"}, None)
+def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ends(monkeypatch, {"a": "succeeded"}, ClusterError("no pod"))
+    (problem,) = finish(tmp_path, "a").problems
+    assert "no pod" in problem
+    (tmp_path / "s.json").unlink()
+    ends = Ends(monkeypatch, {"a": "failed"})
     result = finish(tmp_path, "a")
-    assert result.problems == ["a: badly", "no run has succeeded, so there is nothing to compare"]
+    assert find_codes(result.problems) == ["SL-run-failed", "SL-nothing-to-compare"]
     assert ends.asked == {} and result.report is None
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from stratlab.cluster.connection import Connection
-from stratlab.user_error import UserError
 from stratlab.wait.job_start import QUEUE, start_job
-from tests.stratlab.cluster.fake_api import FakeApi, serve
-from tests.stratlab.wait.waiting import call, enter_pod, write_attempt
+from tests.codes import find_codes
+from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.raised import raised
 
 JOBS = "/apis/batch/v1/namespaces/lab/jobs"
 
@@ -67,38 +64,13 @@ def test_a_queue_starts_it_instead(api: FakeApi, connection: Connection) -> None
     starting = Starting(connection, "cpus")
     wait_until(lambda: api.collections[JOBS]["demo-analysis-1"]["metadata"].get("labels") == {QUEUE: "cpus"})
     assert api.collections[JOBS]["demo-analysis-1"]["spec"]["suspend"] is True, "Kueue ends that"
-    complete(api)
-    assert starting.ends() and len(starting.said) == 1
-
-
-def test_a_job_that_goes_away_is_no_failure(api: FakeApi, connection: Connection) -> None:
-    api.put(JOBS, job())
-    starting = Starting(connection)
-    wait_until(lambda: bool(starting.said))
     api.delete(JOBS, "demo-analysis-1")
-    assert starting.ends()
+    assert starting.ends() and len(starting.said) == 1, "a job that goes away is no failure"
 
 
-@pytest.mark.parametrize("refused", ["GET", "PATCH"])
-def test_an_account_without_the_right_is_told_what_gives_it(
-    api: FakeApi, connection: Connection, refused: str
-) -> None:
+def test_an_account_without_the_right_is_refused(api: FakeApi, connection: Connection) -> None:
     api.put(JOBS, job())
     denied = {"status": 403, "message": "jobs.batch is forbidden"}
-    api.fault = lambda path, query: denied if path.startswith("PATCH") == (refused == "PATCH") else None
-    with pytest.raises(UserError, match=r"forbidden; kubectl apply -k manifests/overlays/cluster"):
-        start_job(connection, "lab", "demo-analysis-1", "", lambda sentence: None, 0.02)
-
-
-def test_the_command_starts_it_when_the_run_has_ended(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_attempt(tmp_path, 10)
-    api.put(JOBS, job(conditions=[{"type": "Complete", "status": "True"}]))
-    for name, text in (("token", "secret"), ("namespace", "lab")):
-        (tmp_path / name).write_text(text)
-    with serve(api) as address:
-        enter_pod(monkeypatch, tmp_path, address)
-        assert call(monkeypatch, str(tmp_path), "--then-start", "demo-analysis-1") == 0
-        assert call(monkeypatch, str(tmp_path), "--then-start", "other") == 2
-    assert "Job other: cannot be started" in capsys.readouterr().err
+    api.fault = lambda path, query: denied if path.startswith("PATCH") else None
+    failure = raised(start_job, connection, "lab", "demo-analysis-1", "", lambda sentence: None, 0.02)
+    assert find_codes(failure) == ["SL-job-not-started"] and "forbidden" in str(failure)

@@ -20,9 +20,10 @@ QUIET_S = 0.6
 
 
 def write_attempt(run_dir: Path, code: int | None) -> None:
-    lines = [{"attempt": 1, "event": "started"}]
+    """An attempt that has started, and ended unless `code` is None."""
+    lines = [{"attempt": 1, "event": "started", "launcher": "a"}]
     if code is not None:
-        lines.append({"attempt": 1, "event": "ended", "exit_code": code})
+        lines.append({"attempt": 1, "event": "ended", "exit_code": code, "launcher": "a"})
     run_dir.mkdir(exist_ok=True)
     (run_dir / "attempts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -33,21 +34,13 @@ class Waiting:
     def __init__(self, run_dir: Path, resource: Resource, deadline_s: float = 20.0) -> None:
         self.said: list[str] = []
         self.outcome: Outcome | None = None
-        self._arguments = (run_dir, resource, deadline_s)
-        self.thread = threading.Thread(target=self._wait, daemon=True)
+        self.thread = threading.Thread(target=self._wait, args=(run_dir, resource, deadline_s), daemon=True)
         self.thread.start()
 
-    def _wait(self) -> None:
-        run_dir, resource, deadline_s = self._arguments
+    def _wait(self, run_dir: Path, resource: Resource, deadline_s: float) -> None:
         resource.start()
-        self.outcome = wait_for_run(
-            run_dir,
-            resource=resource,
-            deadline_s=deadline_s,
-            poll_s=0.05,
-            quiet_s=QUIET_S,
-            say=self.said.append,
-        )
+        times = {"deadline_s": deadline_s, "poll_s": 0.05, "quiet_s": QUIET_S}
+        self.outcome = wait_for_run(run_dir, resource=resource, say=self.said.append, **times)
         resource.stop()
 
     def ends_within(self, seconds: float) -> Outcome:
@@ -60,15 +53,17 @@ class Waiting:
         assert self.thread.is_alive(), f"ended: {self.outcome}; said: {self.said}"
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["stratlab", "wait", *arguments, "--poll-s", "0.05"])
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["stratlab", "wait", *map(str, arguments), "--poll-s", "0.05"])
     with pytest.raises(SystemExit) as end:
         cli.main()
     return int(end.value.code or 0)
 
 
 def enter_pod(monkeypatch: pytest.MonkeyPatch, folder: Path, server: str) -> None:
-    """As the kubelet sets up a pod; `folder` holds the token."""
+    """As the kubelet sets up a pod of the namespace `lab`; `folder` gets the token."""
+    for name, text in (("token", "secret\n"), ("namespace", "lab")):
+        (folder / name).write_text(text)
     split = urlsplit(server)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(split.hostname))
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(split.port))

@@ -31,9 +31,11 @@ def test_the_line_of_the_contract() -> None:
     assert parse_progress(LINE) == Progress(120, 600, 0.4321, 812.0, 78.9, 38)
     assert parse_progress("[1,0]<stdout>:" + LINE) == parse_progress(LINE)
     assert str(parse_progress(LINE)) == LINE
+    for other in ("", LINE.replace("step ", "stop ", 1), LINE[:-5], LINE.replace("120", "x")):
+        assert parse_progress(other) is None
 
 
-@pytest.mark.parametrize("loss", [0.4321, 1e9, 1e-9, float("nan"), float("inf")])
+@pytest.mark.parametrize("loss", [0.4321, 1e-9, float("nan")])
 def test_what_the_trainer_really_writes(loss: float, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trainer")
     shown = trainer_progress.Progress(600)
@@ -42,29 +44,14 @@ def test_what_the_trainer_really_writes(loss: float, caplog: pytest.LogCaptureFi
     assert parsed and (parsed.step, parsed.steps, parsed.samples_per_s) == (600, 600, 811.0)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "done: test accuracy 98.1 %",
-        LINE.replace("step ", "stop ", 1),
-        LINE[:-5],
-        LINE.replace("120", "x"),
-    ],
-)
-def test_other_lines_are_no_progress(line: str) -> None:
-    assert parse_progress(line) is None
-
-
 def test_slow_ranks_and_what_is_not_finite_as_the_trainer_really_says_it(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     recorder = Recorder(tmp_path / "metrics.jsonl", 1, 10, nodes=("a", "b"))
     recorder._tell(30, [Straggler(1, 13, 2.04, 51.0)])
     recorder.close()
-    said = "step 30: rank 1 (node b) takes 2.0 times as long as the others since step 13: they wait 51 % of each step"
-    assert parse_event(caplog.messages[-1]) == said
-    assert parse_event(f"[1,0]<stderr>:{said}\n") == said
+    said = caplog.messages[-1]
+    assert "rank 1" in said and parse_event(f"[1,0]<stderr>:{said}\n") == parse_event(said) == said
     for rest in (
         "loss of step 8 is not finite, first on rank 0 (node a); of",
         "gradient of step 9 is not finite",
@@ -72,51 +59,32 @@ def test_slow_ranks_and_what_is_not_finite_as_the_trainer_really_says_it(
         assert parse_event(f"step 10: the {rest}") == f"step 10: the {rest}"
     for other in (LINE, "rank 1: loss not finite: the loss of step 12 is not finite", "step 3: done"):
         assert parse_event(other) is None
-
-
-def test_the_attempt() -> None:
     assert parse_attempt("demo: attempt 2, rank 0 of 4 on cpu, gloo") == 2
-    assert parse_attempt("demo: rank 0 of 4 on cpu, gloo") is None
-    assert parse_attempt("2 attempts, attempt 3") is None
+    assert (
+        parse_attempt("demo: rank 0 of 4 on cpu") is None and parse_attempt("2 attempts, attempt 3") is None
+    )
+    assert [format_seconds(each) for each in (38, 700, 12000)] == ["38 s", "12 min", "3 h 20 min"]
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(38, "38 s"), (700, "12 min"), (12000, "3 h 20 min")])
-def test_seconds(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text
+def waits(reason: str, message: str = "") -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": message}}
 
 
-UNSCHEDULABLE = [
-    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: 1 cpu"}
-]
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "1 cpu"}
 
 
 @pytest.mark.parametrize(
     ("pod", "phase", "note"),
     [
         (build_pod(0), "Running", ""),
-        (build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}), "Pending", ""),
         (
-            build_pod(
-                0, "Pending", state={"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
-            ),
+            build_pod(0, "Pending", state=waits("ImagePullBackOff", "none")),
             "Pending",
-            "ImagePullBackOff: no such image",
+            "ImagePullBackOff: none",
         ),
-        (
-            build_pod(0, "Pending", containerStatuses=None, conditions=UNSCHEDULABLE),
-            "Pending",
-            "Unschedulable: 0/1 nodes: 1 cpu",
-        ),
+        (build_pod(0, "Pending", conditions=[UNSCHEDULABLE]), "Pending", "Unschedulable: 1 cpu"),
         (build_pod(0, "Failed", state=ended(137, reason="OOMKilled")), "Failed", "OOMKilled, exit code 137"),
-        (build_pod(0, "Succeeded", state=ended(0, reason="Completed")), "Succeeded", ""),
         (build_pod(0, "Failed", reason="Evicted", message="low on disk"), "Failed", "Evicted: low on disk"),
-        (
-            build_pod(
-                0, initContainerStatuses=[{"state": {"waiting": {"reason": "CreateContainerConfigError"}}}]
-            ),
-            "Running",
-            "CreateContainerConfigError",
-        ),
     ],
 )
 def test_a_pod_says_why_it_does_not_run(pod: dict[str, Any], phase: str, note: str) -> None:
@@ -126,10 +94,11 @@ def test_a_pod_says_why_it_does_not_run(pod: dict[str, Any], phase: str, note: s
 
 def test_a_pod_that_was_killed_and_runs_again_says_so() -> None:
     pod = build_pod(0)
-    pod["status"]["containerStatuses"][0] |= {"restartCount": 2, "lastState": ended(137, reason="OOMKilled")}
+    status = pod["status"]["containerStatuses"][0]
+    status |= {"restartCount": 2, "lastState": ended(137, reason="OOMKilled")}
     row = build_row(pod)
     assert (row.restarts, row.note) == (2, "before: OOMKilled, exit code 137")
-    pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    status["state"] = waits("CrashLoopBackOff")
     assert build_row(pod).note == "CrashLoopBackOff (before: OOMKilled, exit code 137)"
     pod["metadata"]["deletionTimestamp"] = "now"
     assert build_row(pod).phase == "Terminating"
@@ -139,52 +108,35 @@ def said(code: int, reason: str = "r", message: str = "m") -> str:
     return json.dumps({"exit_code": code, "reason": reason, "message": message}) + "\n"
 
 
-def test_the_trainers_own_words() -> None:
-    end = read_termination(build_pod(1, "Failed", state=ended(10, said(10, "out of memory", "rank 3: x"))))
-    assert end and (end.pod, end.exit_code, end.reason, end.message) == (
-        "demo-worker-1",
-        10,
-        "out of memory",
-        "rank 3: x",
-    )
-    assert read_termination(build_pod(0)) is None
-
-
 @pytest.mark.parametrize(
-    ("text", "code", "reason"),
+    ("text", "found"),
     [
-        ("", 10, "Error"),
-        ("not json", 10, "Error"),
-        ("[1]", 10, "Error"),
-        ("warning first\n" + said(12), 12, "r"),  # what it says counts, also where a shell has another code
-        (said(12) + "warning after", 10, "Error"),
-        (said(12, "") + "\n", 12, "Error"),
+        ("not json", (10, "Error", "")),
+        ("warning first\n" + said(12), (12, "r", "m")),  # what it says counts, not the code of a shell
+        (said(12) + "warning after", (10, "Error", "")),
     ],
 )
-def test_the_last_line_that_a_pod_leaves_counts(text: str, code: int, reason: str) -> None:
+def test_the_last_line_that_a_pod_leaves_counts(text: str, found: tuple[int, str, str]) -> None:
     end = read_termination(build_pod(1, "Failed", state=ended(10, text)))
-    assert end and (end.exit_code, end.reason) == (code, reason)
+    assert end and end.pod == "demo-worker-1" and (end.exit_code, end.reason, end.message) == found
+    assert read_termination(build_pod(0)) is None
 
 
 def test_of_a_pod_that_runs_again_the_newest_end_counts() -> None:
     pod = build_pod(0, "Failed", state=ended(12, at="2"))
-    pod["status"]["containerStatuses"][0]["lastState"] = ended(137, at="1")
-    end = read_termination(pod)
-    assert end and (end.exit_code, end.finished) == (12, "2")
-    pod["status"]["containerStatuses"][0]["state"] = {"running": {}}
-    end = read_termination(pod)
-    assert end and (end.exit_code, end.finished) == (137, "1")
+    status = pod["status"]["containerStatuses"][0]
+    status["lastState"] = ended(137, at="1")
+    for found in ((12, "2"), (137, "1")):
+        end = read_termination(pod)
+        assert end and (end.exit_code, end.finished) == found
+        status["state"] = {"running": {}}
 
 
 @pytest.mark.parametrize(
     ("codes", "culprit"),
     [
         ([134, 10], 10),
-        ([10, 134], 10),
         ([137, 134, 143], 137),
-        ([143, 137], 137),
-        ([134, 134], 134),
-        ([0, 2], 2),
         ([137, 14], 14),  # the one that gave up
         ([0, 0], None),
     ],
@@ -196,15 +148,11 @@ def test_the_culprit_is_not_a_survivor(codes: list[int], culprit: int | None) ->
 
 
 def test_a_launcher_speaks_for_its_workers_and_the_first_for_its_like() -> None:
-    pods = [
-        build_pod(0, "Failed", state=ended(2, at="2026-01-01T00:00:02Z")),
-        build_pod(1, "Failed", state=ended(3, at="2026-01-01T00:00:01Z")),
-    ]
-    found = find_culprit(filter(None, map(read_termination, pods)))
-    assert found and found.exit_code == 3
-    pods.append(build_pod(0, "Failed", role="launcher", state=ended(143, at="2026-01-01T00:00:09Z")))
-    found = find_culprit(filter(None, map(read_termination, pods)))
-    assert found and found.exit_code == 143
+    pods = [build_pod(index, "Failed", state=ended(index + 2, at=str(9 - index))) for index in (0, 1)]
+    launcher = build_pod(0, "Failed", role="launcher", state=ended(143, at="99"))
+    for known, code in ((pods, 3), ([*pods, launcher], 143)):
+        found = find_culprit(filter(None, map(read_termination, known)))
+        assert found and found.exit_code == code
 
 
 ADVISED = {

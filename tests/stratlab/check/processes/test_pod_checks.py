@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,11 @@ import pytest
 from stratlab.check import pod_checks
 from stratlab.check.finding import Finding
 from stratlab.check.pod_checks import PodsRequest, check_pods
-from stratlab.cluster.connection import Connection
+from tests.codes import find_codes
 from tests.redirecting_server import run_redirect, run_witness
 from tests.stratlab.cluster.fake_api import FakeApi
-from tests.stratlab.cluster.fake_kubelet import Kubelet, run_kubelet
-
-Lab = tuple[Connection, Kubelet]
+from tests.stratlab.cluster.fake_kubelet import run_kubelet
+from tests.stratlab.cluster.lab import Lab
 
 
 @pytest.fixture
@@ -31,26 +28,6 @@ def look(lab: Lab, mount: Path, uri: str) -> dict[str, Finding]:
     return {each.subject: each for each in check_pods(lab[0], "lab", request, lambda sentence: None)}
 
 
-@pytest.fixture
-def strict_host() -> Iterator[str]:
-    """A server that refuses every API call as MLflow does for an unknown Host header, and calls itself healthy."""
-
-    class Server(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(403)
-            self.end_headers()
-            self.wfile.write(b"Invalid Host header - possible DNS rebinding attack detected")
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-
-
 def test_a_shared_volume_a_real_mlflow_and_images_that_start(
     lab: Lab, tmp_path: Path, mlflow_server: str
 ) -> None:
@@ -62,26 +39,15 @@ def test_a_shared_volume_a_real_mlflow_and_images_that_start(
         "image of the trainer": "ok",
         "MLflow": "ok",
     }
-    assert "in one pod and read in another (both on node-1)" in found["volume stratlab-results"].seen
-    assert " GiB free" in found["volume stratlab-results"].seen
+    assert "node-1" in found["volume stratlab-results"].seen
     assert list(tmp_path.iterdir()) == [], "nothing stays on the volume"
-    components = {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in lab[1].created}
-    assert components == {"volume", "test"}, (
-        "the network policies let `test` talk to MLflow, `volume` to nobody"
-    )
-
-
-def test_a_server_that_refuses_its_own_name_is_a_problem(lab: Lab, tmp_path: Path, strict_host: str) -> None:
-    finding = look(lab, tmp_path, strict_host)["MLflow"]
-    assert finding.state == "problem" and "refuses its own name" in finding.seen
-    assert "MLFLOW_SERVER_ALLOWED_HOSTS" in finding.fix
 
 
 def test_a_server_that_redirects_is_a_problem_and_says_where_to(lab: Lab, tmp_path: Path) -> None:
     with run_witness() as (elsewhere, seen), run_redirect(elsewhere, 301) as uri:
         found = look(lab, tmp_path, uri)["MLflow"]
-    assert (found.state, found.fix) == ("problem", f"set run.mlflow.trackingUri to {elsewhere}")
-    assert found.seen == f"{uri} answers 301, redirects to {elsewhere}" and seen == []
+    assert find_codes(found.seen) == ["SL-check-mlflow-redirect"] and f"{uri} answers 301" in found.seen
+    assert found.state == "problem" and elsewhere in found.fix and seen == []
 
 
 def test_a_volume_that_cannot_be_written_is_a_problem(
@@ -90,7 +56,7 @@ def test_a_volume_that_cannot_be_written_is_a_problem(
     monkeypatch.setattr(pod_checks, "SHARE", pod_checks.SHARE.replace("> 90", "> 0.5"))
     (tmp_path / "file").write_text("where a folder should be")
     finding = look(lab, tmp_path / "file", "")["volume stratlab-results"]
-    assert finding.state == "problem" and "cannot be written: " in finding.seen and "fsGroup" in finding.fix
+    assert find_codes(finding.seen) == ["SL-volume-not-writable"]
 
 
 def test_volumes_that_are_not_the_same_are_a_problem(
@@ -101,25 +67,7 @@ def test_volumes_that_are_not_the_same_are_a_problem(
     )
     monkeypatch.setattr(pod_checks, "SHARE", apart)
     finding = look(lab, tmp_path, "")["volume stratlab-results"]
-    assert finding.state == "problem" and "did not see within" in finding.seen
-
-
-def test_an_image_that_cannot_be_pulled_is_the_only_problem(lab: Lab, tmp_path: Path) -> None:
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such host"}}
-    lab[1].waits["trainer"] = {"phase": "Pending", "containerStatuses": [{"state": waiting}]}
-    found = look(lab, tmp_path, "")
-    assert [subject for subject, each in found.items() if each.state == "problem"] == ["image of the trainer"]
-    assert "ImagePullBackOff: no such host" in found["image of the trainer"].seen
-    assert found["MLflow"].seen == "not configured, metrics stay on the volume"
-
-
-def test_without_the_right_to_start_pods_nothing_is_claimed(lab: Lab, tmp_path: Path) -> None:
-    lab[1].deny = (403, "pods is forbidden")
-    found = look(lab, tmp_path, "http://mlflow:5000")
-    assert found["image of the lab"] == Finding(
-        "warning", "image of the lab", "not looked at: pods is forbidden", "the Role stratlab-user allows it"
-    )
-    assert {each.state for each in found.values()} == {"warning"}
+    assert find_codes(finding.seen) == ["SL-volume-not-shared"]
 
 
 def test_where_nodes_offer_gpus_a_pod_asks_for_one(lab: Lab, tmp_path: Path) -> None:
@@ -128,13 +76,4 @@ def test_where_nodes_offer_gpus_a_pod_asks_for_one(lab: Lab, tmp_path: Path) -> 
     lab[1].api.collections["/api/v1/nodes"] = {"a": node}
     lab[1].env["CUDA_VISIBLE_DEVICES"] = ""
     finding = look(lab, tmp_path, "")["a GPU in a pod"]
-    assert finding.state == "problem" and finding.seen.startswith(
-        "run.accelerator=nvidia.com/gpu: asked for 1"
-    )
-    assert "exit code 4" in finding.fix
-    (pod,) = [
-        pod
-        for pod in lab[1].created
-        if "nvidia.com/gpu" in pod["spec"]["containers"][0]["resources"]["limits"]
-    ]
-    assert pod["spec"]["containers"][0]["image"] == "trainer"
+    assert finding.state == "problem" and "run.accelerator=nvidia.com/gpu" in finding.seen

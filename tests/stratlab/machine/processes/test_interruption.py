@@ -45,8 +45,7 @@ def test_an_interrupted_rehearsal_leaves_no_process_and_its_store_can_be_served(
     output, _ = rehearsal.communicate(timeout=30)
     assert "KeyboardInterrupt" not in (run_dir.parent / ".logs" / "tiny" / "node0.log").read_text()
     assert rehearsal.returncode == 130
-    assert "tiny: starting" in output and "stopped by SIGINT" in output
-    assert "\x1b" not in output
+    assert "SIGINT" in output and "\x1b" not in output
     assert marked(mark) == named(str(store)) == []
 
     server = start("mlflow", str(store))

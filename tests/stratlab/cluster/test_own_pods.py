@@ -1,0 +1,243 @@
+"""Pods of our own: what they wait for, how they ended, and their logs, line by line."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stratlab.cluster import ClusterError, pod_phase
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.patience import Patience
+from stratlab.cluster.pod_log import Cursor, follow_log, parse_stamp, read_log
+from stratlab.cluster.pod_phase import (
+    PodEnd,
+    build_end,
+    describe,
+    follow_pod,
+    has_started,
+    read_end,
+    why_hopeless,
+)
+from tests.codes import find_codes
+from tests.stratlab.cluster.fake_api import FakeApi, Fault
+from tests.stratlab.raised import raised
+from tests.stratlab.watch.objects import PODS, build_pod, ended
+
+
+def unscheduled(message: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def pod(phase: str, **state: dict[str, Any]) -> dict[str, Any]:
+    status = {"phase": phase, "containerStatuses": [{"state": state}] if state else []}
+    return {"spec": {"nodeName": "n"}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("message", "is_hopeless"),
+    [
+        ('persistentvolumeclaim "results" not found', True),
+        ("pod has unbound immediate PersistentVolumeClaims", False),
+        ('node "gpu-1" not found', False),  # it may come back
+    ],
+)
+def test_only_a_claim_that_is_not_there_is_hopeless(message: str, is_hopeless: bool) -> None:
+    assert why_hopeless(unscheduled(message)) == (message if is_hopeless else "")
+    assert message in describe(unscheduled(message))
+
+
+def test_of_a_container_its_reason_tells() -> None:
+    for reason, is_hopeless in (("ErrImageNeverPull", True), ("ContainerCreating", False)):
+        waits = pod("Pending", waiting={"reason": reason, "message": "said"})
+        assert why_hopeless(waits) == (f"{reason}: said" if is_hopeless else "")
+        assert reason in describe(waits)
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "started"),
+    [
+        ("Pending", "waiting", False),
+        ("Pending", "running", True),  # the phase follows later
+        ("Running", "terminated", True),
+        ("Failed", "", True),  # evicted: it will have no log
+    ],
+)
+def test_started_is_what_runs_has_run_or_has_ended(phase: str, state: str, started: bool) -> None:
+    assert has_started(pod(phase, **({state: {}} if state else {}))) is started
+
+
+def test_a_pod_is_waited_for_until_it_runs_and_not_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "ADDED", pod("Pending", waiting={"reason": "ContainerCreating"})
+        yield "MODIFIED", pod("Running", running={})
+        raise AssertionError("it runs, and is still waited for")
+
+    def end() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "ADDED", pod("Running", running={})
+        yield "MODIFIED", pod("Failed", terminated={"exitCode": 3, "reason": "Error"})
+
+    watches = iter((start(), end()))
+    monkeypatch.setattr(pod_phase, "watch", lambda *_: next(watches))
+    followed = follow_pod(None, "lab", "volume", lambda text: None)  # type: ignore[arg-type]
+    assert list(followed) == [None, PodEnd(3, "Error")]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "limits_s"),
+    [
+        (unscheduled("0/3 nodes are available"), [60]),
+        (pod("Pending", waiting={"reason": "ContainerCreating"}), [60, 600]),  # a node has it: a large image
+    ],
+)
+def test_a_node_has_a_minute_and_an_image_ten(
+    monkeypatch: pytest.MonkeyPatch, waiting: dict[str, Any], limits_s: list[int]
+) -> None:
+    given: list[float] = []
+
+    def watch(connection: Any, path: str, query: Any, patience: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        given.append(patience.deadline - began)
+        yield "ADDED", waiting
+
+    def refuse(*_: Any) -> None:
+        raise ClusterError("no events")
+
+    monkeypatch.setattr(pod_phase, "watch", watch)
+    began = time.monotonic()
+    with pytest.raises(ClusterError) as failure:
+        list(follow_pod(SimpleNamespace(get=refuse), "lab", "volume", lambda text: None))  # type: ignore[arg-type]
+    assert find_codes(failure.value) == ["SL-pod-not-started"]
+    assert given == pytest.approx(limits_s, abs=5)
+
+
+def test_an_end_by_the_deadline_or_by_others_is_told() -> None:
+    late = {"phase": "Failed", "reason": "DeadlineExceeded", "message": "Pod was active too long"}
+    assert find_codes(raised(read_end, "p", iter([build_end({"status": late})]), 5)) == ["SL-pod-too-long"]
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}
+    assert build_end({"status": evicted}) == PodEnd(1, "Evicted: disk pressure")
+    killed = pod("Failed", terminated={"exitCode": 137, "reason": "OOMKilled"})
+    assert build_end(killed) == PodEnd(137, "OOMKilled")
+
+
+POD = "demo-worker-0"
+
+
+def soon() -> Patience:
+    return Patience(deadline=time.monotonic() + 30, pause_s=0.002)
+
+
+def test_stamps() -> None:
+    assert parse_stamp("1970-01-01T00:00:01Z") == (1, 0)
+    assert parse_stamp("1970-01-01T00:00:01.000000007Z") == (1, 7)
+    assert parse_stamp("1970-01-01T02:30:01.12+02:30") == (1, 120_000_000)
+    assert parse_stamp("1969-12-31T23:00:01-01:00") == (1, 0)
+
+
+def test_lines_of_the_very_same_time_are_told_apart_by_their_number() -> None:
+    lines = ["1970-01-01T00:00:01.1Z a", "1970-01-01T00:00:01.12Z b", "1970-01-01T00:00:01.12Z b"]
+    cursor = Cursor()
+    assert [cursor.take(line) for line in lines[:2]] == ["a", "b"]
+    cursor.start_again()
+    assert [cursor.take(line) for line in lines] == [None, None, "b"]
+    assert cursor.second == "1970-01-01T00:00:01Z"
+    for of_the_kubelet in (
+        "unable to retrieve container logs for containerd://12ab",
+        "",
+        "1970-01-01T00:00:01",
+    ):
+        assert cursor.take(of_the_kubelet) is None
+    assert cursor.take("1970-01-01T00:00:02Z ") == ""
+
+
+def test_the_log_as_it_is_now(api: FakeApi, connection: Connection) -> None:
+    pod = api.put(PODS, build_pod(0))
+    for text in ("one", "", "three"):
+        api.log(POD, text)
+    assert list(read_log(connection, pod, "pytorch")) == ["one", "", "three"]
+    with pytest.raises(ClusterError) as failure:
+        list(read_log(connection, pod, "pytorch", previous=True))
+    assert failure.value.status == 404
+    api.log(POD, "before", "pytorch previous")
+    assert list(read_log(connection, pod, "pytorch", previous=True)) == ["before"]
+    api.fault = lambda path, query: {"cut": 1}
+    with pytest.raises(ClusterError) as failure:
+        list(read_log(connection, pod, "pytorch"))
+    assert find_codes(failure.value) == ["SL-log-broke-off"], "it is not taken for whole"
+
+
+def test_followed_over_broken_connections(api: FakeApi, connection: Connection) -> None:
+    chance = random.Random(0)
+    broken = []
+
+    def fault(path: str, query: dict[str, str]) -> Fault | None:
+        if not path.endswith("/log"):
+            return None
+        broken.append(path)
+        cut = {"cut": chance.randrange(200)}
+        return chance.choice([cut, cut, cut, cut, {"status": 500}, {"drop": True}])
+
+    api.log(POD, "line 0")
+    pod = api.put(PODS, build_pod(0))
+    api.fault = fault
+
+    def write() -> None:
+        for number in range(1, 150):
+            api.log(POD, f"line {number}")
+            time.sleep(chance.choice([0, 0, 0.004]))
+        api.put(PODS, build_pod(0, "Succeeded", state=ended(0)))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    lines = list(follow_log(connection, pod, "pytorch", soon()))
+    thread.join()
+    assert lines == [f"line {number}" for number in range(150)] and len(broken) > 1
+
+
+def test_it_waits_for_the_container_to_start(api: FakeApi, connection: Connection) -> None:
+    pod = api.put(PODS, build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
+
+    def start() -> None:
+        api.log(POD, "hello")
+        api.put(PODS, build_pod(0, "Succeeded", state=ended(0)))
+
+    threading.Timer(0.5, start).start()
+    assert list(follow_log(connection, pod, "pytorch", soon())) == ["hello"]
+    assert sum(path.endswith("/log") for path, _, _ in api.requests) == 1, "no polling"
+
+
+def test_it_goes_on_after_a_restart_in_the_pod(api: FakeApi, connection: Connection) -> None:
+    api.log(POD, "first")
+    pod = api.put(PODS, build_pod(0))
+    lines = follow_log(connection, pod, "pytorch", soon())
+    assert next(lines) == "first"
+
+    def restart() -> None:
+        waits = build_pod(0, state={"waiting": {"reason": "CrashLoopBackOff"}})
+        waits["status"]["containerStatuses"][0]["restartCount"] = 1
+        api.put(PODS, waits)
+        time.sleep(0.4)
+        api.logs[(POD, "pytorch")] = []  # the log of the new container
+        api.log(POD, "second")
+        api.put(PODS, build_pod(0, "Failed", state=ended(1)))
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    assert list(lines) == ["second"]
+    thread.join()
+
+
+def test_a_pod_that_is_replaced_or_deleted_ends_it(api: FakeApi, connection: Connection) -> None:
+    api.log(POD, "old")
+    pod = api.put(PODS, build_pod(0))
+    lines = follow_log(connection, pod, "pytorch", soon())
+    assert next(lines) == "old"
+    api.delete(PODS, POD)
+    assert list(lines) == []
+    api.put(PODS, build_pod(0))
+    assert list(follow_log(connection, pod, "pytorch", soon())) == [], "another pod of that name"

@@ -1,0 +1,70 @@
+"""What processes know of this machine, what its volumes say, and how its shell finds this program."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from stratlab.machine.environment import build_machine_env
+from stratlab.machine.full_volume import FULL_BELOW, say_full
+from stratlab.machine.own_program import name_program, shorten
+from stratlab.machine.refused_place import say_refused
+from tests.codes import find_codes
+
+
+def test_the_users_shell_does_not_leak_in() -> None:
+    env = build_machine_env({"TRAINER_LR": "9", "MLFLOW_RUN_ID": "x", "PET_NNODES": "7", "HOME": "/home/me"})
+    assert env.keys() == {"PATH", "LANG", "OMP_NUM_THREADS"} and env["OMP_NUM_THREADS"] == "1"
+    given = {"LC_ALL": "de_DE.UTF-8", "SSL_CERT_FILE": "/ca.pem", "OMP_NUM_THREADS": "4", "LANG": "de"}
+    assert given.items() <= build_machine_env(given).items()
+    assert build_machine_env({"PATH": "/usr/bin"})["PATH"] == f"{Path(sys.executable).parent}:/usr/bin"
+    env = build_machine_env({"https_proxy": "http://p:1", "no_proxy": "corp,localhost"})
+    assert env["https_proxy"] == "http://p:1"
+    assert env["NO_PROXY"] == env["no_proxy"] == "corp,localhost,127.0.0.1", "loopback has no proxy"
+
+
+def test_a_volume_without_room_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert say_full(tmp_path / "gone") == ""
+    usual = {"f_frsize": 4096, "f_blocks": 15, "f_files": 10, "f_favail": 5}
+    for numbers, said in (
+        ({"f_bavail": 0}, " 0 of 61440 bytes"),
+        ({"f_bavail": FULL_BELOW, "f_favail": 0}, str(tmp_path)),
+        ({"f_bavail": FULL_BELOW}, ""),
+        ({"f_bavail": 0, "f_blocks": 0}, ""),
+    ):
+        monkeypatch.setattr(os, "statvfs", lambda folder, n=numbers: SimpleNamespace(**usual | n))
+        told = say_full(tmp_path)
+        assert said in told and bool(told) is bool(said)
+
+
+def test_a_place_that_is_refused_is_told_from_other_failures(tmp_path: Path) -> None:
+    told = say_refused(OSError(errno.EROFS, "Read-only file system", str(tmp_path)))
+    assert find_codes(told) == ["SL-place-refused"] and told.startswith(f"{tmp_path}: ")
+    assert say_refused(OSError(errno.ENOSPC, "full", "/x")) == say_refused(ValueError("x")) == ""
+
+
+def test_a_printed_command_is_one_that_the_shell_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = tmp_path / ".venv/bin", tmp_path / "other"
+    for program in (folder / "python", folder / "stratlab", other / "stratlab"):
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert name_program() == str(folder / "stratlab")
+    monkeypatch.chdir(tmp_path)
+    assert name_program() == ".venv/bin/stratlab"
+    monkeypatch.setenv("PATH", str(folder))
+    assert name_program() == "stratlab"
+    monkeypatch.setenv("PATH", f"{other}:{folder}")
+    assert name_program() == ".venv/bin/stratlab", "another one of this name is not it"
+    (folder / "stratlab").unlink()
+    assert name_program() == "stratlab"
+    assert shorten(tmp_path / "a/b") == Path("a/b") and shorten(Path("/elsewhere")) == Path("/elsewhere")

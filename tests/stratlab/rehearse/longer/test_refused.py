@@ -1,0 +1,45 @@
+"""All charts are checked before the first run starts, and before MLflow does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratlab.progress.display import Display
+from stratlab.rehearse.planned_run import PlannedRun, Request
+from stratlab.rehearse.rehearsal import check_settings, rehearse
+from stratlab.rendering.checking import Answers, Refused
+from stratlab.rendering.pod_commands import Command, Pod
+
+Screen = tuple[Display, Callable[[], str]]
+
+
+def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path: Path, screen: Screen) -> None:
+    """With real charts; a server that is started would be an error here."""
+
+    def no_server(*_: object, **__: object) -> None:
+        raise AssertionError("MLflow was started")
+
+    charts = [Path("charts/ddp"), Path("charts/single")]
+    request = Request(charts=charts, results=tmp_path / "runs", mlflow=tmp_path / "mlflow", processes=2)
+    with pytest.raises(Refused) as refusal:
+        rehearse(request, screen[0], start_server=no_server)  # type: ignore[arg-type]
+    assert refusal.value.code == 2 and "single: " in str(refusal.value) and "ddp" not in str(refusal.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_check_is_told_ever_more_rarely(
+    tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(runs: object, env: object, options: object, waiting: Callable[[float], object]) -> Answers:
+        for seconds in range(5, 65, 5):
+            waiting(seconds)
+        return Answers({})
+
+    monkeypatch.setattr("stratlab.rehearse.rehearsal.ask_trainer", ask)
+    monkeypatch.setattr("stratlab.rehearse.rehearsal.TRAINER", ("tiny",))
+    pod = Pod("tiny", "node0", (Command("pytorch", ("tiny",), {}, None),), ())
+    check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
+    assert len(screen[1]().splitlines()) == 1 + 3

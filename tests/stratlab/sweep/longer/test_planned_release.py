@@ -1,0 +1,127 @@
+"""Every release is rendered by the real helm before anything starts; all mistakes come at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stratlab.rendering.helm import REPOSITORY, find_helm
+from stratlab.sweep import planned_release
+from stratlab.sweep.definition import Sweep, read_sweep
+from stratlab.sweep.matrix import expand
+from stratlab.sweep.planned_release import Planned, build_plan, foretell_all, hash_asked, merge_values
+from stratlab.user_error import UserError
+from tests.codes import find_codes
+
+EXAMPLE = REPOSITORY / "examples" / "sweep.yaml"
+
+
+def plan_of(folder: Path, **changes: object) -> list[Planned]:
+    (folder / "base.yaml").write_text("run: {nodes: 2, accelerator: '', config: {lr: 0.5, steps: 20}}")
+    matrix = {"strategy": ["ddp"], "run.config.model": ["cnn"]}
+    asked = {"comparison": "demo", "charts": str(REPOSITORY / "charts"), "values": ["base.yaml"]}
+    sweep = Sweep.model_validate(asked | {"matrix": matrix} | changes)
+    return build_plan(sweep, folder, find_helm(), lambda text: None)
+
+
+def refused(folder: Path, **changes: object) -> list[str]:
+    with pytest.raises(UserError) as failure:
+        plan_of(folder, **changes)
+    return str(failure.value).splitlines()[1:]
+
+
+def test_the_example_renders_and_says_what_the_cluster_gets() -> None:
+    sweep = read_sweep(EXAMPLE)
+    plan = build_plan(sweep, EXAMPLE.parent, find_helm(), lambda text: None)
+    assert [planned.release for planned in plan] == expand(sweep)
+    first = plan[0]
+    assert first.facts.run_directory == f"/results/{sweep.comparison}/{first.release.name}"
+    assert (first.facts.results_claim, first.facts.processes) == ("stratlab-results", 2)
+    assert first.api.name == "pytorchjob" and first.has_analysis
+    config = first.values["run"]["config"]
+    assert (config["model"], config["epochs"]) == ("cnn", 3), "of the values file; `set` wins over it"
+    assert first.workload.object["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
+
+
+def test_the_trainer_is_told_the_processes_of_a_node(tmp_path: Path) -> None:
+    """As an operator would: 2 nodes of 3."""
+    analysis = {"run.analysis.enabled": False, "run.workload.api": "trainjob"}
+    (planned,) = plan_of(tmp_path, set={"run.processesPerNode": 3, **analysis})
+    assert planned.facts.processes == 6 and planned.api.name == "trainjob" and not planned.has_analysis
+    told = (planned.environment["PET_NNODES"], planned.environment["PET_NPROC_PER_NODE"])
+    assert told == ("2", "3")
+
+
+def test_the_second_file_wins_over_the_first(tmp_path: Path) -> None:
+    """And `set` over both, and the matrix over `set`."""
+    (tmp_path / "over.yaml").write_text("run: {config: {lr: 0.25, seed: 5}}")
+    (tmp_path / "empty.yaml").write_text("")
+    (planned,) = plan_of(
+        tmp_path,
+        values=["base.yaml", "over.yaml", "empty.yaml"],
+        set={"run.config.seed": 6},
+        matrix={"strategy": ["ddp"], "run.config.steps": [30]},
+    )
+    config = planned.values["run"]["config"]
+    assert (config["lr"], config["seed"], config["steps"]) == (0.25, 6, 30)
+    env = planned.environment
+    assert (env["TRAINER_LR"], env["TRAINER_STEPS"], env["TRAINER_COMPARISON"]) == ("0.25", "30", "demo")
+
+
+def test_what_does_not_fit_is_foretold_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, repeats=3)
+    names = [each.release.name for each in plan]
+    said = dict(zip(names, ("a: fits", "", "c: does not"), strict=True))
+    monkeypatch.setattr(planned_release, "foretell", lambda name, env: said[name])
+    assert foretell_all(plan) == ["c: does not", "a: fits"]
+
+
+def test_what_a_chart_refuses_is_told_once_for_all_releases_it_concerns(tmp_path: Path) -> None:
+    matrix = {"strategy": ["ddp"], "run.config.model": ["cnn", "cmm"], "run.nodes": [1, 0]}
+    lines = refused(tmp_path, matrix=matrix)
+    assert any(line.strip().startswith("demo-ddp-cnn-nodes0: ") for line in lines)
+    assert any("demo-ddp-cmm-nodes1" in line for line in lines) and "demo-ddp-cnn-nodes1" not in str(lines)
+
+
+def test_a_sweep_names_its_api(tmp_path: Path) -> None:
+    """Which one `auto` is shows on the cluster alone, and a sweep is planned before."""
+    (line,) = refused(tmp_path, set={"run.workload.api": "auto"})
+    assert find_codes(line) == ["SL-sweep-api-auto"]
+
+
+def test_missing_charts_and_files_are_told_together(tmp_path: Path) -> None:
+    (tmp_path / "list.yaml").write_text("[]")
+    matrix = {"strategy": ["ddp", "fdsp"]}
+    lines = refused(tmp_path, values=["base.yaml", "nope.yaml", "list.yaml"], matrix=matrix)
+    assert find_codes(lines) == ["SL-chart-missing", "SL-values-unreadable", "SL-values-no-map"]
+    told = lines[0].partition("there is ")[2].partition(" [")[0].split(", ")
+    folders = {path.parent.name for path in (REPOSITORY / "charts").glob("*/Chart.yaml")}
+    assert set(told) == folders - {"prepare", "run"} and told == sorted(told)
+    assert "fdsp" in lines[0] and f"{tmp_path}/nope.yaml" in lines[1]
+
+
+def test_merging_is_that_of_helm(tmp_path: Path) -> None:
+    base = {"run": {"env": [{"name": "A"}], "nodes": 1, "config": {"lr": 1}}}
+    over = {"run": {"env": [], "nodes": 2, "config": {"model": "cnn"}}, "more": {"a": 1}}
+    (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: probe, version: 0.1.0}")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "a.yaml").write_text("{{ .Values | toJson }}")
+    for name, values in (("a", base), ("b", over)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(values))
+    command = [str(find_helm()), "template", "r", str(tmp_path)]
+    command += ["-f", str(tmp_path / "a.json"), "-f", str(tmp_path / "b.json")]
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    seen = json.loads(next(line for line in rendered.splitlines() if line.startswith("{")))
+    assert merge_values(base, over) == {key: value for key, value in seen.items() if key != "global"}
+    assert base["run"]["nodes"] == 1, "the base is left as it was"
+
+
+def test_the_hash_does_not_depend_on_how_helm_keeps_numbers() -> None:
+    typed, stored = {"a": 1.0, "b": [{"c": 2.0}], "d": 0.1}, {"d": 0.1, "b": [{"c": 2}], "a": 1}
+    assert hash_asked("ddp", typed) == hash_asked("ddp", stored)
+    assert hash_asked("ddp", typed) != hash_asked("fsdp", typed)
+    assert hash_asked("ddp", typed) != hash_asked("ddp", typed | {"d": 0.2})
+    assert hash_asked("ddp", {"a": True}) != hash_asked("ddp", {"a": 1})

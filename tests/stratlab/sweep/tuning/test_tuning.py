@@ -1,0 +1,211 @@
+"""The search, what its candidates are asked for, and what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stratlab.compare.judging.noise import build_band
+from stratlab.rendering.helm import REPOSITORY
+from stratlab.sweep.definition import Sweep
+from stratlab.sweep.matrix import LONGEST_NAME, expand
+from stratlab.sweep.tuning.candidates import apply_choice, build_candidate, name_candidate
+from stratlab.sweep.tuning.knobs import check_knobs
+from stratlab.sweep.tuning.search import METRICS, Knobs, Measured, Search, compute_lead, name_knobs, search
+from stratlab.sweep.tuning.tuning_record import build_record, read_measured
+from stratlab.sweep.tuning_definition import Tune
+from stratlab.user_error import UserError
+from tests.codes import find_codes
+
+THROUGHPUT = METRICS["throughput"]
+VALUES: dict[str, list[Any]] = {"a": [1, 2], "b": ["x"], "c": [True]}
+
+
+def follow(speed: Callable[[Knobs], float | None], most: int = 10) -> tuple[Search, list[list[str]]]:
+    """To the end, with the candidates of each round."""
+    measured: dict[str, Measured] = {}
+    rounds: list[list[str]] = []
+    while True:
+        found = search(VALUES, measured, most, THROUGHPUT)
+        if not found.following:
+            return found, rounds
+        rounds.append([name_knobs(each) for each in found.following])
+        for each in found.following:
+            value = speed(each)
+            measured[name_knobs(each)] = Measured((value,)) if value else Measured((), "out of memory")
+
+
+def test_one_knob_at_a_time_and_the_best_is_kept() -> None:
+    found, rounds = follow(
+        lambda knobs: 100 + 10 * (knobs.get("a") == 2) - 5 * ("b" in knobs) + 5 * ("c" in knobs)
+    )
+    assert rounds == [[""], ["a=1", "a=2"], ["a=2,b=x"], ["a=2,c=true"]], "b is worse: c is tried without it"
+    assert found.best == {"a": 2, "c": True} and found.not_tried == ()
+    assert [name_knobs(each) for each, _ in found.tried] == ["", "a=1", "a=2", "a=2,b=x", "a=2,c=true"]
+
+
+def test_the_defaults_are_one_of_the_candidates_that_may_be_tried() -> None:
+    found, rounds = follow(lambda knobs: 100.0, most=3)
+    assert rounds == [[""], ["a=1", "a=2"]] and found.best == {}
+    assert found.not_tried == ({"b": "x"}, {"c": True})
+    found, rounds = follow(lambda knobs: 100.0, most=2)
+    assert rounds == [[""], ["a=1"]] and found.not_tried == ({"a": 2}, {"b": "x"}, {"c": True})
+
+
+def test_of_a_default_that_is_zero_there_is_no_share() -> None:
+    zero, one = Measured((0.0,)), Measured((1.0,))
+    band = build_band([(1.0, 1.1), (1.0, 1.2)])
+    for mine, theirs, lead_pct in ((one, zero, -100.0), (zero, zero, 0.0), (zero, one, 100.0)):
+        lead = compute_lead(mine, theirs, METRICS["memory"], band)
+        assert lead and lead.lead_pct == lead_pct
+
+
+def test_a_lead_that_chance_would_explain_changes_nothing() -> None:
+    assert follow(lambda knobs: 101.9 if "a" in knobs else 100.0)[0].best == {}, "below 2 %, from one repeat"
+    assert follow(lambda knobs: 102.1 if "a" in knobs else 100.0)[0].best == {"a": 1}
+
+
+def test_repeats_tell_the_noise_that_a_lead_must_exceed() -> None:
+    runs = {"": (100.0, 104.0), "a=1": (108.0, 112.0)}
+    measured = {name: Measured(values) for name, values in runs.items()}
+    band = build_band(list(runs.values()))
+    lead = compute_lead(measured["a=1"], measured[""], THROUGHPUT, band)
+    assert lead and lead.measured_noise and lead.lead_pct == pytest.approx(7.84, abs=0.01)
+    assert lead.noise_pct > lead.lead_pct and not lead.is_real
+    assert search({"a": [1]}, measured, 4, THROUGHPUT).best == {}
+    measured["a=1"] = Measured((128.0, 132.0))
+    assert search({"a": [1]}, measured, 4, THROUGHPUT).best == {"a": 1}
+
+
+def test_what_failed_is_out_and_the_search_goes_on() -> None:
+    found, _ = follow(lambda knobs: None if knobs.get("a") == 2 else 100 + 5 * ("a" in knobs))
+    assert found.best == {"a": 1}
+    assert dict((name_knobs(k), m.why) for k, m in found.tried)["a=2"] == "out of memory"
+    found, _ = follow(lambda knobs: None if knobs == {} else 100.0)
+    assert found.best == {"a": 1}, "whatever works is better than defaults that do not"
+    assert follow(lambda knobs: None)[0].best == {}
+
+
+def test_a_candidate_is_worth_the_median_of_its_repeats() -> None:
+    assert Measured((1.0, 2.0, 30.0)).value == 2.0 and Measured(()).value is None
+    keys = {name: metric.key for name, metric in METRICS.items()}
+    assert keys["throughput"] == "samples_per_s" and keys["step_time"] == "step_time_ms_p50"
+    assert keys["memory"] == "peak_memory_gib"
+    measured = {"": Measured((100.0,)), "a=1": Measured((90.0,)), "a=2": Measured((110.0,))}
+    for name, best in (("step_time", 1), ("memory", 1), ("throughput", 2)):
+        assert search({"a": [1, 2]}, measured, 4, METRICS[name]).best == {"a": best}
+
+
+SWEEP: dict[str, Any] = {
+    "comparison": "demo",
+    "matrix": {"strategy": ["ddp", "fsdp"], "run.config.seed": [7]},
+    "set": {"run.config.warmup_steps": 20, "run.config.precision": "bf16", "run.nodes": 2},
+    "repeats": 2,
+}
+TUNE = Tune(knobs={"ddp": {"reduce_bucket_mib": [50]}}, steps=30, repeats=2)
+
+
+def test_only_knobs_and_the_length_differ_from_the_comparison() -> None:
+    base = expand(Sweep.model_validate(SWEEP))[0]
+    first, again = build_candidate(base, TUNE, "demo", {"reduce_bucket_mib": 50})
+    assert (first.name, again.name) == ("demo-ddp-seed7-reduce-bucket-mib-50", f"{first.name}-r2")
+    assert again.values == first.values
+    assert {*first.without} == {"epochs", "profile_first_step", "target_accuracy_pct", "target_perplexity"}
+    before, after = base.values["run"], first.values["run"]
+    assert {**after, "config": {}} == {**before, "config": {}}
+    differing = {name for name, value in after["config"].items() if before["config"].get(name) != value}
+    assert differing == {"comparison", "steps", "profile_steps", "warmup_steps", "reduce_bucket_mib"}
+    assert after["config"]["comparison"] == "demo-tuning" and after["config"]["steps"] == 30
+
+
+def test_names_fit_and_differ() -> None:
+    knobs: list[dict[str, Any]] = [{}, {"reduce_bucket_mib": 50}, {"reduce_bucket_mib": 100}]
+    for base in ("demo-ddp", "x" * 47):
+        names = [name_candidate(base, each) for each in knobs]
+        assert len(set(names)) == len(names) and all(len(f"{name}-r100") <= LONGEST_NAME for name in names)
+    assert name_candidate("demo-ddp", {}) == "demo-ddp-defaults"
+    assert name_candidate("x" * 40 + "a", {}) != name_candidate("x" * 40 + "b", {})
+
+
+def test_the_comparison_gets_what_was_chosen_under_the_names_that_it_had() -> None:
+    releases = expand(Sweep.model_validate(SWEEP))
+    names = {release.name: release.name.removesuffix("-r2") for release in releases}
+    tuned = apply_choice(releases, {"demo-ddp-seed7": {"reduce_bucket_mib": 50}}, names)
+    assert [release.name for release in tuned] == [release.name for release in releases]
+    asked = [release.values["run"]["config"].get("reduce_bucket_mib") for release in tuned]
+    assert asked == [50, None, 50, None]
+
+
+def sweep(**knobs: Any) -> Sweep:
+    return Sweep.model_validate(
+        {
+            "comparison": "demo",
+            "matrix": {"strategy": ["ddp", "fsdp", "single", "llm-2d"]},
+            "charts": str(REPOSITORY / "charts"),
+            "tune": {
+                "steps": 30,
+                "knobs": {name.replace("_", "-"): values for name, values in knobs.items()},
+            },
+        }
+    )
+
+
+def test_every_wrong_knob_is_told_with_what_is_allowed() -> None:
+    check_knobs(sweep(ddp={"static_graph": [True]}, llm_2d={"prefetch_blocks": [2]}), REPOSITORY)
+    wrong = sweep(
+        ddp={"prefetch_blocks": [2], "activation_checkpointing": ["blocks"]},
+        fsdp={"reduce_dtype": ["bf16"]},
+        single={"static_graph": [True]},
+    )
+    with pytest.raises(UserError) as failure:
+        check_knobs(wrong, REPOSITORY)
+    lines = str(failure.value).splitlines()[1:]
+    assert find_codes(lines) == ["SL-tune-no-knob", "SL-tune-no-knob", "SL-tune-rounding", "SL-tune-no-knob"]
+    assert "ddp: prefetch_blocks" in lines[0] and "reduce_bucket_mib, static_graph" in lines[0]
+    assert "fsdp: reduce_dtype" in lines[2] and "single: static_graph" in lines[3]
+
+
+def read(beside: str = "none", **row: Any) -> Measured:
+    rows = {"a": {"status": "finished", "attempts": 1, "samples_per_s": 5.0} | row}
+    return read_measured(["a"], rows, {}, METRICS["throughput"], {"a": beside})
+
+
+def test_a_whole_run_counts_and_others_are_out_with_their_reason() -> None:
+    assert read() == Measured((5.0,)) and read().value == 5.0
+    assert read(status="failed", ending="exit code 5") == Measured((), "exit code 5")
+    assert read(attempts=2).values == () and read(beside="b").values == () and "b " in read(beside="b").why
+    assert read(beside="unknown").value == 5.0, "where the pods' nodes are not known"
+    assert read(samples_per_s=None).values == () and "samples_per_s" in read(samples_per_s=None).why
+    left_nothing = read_measured(["a"], {}, {"a": "no image"}, METRICS["throughput"], {})
+    assert left_nothing == Measured((), "no image"), "the sweep has seen it"
+
+
+def test_what_is_kept_of_a_search() -> None:
+    """By hand: three candidates, of which one gave nothing and one had no turn; leads are against the first."""
+    tune = Tune(knobs={"ddp": {"reduce_bucket_mib": [50, 100, 200]}}, steps=30, candidates=3)
+    matrix = {"strategy": ["ddp", "fsdp"]}
+    releases = {
+        each.name: [each] for each in expand(Sweep.model_validate({"comparison": "demo", "matrix": matrix}))
+    }
+    measured = {
+        "": Measured((100.0,)),
+        "reduce_bucket_mib=50": Measured((), "out of memory"),
+        "reduce_bucket_mib=100": Measured((125.0,)),
+    }
+    found = search(tune.knobs["ddp"], measured, 3, METRICS["throughput"])
+    report = {"origin": {"backend": "nccl", "other": 1}}
+    strategies = {"ddp": "ddp", "fsdp": "fsdp"}
+    record = build_record(tune, "demo", releases, strategies, {"demo-ddp": found}, report)
+    ddp, fsdp = record["searches"]
+    assert (ddp["strategy"], ddp["runs"], ddp["point"]) == ("ddp", ["demo-ddp"], {"strategy": "ddp"})
+    assert [each["knobs"].get("reduce_bucket_mib") for each in ddp["tried"]] == [None, 50, 100]
+    assert [each["lead_pct"] for each in ddp["tried"]] == [0.0, None, pytest.approx(25.0)]
+    assert [each["value"] for each in ddp["tried"]] == [100.0, None, 125.0]
+    assert [each["runs"] for each in ddp["tried"]][1] == ["demo-ddp-reduce-bucket-mib-50"]
+    assert ddp["chosen"] == {"reduce_bucket_mib": 100} and ddp["not_tried"] == [{"reduce_bucket_mib": 200}]
+    assert ddp["why_not"] == "" and fsdp["why_not"] != "" and fsdp["tried"] == [] and fsdp["chosen"] == {}
+    assert record["origin"]["backend"] == "nccl" and "other" not in record["origin"]
+    asked = tuple(record[name] for name in ("comparison", "tuning", "steps", "repeats", "candidates"))
+    assert asked == ("demo", "demo-tuning", 30, tune.repeats, 3)

@@ -1,0 +1,116 @@
+"""`stratlab wait` as the init container of the analysis Job calls it, and by the files alone."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from stratlab.cluster import connection as connecting
+from stratlab.wait import resource as resource_module
+from stratlab.wait.ended import wait_for_run
+from tests.codes import find_codes
+from tests.stratlab.cluster.fake_api import FakeApi, serve
+from tests.stratlab.wait.waiting import call, enter_pod, write_attempt
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
+ANALYSES = "/apis/batch/v1/namespaces/lab/jobs"
+
+
+def test_in_a_pod_the_resource_ends_it_and_the_analysis_is_started(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(resource_module, "OTHER_SILENCE_S", 0.2)
+    failed = {"conditions": [{"type": "Failed", "status": "True", "message": "it failed."}]}
+    complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+    api.put(JOBS, {"metadata": {"name": "demo"}, "status": failed})
+    api.put(ANALYSES, {"metadata": {"name": "analysis"}, "status": complete})
+    api.token = "secret"
+    with serve(api) as address:
+        enter_pod(monkeypatch, tmp_path, address)
+        waiting = (tmp_path / "run", "--resource", "pytorchjob/demo")
+        assert call(monkeypatch, *waiting, "--deadline-s", 20) == 0
+        assert "it failed." in capsys.readouterr().out.splitlines()[-1]
+        api.served.add(JOBS.replace("/lab/", "/elsewhere/"))
+        assert call(monkeypatch, *waiting, "--namespace", "elsewhere", "--deadline-s", 0.5) == 1
+        assert find_codes(capsys.readouterr().err) == ["SL-not-ended"]
+        write_attempt(tmp_path, 10)
+        assert call(monkeypatch, tmp_path, "--then-start", "analysis") == 0
+        assert call(monkeypatch, tmp_path, "--then-start", "other") == 2
+        assert find_codes(capsys.readouterr().err) == ["SL-job-not-started"]
+
+
+def test_without_a_token_the_files_decide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setattr(connecting, "SERVICE_ACCOUNT", tmp_path / "none")
+    write_attempt(tmp_path, 10)
+    assert call(monkeypatch, tmp_path, "--resource", "pytorchjob/demo", "--namespace", "lab") == 0
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(10, 0), (None, 1)])
+def test_as_json_the_end_stands_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    code: int | None,
+    exit_code: int,
+) -> None:
+    write_attempt(tmp_path, code)
+    assert call(monkeypatch, tmp_path, "--json", "--deadline-s", "0.2") == exit_code
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ended"], found["exit_code"]) == (code is not None, code)
+
+
+def test_what_is_given_wrongly_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, tmp_path, "--resource", "pytorch/demo") == 2
+    assert find_codes(capsys.readouterr().err) == ["SL-resource-form"]
+    (tmp_path / "file").touch()
+    assert call(monkeypatch, tmp_path / "file") == 2
+    assert find_codes(capsys.readouterr().err) == ["SL-wait-no-folder"]
+
+
+def test_it_waits_for_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert not wait_for_run(run_dir, deadline_s=0.1, poll_s=0.05).ended
+    said: list[str] = []
+
+    def train() -> None:
+        for code in (None, 0):
+            time.sleep(0.3)
+            write_attempt(run_dir, code)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert wait_for_run(run_dir, deadline_s=20, poll_s=0.05, say=said.append).ended
+    thread.join()
+    assert len(said) == 2, "a sentence for each change"
+
+
+def test_silence_after_a_code_that_may_be_tried_again_is_an_end(tmp_path: Path) -> None:
+    write_attempt(tmp_path, 143)
+    started = time.monotonic()
+    assert wait_for_run(tmp_path, deadline_s=20, poll_s=0.05, quiet_s=0.5).ended
+    assert time.monotonic() - started >= 0.5
+
+
+def test_anything_that_is_written_breaks_the_silence(tmp_path: Path) -> None:
+    write_attempt(tmp_path, 134)
+    (tmp_path / "ranks").mkdir()
+    stop = threading.Event()
+
+    def log() -> None:
+        while not stop.wait(0.1):
+            with (tmp_path / "ranks" / "rank1.log").open("a") as file:
+                file.write("still here\n")
+
+    thread = threading.Thread(target=log)
+    thread.start()
+    outcome = wait_for_run(tmp_path, deadline_s=1.2, poll_s=0.05, quiet_s=0.5)
+    stop.set()
+    thread.join()
+    assert not outcome.ended
