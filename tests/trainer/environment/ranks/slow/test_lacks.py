@@ -13,9 +13,12 @@ from tests.trainer.environment.planted import HANGS, plant_in_ranks
 
 
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
-    planted = plant_in_ranks(tmp_path / "site", "01", HANGS)
+    started = tmp_path / "started"
+    planted = plant_in_ranks(tmp_path / "site", "01", f"open({str(started)!r}, 'w').close(); {HANGS}")
     words = [sys.executable, "-m", "trainer.environment", "--results", str(tmp_path), "--processes", "2"]
     with subprocess.Popen(words, env={**os.environ, **planted}, stderr=subprocess.PIPE, text=True) as done:
-        time.sleep(5)
+        while not started.exists():
+            assert done.poll() is None
+            time.sleep(0.1)
         done.send_signal(signal.SIGINT)
         assert done.wait(60) == 143
