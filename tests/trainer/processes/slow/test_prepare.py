@@ -7,6 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.trainer.processes import test_prepare
 from tests.trainer.processes.test_prepare import finish, prepared, run, start, wait_for, write_images
 
