@@ -38,7 +38,8 @@ class Fault:
 
 LAUNCHER = "trainer/ranks/test_launcher.py::"
 STORE = "trainer/checkpoint/ranks/test_store.py::"
-FULL = "trainer/ranks/test_full_volume.py::"
+FULL = "trainer/ranks/slow/test_full_volume.py::"
+FILLS = "nightly/trainer/test_full_volume.py::"
 SENDER = "trainer/processes/test_sender.py::"
 
 FAULTS: tuple[Fault, ...] = (
@@ -83,7 +84,7 @@ FAULTS: tuple[Fault, ...] = (
         (
             "trainer/checkpoint/test_folder.py",
             STORE + "test_a_crash_anywhere_costs_at_most_the_newest_checkpoint",
-            STORE + "test_a_broken_one_is_reported_in_the_metrics",
+            "trainer/checkpoint/ranks/test_checking.py::test_damage_in_any_rank_s_share_is_found_by_all",
         ),
     ),
     Fault(
@@ -95,8 +96,8 @@ FAULTS: tuple[Fault, ...] = (
         "F10", "the volume is full when a trace or a metric is written", "a file system of 256 kB, or filled meanwhile",
         "the trace is dropped and named, the run succeeds",
         (
-            FULL + "test_a_trace_that_does_not_fit_is_dropped_and_the_run_succeeds",
-            FULL + "test_a_volume_that_fills_up_meanwhile_costs_no_finished_run",
+            FILLS + "test_a_trace_that_does_not_fit_is_dropped_and_the_run_succeeds",
+            FILLS + "test_a_volume_that_fills_up_meanwhile_costs_no_finished_run",
         ),
     ),
     Fault(
@@ -108,7 +109,6 @@ FAULTS: tuple[Fault, ...] = (
         "F12", "MLflow is away for ten minutes", "kill -9 of the real server, ten minutes, the server again",
         "no point lost, none doubled, no call of the loop takes 50 ms",
         (
-            SENDER + "test_a_server_killed_in_the_middle_of_a_run_costs_nothing",
             "faults/test_mlflow_outage.py::test_ten_minutes_without_a_server",
         ),
     ),
@@ -136,7 +136,7 @@ FAULTS: tuple[Fault, ...] = (
         "limit and use",
         (
             "trainer/outcome/ranks/test_out_of_memory.py", "trainer/launch/test_container_memory.py",
-            "trainer/ranks/test_ladder.py", "nightly/trainer/test_ladder.py",
+            "nightly/trainer/test_ladder.py",
         ), "torch's error planted for a full device, files for the kernel's killer; it kills in the suite `cluster`",
     ),
     Fault(
@@ -176,20 +176,24 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F24", "a rank is slow", "twice as slow in its data or its forward pass: 8 runs; 4 clean ones",
         "named within 20 steps with node and share in 8 of 8; nobody in a clean run",
-        ("faults/test_stragglers.py", "trainer/ranks/test_stragglers.py"),
+        ("faults/test_stragglers.py", "trainer/ranks/slow/test_stragglers.py"),
     ),
     Fault(
         "F25", "a file of the data set is missing or cannot be read", "cut and removed while it trains",
         "ends with 3 and names the file; put back, every sample is seen once",
-        (LAUNCHER + "test_the_last_sentence_is_that_of_the_rank_that_failed", "faults/test_lost_files.py"),
+        (
+            "trainer/ranks/slow/test_launcher.py::test_the_last_sentence_is_that_of_the_rank_that_failed",
+            "faults/test_lost_files.py",
+        ),
     ),
     Fault(
         "F26", "goes on with other ranks or another strategy", "changed settings over a checkpoint",
         "the losses of the whole run within 1e-5, or refused with what would work",
         (
-            "trainer/ranks/test_resume.py::test_another_number_of_processes_goes_on_within_rounding",
-            "trainer/ranks/test_resume.py::test_another_number_of_processes_needs_a_checkpoint",
-            "trainer/ranks/test_resume_from.py", "nightly/trainer/test_moves.py",
+            "trainer/ranks/slow/test_resume.py::"
+            "test_one_of_fsdp_ends_as_if_it_had_not_died_and_in_one_process_within_rounding",
+            "trainer/launch/test_taken.py::test_another_number_of_processes_needs_a_checkpoint",
+            "trainer/ranks/slow/test_resume_from.py", "nightly/trainer/test_moves.py",
         ),
     ),
     Fault(
