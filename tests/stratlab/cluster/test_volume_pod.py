@@ -60,7 +60,7 @@ def test_a_pod_passes_the_restricted_profile_and_has_no_token() -> None:
     security = spec["securityContext"]
     assert security["runAsNonRoot"] is True and security["runAsUser"] == security["fsGroup"] == 10001
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert spec["automountServiceAccountToken"] is False and spec["activeDeadlineSeconds"] > 0
+    assert spec["automountServiceAccountToken"] is False and spec["activeDeadlineSeconds"] == 900
     (container,) = spec["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -92,7 +92,7 @@ def test_a_file_that_is_not_there_is_told(lab: Lab, tmp_path: Path) -> None:
     missing = raised(read, lab, tmp_path / "nope")
     assert find_codes(missing) == ["SL-file-not-there"] and f"{tmp_path}/nope" in str(missing)
     failure = raised(read, lab, tmp_path)
-    assert find_codes(failure) == ["SL-file-unreadable"] and "IsADirectoryError" in str(failure)
+    assert find_codes(failure) == ["SL-volume-file-unreadable"] and "IsADirectoryError" in str(failure)
 
 
 def test_who_stops_reading_leaves_no_pod(lab: Lab, tmp_path: Path, api: FakeApi) -> None:
