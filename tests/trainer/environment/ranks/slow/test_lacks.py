@@ -9,7 +9,15 @@ import sys
 import time
 from pathlib import Path
 
-from tests.trainer.environment.planted import HANGS, plant_in_ranks
+from tests.trainer.environment.planted import HANGS, KILLED, plant_in_ranks
+from tests.trainer.environment.ranks.test_laptop import check, only
+
+
+def test_a_rank_that_dies_is_named_and_not_the_one_that_is_ended_with_it(tmp_path: Path) -> None:
+    planted = plant_in_ranks(tmp_path / "site", "1", KILLED)
+    code, said = check(tmp_path, python=sys.executable, **planted)
+    subject, seen = only(said)
+    assert (code, subject) == (1, "ranks") and "rank 1 " in seen and "rank 0 " not in seen
 
 
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
