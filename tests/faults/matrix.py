@@ -181,7 +181,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F25", "a file of the data set is missing or cannot be read", "cut and removed while it trains",
         "ends with 3 and names the file; put back, every sample is seen once",
-        (LAUNCHER + "test_the_last_sentence_is_that_of_the_rank_that_failed", "faults/test_lost_files.py"),
+        (
+            "trainer/ranks/slow/test_launcher.py::test_the_last_sentence_is_that_of_the_rank_that_failed",
+            "faults/test_lost_files.py",
+        ),
     ),
     Fault(
         "F26", "goes on with other ranks or another strategy", "changed settings over a checkpoint",
@@ -190,7 +193,7 @@ FAULTS: tuple[Fault, ...] = (
             "trainer/ranks/slow/test_resume.py::"
             "test_one_of_fsdp_ends_as_if_it_had_not_died_and_in_one_process_within_rounding",
             "trainer/launch/test_taken.py::test_another_number_of_processes_needs_a_checkpoint",
-            "trainer/ranks/test_resume_from.py", "nightly/trainer/test_moves.py",
+            "trainer/ranks/slow/test_resume_from.py", "nightly/trainer/test_moves.py",
         ),
     ),
     Fault(

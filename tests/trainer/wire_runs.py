@@ -84,7 +84,6 @@ CHOSEN = (
     Run("fsdp", 2, 2),
     Run("fsdp", 2, 2, (("accumulate", "whole"),)),
     Run("fsdp", 2, 1, (PRECISION,)),
-    Run("hsdp", 2, 2, (("dp_replicate", 2), ("dp_shard", 1))),
     *(Run(strategy, 2, 2) for strategy in ("zero1", "zero2", "zero3")),
     Run("zero3", 2, 1, forced_gathers=True),
 )
@@ -95,6 +94,7 @@ EVERY = {
     Run("ddp", 2, 2, (("reduce_dtype", "bf16"),)),
     Run("ddp", 2, 1, (("static_graph", True),)),
     Run("fsdp", 4, 1),
+    Run("hsdp", 2, 2, (("dp_replicate", 2), ("dp_shard", 1))),
     Run("hsdp", 2, 1, (("dp_replicate", 1), ("dp_shard", 2))),
     *(Run("hsdp", 4, micro, TWO_BY_TWO) for micro in (1, 2)),
     # replicas reduce the shards of several micro-batches in fp32 alone

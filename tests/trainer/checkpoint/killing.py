@@ -1,4 +1,4 @@
-"""Ranks that save are killed from outside at a drawn moment, start again, and are killed again."""
+"""Ranks that save are killed at a drawn moment, start again, and are killed again; by tests/faults."""
 
 from __future__ import annotations
 

@@ -40,21 +40,6 @@ def mounted(place: Path, size: str) -> Iterator[tuple[str, ...]]:
             holder.kill()
 
 
-@contextmanager
-def slow_loopback(name: str) -> Iterator[tuple[str, ...]]:
-    """Words before a command whose processes reach each other by 20 Mbit/s."""
-    try:
-        subprocess.run(["ip", "netns", "add", name], check=True, capture_output=True)
-    except (subprocess.CalledProcessError, FileNotFoundError) as failure:
-        pytest.skip(f"network namespaces cannot be made here: {failure}")
-    try:
-        subprocess.run(["ip", "-n", name, "link", "set", "lo", "mtu", "1500", "up"], check=True)
-        slow_down(name, "lo")
-        yield "ip", "netns", "exec", name
-    finally:
-        subprocess.run(["ip", "netns", "delete", name], capture_output=True)
-
-
 def slow_down(name: str, interface: str) -> None:
     """What this interface of a network namespace sends goes at 20 Mbit/s."""
     done = subprocess.run(

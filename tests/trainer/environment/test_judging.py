@@ -70,9 +70,7 @@ APART = {
         (spoil(3, meeting={"error": "refused"}), "problem", "ranks", "SL-rank-apart", ("refused",)),
     ],
 )  # fmt: skip
-def test_a_lack_is_named_alone(
-    facts: Facts, state: str, subject: str, code: str, words: tuple[str, ...]
-) -> None:
+def test_a_lack_is_named_alone(facts, state, subject, code, words):
     found = judged(facts)
     (named,) = bad(found)
     assert named[:2] == (state, subject) and find_codes(named[2]) == [code], named

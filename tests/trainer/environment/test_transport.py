@@ -28,9 +28,7 @@ node:71:99 [0] NCCL INFO NVLS comm 0x55 headRank 0 nHeads 8
 """
 
 
-def test_what_nccl_has_chosen_is_read_and_the_file_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nccl_has_chosen_is_read_and_the_file_goes(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     env: dict[str, str] = {}
     path = hide_log(env)
@@ -54,9 +52,7 @@ def write(path: Path, text: str) -> None:
     ("device", "speed", "expected"),
     [(True, "25000\n", 3.125), (True, "-1\n", None), (False, "10000\n", None)],
 )
-def test_only_a_real_card_says_its_speed(
-    tmp_path: Path, device: bool, speed: str, expected: float | None
-) -> None:
+def test_only_a_real_card_says_its_speed(tmp_path, device, speed, expected):
     """The pair of interfaces of a pod says 10000 whatever is below it."""
     write(tmp_path / "net/eth0/speed", speed)
     if device:
@@ -91,9 +87,7 @@ def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:
         ({}, "all", (10.0, "InfiniBand of 50.0 GB/s")),
     ],
 )
-def test_expected_is_a_share_of_the_slowest_link(
-    changes: dict[str, object], scope: str, expected: tuple[float, str]
-) -> None:
+def test_expected_is_a_share_of_the_slowest_link(changes, scope, expected):
     facts = post_healthy()
     facts[3]["device"].update(changes)
     least, reason = expect_bandwidth(ASKED, facts, scope)

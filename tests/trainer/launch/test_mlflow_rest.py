@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -53,60 +48,6 @@ def test_the_login_reaches_the_server_that_was_named() -> None:
     assert find_codes(failure.value) == ["SL-not-mlflow"]
 
 
-class _Recording(BaseHTTPRequestHandler):
-    """Answers as MLflow does to a run that it does not know, and keeps what it is told."""
-
-    told: list[tuple[str, dict[str, Any]]]
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        call = self.path.rpartition("/mlflow/")[2]
-        self.told.append((call, body))
-        answer = {"runs/search": {"runs": []}, "runs/create": {"run": {"info": {"run_id": "r"}}}}.get(
-            call, {}
-        )
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *words: object) -> None:
-        pass
-
-
-@contextmanager
-def run_recording() -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
-    handler = type("Handler", (_Recording,), {"told": []})
-    with HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", handler.told
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_every_param_arrives_once_in_requests_of_at_most_100() -> None:
-    params = {f"p{number}": number for number in range(201)}
-    with run_recording() as (uri, told):
-        assert Mlflow(uri, {}).open_run("1", "ddp", "uid", params, {"strategy": "ddp"}) == "r"
-    batches = [body["params"] for call, body in told if call == "runs/log-batch"]
-    assert [len(batch) for batch in batches] == [100, 100, 1]
-    assert {pair["key"]: pair["value"] for batch in batches for pair in batch} == {
-        name: str(value) for name, value in params.items()
-    }
-
-
-def test_a_run_begins_and_ends_in_milliseconds_since_1970() -> None:
-    before = time.time() * 1000
-    with run_recording() as (uri, told):
-        server = Mlflow(uri, {})
-        server.end_run(server.open_run("1", "ddp", "uid", {}, {}), "FINISHED")
-    (began,) = [body["start_time"] for call, body in told if call == "runs/create"]
-    (ended,) = [body["end_time"] for call, body in told if call == "runs/update"]
-    assert before - 1 <= began <= ended <= time.time() * 1000
-
-
 class Scripted(Mlflow):
     """Gives these answers one after the other; a text is the code of an error."""
 
@@ -120,6 +61,27 @@ class Scripted(Mlflow):
         if isinstance(answer, str):
             raise MlflowError("refused", answer)
         return answer
+
+
+NEW_RUN = ({"runs": []}, {"run": {"info": {"run_id": "r"}}})
+
+
+def test_every_param_arrives_once_in_requests_of_at_most_100() -> None:
+    params = {f"p{number}": number for number in range(201)}
+    server = Scripted(*NEW_RUN, {}, {}, {})
+    assert server.open_run("1", "ddp", "uid", params, {"strategy": "ddp"}) == "r"
+    batches = [body["params"] for path, body in server.calls if path == "runs/log-batch"]
+    assert [len(batch) for batch in batches] == [100, 100, 1]
+    sent = {pair["key"]: pair["value"] for batch in batches for pair in batch}
+    assert sent == {name: str(value) for name, value in params.items()}
+
+
+def test_a_run_begins_and_ends_in_milliseconds_since_1970() -> None:
+    before, server = time.time() * 1000, Scripted(*NEW_RUN, {}, {})
+    server.end_run(server.open_run("1", "ddp", "uid", {}, {}), "FINISHED")
+    bodies = dict(server.calls)
+    began, ended = bodies["runs/create"]["start_time"], bodies["runs/update"]["end_time"]
+    assert before - 1 <= began <= ended <= time.time() * 1000
 
 
 ABSENT, EXISTS = "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -55,9 +54,7 @@ def build_sender(folder: RunDirectory, uri: str = HERE) -> Sender:
     return Sender(folder, "me", {"MLFLOW_TRACKING_URI": f"{uri}/"})
 
 
-def test_a_further_attempt_goes_on_in_the_same_run_from_where_it_was(
-    folder: RunDirectory, servers: dict[str, Store]
-) -> None:
+def test_a_further_attempt_goes_on_in_the_same_run_from_where_it_was(folder, servers):
     here = servers[HERE]
     assert build_sender(folder)._try_send() and steps_of(here) == [1, 2, 3]
     recorded = json.loads(folder.mlflow.read_text())
@@ -70,18 +67,14 @@ def test_a_further_attempt_goes_on_in_the_same_run_from_where_it_was(
 
 
 @pytest.mark.parametrize("content", ["x", None])
-def test_without_a_confirmation_everything_is_sent(
-    folder: RunDirectory, servers: dict[str, Store], content: str | None
-) -> None:
+def test_without_a_confirmation_everything_is_sent(folder, servers, content):
     if content is not None:
         folder.sent.write_text(content)
     assert read_offset(folder) == 0
     assert build_sender(folder)._try_send() and steps_of(servers[HERE]) == [1, 2, 3]
 
 
-def test_another_server_gets_everything_whatever_the_first_has_confirmed(
-    folder: RunDirectory, servers: dict[str, Store]
-) -> None:
+def test_another_server_gets_everything_whatever_the_first_has_confirmed(folder, servers):
     assert build_sender(folder)._try_send()
     assert build_sender(folder, THERE)._try_send()
     assert (
@@ -99,9 +92,7 @@ def test_another_server_gets_everything_whatever_the_first_has_confirmed(
         (None, {}),
     ],
 )
-def test_results_that_are_texts_are_tags_of_a_run_that_ends(
-    folder: RunDirectory, servers: dict[str, Store], summary: Any, tags: dict[str, str]
-) -> None:
+def test_results_that_are_texts_are_tags_of_a_run_that_ends(folder, servers, summary, tags):
     assert build_sender(folder)._try_send()
     if summary is not None:
         write_json(folder.summary, summary)
@@ -137,9 +128,7 @@ def test_a_server_that_is_away_is_waited_for_as_long_as_the_grace_period_lasts(
         ([12], "FINISHED", ""),  # somebody has said so
     ],
 )
-def test_a_replay_closes_what_has_ended_and_is_open_still(
-    folder: RunDirectory, servers: dict[str, Store], ends: list[int], held: str, closed: str
-) -> None:
+def test_a_replay_closes_what_has_ended_and_is_open_still(folder, servers, ends, held, closed):
     assert build_sender(folder)._try_send()
     servers[HERE].run("uid")["status"] = held
     for code in ends:
@@ -160,9 +149,7 @@ def test_a_replay_closes_what_has_ended_and_is_open_still(
         ("half a line", 1, [1, 2, 3, 4]),
     ],
 )
-def test_a_replay_sends_what_the_server_lacks(
-    folder: RunDirectory, servers: dict[str, Store], case: str, lines: int, sent: list[int]
-) -> None:
+def test_a_replay_sends_what_the_server_lacks(folder, servers, case, lines, sent):
     if case != "never sent":
         assert build_sender(folder, THERE if case == "another server" else HERE)._try_send()
     points = servers[HERE].runs.get("uid", {}).get("points", [])

@@ -3,14 +3,10 @@ from __future__ import annotations
 import logging
 import re
 
-import pytest
-
 from trainer.outcome import progress
 
 
-def test_speed_and_time_left_by_hand(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_speed_and_time_left_by_hand(monkeypatch, caplog):
     """Told every five seconds, and at the end; the first steps told are where the clock starts."""
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])

@@ -74,25 +74,6 @@ def test_everything_arrives_once_also_when_sent_twice(mlflow_server, tmp_path):
     assert run.data.tags["strategy"] == "ddp" and run.info.run_name == "run"
 
 
-def test_a_second_attempt_continues_the_same_mlflow_run(mlflow_server, tmp_path):
-    folder = open_folder(tmp_path, 3)
-    first = Sender(folder, "me", {"MLFLOW_TRACKING_URI": mlflow_server})
-    first.start()
-    first.finish(143)
-    run_id = json.loads(folder.mlflow.read_text())["run_id"]
-    client = mlflow.MlflowClient(mlflow_server)
-    assert client.get_run(run_id).info.status == "KILLED"
-    folder.append_attempt("started", 2, "other")
-    append(folder, 4, 6)
-    second = Sender(folder, "other", {"MLFLOW_TRACKING_URI": mlflow_server})
-    second.start()
-    second.finish(0)
-    assert json.loads(folder.mlflow.read_text())["run_id"] == run_id
-    assert client.get_run(run_id).info.status == "FINISHED" and stored(mlflow_server, run_id) == written(
-        folder
-    )
-
-
 def test_another_launcher_does_not_send(tmp_path):
     folder = open_folder(tmp_path, 3, launcher="the one with rank 0")
     sender = Sender(folder, "me", {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"})

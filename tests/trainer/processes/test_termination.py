@@ -27,7 +27,7 @@ def run_on_full(*arguments: str, full: tuple[str, ...] = ("stdout", "stderr")) -
         ).returncode
 
 
-@pytest.mark.parametrize("full", [("stdout",), ("stderr",), ("stdout", "stderr")])
+@pytest.mark.parametrize("full", [("stdout",), ("stdout", "stderr")])
 def test_the_code_is_kept_where_its_words_cannot_be_written(full: tuple[str, ...]) -> None:
     assert run_on_full("-c", SAYS, full=full) == 13
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.codes import find_codes
 from tests.programs import find_python
-from tests.trainer.environment.planted import KILLED, plant_in_ranks
 
 ROOT = Path(__file__).parents[4]
 SUBJECTS = [
@@ -73,10 +71,3 @@ def test_the_table_of_one_process_has_what_to_do(tmp_path: Path) -> None:
     wrong_setting = [*command[:3], "--results", str(tmp_path), "--least-gb-per-s", "fast"]
     done = subprocess.run(wrong_setting, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "--least-gb-per-s='fast'" in done.stderr, done.stderr
-
-
-def test_a_rank_that_dies_is_named_and_not_the_one_that_is_ended_with_it(tmp_path: Path) -> None:
-    planted = plant_in_ranks(tmp_path / "site", "1", KILLED)
-    code, said = check(tmp_path, python=sys.executable, **planted)
-    subject, seen = only(said)
-    assert (code, subject) == (1, "ranks") and "rank 1 " in seen and "rank 0 " not in seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,19 +45,6 @@ def read_table(text: str) -> list[tuple[str, str]]:
         for subject in subjects
         if line[9:].startswith(subject + " ")
     ]
-
-
-def test_two_healthy_pods_lack_nothing(tmp_path: Path) -> None:
-    with checked(tmp_path, python=find_python()) as (pods, code, found):
-        assert (code, found) == (0, []), pods.said()
-        kept = json.loads((tmp_path / "results" / "_environment" / "try.json").read_text())
-        assert [each["subject"] for each in kept["findings"]] == SUBJECTS
-        assert sorted(kept["ranks"]) == ["0", "1"]
-        assert not (tmp_path / "results" / "default").exists(), "a check is no run"
-        logs = [(tmp_path / "logs" / f"pod-{index}.log").read_text() for index in (0, 1)]
-        assert all(log.count("\nok ") == len(SUBJECTS) - log.startswith("ok ") for log in logs), (
-            "either has it"
-        )
 
 
 def test_those_who_have_come_hear_who_has_not(tmp_path: Path) -> None:

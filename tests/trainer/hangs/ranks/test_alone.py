@@ -84,5 +84,5 @@ def test_the_others_end_when_rank_0_stands_still_or_fails(work, code):
     began = time.monotonic()
     ended = fork_ranks(be_rank, 2, grace_s=4.0)
     assert ended[1].exit_code == 1 and "PeerLost" in ended[1].output, ended[1].output
-    assert find_codes(ended[1].output) == [code] and "a test" in ended[1].output
+    assert {*find_codes(ended[1].output)} == {code} and "a test" in ended[1].output
     assert time.monotonic() - began < 40

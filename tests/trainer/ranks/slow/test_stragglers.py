@@ -9,7 +9,6 @@ from tests.ranks import fork_ranks
 from tests.trainer.ranks import test_hangs
 
 STEPS = 40
-SLOW_FROM = 11
 WORK_S, SLOW_S = 0.08, 0.16
 """Of a forward pass of every rank, and of the slow one."""
 

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.codes import find_codes
 from tests.faults.pods import open_pods
 from tests.trainer.environment.planted import HANGS, mounted, plant_in_ranks
+from tests.trainer.environment.ranks.test_laptop import SUBJECTS
 from tests.trainer.environment.ranks.test_pods import CHECK, checked, in_second, read_table
+
+
+def test_two_healthy_pods_lack_nothing(tmp_path: Path) -> None:
+    """Of interpreters of their own: two forks of one have been seen not to meet on a busy machine."""
+    with checked(tmp_path) as (pods, code, found):
+        assert (code, found) == (0, []), pods.said()
+        kept = json.loads((tmp_path / "results" / "_environment" / "try.json").read_text())
+        assert [each["subject"] for each in kept["findings"]] == SUBJECTS
+        assert sorted(kept["ranks"]) == ["0", "1"]
+        assert not (tmp_path / "results" / "default").exists(), "a check is no run"
+        logs = [(tmp_path / "logs" / f"pod-{index}.log").read_text() for index in (0, 1)]
+        assert all(log.count("\nok ") == len(SUBJECTS) - log.startswith("ok ") for log in logs), (
+            "either has it"
+        )
 
 
 def test_volumes_that_are_not_the_same(tmp_path: Path) -> None:
